@@ -1,0 +1,17 @@
+"""CoreRL: reinforcement-learning post-training for language models, built from plugins.
+
+The names a plugin author needs are here; everything else is imported from the room it lives in.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from corerl.errors import CoreRLError
+from corerl.hookspecs import hookimpl
+from corerl.options import option
+
+try:
+    __version__ = version("corerl")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0.0.0"
+
+__all__ = ["CoreRLError", "__version__", "hookimpl", "option"]

@@ -1,0 +1,1 @@
+"""Configuration: typed sections, YAML files and ``key=value`` overrides, cross-field checks."""

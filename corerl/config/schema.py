@@ -1,0 +1,211 @@
+"""Every key of a training config, with its default, help and range.
+
+Leaf names are those of verl without its ``actor_rollout_ref.`` prefix. A key that selects a registered name takes either
+the name or a mapping ``{name: …, option: …}``; those are typed ``Any`` here and checked against the entry's own options.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from corerl.options import option
+
+
+@dataclass
+class ModelConfig:
+    """The model that is trained, and how it is held."""
+
+    path: str = option(help="Hugging Face folder or hub name with weights, config, tokenizer and chat template")
+    load_format: Literal["auto", "dummy"] = option("auto", "dummy: random weights from the config, to try a shape")
+    dtype: Literal["auto", "fp32", "bf16"] = option("auto", "of compute; auto: bf16 on cuda, fp32 on cpu")
+    attn_implementation: str = option("sdpa", "passed to transformers")
+    enable_gradient_checkpointing: bool = option(False, "recompute activations in the backward pass, to save memory")
+    use_remove_padding: bool = option(True, "pack rows end to end, so that nothing is computed on padding")
+    tokenizer_path: str | None = option(None, "folder or hub name of the tokenizer; null: that of the model")
+    chat_template: str | None = option(None, "Jinja file used in place of the tokenizer's own template")
+    trust_remote_code: bool = option(False, "run Python code that comes with the model")
+
+
+@dataclass
+class DataConfig:
+    """Prompts: where they are, how long they may be."""
+
+    train_files: list[str] = option(help="parquet files", factory=list)
+    val_files: list[str] = option(help="parquet files", factory=list)
+    train_batch_size: int = option(256, "prompts in a step", ge=1)
+    val_batch_size: int | None = option(None, "prompts generated at a time in evaluation; null: all", ge=1)
+    val_max_samples: int | None = option(None, "evaluate on the first so many rows; null: all", ge=1)
+    max_prompt_length: int = option(512, "tokens", ge=1)
+    max_response_length: int = option(512, "tokens", ge=1)
+    filter_overlong_prompts: bool = option(True, "leave out prompts longer than max_prompt_length; they are counted")
+    truncation: Literal["error", "left", "right", "middle"] = option("error", "what happens to a prompt that is too long")
+    shuffle: bool = option(True, "a new order each epoch, from data.seed")
+    seed: int | None = option(None, "of the sampler; null: trainer.seed")
+    apply_chat_template_kwargs: dict[str, Any] = option(help="passed to the chat template", factory=dict)
+
+
+@dataclass
+class KLControlConfig:
+    """Weight of the KL penalty in the reward."""
+
+    type: Literal["fixed"] = option("fixed", "how the coefficient changes")
+    kl_coef: float = option(0.001, "coefficient", ge=0)
+
+
+@dataclass
+class AlgorithmConfig:
+    """From scores to advantages."""
+
+    adv_estimator: Any = option("grpo", "advantage estimator")
+    use_kl_in_reward: bool = option(False, "subtract kl_coef · KL from each token's reward")
+    kl_penalty: Any = option("low_var_kl", "KL type of the penalty in the reward")
+    kl_ctrl: KLControlConfig = option(help="weight of the penalty in the reward", factory=KLControlConfig)
+
+
+@dataclass
+class OptimConfig:
+    """AdamW and its schedule."""
+
+    lr: float = option(1e-6, "learning rate after warm-up", gt=0)
+    weight_decay: float = option(0.01, "of AdamW, on weights with two or more dimensions", ge=0)
+    betas: list[float] = option(help="of AdamW", factory=lambda: [0.9, 0.999])
+    eps: float = option(1e-8, "of AdamW", gt=0)
+    lr_warmup_steps: int = option(0, "optimizer steps over which the rate rises linearly from 0", ge=0)
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = option("constant", "shape after warm-up")
+    min_lr_ratio: float = option(0.0, "share of lr at which linear and cosine end", ge=0, le=1)
+
+
+@dataclass
+class ActorConfig:
+    """The policy's update."""
+
+    strategy: Any = option("torch", "training strategy")
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda where there is one")
+    optim: OptimConfig = option(help="optimizer", factory=OptimConfig)
+    grad_clip: float = option(1.0, "largest gradient norm", gt=0)
+    ppo_mini_batch_size: int = option(64, "prompts in one optimizer step; their rollout.n responses count with them", ge=1)
+    ppo_epochs: int = option(1, "passes over the step's batch", ge=1)
+    use_dynamic_bsz: bool = option(True, "cut micro-batches by tokens; false: by sequences")
+    ppo_max_token_len_per_gpu: int = option(16384, "tokens in a micro-batch, with use_dynamic_bsz", ge=1)
+    ppo_micro_batch_size_per_gpu: int = option(8, "sequences in a micro-batch, without use_dynamic_bsz", ge=1)
+    policy_loss: Any = option("vanilla", "policy loss")
+    clip_ratio_low: float | None = option(None, "option of the policy loss, where it has one", gt=0)
+    clip_ratio_high: float | None = option(None, "option of the policy loss, where it has one", gt=0)
+    clip_ratio_c: float | None = option(None, "option of the policy loss, where it has one", gt=1)
+    loss_agg_mode: Literal[
+        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    ] = option("token-mean", "from per-token terms to the loss")
+    loss_scale_factor: int | None = option(None, "length in seq-mean-token-sum-norm; null: max_response_length", ge=1)
+    use_kl_loss: bool = option(False, "add kl_loss_coef · KL(policy || reference) to the loss")
+    kl_loss_coef: float = option(0.001, "weight of the KL loss", ge=0)
+    kl_loss_type: Any = option("low_var_kl", "KL type of the loss")
+    entropy_coeff: float = option(0.0, "weight of the entropy bonus", ge=0)
+
+
+@dataclass
+class RefConfig:
+    """The reference model: only run, never updated."""
+
+    path: str | None = option(None, "another model than model.path")
+    log_prob_max_token_len_per_gpu: int | None = option(None, "tokens in a micro-batch; null: the actor's", ge=1)
+    log_prob_micro_batch_size_per_gpu: int | None = option(None, "sequences in a micro-batch; null: the actor's", ge=1)
+
+
+@dataclass
+class ValSamplingConfig:
+    """Sampling in evaluation."""
+
+    do_sample: bool = option(False, "false: greedy")
+    n: int = option(1, "responses to a prompt", ge=1)
+    temperature: float = option(1.0, "with do_sample", gt=0)
+    top_p: float = option(1.0, "with do_sample", gt=0, le=1)
+    top_k: int = option(-1, "with do_sample; -1: all", ge=-1)
+
+
+@dataclass
+class RolloutConfig:
+    """Generation."""
+
+    name: str = option("hf", "rollout backend")
+    options: dict[str, Any] = option(help="the backend's own options (corerl plugins show NAME)", factory=dict)
+    n: int = option(8, "responses to a prompt", ge=1)
+    temperature: float = option(1.0, "of sampling", gt=0)
+    top_p: float = option(1.0, "1: all tokens", gt=0, le=1)
+    top_k: int = option(-1, "-1: all tokens", ge=-1)
+    ignore_eos: bool = option(False, "generate to max_response_length, for measurements")
+    timeout: float = option(3600.0, "seconds that the generation of one batch may take", gt=0)
+    val_kwargs: ValSamplingConfig = option(help="evaluation", factory=ValSamplingConfig)
+
+
+@dataclass
+class RewardConfig:
+    """Scores."""
+
+    manager: Any = option("naive", "reward manager")
+    scorer: Any = option(None, "scores every row; null: each data source's own (corerl plugins list)")
+    num_workers: int = option(4, "scorers that run at a time", ge=1)
+    timeout: float = option(30.0, "seconds that one score may take", gt=0)
+
+
+@dataclass
+class TrainerConfig:
+    """Length of the run, what is written when."""
+
+    total_epochs: int = option(1, "passes over the training data", ge=1)
+    total_training_steps: int | None = option(None, "stop after so many steps; null: total_epochs decides", ge=1)
+    seed: int = option(0, "of everything random", ge=0)
+    val_before_train: bool = option(True, "evaluate before the first step")
+    test_freq: int = option(-1, "evaluate every so many steps and after the last; -1: only after the last", ge=-1)
+    save_freq: int = option(-1, "checkpoint every so many steps and after the last; -1: only after the last", ge=-1)
+    output_dir: str = option("runs", "run folders are <output_dir>/<experiment_name>/<time>")
+    log_rollouts_freq: int = option(10, "write sample rollouts every so many steps; -1: never", ge=-1)
+
+
+@dataclass
+class RuntimeConfig:
+    """Where workers live."""
+
+    name: str = option("local", "runtime")
+    options: dict[str, Any] = option(help="the runtime's own options", factory=dict)
+
+
+@dataclass
+class TrackingConfig:
+    """Where metrics go, besides metrics.jsonl."""
+
+    loggers: list[Any] = option(help="trackers", factory=lambda: ["console"])
+    project_name: str = option("corerl", "")
+    experiment_name: str = option("default", "also the name of the run's folder")
+
+
+@dataclass
+class CheckpointConfig:
+    """Checkpoints under <run>/checkpoints."""
+
+    resume: str = option("never", "never, or the folder of a run or of one of its checkpoints")
+    max_to_keep: int | None = option(None, "older ones are deleted; null: all are kept", ge=1)
+
+
+@dataclass
+class PluginsConfig:
+    """Which plugins are loaded."""
+
+    load: list[str] = option(help="Python files with hooks, beside what is installed", factory=list)
+    disable: list[str] = option(help="distributions that are left out", factory=list)
+
+
+@dataclass
+class TrainConfig:
+    """``corerl train``."""
+
+    model: ModelConfig
+    data: DataConfig = option(factory=DataConfig)
+    algorithm: AlgorithmConfig = option(factory=AlgorithmConfig)
+    actor: ActorConfig = option(factory=ActorConfig)
+    ref: RefConfig = option(factory=RefConfig)
+    rollout: RolloutConfig = option(factory=RolloutConfig)
+    reward: RewardConfig = option(factory=RewardConfig)
+    trainer: TrainerConfig = option(factory=TrainerConfig)
+    runtime: RuntimeConfig = option(factory=RuntimeConfig)
+    tracking: TrackingConfig = option(factory=TrackingConfig)
+    checkpoint: CheckpointConfig = option(factory=CheckpointConfig)
+    plugins: PluginsConfig = option(factory=PluginsConfig)

@@ -1,0 +1,70 @@
+"""Every exception that CoreRL raises on purpose.
+
+::
+
+    CoreRLError
+    ├── RequestError            what was asked for is wrong; exit code 2
+    │   ├── ConfigError         a key, a type, a value, sizes that do not divide
+    │   ├── DataError           a data file: file, row and column are named
+    │   ├── ModelError          a model folder: no tokenizer, no chat template, unknown architecture
+    │   ├── UnknownNameError    no plugin registered this name
+    │   ├── NameClashError      two plugins registered one name
+    │   └── PluginError         a plugin, or what it points at, cannot be imported
+    └── RunError                the run failed; exit code 1
+        ├── DeadlineError       something did not answer in its time
+        └── NonFiniteError      a loss or a gradient became NaN or infinite
+
+A message is one sentence: what is wrong, where, and what would be right.
+"""
+
+
+class CoreRLError(Exception):
+    """Base of all errors raised on purpose; the CLI prints its message and no stack trace."""
+
+    exit_code = 1
+
+
+class RequestError(CoreRLError):
+    """The request itself is wrong: nothing was started."""
+
+    exit_code = 2
+
+
+class ConfigError(RequestError):
+    """A configuration is wrong; ``key`` is the dotted path of the offending key ('' for the whole)."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"{key}: {message}" if key else message)
+        self.key = key
+
+
+class DataError(RequestError):
+    """A data file cannot be used."""
+
+
+class ModelError(RequestError):
+    """A model folder cannot be used."""
+
+
+class UnknownNameError(RequestError):
+    """No plugin registered the name that was asked for."""
+
+
+class NameClashError(RequestError):
+    """Two plugins registered one name."""
+
+
+class PluginError(RequestError):
+    """A plugin, or the object that one of its entries points at, cannot be imported."""
+
+
+class RunError(CoreRLError):
+    """The run started and failed."""
+
+
+class DeadlineError(RunError):
+    """A wait ran past its deadline."""
+
+
+class NonFiniteError(RunError):
+    """A loss or a gradient is NaN or infinite."""

@@ -1,0 +1,324 @@
+"""Every hook that a plugin may implement.
+
+A plugin is a module, usually ``plugin.py``, whose functions are marked ``@hookimpl`` and named as below. It imports
+nothing but ``corerl``: heavy parts are named ``"package.module:attribute"`` and imported when a config selects them.
+A distribution announces the module by an entry point in the group ``corerl``, named like the distribution::
+
+    [project.entry-points.corerl]
+    acme-rewards = "acme_rewards.plugin"
+
+The ``register_…`` hooks run once, at start-up, in every process. Each is handed a :class:`Register`; the life-cycle
+hooks run in the controller, between steps. An implementation may leave out arguments that it does not use.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import pluggy
+
+if TYPE_CHECKING:
+    from corerl.registry.advantage_estimators import AdvantageEstimator
+    from corerl.registry.commands import Command
+    from corerl.registry.dataset_preparers import DatasetPreparer
+    from corerl.registry.kl_types import KLType
+    from corerl.registry.policy_losses import PolicyLoss
+    from corerl.registry.reward_managers import RewardManagerFactory
+    from corerl.registry.rollout_backends import RolloutBackendFactory
+    from corerl.registry.runtimes import RuntimeFactory
+    from corerl.registry.scorers import Scorer
+    from corerl.registry.trackers import TrackerFactory
+    from corerl.registry.training_strategies import TrainingStrategyFactory
+    from corerl.trainer.run import Run
+
+hookspec = pluggy.HookspecMarker("corerl")
+hookimpl = pluggy.HookimplMarker("corerl")
+
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Register(Protocol, Generic[T_contra]):
+    """Registers one name; the fields are those of :class:`corerl.registry.Entry`."""
+
+    def __call__(
+        self,
+        name: str,
+        target: T_contra | str,
+        *,
+        summary: str = "",
+        options: type | None = None,
+        override: bool = False,
+        data_sources: tuple[str, ...] = (),
+        needs_critic: bool = False,
+        needs_greedy_baseline: bool = False,
+        needs_groups: bool = False,
+        needs_logits: bool = False,
+        needs_ref: bool = False,
+    ) -> None: ...
+
+
+@hookspec
+def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> None:
+    """Register advantage estimators (:mod:`corerl.registry.advantage_estimators`).
+
+    Example::
+
+        from corerl import hookimpl
+        from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+
+        def raw(inputs: AdvantageInputs) -> Advantages:
+            scores = inputs.rewards.sum(dim=1, keepdim=True) * inputs.response_mask
+            return Advantages(scores, scores)
+
+        @hookimpl
+        def register_advantage_estimators(register):
+            register("raw", raw, summary="the score itself, without a baseline")
+    """
+
+
+@hookspec
+def register_policy_losses(register: "Register[PolicyLoss]") -> None:
+    """Register policy losses (:mod:`corerl.registry.policy_losses`).
+
+    Example::
+
+        from corerl import hookimpl
+        from corerl.registry.policy_losses import PolicyLossInputs, PolicyLossOutput
+
+        def reinforce(inputs: PolicyLossInputs) -> PolicyLossOutput:
+            return PolicyLossOutput(-inputs.advantages * inputs.log_probs)
+
+        @hookimpl
+        def register_policy_losses(register):
+            register("plain_reinforce", reinforce, summary="-A log pi")
+    """
+
+
+@hookspec
+def register_kl_types(register: "Register[KLType]") -> None:
+    """Register KL types (:mod:`corerl.registry.kl_types`).
+
+    Example::
+
+        from corerl import hookimpl
+
+        def k1(log_probs, ref_log_probs):
+            return log_probs - ref_log_probs
+
+        @hookimpl
+        def register_kl_types(register):
+            register("my_k1", k1, summary="log pi - log pi_ref")
+    """
+
+
+@hookspec
+def register_reward_managers(register: "Register[RewardManagerFactory]") -> None:
+    """Register reward managers (:mod:`corerl.registry.reward_managers`).
+
+    Example::
+
+        from corerl import hookimpl
+        from corerl.registry.reward_managers import RewardResult
+
+        class ShortIsGood:
+            def __init__(self, scorers, *, num_workers, timeout):
+                pass
+
+            def score(self, requests):
+                return [RewardResult(score=1.0 / (1 + request.response_length)) for request in requests]
+
+            def close(self):
+                pass
+
+        @hookimpl
+        def register_reward_managers(register):
+            register("short_is_good", ShortIsGood, summary="1 / (1 + tokens)")
+    """
+
+
+@hookspec
+def register_scorers(register: "Register[Scorer]") -> None:
+    """Register scorers (:mod:`corerl.registry.scorers`).
+
+    ``data_sources`` lists the values of the column ``data_source`` that select this scorer by themselves.
+
+    Example::
+
+        from corerl import hookimpl
+
+        def exact(response, ground_truth, data_source, extra_info):
+            return float(response.strip() == ground_truth)
+
+        @hookimpl
+        def register_scorers(register):
+            register("exact", exact, summary="the response is the answer", data_sources=("acme/trivia",))
+    """
+
+
+@hookspec
+def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> None:
+    """Register rollout backends (:mod:`corerl.registry.rollout_backends`).
+
+    Example::
+
+        from dataclasses import dataclass
+
+        from corerl import hookimpl, option
+
+        @dataclass
+        class AcmeOptions:
+            port: int = option(8000, "of the engine's server", ge=1, le=65535)
+
+        @hookimpl
+        def register_rollout_backends(register):
+            register("acme", "acme_engine.backend:AcmeBackend", options=AcmeOptions, summary="the Acme engine")
+    """
+
+
+@hookspec
+def register_training_strategies(register: "Register[TrainingStrategyFactory]") -> None:
+    """Register training strategies (:mod:`corerl.registry.training_strategies`).
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def register_training_strategies(register):
+            register("acme", "acme_trainer.strategy:AcmeStrategy", summary="the Acme trainer")
+    """
+
+
+@hookspec
+def register_runtimes(register: "Register[RuntimeFactory]") -> None:
+    """Register runtimes (:mod:`corerl.registry.runtimes`).
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def register_runtimes(register):
+            register("slurm", "acme_slurm.runtime:SlurmRuntime", summary="one Slurm step a worker")
+    """
+
+
+@hookspec
+def register_trackers(register: "Register[TrackerFactory]") -> None:
+    """Register trackers (:mod:`corerl.registry.trackers`).
+
+    Example::
+
+        from corerl import hookimpl
+
+        class CsvTracker:
+            def __init__(self, *, project_name, experiment_name, run_dir, config, total_steps):
+                self.file = (run_dir / "reward.csv").open("w")
+
+            def log(self, metrics, step):
+                self.file.write(f"{step},{metrics.get('critic/score/mean', '')}\\n")
+
+            def close(self):
+                self.file.close()
+
+        @hookimpl
+        def register_trackers(register):
+            register("csv", CsvTracker, summary="step and mean score in reward.csv")
+    """
+
+
+@hookspec
+def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
+    """Register dataset preparers (:mod:`corerl.registry.dataset_preparers`), for ``corerl prepare NAME``.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def register_dataset_preparers(register):
+            register("trivia", "acme_trivia.prepare:Trivia", summary="Acme's trivia questions")
+    """
+
+
+@hookspec
+def register_commands(register: "Register[Command]") -> None:
+    """Register ``corerl`` sub-commands: click commands, imported only when called.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def register_commands(register):
+            register("acme-login", "acme.cli:login", summary="Store a token for the Acme cluster.")
+    """
+
+
+@hookspec
+def run_started(run: "Run") -> None:
+    """A run has its folder and its parts, and no step was taken yet.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def run_started(run):
+            print(f"writing to {run.folder}")
+    """
+
+
+@hookspec
+def step_ended(run: "Run", step: int, metrics: Mapping[str, float]) -> None:
+    """A training step (1, 2, …) is complete, its metrics logged.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def step_ended(step, metrics):
+            if metrics["response_length/clip_ratio"] > 0.5:
+                print(f"step {step}: more than half of the responses were cut off")
+    """
+
+
+@hookspec
+def checkpoint_saved(run: "Run", step: int, path: Path) -> None:
+    """A checkpoint is complete on disk.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def checkpoint_saved(step, path):
+            print(f"upload {path}")
+    """
+
+
+@hookspec
+def run_ended(run: "Run", error: BaseException | None) -> None:
+    """The run is over; ``error`` is what ended it early, or None.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def run_ended(run, error):
+            print("failed" if error else "done", run.folder)
+    """
+
+
+def registration_hook(registry_name: str) -> str:
+    """The name of the hook that fills a registry.
+
+    >>> registration_hook("kl_types")
+    'register_kl_types'
+    """
+    return f"register_{registry_name}"
+
+
+__all__: list[Any] = ["Register", "hookimpl", "hookspec", "registration_hook"]

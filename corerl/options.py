@@ -1,0 +1,71 @@
+"""Options: dataclass fields that carry their help text and their range."""
+
+import dataclasses
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from corerl.errors import ConfigError
+
+_BOUNDS = {
+    "ge": (lambda value, bound: value >= bound, "at least"),
+    "gt": (lambda value, bound: value > bound, "greater than"),
+    "le": (lambda value, bound: value <= bound, "at most"),
+    "lt": (lambda value, bound: value < bound, "less than"),
+}
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    help: str = "",
+    *,
+    factory: Any = dataclasses.MISSING,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+) -> Any:
+    """Declare one option of a config dataclass.
+
+    Args:
+        default: the value when the user gives none; leave it out for a required option.
+        help: one phrase for ``corerl plugins show`` and ``corerl config show``.
+        factory: makes the default, for lists, dicts and nested dataclasses.
+        ge, gt, le, lt: the range that a number must be in.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class ClipOptions:
+    ...     clip_ratio: float = option(0.2, "width of the clip range", gt=0)
+    """
+    bounds = {name: bound for name, bound in (("ge", ge), ("gt", gt), ("le", le), ("lt", lt)) if bound is not None}
+    metadata = {"help": help, "bounds": bounds}
+    if factory is not dataclasses.MISSING:
+        return dataclasses.field(default_factory=factory, metadata=metadata)
+    if default is dataclasses.MISSING:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def check_ranges(instance: Any, path: str) -> None:
+    """Raise ConfigError for the first number in ``instance`` (a dataclass, nested ones included) outside its range."""
+    for field in dataclasses.fields(instance):
+        value = getattr(instance, field.name)
+        key = f"{path}.{field.name}" if path else field.name
+        if dataclasses.is_dataclass(value):
+            check_ranges(value, key)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            for bound_name, bound in field.metadata.get("bounds", {}).items():
+                holds, words = _BOUNDS[bound_name]
+                if not holds(value, bound):
+                    raise ConfigError(key, f"must be {words} {bound}, not {value}")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A phrase naming the nearest known word, or '' when none is near.
+
+    >>> did_you_mean("grop", ["grpo", "gae"])
+    " (did you mean 'grpo'?)"
+    """
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean '{near[0]}'?)" if near else ""

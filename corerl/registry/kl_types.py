@@ -1,0 +1,15 @@
+"""KL types: estimators of KL(pi || pi_ref) for each token."""
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class KLType(Protocol):
+    """(b, T) log-probs of the sampled tokens under the policy and the reference in, (b, T) KL terms out.
+
+    Differentiable in ``log_probs``. An entry that declares ``needs_logits`` gets (b, T, V) logits instead of log-probs.
+    """
+
+    def __call__(self, log_probs: "Tensor", ref_log_probs: "Tensor") -> "Tensor": ...

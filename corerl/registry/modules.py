@@ -1,0 +1,41 @@
+"""Import an object named ``package.module:attribute`` or ``./file.py:attribute``."""
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def load_object(reference: str) -> Any:
+    """The object at ``package.module:attribute`` or ``./file.py:attribute``.
+
+    Raises:
+        ImportError, AttributeError, FileNotFoundError: as the import of the module raises them.
+    """
+    path, _, attribute = reference.rpartition(":")
+    module = load_file(path) if path.endswith(".py") else importlib.import_module(path)
+    return functools.reduce(getattr, attribute.split("."), module)
+
+
+def load_file(path: str) -> ModuleType:
+    """Import a Python file that is in no package, once in a process however often it is asked for."""
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    name = f"corerl_file_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

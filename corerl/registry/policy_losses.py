@@ -1,0 +1,52 @@
+"""Policy losses: per-token terms; the core alone reduces them to a scalar."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PolicyLossInputs:
+    """What a loss is given; b responses of one micro-batch, T response tokens.
+
+    Attributes:
+        log_probs: (b, T) float32, log pi of the sampled tokens under the policy being trained; carries the gradient.
+        old_log_probs: (b, T) float32, log pi_old, under the policy at the start of the step.
+        advantages: (b, T) float32.
+        response_mask: (b, T) bool. Elsewhere the other tensors are 0 and the terms are ignored.
+        rollout_log_probs: (b, T) float32 as the rollout backend reported them, when it does.
+    """
+
+    log_probs: "Tensor"
+    old_log_probs: "Tensor"
+    advantages: "Tensor"
+    response_mask: "Tensor"
+    rollout_log_probs: "Tensor | None" = None
+
+
+class Mean(NamedTuple):
+    """A metric that is a mean: its sum and its count, so that any partition of the batch gives the same number."""
+
+    total: "Tensor | float"
+    count: "Tensor | float"
+
+
+@dataclass(frozen=True)
+class PolicyLossOutput:
+    """Per-token terms (b, T), to be minimised, and metrics; ``clipfrac`` becomes ``actor/clipfrac``."""
+
+    terms: "Tensor"
+    metrics: Mapping[str, Mean] = field(default_factory=dict)
+
+
+class PolicyLoss(Protocol):
+    """A function of each response alone: the terms of one row do not depend on which rows stand beside it.
+
+    A sequence-level loss spreads its term over the row's tokens, so that the aggregation gives the paper's formula.
+    With options it also takes ``options``, an instance of the dataclass it was registered with.
+    """
+
+    def __call__(self, inputs: PolicyLossInputs) -> PolicyLossOutput: ...

@@ -1,0 +1,60 @@
+"""Reward managers: completions in, scores out, with deadlines and errors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from corerl.registry.scorers import Scorer
+
+
+@dataclass(frozen=True)
+class RewardRequest:
+    """One completion with the record of its prompt."""
+
+    response: str
+    ground_truth: Any
+    data_source: str
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+    response_length: int = 0
+    """tokens in the response"""
+    truncated: bool = False
+    """the response ended by its length, not by a stop token"""
+
+
+@dataclass(frozen=True)
+class RewardResult:
+    """One score.
+
+    Attributes:
+        score: finite, or None when scoring failed: then ``error`` says why, and the sample takes no part in training.
+        components: named parts of the score, for the metrics.
+        extracted: what the scorer compared with the ground truth, for the reader of sample rollouts.
+        error: one line, None when all went well.
+    """
+
+    score: float | None
+    components: Mapping[str, float] = field(default_factory=dict)
+    extracted: str | None = None
+    error: str | None = None
+
+
+class RewardManager(Protocol):
+    """Scores a batch; results come in the order of the requests."""
+
+    def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]: ...
+
+    def close(self) -> None:
+        """Give back threads and processes."""
+        ...
+
+
+class RewardManagerFactory(Protocol):
+    """Builds the manager.
+
+    Args:
+        scorers: the scorer of each data source that the run's data holds, options bound.
+        num_workers: scorers that may run at a time.
+        timeout: seconds that one call of a scorer may take.
+    """
+
+    def __call__(self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float) -> RewardManager: ...

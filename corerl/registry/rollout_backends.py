@@ -1,0 +1,105 @@
+"""Rollout backends: token ids in, sampled token ids and their log-probs out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from corerl.config.schema import ModelConfig, RolloutConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request is sampled.
+
+    Attributes:
+        max_tokens: at most this many tokens are generated, 1 or more.
+        n: independent samples of the prompt.
+        temperature: logits are divided by it; 0 is greedy.
+        top_p: the smallest set of tokens whose probability reaches it is kept; 1 keeps all.
+        top_k: the k most likely tokens are kept; -1 keeps all.
+        stop_token_ids: generation ends after one of these; it is part of the response.
+        ignore_eos: the stop tokens do not stop (for measurements).
+        seed: the same seed, prompt and weights give the same tokens from one backend on one machine.
+    """
+
+    max_tokens: int
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One prompt. ``request_id`` names it for :meth:`RolloutBackend.abort`."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled response.
+
+    Attributes:
+        token_ids: the generated tokens, the stop token included.
+        log_probs: log softmax(logits / temperature) of each token, over the whole vocabulary, before top-p and top-k
+            (at temperature 0: of the logits themselves).
+        finish_reason: ``stop`` (a stop token), ``length`` (max_tokens) or ``abort``.
+        weight_version: the version given to the last ``update_weights`` before the first token.
+    """
+
+    token_ids: Sequence[int]
+    log_probs: Sequence[float]
+    finish_reason: Literal["stop", "length", "abort"]
+    weight_version: int
+
+
+class RolloutBackend(Protocol):
+    """An inference engine."""
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        """Generate; the outer list follows ``requests``, each inner one holds ``sampling.n`` completions.
+
+        Calls may overlap; a backend that batches by itself lets them share its batch.
+        """
+        ...
+
+    def update_weights(self, weights: "Iterable[tuple[str, Tensor]]", version: int) -> None:
+        """Take over all weights, under their Hugging Face names, and drop whatever was cached of the old ones.
+
+        Raises:
+            RunError: a tensor is missing, unknown or of another shape; it is named.
+        """
+        ...
+
+    def sleep(self) -> None:
+        """Give device memory back to training; no request is running."""
+        ...
+
+    def wake(self) -> None:
+        """Undo :meth:`sleep`; weights must be sent again before generating."""
+        ...
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End these requests; their completions come back with what they have and ``finish_reason="abort"``."""
+        ...
+
+    def health(self) -> None:
+        """Return if the engine answers, raise RunError if not."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RolloutBackendFactory(Protocol):
+    """Starts an engine. ``device`` is ``cpu`` or ``cuda``."""
+
+    def __call__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str) -> RolloutBackend: ...
