@@ -1,6 +1,7 @@
 """What the core supplies by itself, registered like any plugin's parts."""
 
 from corerl.hookspecs import Register, hookimpl
+from corerl.registry.commands import Command
 from corerl.registry.runtimes import RuntimeFactory
 from corerl.registry.trackers import TrackerFactory
 
@@ -13,3 +14,13 @@ def register_runtimes(register: Register[RuntimeFactory]) -> None:
 @hookimpl
 def register_trackers(register: Register[TrackerFactory]) -> None:
     register("console", "corerl.telemetry.console:ConsoleTracker", summary="a line a step, and a live progress line")
+
+
+@hookimpl
+def register_commands(register: Register[Command]) -> None:
+    register("train", "corerl.cli.train:train", summary="Train a model by reinforcement learning.")
+    register("sft", "corerl.cli.sft:sft", summary="Fine-tune a model on chats: a supervised cold start.")
+    register("prepare", "corerl.cli.prepare:prepare", summary="Turn a published data set into training files.")
+    register("report", "corerl.cli.report:report", summary="Draw the curves of a finished run.")
+    register("plugins", "corerl.cli.plugins:plugins", summary="List, show and check what the plugins supply.")
+    register("config", "corerl.cli.config:config", summary="Show and check a training configuration.")

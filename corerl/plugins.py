@@ -1,11 +1,15 @@
 """Discovery: which plugins there are, what each registers, and which of them are broken."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Callable, Sequence
+import re
+import traceback
+from collections.abc import Callable, Collection, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
@@ -13,26 +17,37 @@ import pluggy
 
 import corerl
 from corerl import hookspecs
-from corerl.errors import NameClashError
+from corerl.errors import NameClashError, PluginError
+from corerl.options import did_you_mean
 from corerl.registry import Entry, Owner, Registries
-from corerl.registry.base import distribution_of
+from corerl.registry.base import known_names
 from corerl.registry.modules import load_file
 
 GROUP = "corerl"
 DISABLE_VARIABLE = "CORERL_DISABLE_PLUGINS"
 
+_NOT_THEIRS = ("<frozen", *(str(Path(package.__file__ or "").parent) for package in (corerl, importlib, pluggy)))
+
 
 @dataclasses.dataclass
 class PluginRecord:
-    """What became of one plugin."""
+    """What became of one plugin.
+
+    Attributes:
+        name: its distribution, or the path of a file.
+        version: of the distribution, '' for a file.
+        module: where its hooks are.
+        status: ``clash`` when a name that it registers is another plugin's too; the rest of it works.
+        error: one line, '' when all is well.
+        entries: (registry name, entry) pairs.
+    """
 
     name: str
     version: str
     module: str
-    status: Literal["ok", "broken", "disabled"] = "ok"
+    status: Literal["ok", "broken", "disabled", "clash"] = "ok"
     error: str = ""
     entries: list[tuple[str, Entry[Any]]] = dataclasses.field(default_factory=list)
-    """(registry name, entry) pairs"""
 
 
 class Plugins:
@@ -44,6 +59,9 @@ class Plugins:
 
     A plugin that cannot be imported is recorded as broken and hides nothing else: its error is raised when a name is
     asked for that it would have supplied.
+
+    Raises:
+        PluginError: ``disable`` names a distribution that is neither installed nor one of CoreRL's.
     """
 
     def __init__(self, load: Sequence[str] = (), disable: Sequence[str] = ()) -> None:
@@ -51,49 +69,79 @@ class Plugins:
         self.records: list[PluginRecord] = []
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
-        disabled = {*disable, *filter(None, os.environ.get(DISABLE_VARIABLE, "").split(","))}
         for _, registry in self.registries:
             registry.missing_hint = self._missing_hint
-        builtins = PluginRecord("corerl", corerl.__version__, "corerl.builtins")
-        self._load(builtins, functools.partial(importlib.import_module, builtins.module))
-        for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-            record = PluginRecord(point.name, point.dist.version if point.dist else "", point.value)
-            if point.name in disabled:
-                record.status = "disabled"
-                self.records.append(record)
-            elif point.name not in {known.name for known in self.records}:
-                self._load(record, point.load)
-        for path in load:
+        self._load(
+            PluginRecord("corerl", corerl.__version__, "corerl.builtins"),
+            functools.partial(importlib.import_module, "corerl.builtins"),
+        )
+        points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+        self._load_installed(points, {_normal(name) for name in (*disable, *_disabled_by_variable())})
+        self._check_disabled(disable)
+        for path in {Path(path).expanduser().resolve(): path for path in load}.values():
             self._load(PluginRecord(path, "", path), functools.partial(load_file, path))
+        self._mark_clashes()
 
     @property
     def hook(self) -> pluggy.HookRelay:
         """The life-cycle hooks of all plugins."""
         return self._manager.hook
 
+    def raise_if_broken(self, names: Collection[str]) -> None:
+        """Raise PluginError for the first of these plugins that is broken."""
+        for record in self.records:
+            if record.status == "broken" and record.name in names:
+                raise PluginError(f"plugin {record.name} is broken: {record.error}")
+
+    def _load_installed(self, points: Sequence[EntryPoint], disabled: set[str]) -> None:
+        for point in points:
+            distribution = point.dist.name if point.dist else point.name
+            record = PluginRecord(distribution, (point.dist.version if point.dist else "") or "", point.value)
+            if _normal(distribution) in disabled:
+                record.status = "disabled"
+                self.records.append(record)
+            else:
+                self._load(record, functools.partial(_import_entry_point, point, distribution))
+
     def _load(self, record: PluginRecord, import_module: Callable[[], ModuleType]) -> None:
         """Import one plugin and let it register; what it registers counts only when all of its hooks succeed."""
         self.records.append(record)
         try:
-            self._manager.register(import_module(), name=record.name)
-            self._manager.check_pending()
+            module = import_module()
+            self._register_hooks(record, module)
             registrations = self._registrations(record)
-        except Exception as error:
-            record.status, record.error = "broken", f"{type(error).__name__}: {error}".splitlines()[0]
+        except (Exception, SystemExit) as error:
+            record.status, record.error = "broken", _one_line(error)
             if self._manager.has_plugin(record.name):
                 self._manager.unregister(name=record.name)
             return
         for registry_name, entry, override in registrations:
-            try:
+            record.entries.append((registry_name, entry))
+            with contextlib.suppress(NameClashError):  # raised again when the name is asked for
                 getattr(self.registries, registry_name).add(entry, override=override)
-                record.entries.append((registry_name, entry))
-            except NameClashError as error:
-                record.status, record.error = "broken", str(error)
+
+    def _register_hooks(self, record: PluginRecord, module: ModuleType) -> None:
+        """Make the module's hooks known.
+
+        Raises:
+            PluginError: a misspelt hook, or a function named like a hook that is not marked as one.
+        """
+        hooks = [name for name in vars(hookspecs) if self._manager.parse_hookspec_opts(hookspecs, name) is not None]
+        for name in hooks:
+            defined_here = getattr(vars(module).get(name), "__module__", None) == module.__name__
+            if defined_here and self._manager.parse_hookimpl_opts(module, name) is None:
+                raise PluginError(f"the function {name} is not marked with @hookimpl")
+        self._manager.register(module, name=record.name)
+        for caller in self._manager.get_hookcallers(module) or ():
+            optional = all(implementation.optionalhook for implementation in caller.get_hookimpls())
+            if not caller.has_spec() and not optional:
+                raise PluginError(f"there is no hook '{caller.name}'{did_you_mean(caller.name, hooks)}")
 
     def _registrations(self, record: PluginRecord) -> list[tuple[str, Entry[Any], bool]]:
         """(registry name, entry, override) of everything that this plugin's hooks register."""
         found: list[tuple[str, Entry[Any], bool]] = []
         others = [plugin for name, plugin in self._manager.list_name_plugin() if name != record.name]
+        owner = Owner(record.name, record.version)
         for registry_name, registry in self.registries:
 
             def register(
@@ -105,26 +153,43 @@ class Plugins:
                 kind: str = registry.kind,
                 **facts: Any,
             ) -> None:
-                owner = Owner(record.name, record.version)
-                found.append((registry_name, Entry(kind, name, target, owner, **facts), override))
+                entry = Entry(kind, name, target, owner, **facts)
+                _check_registration(entry)
+                found.append((registry_name, entry, override))
 
             hook = hookspecs.registration_hook(registry_name)
             self._manager.subset_hook_caller(hook, others)(register=register)
         return found
 
+    def _mark_clashes(self) -> None:
+        for record in self.records:
+            for registry_name, entry in record.entries:
+                message = getattr(self.registries, registry_name).clash(entry.name)
+                if message:
+                    record.status, record.error = "clash", message
+
+    def _check_disabled(self, disable: Sequence[str]) -> None:
+        known = {record.name for record in self.records[1:]}  # the first is the core
+        for _, registry in self.registries:
+            known.update(known_names(registry.kind).values())
+        for name in disable:
+            if _normal(name) not in {_normal(plugin) for plugin in known}:
+                raise PluginError(f"plugins.disable: no plugin is called '{name}'{did_you_mean(name, known)}")
+
     def _missing_hint(self, kind: str, name: str) -> str:
         """Where an unknown name could come from: a plugin not installed, disabled or broken; '' when nobody knows."""
-        distribution = distribution_of(kind, name)
+        distribution = known_names(kind).get(name)
         if distribution is not None:
-            record = next((record for record in self.records if record.name == distribution), None)
+            record = next((record for record in self.records if _normal(record.name) == distribution), None)
             if record is None:
                 return f": it comes with {distribution}, which is not installed (pip install {distribution})"
             if record.status == "disabled":
                 return f": it comes with {distribution}, which is disabled (plugins.disable or {DISABLE_VARIABLE})"
             if record.status == "broken":
                 return f": it comes with {distribution}, which is broken ({record.error})"
+            return f": it comes with another version of {distribution} than {record.version}, which is installed"
         broken = [f"{record.name} ({record.error})" for record in self.records if record.status == "broken"]
-        return f"; broken plugins, one of which may supply it: {', '.join(broken)}" if broken else ""
+        return f"; it may be of a broken plugin: {', '.join(broken)}" if broken else ""
 
 
 @functools.lru_cache(maxsize=8)
@@ -133,5 +198,51 @@ def load_plugins(load: tuple[str, ...] = (), disable: tuple[str, ...] = ()) -> P
 
     Args:
         load, disable: as for :class:`Plugins`. They are plain strings, so that a worker process loads the same plugins.
+
+    Raises:
+        PluginError: one of the files in ``load``, which were asked for by name, is broken.
     """
-    return Plugins(load, disable)
+    plugins = Plugins(load, disable)
+    plugins.raise_if_broken(load)
+    return plugins
+
+
+def _import_entry_point(point: EntryPoint, distribution: str) -> ModuleType:
+    if _normal(point.name) != _normal(distribution):
+        raise PluginError(f"its entry point must be named like the distribution, {distribution}, not {point.name}")
+    module = point.load()
+    if not isinstance(module, ModuleType):
+        raise PluginError(f"its entry point must name a module, not {point.value}")
+    return module
+
+
+def _check_registration(entry: Entry[Any]) -> None:
+    what = f"the {entry.kind} '{entry.name}'"
+    if not isinstance(entry.name, str) or not re.fullmatch(r"[^\s:/=]+", entry.name):
+        raise PluginError(f"{what} needs a name without spaces, ':', '/' and '='")
+    if isinstance(entry.target, str) and not re.fullmatch(r"[^\s:]+:[^\s:]+", entry.target):
+        raise PluginError(f"{what} must name its target as 'package.module:attribute', not '{entry.target}'")
+    if entry.options is not None and not (isinstance(entry.options, type) and dataclasses.is_dataclass(entry.options)):
+        raise PluginError(f"{what} must have a dataclass as its options, not {entry.options!r}")
+
+
+def _one_line(error: BaseException) -> str:
+    """The error in one line, with the place in the plugin's own code where it was raised."""
+    text = " ".join(str(error).split())
+    if isinstance(error, PluginError):
+        return text
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS)
+    ]
+    if frames and not isinstance(error, SyntaxError):  # which names its place itself
+        text += f" ({frames[-1].filename}, line {frames[-1].lineno})"
+    return f"{type(error).__name__}: {text}"
+
+
+def _disabled_by_variable() -> list[str]:
+    return [name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",") if name.strip()]
+
+
+def _normal(distribution: str) -> str:
+    """A distribution's name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()

@@ -19,7 +19,6 @@ class ModelConfig:
     dtype: Literal["auto", "fp32", "bf16"] = option("auto", "of compute; auto: bf16 on cuda, fp32 on cpu")
     attn_implementation: str = option("sdpa", "passed to transformers")
     enable_gradient_checkpointing: bool = option(False, "recompute activations in the backward pass, to save memory")
-    use_remove_padding: bool = option(True, "pack rows end to end, so that nothing is computed on padding")
     tokenizer_path: str | None = option(None, "folder or hub name of the tokenizer; null: that of the model")
     chat_template: str | None = option(None, "Jinja file used in place of the tokenizer's own template")
     trust_remote_code: bool = option(False, "run Python code that comes with the model")
@@ -37,7 +36,9 @@ class DataConfig:
     max_prompt_length: int = option(512, "tokens", ge=1)
     max_response_length: int = option(512, "tokens", ge=1)
     filter_overlong_prompts: bool = option(True, "leave out prompts longer than max_prompt_length; they are counted")
-    truncation: Literal["error", "left", "right", "middle"] = option("error", "what happens to a prompt that is too long")
+    truncation: Literal["error", "left", "right", "middle"] = option(
+        "error", "what happens to a prompt that is too long"
+    )
     shuffle: bool = option(True, "a new order each epoch, from data.seed")
     seed: int | None = option(None, "of the sampler; null: trainer.seed")
     apply_chat_template_kwargs: dict[str, Any] = option(help="passed to the chat template", factory=dict)
@@ -82,7 +83,9 @@ class ActorConfig:
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda where there is one")
     optim: OptimConfig = option(help="optimizer", factory=OptimConfig)
     grad_clip: float = option(1.0, "largest gradient norm", gt=0)
-    ppo_mini_batch_size: int = option(64, "prompts in one optimizer step; their rollout.n responses count with them", ge=1)
+    ppo_mini_batch_size: int = option(
+        64, "prompts in one optimizer step; their rollout.n responses count with them", ge=1
+    )
     ppo_epochs: int = option(1, "passes over the step's batch", ge=1)
     use_dynamic_bsz: bool = option(True, "cut micro-batches by tokens; false: by sequences")
     ppo_max_token_len_per_gpu: int = option(16384, "tokens in a micro-batch, with use_dynamic_bsz", ge=1)

@@ -1,15 +1,24 @@
 """From plain values to a typed dataclass: unknown keys, wrong types and ranges are one-line errors."""
 
-from collections.abc import Mapping
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException, ValidationError
 
+from corerl.config import nearest_keys
 from corerl.errors import ConfigError
 from corerl.options import check_ranges, did_you_mean
 
 C = TypeVar("C")
+
+_SCALARS = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
+_PLURALS = {bool: "of true and false", int: "of integers", float: "of numbers", str: "of strings"}
 
 
 def build(cls: type[C], values: Mapping[str, Any], path: str = "") -> C:
@@ -19,21 +28,160 @@ def build(cls: type[C], values: Mapping[str, Any], path: str = "") -> C:
         ConfigError: an unknown key, a wrong type, a missing value or a number out of range; ``path`` is put before
             the key.
     """
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(cls), OmegaConf.create(dict(values)))
+    merged = _merge(cls, values, path)
+    with _readable(cls, values, path):
         missing = sorted(OmegaConf.missing_keys(merged))
         if missing:
-            raise ConfigError(_join(path, missing[0]), "must be given")
-        instance = OmegaConf.to_object(merged)
-    except (ConfigKeyError, ConfigAttributeError) as error:
-        known = [str(key) for key in error.parent_node or ()]
-        word = str(error.key)
-        raise ConfigError(_join(path, error.full_key or word), f"unknown key{did_you_mean(word, known)}") from None
-    except OmegaConfBaseException as error:
-        raise ConfigError(_join(path, error.full_key or ""), str(error.msg or error).splitlines()[0]) from None
+            raise ConfigError(_join(path, missing[0]), f"must be given: {type_words(_type_at(cls, missing[0]))}")
+        try:
+            instance = OmegaConf.to_object(merged)
+        except OmegaConfBaseException:
+            raise
+        except ValueError as error:  # the dataclass's own __post_init__
+            raise ConfigError(path, str(error)) from None
     assert isinstance(instance, cls)
     check_ranges(instance, path)
     return instance
+
+
+def fill(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """``values`` over the defaults of ``cls`` as nested plain values, ``"???"`` where a required value is missing.
+
+    Raises:
+        ConfigError: an unknown key or a wrong type.
+    """
+    merged = _merge(cls, values, "")
+    with _readable(cls, values, ""):
+        return typing.cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True))
+
+
+def type_words(hint: Any) -> str:
+    """What a value of a type is, in words.
+
+    >>> type_words(list[float] | None)
+    'a list of numbers, or null'
+    """
+    hint, optional = _without_none(hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint in _SCALARS:
+        words = _SCALARS[hint]
+    elif origin is typing.Literal:
+        words = f"one of {', '.join(map(str, arguments))}"
+    elif origin in (list, tuple):
+        words = f"a list {_PLURALS.get(arguments[0], '') if arguments else ''}".rstrip()
+    elif origin is dict:
+        words = "a mapping"
+    elif dataclasses.is_dataclass(hint):
+        words = "a mapping"
+    else:
+        words = "any value" if hint is Any else f"a value of type {getattr(hint, '__name__', hint)}"
+    return f"{words}, or null" if optional else words
+
+
+def _merge(cls: type[Any], values: Mapping[str, Any], path: str) -> DictConfig:
+    _check_shape(cls, values, path, nearest_keys.dotted_keys(cls, path))
+    with _readable(cls, values, path):
+        return typing.cast(DictConfig, OmegaConf.merge(OmegaConf.structured(cls), OmegaConf.create(dict(values))))
+
+
+def _check_shape(hint: Any, value: Any, key: str, known: list[str]) -> None:
+    """Raise for unknown keys, and for mappings, lists and scalars in the wrong place; OmegaConf converts the scalars."""
+    hint, optional = _without_none(hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if (isinstance(value, str) and ("${" in value or value == "???")) or hint is Any or (value is None and optional):
+        return
+    fits = True
+    if dataclasses.is_dataclass(hint):
+        fits = isinstance(value, Mapping)
+        hints = typing.get_type_hints(hint)
+        for name, item in value.items() if fits else ():
+            if name not in hints:
+                raise ConfigError(*nearest_keys.unknown(_join(key, str(name)), item, known))
+            _check_shape(hints[name], item, _join(key, name), known)
+    elif origin is list:
+        fits = isinstance(value, list)
+        for index, item in enumerate(value) if fits and arguments else ():
+            _check_shape(arguments[0], item, f"{key}[{index}]", known)
+    elif origin is dict:
+        fits = isinstance(value, Mapping)
+        for name, item in value.items() if fits and arguments else ():
+            _check_shape(arguments[1], item, _join(key, str(name)), known)
+    elif hint in _SCALARS or origin is typing.Literal:
+        fits = not isinstance(value, Mapping | list) and not (hint is str and isinstance(value, bool))
+    if not fits:
+        raise ConfigError(key, _must_be(hint, optional, value))
+
+
+@contextmanager
+def _readable(cls: type[Any], values: Mapping[str, Any], path: str) -> Iterator[None]:
+    """Turn OmegaConf's errors into ConfigErrors that speak of keys and values."""
+    try:
+        yield
+    except OmegaConfBaseException as error:
+        key = error.full_key or ""
+        raise ConfigError(_join(path, key), explain(error, cls, values)) from None
+
+
+def explain(error: OmegaConfBaseException, cls: type[Any] | None = None, values: Any = None) -> str:
+    """What OmegaConf's error means for the person who wrote the config."""
+    text = str(error.msg or error).splitlines()[0]
+    if isinstance(error, GrammarParseError):
+        return f"{text}; an interpolation is written ${{section.key}} or ${{oc.env:VARIABLE}}"
+    if isinstance(error, InterpolationResolutionError):
+        return text.rpartition("while resolving interpolation: ")[2].strip('"')
+    if isinstance(error, ValidationError) and cls is not None and error.full_key:
+        hint, optional = _without_none(_type_at(cls, error.full_key))
+        return _must_be(hint, optional, _value_at(values, error.full_key))
+    return text
+
+
+def _must_be(hint: Any, optional: bool, value: Any) -> str:
+    words = type_words(hint | None if optional else hint)
+    remedy = ""
+    if typing.get_origin(hint) is typing.Literal and isinstance(value, str):
+        remedy = did_you_mean(value, [str(choice) for choice in typing.get_args(hint)])
+    elif dataclasses.is_dataclass(hint):
+        remedy = f"; its keys are {', '.join(field.name for field in dataclasses.fields(hint))}"
+    elif hint == list[str] and isinstance(value, str):
+        remedy = f"; write [{value}]"
+    return f"must be {words}, not {_shown(value)}{remedy}"
+
+
+def _shown(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """``X | None`` → (X, True); anything else → (itself, False)."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint, False
+    members = [member for member in typing.get_args(hint) if member is not types.NoneType]
+    return members[0] if len(members) == 1 else typing.Union[tuple(members)], len(members) < len(typing.get_args(hint))  # noqa: UP007
+
+
+def _parts(key: str) -> list[str]:
+    return [part for part in re.split(r"[.\[\]]+", key) if part]
+
+
+def _type_at(cls: type[Any], key: str) -> Any:
+    """The declared type of ``optim.betas[0]`` below ``cls``; Any where none is declared."""
+    hint: Any = cls
+    for part in _parts(key):
+        hint, _ = _without_none(hint)
+        if dataclasses.is_dataclass(hint):
+            hint = typing.get_type_hints(hint).get(part, Any)
+        else:
+            hint = (typing.get_args(hint) or (Any,))[-1]
+    return hint
+
+
+def _value_at(values: Any, key: str) -> Any:
+    for part in _parts(key):
+        values = values[int(part)] if isinstance(values, list) else values.get(part)
+    return values
 
 
 def _join(path: str, key: str) -> str:

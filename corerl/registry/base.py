@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
-import importlib
 import inspect
 import json
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from types import FunctionType, MethodType
+from typing import Any, Generic, Literal, TypeVar
 
 from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError
 from corerl.options import did_you_mean
@@ -72,21 +72,28 @@ class Entry(Generic[T]):
             return self.target
         try:
             return typing.cast(T, modules.load_object(self.target))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            whence = "" if self.target == self.name else f" of {self.owner} cannot be imported from {self.target}"
             raise PluginError(
-                f"{self.kind} '{self.name}' of {self.owner} cannot be imported from {self.target}: "
-                f"{type(error).__name__}: {error}"
+                f"{self.kind} '{self.name}'{whence or ' cannot be imported'}: {type(error).__name__}: {error}"
             ) from error
 
     def source(self) -> tuple[str, int]:
-        """The file and line that define the target.
+        """The file and line that define the target; ``("<unknown>", 0)`` for one that was not written in Python.
 
         Raises:
             PluginError: the target cannot be imported.
         """
-        target = inspect.unwrap(typing.cast(Callable[..., Any], self.load()))
-        target = getattr(target, "callback", target)  # a click command
-        return inspect.getsourcefile(target) or "<unknown>", inspect.getsourcelines(target)[1]
+        target: Any = self.load()
+        target = inspect.unwrap(getattr(target, "callback", target))  # a click command, a decorated function
+        while isinstance(target, functools.partial):
+            target = target.func
+        if not isinstance(target, type | FunctionType | MethodType):  # an instance with __call__
+            target = type(target)
+        try:
+            return inspect.getsourcefile(target) or "<unknown>", inspect.getsourcelines(target)[1]
+        except (OSError, TypeError):
+            return "<unknown>", 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +125,8 @@ class Registry(Generic[T]):
         self.contract = contract
         self.config_key = config_key
         self._entries: dict[str, Entry[T]] = {}
-        self._clashes: dict[str, str] = {}
+        self._overriding: set[str] = set()
+        self._clashes: dict[str, list[Owner]] = {}
         self.missing_hint: Callable[[str, str], str] = lambda kind, name: ""
 
     def __iter__(self) -> Iterator[Entry[T]]:
@@ -128,23 +136,43 @@ class Registry(Generic[T]):
         return name in self._entries
 
     def add(self, entry: Entry[T], *, override: bool = False) -> None:
-        """Add an entry.
+        """Add an entry. Which one a name means does not depend on the order in which plugins are loaded.
 
         Raises:
-            NameClashError: the name is taken and ``override`` is false.
+            NameClashError: the name is taken, and neither entry, or both, ask to override the other.
         """
         present = self._entries.get(entry.name)
-        if present is not None and not override:
-            message = (
-                f"{self.kind} '{entry.name}' is registered by {present.owner} and by {entry.owner}: disable one of "
-                "them (plugins.disable), or let one register it with override=True"
-            )
-            self._clashes[entry.name] = message
-            raise NameClashError(message)
-        self._entries[entry.name] = entry
+        overridden = entry.name in self._overriding
+        if present is None or (override and not overridden):
+            self._entries[entry.name] = entry
+            self._clashes.pop(entry.name, None)
+            if override:
+                self._overriding.add(entry.name)
+        elif override == overridden:
+            self._clashes.setdefault(entry.name, [present.owner]).append(entry.owner)
+            raise NameClashError(self.clash(entry.name))
+
+    def clash(self, name: str) -> str:
+        """Who registered ``name`` and what to do about it, or '' when the name is not disputed."""
+        if name not in self._clashes:
+            return ""
+        owners = " and ".join(f"by {owner}" for owner in self._clashes[name])
+        return (
+            f"{self.kind} '{name}' is registered {owners}: disable one of them (plugins.disable), or let one "
+            "register it with override=True"
+        )
+
+    def status(self, entry: Entry[T]) -> Literal["ok", "clash", "overridden"]:
+        """Whether ``entry.name`` means this entry, nobody's until a clash is settled, or another plugin's."""
+        if entry.name in self._clashes:
+            return "clash"
+        return "ok" if self._entries.get(entry.name) is entry else "overridden"
 
     def get(self, name: str) -> Entry[T]:
-        """The entry that a config means by ``name``: a registered name, ``package.module:attribute`` or ``./file.py:attribute``.
+        """The entry that a config means by ``name``.
+
+        Args:
+            name: a registered name, ``package.module:attribute`` or ``./file.py:attribute``.
 
         Raises:
             UnknownNameError: nobody registered it; the message names the nearest name or the package to install.
@@ -152,56 +180,75 @@ class Registry(Generic[T]):
             PluginError: a ``module:attribute`` that cannot be imported.
         """
         if name in self._clashes:
-            raise NameClashError(self._clashes[name])
+            raise NameClashError(self.clash(name))
         if name in self._entries:
             return self._entries[name]
         if ":" in name:
             return self._ad_hoc(name)
-        known = ", ".join(sorted(self._entries)) or "none: no installed plugin registers any"
-        hint = self.missing_hint(self.kind, name) or did_you_mean(name, self._entries)
-        raise UnknownNameError(f"unknown {self.kind} '{name}'{hint}; known: {known}")
+        known = ", ".join(sorted(self._entries)) or "none, because no installed plugin registers any"
+        hint = self.missing_hint(self.kind, name)
+        near = "" if hint else did_you_mean(name, [*self._entries, *known_names(self.kind)])
+        raise UnknownNameError(f"unknown {self.kind} '{name}'{near}{hint}; known: {known}")
 
     def select(self, value: Any, key: str = "") -> Selected[T]:
         """What a config's ``name`` or ``{name: …, option: …}`` selects, its options checked and filled in.
 
         Raises:
             ConfigError: no name, an unknown option, a wrong type or a value out of range; ``key`` is in the message.
+            UnknownNameError, NameClashError, PluginError: as for :meth:`get`.
         """
+        key = key or self.config_key
+        match value:
+            case str():
+                return self.select_named(value, {}, name_key=key, options_key=key)
+            case {"name": str(name), **options}:
+                return self.select_named(
+                    name, {str(option): options[option] for option in options}, name_key=key, options_key=key
+                )
+        raise ConfigError(key, f"must be the name of a {self.kind}, or a mapping with 'name' and its options")
+
+    def select_named(self, name: str, options: Mapping[str, Any], *, name_key: str, options_key: str) -> Selected[T]:
+        """As :meth:`select`, for a config that keeps the name and the options under two keys."""
         from corerl.config import typed
 
-        key = key or self.config_key
-        if isinstance(value, str):
-            value = {"name": value}
-        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-            raise ConfigError(key, f"must be the name of a {self.kind}, or a mapping with 'name' and its options")
         try:
-            entry = self.get(value["name"])
-        except UnknownNameError as error:
-            raise UnknownNameError(f"{key}: {error}") from None
-        given = {name: option for name, option in value.items() if name != "name"}
-        if entry.options is None:
-            if given:
-                raise ConfigError(f"{key}.{next(iter(given))}", f"{self.kind} '{entry.name}' has no options")
-            return Selected(entry)
-        return Selected(entry, typed.build(entry.options, given, key))
+            entry = self.get(name)
+        except (UnknownNameError, NameClashError, PluginError) as error:
+            raise type(error)(f"{name_key}: {error}") from error
+        if entry.options is not None:
+            return Selected(entry, typed.build(entry.options, options, options_key))
+        if options:
+            raise ConfigError(f"{options_key}.{next(iter(options))}", f"{self.kind} '{name}' has no options")
+        return Selected(entry)
 
     def _ad_hoc(self, name: str) -> Entry[T]:
         """An entry for an object named directly; its options are the annotation of its ``options`` parameter."""
-        path = name.rpartition(":")[0]
-        entry: Entry[T] = Entry(self.kind, name, name, Owner(path))
-        target = entry.load()
-        function = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
-        options = typing.get_type_hints(function).get("options") if callable(function) else None
+        entry: Entry[T] = Entry(self.kind, name, name, Owner(name.rpartition(":")[0]))
+        options = _options_annotation(entry.load())
+        if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
+            raise PluginError(f"{self.kind} '{name}': its parameter 'options' must be annotated with a dataclass")
         return dataclasses.replace(entry, options=options)
+
+
+def _options_annotation(target: Any) -> Any:
+    """The annotation of the parameter ``options``, or None; the others may name types that are not imported."""
+    if isinstance(target, type):
+        function = vars(target).get("__init__", target.__init__)  # type: ignore[misc]
+    else:
+        function = target if hasattr(target, "__annotations__") else type(target).__call__
+    function = inspect.unwrap(function)
+    annotation = getattr(function, "__annotations__", {}).get("options")
+    return eval(annotation, function.__globals__) if isinstance(annotation, str) else annotation
 
 
 KNOWN_NAMES = Path(__file__).parent / "known_names.json"
 
 
-def distribution_of(kind: str, name: str) -> str | None:
-    """The CoreRL distribution known to register ``name``, installed or not.
+@functools.cache
+def known_names(kind: str) -> dict[str, str]:
+    """Name → distribution of everything of one kind that a CoreRL distribution registers, installed or not.
 
-    ``known_names.json`` is generated from ``plugins/`` by ``make known-names``; a test checks that it is current.
+    ``known_names.json`` is generated from ``plugins/`` by ``scripts/known_names.py``; a test checks that it is current.
     """
     table: dict[str, dict[str, str]] = json.loads(KNOWN_NAMES.read_text())
-    return table.get(kind, {}).get(name)
+    return table.get(kind, {})

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+from corerl.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -14,8 +16,19 @@ class PromptRow:
     """chat messages, each with ``role`` and ``content``"""
     ability: str
     ground_truth: Any
-    """a string, a number, or a mapping of such"""
+    """a string, a number, or a mapping of such; of one shape in all rows"""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
+    """further columns of ``extra_info``; ``split`` and ``index``, the number of the source row, are added to them"""
+    note: str = ""
+    """what a reader of the counts should know about this row ("several different \\boxed{}: the last is taken")"""
+
+
+@dataclass(frozen=True)
+class ChatRow:
+    """One conversation for supervised training (``corerl sft``)."""
+
+    messages: list[dict[str, str]]
+    """chat messages, each with ``role`` and ``content``"""
 
 
 @dataclass(frozen=True)
@@ -25,11 +38,47 @@ class Dropped:
     reason: str
 
 
-class DatasetPreparer(Protocol):
-    """Turns the records of one split into rows, one result a record, in order.
+class RecordPreparer(Protocol):
+    """Prepares a data set that exists: one record of the source in, one row out.
 
-    Registered with an options dataclass, it also takes ``options``; its fields become flags of ``corerl prepare NAME``.
-    A preparer that makes its own data has ``generates = True`` and ignores ``records``.
+    Duplicates and contradictions between rows are the caller's business.
     """
 
-    def __call__(self, records: Iterable[Mapping[str, Any]], split: str) -> Iterable[PromptRow | Dropped]: ...
+    hub: str
+    """where the set is published: ``owner/name``, or ``owner/name:configuration``"""
+
+    def __call__(self, record: Mapping[str, Any]) -> PromptRow | Dropped:
+        """Raises DataError for a record that is not one of this data set; file and row are put before its message."""
+        ...
+
+
+@runtime_checkable
+class DatasetGenerator(Protocol):
+    """Makes its own data."""
+
+    def generate(self) -> Mapping[str, Iterable[PromptRow | ChatRow]]:
+        """The rows of each split ("train", "test", …), the same on every call; one kind of row in a split."""
+        ...
+
+
+class DatasetPreparer(Protocol):
+    """Builds what prepares a data set: usually a class.
+
+    Called without arguments or, registered with an options dataclass, with ``options``, whose fields are flags of
+    ``corerl prepare NAME``.
+    """
+
+    def __call__(self) -> RecordPreparer | DatasetGenerator: ...
+
+
+def text_of(record: Mapping[str, Any], column: str) -> str:
+    """The text in one column of a source record.
+
+    Raises:
+        DataError: there is no such column, or it holds something else.
+    """
+    value = record.get(column)
+    if not isinstance(value, str):
+        found = type(value).__name__ if column in record else f"only {', '.join(record) or 'nothing'}"
+        raise DataError(f"column '{column}' should hold text, found {found}")
+    return value

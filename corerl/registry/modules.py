@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from corerl.options import did_you_mean
+
 
 def load_object(reference: str) -> Any:
     """The object at ``package.module:attribute`` or ``./file.py:attribute``.
@@ -18,7 +20,10 @@ def load_object(reference: str) -> Any:
     """
     path, _, attribute = reference.rpartition(":")
     module = load_file(path) if path.endswith(".py") else importlib.import_module(path)
-    return functools.reduce(getattr, attribute.split("."), module)
+    try:
+        return functools.reduce(getattr, attribute.split("."), module)
+    except AttributeError:
+        raise AttributeError(f"{path} has no '{attribute}'{did_you_mean(attribute, vars(module))}") from None
 
 
 def load_file(path: str) -> ModuleType:

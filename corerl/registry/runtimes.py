@@ -13,9 +13,8 @@ class Runtime(Protocol):
     def spawn(self, role: str, worker: type[W], *args: Any) -> W:
         """Start the workers of one role, each built as ``worker(*args)``.
 
-        Returns a group that has the worker's dispatched methods and is used like a single worker: whole batches in,
-        whole batches out, each method spread over the workers by the mode it was declared with
-        (:mod:`corerl.runtime.dispatch`).
+        Returns something that has the worker's methods and is used like a single worker: whole batches in, whole
+        batches out, however many workers share the work.
         """
         ...
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from corerl.batch.experience import Experience
     from corerl.objective import Objective
     from corerl.registry.policy_losses import Mean
+    from corerl.telemetry.throughput import ModelShape
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,10 @@ class TrainingStrategy(Protocol):
         Raises:
             NonFiniteError: the loss or the gradient norm is not finite; the weights are as before the call.
         """
+        ...
+
+    def shape(self) -> "ModelShape":
+        """Size of the model and name of its device, for throughput figures."""
         ...
 
     def weights(self) -> "Iterator[tuple[str, Tensor]]":

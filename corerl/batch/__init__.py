@@ -1,0 +1,1 @@
+"""What flows through a step: rollouts, and the padded tensors that training sees."""

@@ -1,0 +1,122 @@
+"""Experience: the tensors of a batch, one row a response."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+@dataclasses.dataclass
+class Experience:
+    """B responses with their prompts, right-padded, on the CPU.
+
+    A row of ``input_ids`` is the prompt followed at once by the response. All (B, T) tensors are aligned to the
+    response: column t belongs to its t-th token.
+
+    Attributes:
+        input_ids: (B, S) int64.
+        prompt_lengths, response_lengths: (B,) int64, tokens; their sum is a row's length, at most S.
+        response_mask: (B, T) bool, true on tokens that are trained on: those the policy generated, in rows with a score.
+        group_ids: (B,) int64, equal for responses to one prompt.
+        rollout_log_probs: (B, T) float32 of the sampled tokens, as the rollout backend reported them.
+        old_log_probs, ref_log_probs: (B, T) float32, before the update, under the policy and the reference.
+        rewards, advantages, returns: (B, T) float32.
+        loss_weights: (B, T) float64; the loss is the sum of per-token terms times these.
+    """
+
+    input_ids: Tensor
+    prompt_lengths: Tensor
+    response_lengths: Tensor
+    response_mask: Tensor
+    group_ids: Tensor
+    rollout_log_probs: Tensor | None = None
+    old_log_probs: Tensor | None = None
+    ref_log_probs: Tensor | None = None
+    rewards: Tensor | None = None
+    advantages: Tensor | None = None
+    returns: Tensor | None = None
+    loss_weights: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) tokens of prompt and response together."""
+        return self.prompt_lengths + self.response_lengths
+
+    def select(self, rows: Tensor) -> "Experience":
+        """The rows with these indices, in this order, trimmed to the longest of them."""
+        width = int(self.lengths[rows].max())
+        response_width = int(self.response_lengths[rows].max())
+        selected = {
+            field.name: None if (tensor := getattr(self, field.name)) is None else tensor[rows]
+            for field in dataclasses.fields(self)
+        }
+        for name, tensor in selected.items():
+            if tensor is not None and tensor.dim() == 2:
+                selected[name] = tensor[:, : width if name == "input_ids" else response_width]
+        return Experience(**selected)
+
+    def to(self, device: str) -> "Experience":
+        """A copy on ``device``."""
+        moved = {
+            field.name: None if (tensor := getattr(self, field.name)) is None else tensor.to(device, non_blocking=True)
+            for field in dataclasses.fields(self)
+        }
+        return Experience(**moved)
+
+    def prediction_index(self, width: int) -> tuple[Tensor, Tensor]:
+        """Where the response tokens are predicted.
+
+        Returns:
+            (positions, real): ``real`` is (B, T) bool, true on response tokens (masked ones too); ``positions`` is
+            (N,) int64, for each true element of ``real`` in row-major order the index, in ``input_ids[:, :width]``
+            flattened, of the position before it, whose logits predict it.
+        """
+        steps = torch.arange(self.response_mask.shape[1], device=self.input_ids.device)
+        real = steps < self.response_lengths[:, None]
+        starts = torch.arange(len(self), device=steps.device) * width + self.prompt_lengths - 1
+        return (starts[:, None] + steps)[real], real
+
+    def response_ids(self) -> Tensor:
+        """(N,) int64: the response tokens in the order of :meth:`prediction_index`."""
+        positions, _ = self.prediction_index(self.input_ids.shape[1])
+        return self.input_ids.flatten()[positions + 1]
+
+
+def collate(
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    group_ids: Sequence[int],
+    *,
+    masks: Sequence[Sequence[bool]] | None = None,
+    log_probs: Sequence[Sequence[float]] | None = None,
+) -> Experience:
+    """Pad B prompts and responses (token ids) into an Experience.
+
+    Args:
+        masks: which response tokens are trained on; None: all.
+        log_probs: of the response tokens, from the rollout backend.
+    """
+    joined = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
+    response_lengths = torch.tensor([len(response) for response in responses])
+    response_mask = _pad(masks, torch.bool) if masks else _lengths_mask(response_lengths)
+    return Experience(
+        input_ids=_pad(joined, torch.int64),
+        prompt_lengths=torch.tensor([len(prompt) for prompt in prompts]),
+        response_lengths=response_lengths,
+        response_mask=response_mask,
+        group_ids=torch.tensor(group_ids),
+        rollout_log_probs=None if log_probs is None else _pad(log_probs, torch.float32),
+    )
+
+
+def _lengths_mask(lengths: Tensor) -> Tensor:
+    return torch.arange(int(lengths.max())) < lengths[:, None]
+
+
+def _pad(rows: Sequence[Sequence[float]] | Sequence[Sequence[bool]], dtype: torch.dtype) -> Tensor:
+    tensors = [torch.tensor(row, dtype=dtype) for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)

@@ -1,0 +1,65 @@
+"""Rollouts: what came back from the rollout backend, one entry a response."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from corerl.batch.experience import Experience, collate
+from corerl.data.prompts import Prompt
+from corerl.registry.reward_managers import RewardRequest
+from corerl.registry.rollout_backends import Completion
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """B responses; ``group_ids[i]`` is the position of response i's prompt in the generated batch."""
+
+    prompts: list[Prompt]
+    completions: list[Completion]
+    responses: list[str]
+    group_ids: list[int]
+
+    @classmethod
+    def collect(
+        cls,
+        prompts: Sequence[Prompt],
+        outputs: Sequence[Sequence[Completion]],
+        decode: Callable[[Sequence[Sequence[int]]], list[str]],
+    ) -> "Rollouts":
+        """Flatten the completions of a batch of prompts; ``decode`` turns token ids into text."""
+        group_ids = [group for group, samples in enumerate(outputs) for _ in samples]
+        completions = [completion for samples in outputs for completion in samples]
+        responses = decode([completion.token_ids for completion in completions])
+        return cls([prompts[group] for group in group_ids], completions, responses, group_ids)
+
+    def __len__(self) -> int:
+        return len(self.completions)
+
+    @property
+    def truncated(self) -> list[bool]:
+        """Which responses ended by their length, not by a stop token."""
+        return [completion.finish_reason == "length" for completion in self.completions]
+
+    def reward_requests(self) -> list[RewardRequest]:
+        """What the reward manager is asked."""
+        return [
+            RewardRequest(
+                response=response,
+                ground_truth=prompt.ground_truth,
+                data_source=prompt.data_source,
+                extra_info=prompt.extra_info,
+                response_length=len(completion.token_ids),
+                truncated=truncated,
+            )
+            for prompt, completion, response, truncated in zip(
+                self.prompts, self.completions, self.responses, self.truncated, strict=True
+            )
+        ]
+
+    def experience(self) -> Experience:
+        """The tensors of these rollouts."""
+        return collate(
+            [prompt.token_ids for prompt in self.prompts],
+            [completion.token_ids for completion in self.completions],
+            self.group_ids,
+            log_probs=[completion.log_probs for completion in self.completions],
+        )

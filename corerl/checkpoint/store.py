@@ -1,0 +1,75 @@
+"""``checkpoints/global_step_N/`` and the pointer ``checkpoints/latest``."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corerl.errors import ConfigError
+from corerl.files import atomic_path, remove
+from corerl.trainer.workers import PolicyWorker
+
+PREFIX = "global_step_"
+
+
+@dataclass(frozen=True)
+class CheckpointStore:
+    """The checkpoints of one run.
+
+    Each holds ``actor/`` (weights, optimizer, schedule), ``huggingface/`` (a model folder to use elsewhere) and
+    ``state.json`` (step and sampler).
+    """
+
+    folder: Path
+    max_to_keep: int | None = None
+
+    def save(self, step: int, actor: PolicyWorker, sampler: Mapping[str, Any]) -> Path:
+        """Write a checkpoint, point ``latest`` at it, delete what is beyond ``max_to_keep``."""
+        path = self.folder / f"{PREFIX}{step}"
+        with atomic_path(path, folder=True) as temporary:
+            for part, write in (("actor", actor.save), ("huggingface", actor.export)):
+                (temporary / part).mkdir()
+                write(temporary / part)
+            (temporary / "state.json").write_text(json.dumps({"step": step, "sampler": dict(sampler)}))
+        with atomic_path(self.folder / "latest") as temporary:
+            temporary.write_text(path.name)
+        if self.max_to_keep is not None:
+            for old in self._paths()[: -self.max_to_keep]:
+                remove(old)
+        return path
+
+    def _paths(self) -> list[Path]:
+        paths = self.folder.glob(f"{PREFIX}[0-9]*")
+        return sorted(paths, key=lambda path: int(path.name.removeprefix(PREFIX)))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint to resume from."""
+
+    path: Path
+    step: int
+    sampler: Mapping[str, Any]
+
+    @property
+    def run_folder(self) -> Path:
+        return self.path.parent.parent
+
+
+def find_checkpoint(resume: str) -> Checkpoint | None:
+    """What ``checkpoint.resume`` names: None for ``never``, the latest of a run's folder, or that very checkpoint.
+
+    Raises:
+        ConfigError: there is no complete checkpoint.
+    """
+    if resume == "never":
+        return None
+    path = Path(resume).expanduser()
+    latest = path / "checkpoints" / "latest"
+    if latest.is_file():
+        path = latest.parent / latest.read_text().strip()
+    if not (path / "state.json").is_file():
+        raise ConfigError("checkpoint.resume", f"{resume} is neither a run with a checkpoint nor a checkpoint")
+    state = json.loads((path / "state.json").read_text())
+    return Checkpoint(path, state["step"], state["sampler"])

@@ -1,0 +1,84 @@
+"""``corerl config``: every key of a training config, and whether a config is right."""
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml  # type: ignore[import-untyped]
+
+from corerl.cli.common import load_train_config, plugin_options, range_label, type_label
+from corerl.config import typed
+from corerl.config.load import read
+from corerl.config.schema import PluginsConfig, TrainConfig
+from corerl.options import check_ranges
+
+_COMMENT_COLUMN = 48
+
+
+@click.group()
+def config() -> None:
+    """Show and check a training configuration."""
+
+
+@config.command()
+@click.argument("arguments", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
+def show(arguments: tuple[str, ...]) -> None:
+    """Print the resolved configuration as YAML, each key with its help; without FILE the defaults."""
+    file, overrides = _split(arguments)
+    values = typed.fill(TrainConfig, read(TrainConfig, file, overrides))
+    if not missing_keys(values):
+        check_ranges(typed.build(TrainConfig, values), "")
+    click.echo("\n".join(commented(TrainConfig, values)))
+
+
+@config.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@plugin_options
+def check(file: Path, overrides: tuple[str, ...], plugins: PluginsConfig) -> None:
+    """Check a configuration: keys, types, ranges, names, options and sizes. No model and no data are read."""
+    load_train_config(file, overrides, plugins)
+    click.echo(f"{file}: ok")
+
+
+def _split(arguments: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
+    """A leading argument without '=' is the file."""
+    if arguments and "=" not in arguments[0]:
+        return Path(arguments[0]), arguments[1:]
+    return None, arguments
+
+
+def missing_keys(values: Mapping[str, Any]) -> bool:
+    """Whether a required value is missing anywhere."""
+    return any(missing_keys(value) if isinstance(value, Mapping) else value == "???" for value in values.values())
+
+
+def commented(cls: type[Any], values: Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """The lines of ``values`` as YAML, in the order of the dataclass ``cls``, with the help of each key behind it."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        hint, value = hints[field.name], values[field.name]
+        if dataclasses.is_dataclass(hint):
+            yield _line(f"{indent}{field.name}:", (hint.__doc__ or "").strip())
+            yield from commented(typing.cast(type[Any], hint), value, indent + "  ")
+        else:
+            yield _line(f"{indent}{field.name}: {_flow(value)}", _help(field, hint, value))
+
+
+def _help(field: "dataclasses.Field[Any]", hint: Any, value: Any) -> str:
+    choices = type_label(hint) if typing.get_origin(hint) is typing.Literal else ""
+    required = "required" if value == "???" else ""
+    return "; ".join(part for part in (required, field.metadata.get("help", ""), choices, range_label(field)) if part)
+
+
+def _line(text: str, comment: str) -> str:
+    return f"{text:<{_COMMENT_COLUMN}} # {comment}" if comment else text
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML in one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), allow_unicode=True, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,85 @@
+"""``corerl``: the program. Commands are registered like any plugin's part and imported when they are called."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from corerl import __version__
+from corerl.errors import CoreRLError
+from corerl.plugins import load_plugins
+from corerl.registry import Registry
+from corerl.registry.commands import Command
+
+INTERRUPTED = 130
+
+
+class _Commands(click.Group):
+    """The commands of the core and of all plugins."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return [entry.name for entry in _registry()]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        command = _registry().get(name).load()
+        if not isinstance(command, click.Command):
+            raise CoreRLError(f"command '{name}' is not a click command but {command!r}")
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands with the summaries they were registered with: nothing is imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(entry.name, _registry().clash(entry.name) or entry.summary) for entry in _registry()])
+
+
+def _registry() -> Registry[Command]:
+    return load_plugins().registries.commands
+
+
+@click.group(cls=_Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="corerl")
+@click.pass_context
+def corerl(context: click.Context) -> None:
+    """Post-train language models with reinforcement learning.
+
+    Start with `make quickstart`, or with `corerl config show` for every key of a training configuration.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 fine, 1 the run failed, 2 the request was wrong, 130 interrupted.
+
+    Args:
+        arguments: of the command line; None for ``sys.argv[1:]``.
+    """
+    try:
+        result = corerl.main(arguments, prog_name="corerl", standalone_mode=False)
+    except CoreRLError as error:
+        click.echo(f"error: {error}", err=True)
+        return error.exit_code
+    except click.UsageError as error:
+        hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+        click.echo(f"error: {error.format_message()}{hint}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(f"error: {error.format_message()}", err=True)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except Exception as error:
+        traceback.print_exception(error, limit=-6, chain=False)
+        click.echo(
+            "error: this is a bug in CoreRL or in one of its plugins; please report it with the lines above", err=True
+        )
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def main() -> NoReturn:
+    """The console script ``corerl``."""
+    sys.exit(run())

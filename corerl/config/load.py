@@ -1,0 +1,102 @@
+"""A YAML file and ``key=value`` overrides become a typed config."""
+
+import dataclasses
+import re
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml  # type: ignore[import-untyped]
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from corerl.config import typed
+from corerl.errors import ConfigError
+
+C = TypeVar("C")
+
+_KEY = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
+
+
+def load(cls: type[C], file: Path | None, overrides: Sequence[str] = ()) -> tuple[C, dict[str, Any]]:
+    """The config ``cls``, and the same as nested plain values with every key in it.
+
+    Args:
+        file: YAML; None for the defaults.
+        overrides: ``key=value`` with a dotted key and a YAML value, applied in order. A mapping or a list replaces what
+            was there. ``actor.policy_loss.clip_ratio=0.1`` gives an option to the part selected by
+            ``actor.policy_loss``.
+
+    Raises:
+        ConfigError: the file cannot be read, an override is malformed, or as for :func:`corerl.config.typed.build`.
+    """
+    config = typed.build(cls, read(cls, file, overrides))
+    return config, dataclasses.asdict(config)  # type: ignore[call-overload]
+
+
+def read(cls: type[Any], file: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What the file and the overrides say, as nested plain values: no defaults, nothing checked, nothing resolved."""
+    values = _read_file(file) if file is not None else {}
+    for override in overrides:
+        key, value = _parse(override)
+        _assign(cls, values, key.split("."), value)
+    return values
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        content = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    except OSError as error:
+        raise ConfigError("", f"cannot read the config file {file}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError("", f"{file}: must be a YAML file in UTF-8") from None
+    except yaml.YAMLError as error:
+        raise ConfigError("", f"{file}{_describe(error)}") from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(error.full_key or "", f"{typed.explain(error)} ({file})") from None
+    if not isinstance(content, dict):
+        raise ConfigError("", f"{file}: must be a mapping of sections such as 'model:', not a {type(content).__name__}")
+    return typing.cast(dict[str, Any], content)
+
+
+def _parse(override: str) -> tuple[str, Any]:
+    key, separator, text = override.partition("=")
+    if not separator or not _KEY.fullmatch(key):
+        raise ConfigError("", f"'{override}' is not an override; one is written key=value, e.g. actor.optim.lr=1e-5")
+    try:
+        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)
+    except yaml.YAMLError as error:
+        raise ConfigError(key, f"the value '{text}'{_describe(error)}") from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(key, typed.explain(error)) from None
+    return key, typing.cast(dict[str, Any], parsed)["value"]
+
+
+def _assign(cls: type[Any], values: dict[str, Any], key: list[str], value: Any) -> None:
+    """Put ``value`` at ``key``; on the way sections are made, and a selected name becomes ``{name: …}``."""
+    for depth, part in enumerate(key[:-1], start=1):
+        present = values.get(part)
+        if present is None:
+            present = _default_name(cls, key[:depth])
+        if isinstance(present, str):
+            present = {"name": present}
+        values[part] = values = present if isinstance(present, dict) else {}
+    values[key[-1]] = value
+
+
+def _default_name(cls: type[Any], key: list[str]) -> str | None:
+    """The default of a key that selects a registered name, or None."""
+    owner: Any = cls
+    for part in key[:-1]:
+        owner = typing.get_type_hints(owner).get(part) if dataclasses.is_dataclass(owner) else None
+    fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
+    default = next((field.default for field in fields if field.name == key[-1] and field.type in (Any, "Any")), None)
+    return default if isinstance(default, str) else None
+
+
+def _describe(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return f"{place}: not valid YAML: {problem}"

@@ -1,0 +1,82 @@
+"""Rows from parquet and JSONL files, each with its location."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from corerl.data.report import Location
+from corerl.errors import DataError
+from corerl.options import did_you_mean
+
+Row = tuple[Location, Mapping[str, Any]]
+
+
+def read_parquet(file: str, required: Sequence[str], optional: Sequence[str] = ()) -> list[Row]:
+    """The named columns of one parquet file; ``~`` stands for the home folder, other columns are not read.
+
+    Raises:
+        DataError: the file is missing, damaged or empty, or a required column is missing.
+    """
+    path = _existing(file)
+    try:
+        with pq.ParquetFile(path) as parquet:
+            present = parquet.schema_arrow.names
+            _check_columns(file, required, present)
+            table = parquet.read(columns=[name for name in (*required, *optional) if name in present])
+        table.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{file}: truncated, damaged or not a parquet file, write it again ({reason})") from error
+    if table.num_rows == 0:
+        raise DataError(f"{file}: has 0 rows")
+    return [(Location(file, number), row) for number, row in enumerate(table.to_pylist())]
+
+
+def read_jsonl(file: str) -> list[Row]:
+    """One JSON object a line; empty lines are passed over.
+
+    Raises:
+        DataError: the file is missing or empty, or a line is not a JSON object.
+    """
+    try:
+        lines = _existing(file).read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: is not UTF-8 text ({error})") from error
+    rows = list(_json_rows(file, lines))
+    if not rows:
+        raise DataError(f"{file}: has 0 rows")
+    return rows
+
+
+def _json_rows(file: str, lines: list[str]) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        location = Location(file, number, "line")
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{location}: is not JSON, or was cut off ({error})") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{location}: must be a JSON object, not {type(row).__name__}")
+        yield location, row
+
+
+def _existing(file: str) -> Path:
+    path = Path(file).expanduser()
+    if path.is_dir():
+        raise DataError(f"{file}: is a folder, name the files in it")
+    if not path.exists():
+        raise DataError(f"{file}: no such file (looked for {path.absolute()})")
+    return path
+
+
+def _check_columns(file: str, required: Sequence[str], present: Sequence[str]) -> None:
+    for column in required:
+        if column not in present:
+            hint = did_you_mean(column, present)
+            raise DataError(f"{file}: has no column {column!r}{hint}; its columns are {', '.join(present) or 'none'}")

@@ -1,0 +1,154 @@
+"""Prompts: parquet rows through the chat template to token ids of a bounded length."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from corerl.config.schema import DataConfig
+from corerl.data.progress import batches
+from corerl.data.report import LoadReport, name_places
+from corerl.data.schema import Message, PromptRecord, read_prompt_records
+from corerl.data.tokenizer import Tokenizer
+from corerl.errors import ConfigError, DataError
+
+_OWN_KWARGS = ("conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_dict")
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt.
+
+    Attributes:
+        index: its place in the dataset.
+        token_ids: the templated chat up to where the response begins, at most ``data.max_prompt_length`` ids.
+        messages: the chat.
+        data_source, ground_truth, extra_info: as in its row, for the scorer.
+    """
+
+    index: int
+    token_ids: tuple[int, ...]
+    messages: list[Message]
+    data_source: str
+    ground_truth: Any
+    extra_info: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PromptDataset:
+    """All usable prompts, in the order of their files, and what was left out."""
+
+    prompts: tuple[Prompt, ...]
+    report: LoadReport
+
+    @property
+    def data_sources(self) -> Counter[str]:
+        """Prompts of each data source."""
+        return Counter(prompt.data_source for prompt in self.prompts)
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def __getitem__(self, index: int) -> Prompt:
+        return self.prompts[index]
+
+    def __iter__(self) -> Iterator[Prompt]:
+        return iter(self.prompts)
+
+
+def load_prompts(
+    data: DataConfig, files: Sequence[str], tokenizer: Tokenizer, split: Literal["train", "val"]
+) -> PromptDataset:
+    """Read, template, filter and cut the prompts of one split.
+
+    Of ``val`` at most the first ``data.val_max_samples`` rows are read.
+
+    Raises:
+        DataError: a file or a row is wrong, no row can be used, or a prompt is too long under ``truncation: error``.
+        ConfigError: no file is given, or ``data.apply_chat_template_kwargs`` holds what is no variable of a template.
+    """
+    _check_request(data, files, split)
+    report = LoadReport()
+    records = read_prompt_records(files, report, data.val_max_samples if split == "val" else None)
+    tokenized = _tokenize(records, tokenizer, data.apply_chat_template_kwargs, f"{split} prompts")
+    if data.filter_overlong_prompts:
+        tokenized = list(_without_overlong(tokenized, data.max_prompt_length, report))
+    report.require_kept()
+    prompts = tuple(
+        Prompt(index, token_ids, record.messages, record.data_source, record.ground_truth, record.extra_info)
+        for index, (record, token_ids) in enumerate(_truncated(tokenized, data, report))
+    )
+    return PromptDataset(prompts, report)
+
+
+def truncate(token_ids: Sequence[int], max_length: int, side: Literal["left", "right", "middle"]) -> tuple[int, ...]:
+    """Cut to ``max_length`` tokens: away goes the left, the right or the middle.
+
+    ``middle`` keeps the first half and the last half of ``max_length``, the odd token at the end.
+
+    >>> [truncate(range(7), 3, side) for side in ("left", "right", "middle")]
+    [(4, 5, 6), (0, 1, 2), (0, 5, 6)]
+    """
+    excess = len(token_ids) - max_length
+    if excess <= 0:
+        return tuple(token_ids)
+    head = {"left": 0, "right": max_length, "middle": max_length // 2}[side]
+    return (*token_ids[:head], *token_ids[head + excess :])
+
+
+_Tokenized = tuple[PromptRecord, tuple[int, ...]]
+
+
+def _check_request(data: DataConfig, files: Sequence[str], split: str) -> None:
+    if not files:
+        raise ConfigError(f"data.{split}_files", "must name at least one parquet file")
+    for key in data.apply_chat_template_kwargs:
+        if key in _OWN_KWARGS:
+            raise ConfigError(
+                f"data.apply_chat_template_kwargs.{key}", "is set by CoreRL and no variable of a template"
+            )
+
+
+def _tokenize(
+    records: Sequence[PromptRecord], tokenizer: Tokenizer, template_kwargs: Mapping[str, Any], description: str
+) -> list[_Tokenized]:
+    tokenized: list[_Tokenized] = []
+    for batch in batches(records, description):
+        texts = [
+            tokenizer.render(
+                record.messages, record.location, add_generation_prompt=True, template_kwargs=template_kwargs
+            )
+            for record in batch
+        ]
+        tokenized += zip(batch, map(tuple, tokenizer.encode(texts)), strict=True)
+    return tokenized
+
+
+def _without_overlong(tokenized: list[_Tokenized], max_length: int, report: LoadReport) -> Iterator[_Tokenized]:
+    for record, token_ids in tokenized:
+        if len(token_ids) <= max_length:
+            yield record, token_ids
+        else:
+            report.skip(f"longer than data.max_prompt_length={max_length}", record.location)
+
+
+def _truncated(tokenized: list[_Tokenized], data: DataConfig, report: LoadReport) -> list[_Tokenized]:
+    overlong = [(record, ids) for record, ids in tokenized if len(ids) > data.max_prompt_length]
+    if not overlong:
+        return tokenized
+    if data.truncation == "error":
+        raise DataError(_too_long(overlong, data.max_prompt_length))
+    report.truncated = len(overlong)
+    return [(record, truncate(ids, data.max_prompt_length, data.truncation)) for record, ids in tokenized]
+
+
+def _too_long(overlong: list[_Tokenized], max_length: int) -> str:
+    longest = max(len(token_ids) for _, token_ids in overlong)
+    lengths = ", ".join(str(len(token_ids)) for _, token_ids in overlong[:_EXAMPLES])
+    places = name_places([record.location for record, _ in overlong[:_EXAMPLES]], len(overlong))
+    return (
+        f"{len(overlong)} prompts are longer than data.max_prompt_length={max_length} tokens: {places} "
+        f"({lengths} tokens; the longest has {longest}); raise data.max_prompt_length, leave them out with "
+        "data.filter_overlong_prompts=true, or cut them with data.truncation=left, right or middle"
+    )

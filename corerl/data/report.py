@@ -1,0 +1,82 @@
+"""What became of the rows that were read: kept, or skipped and why."""
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from corerl.errors import DataError
+
+_EXAMPLES = 3
+
+
+class Location(NamedTuple):
+    """Where a row stands: rows of a parquet file count from 0, lines of a JSONL file from 1."""
+
+    file: str
+    number: int
+    unit: Literal["row", "line"] = "row"
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.unit} {self.number}"
+
+
+@dataclass
+class Skipped:
+    """Rows left out for one reason: how many, and where the first three stand."""
+
+    count: int = 0
+    examples: list[Location] = field(default_factory=list)
+
+
+@dataclass
+class LoadReport:
+    """The count of one reading; ``str()`` gives the lines to print.
+
+    Attributes:
+        rows_read: rows looked at, in all files.
+        skipped: reason -> rows left out for it.
+        truncated: rows kept, but cut to the length limit.
+    """
+
+    rows_read: int = 0
+    skipped: dict[str, Skipped] = field(default_factory=dict)
+    truncated: int = 0
+
+    @property
+    def kept(self) -> int:
+        return self.rows_read - sum(skipped.count for skipped in self.skipped.values())
+
+    def skip(self, reason: str, location: Location) -> None:
+        """Count one row as left out."""
+        skipped = self.skipped.setdefault(reason, Skipped())
+        skipped.count += 1
+        if len(skipped.examples) < _EXAMPLES:
+            skipped.examples.append(location)
+
+    def require_kept(self) -> None:
+        """Raise DataError when every row was skipped."""
+        if self.kept == 0:
+            raise DataError(f"none of {self.rows_read} rows can be used: {'; '.join(self._reasons())}")
+
+    def _reasons(self) -> list[str]:
+        return [
+            f"{skipped.count} skipped, {reason} ({name_places(skipped.examples, skipped.count)})"
+            for reason, skipped in self.skipped.items()
+        ]
+
+    def __str__(self) -> str:
+        cut = [f"{self.truncated} cut to the length limit"] if self.truncated else []
+        return "\n  ".join([f"{self.rows_read} rows read, {self.kept} kept", *self._reasons(), *cut])
+
+
+def name_places(places: list[Location], total: int) -> str:
+    """The first places, each file named once, and how many more there are.
+
+    >>> name_places([Location("a.parquet", 3), Location("a.parquet", 8)], 10)
+    'a.parquet, row 3; row 8; and 8 more'
+    """
+    words, file = [], ""
+    for place in places:
+        words.append(f"{place.unit} {place.number}" if place.file == file else str(place))
+        file = place.file
+    more = total - len(places)
+    return "; ".join([*words, *([f"and {more} more"] if more else [])])

@@ -1,0 +1,126 @@
+"""The columns of a prompt file.
+
+::
+
+    data_source    string                       selects the scorer
+    prompt         list<struct<role, content>>  the chat that the model continues
+    reward_model   struct<style, ground_truth>  what the scorer compares with; any type of ground_truth
+    extra_info     struct, may be missing       handed to the scorer
+    ability        string, may be missing       for the reader; nothing here depends on it
+
+Other columns are not read. A row without a ground truth cannot be scored: it is skipped and counted. Anything else
+that is wrong in a row ends the reading with its file, row and column.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from corerl.data.files import read_parquet
+from corerl.data.report import LoadReport, Location
+from corerl.errors import DataError
+from corerl.options import did_you_mean
+
+Message = dict[str, Any]
+"""``role`` and ``content``, and whatever else the file gives for the chat template (``name``, ``tool_calls``, …)"""
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+_REQUIRED = ("data_source", "prompt", "reward_model")
+_OPTIONAL = ("extra_info",)
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class PromptRecord:
+    """One row, checked."""
+
+    location: Location
+    messages: list[Message]
+    data_source: str
+    ground_truth: Any
+    extra_info: Mapping[str, Any]
+
+
+def read_prompt_records(files: Sequence[str], report: LoadReport, max_rows: int | None = None) -> list[PromptRecord]:
+    """The rows of parquet files, in order.
+
+    Args:
+        files: parquet files with the columns above.
+        report: receives the counts; rows with an empty ground truth are skipped.
+        max_rows: look at the first so many rows of all files together.
+
+    Raises:
+        DataError: a file or a row is wrong; it is named.
+    """
+    rows = [row for file in files for row in read_parquet(file, _REQUIRED, _OPTIONAL)]
+    records = []
+    for location, row in rows[:max_rows]:
+        report.rows_read += 1
+        record = _record(location, row)
+        if _is_empty(record.ground_truth):
+            report.skip("empty reward_model.ground_truth", location)
+        else:
+            records.append(record)
+    return records
+
+
+def check_messages(value: object, location: Location, column: str) -> list[Message]:
+    """Chat messages, fields that are null left out.
+
+    Raises:
+        DataError: not a list, no message, a message without role or content, an unknown role.
+    """
+    where = f"{location}, column {column!r}"
+    if value is None or value == []:
+        raise DataError(f"{where}: has no messages")
+    if not isinstance(value, list):
+        raise DataError(f"{where}: must be a list of messages {{role, content}}, not {_shown(value)}")
+    return [_message(message, f"{where}, message {number}") for number, message in enumerate(value)]
+
+
+def _message(value: object, where: str) -> Message:
+    if not isinstance(value, Mapping):
+        raise DataError(f"{where}: must be a struct {{role, content}}, not {_shown(value)}")
+    for key in ("role", "content"):
+        if value.get(key) is None:
+            raise DataError(f"{where}: has no {key}")
+        if not isinstance(value[key], str):
+            raise DataError(f"{where}: {key} must be a string, not {_shown(value[key])}")
+    if value["role"] not in ROLES:
+        hint = did_you_mean(value["role"], ROLES)
+        raise DataError(f"{where}: unknown role {value['role']!r}{hint}; roles are {', '.join(ROLES)}")
+    return {key: item for key, item in value.items() if item is not None}
+
+
+def _record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
+    data_source, reward_model, extra_info = row["data_source"], row["reward_model"], row.get("extra_info")
+    if not isinstance(data_source, str) or not data_source:
+        raise DataError(f"{location}, column 'data_source': must be a non-empty string, not {_shown(data_source)}")
+    if not isinstance(reward_model, Mapping) or "ground_truth" not in reward_model:
+        raise DataError(
+            f"{location}, column 'reward_model': must be a struct {{style, ground_truth}}, not {_shown(reward_model)}"
+        )
+    if extra_info is not None and not isinstance(extra_info, Mapping):
+        raise DataError(f"{location}, column 'extra_info': must be a struct or null, not {_shown(extra_info)}")
+    messages = check_messages(row["prompt"], location, "prompt")
+    return PromptRecord(location, messages, data_source, reward_model["ground_truth"], extra_info or {})
+
+
+def _is_empty(ground_truth: Any) -> bool:
+    """No answer: null, NaN, blank text, or a struct or list of nothing else. 0 and false are answers."""
+    if isinstance(ground_truth, str):
+        return not ground_truth.strip()
+    if isinstance(ground_truth, Mapping):
+        return all(map(_is_empty, ground_truth.values()))
+    if isinstance(ground_truth, list):
+        return all(map(_is_empty, ground_truth))
+    return ground_truth is None or (isinstance(ground_truth, float) and math.isnan(ground_truth))
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= _SHOWN else text[:_SHOWN] + '…'}"

@@ -1,0 +1,196 @@
+"""A model's tokenizer with its chat template, and the token ids that a run needs to know."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corerl.config.schema import ModelConfig
+from corerl.data.report import Location
+from corerl.data.schema import Message
+from corerl.errors import ConfigError, DataError, ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer that is known to have a chat template and an end-of-sequence token.
+
+    Attributes:
+        tokenizer: the Hugging Face tokenizer.
+        template_source: where its chat template comes from, for error messages.
+        pad_token_id: the padding token, or the end-of-sequence token where there is none.
+        stop_token_ids: tokens that end a response, the end-of-sequence token first.
+    """
+
+    tokenizer: "PreTrainedTokenizerBase"
+    template_source: str
+    pad_token_id: int
+    stop_token_ids: tuple[int, ...]
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        location: Location,
+        *,
+        add_generation_prompt: bool,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The chat as text, special tokens included.
+
+        Raises:
+            DataError: the template refuses the messages of the row at ``location``.
+        """
+        try:
+            text = self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt, **(template_kwargs or {})
+            )
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise DataError(f"{location}: the chat template of {self.template_source} fails ({reason})") from error
+        assert isinstance(text, str)
+        return text
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, with no special tokens but those written in it."""
+        if not texts:
+            return []
+        encoding = self.tokenizer(
+            list(texts),
+            add_special_tokens=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
+        ids: list[list[int]] = encoding["input_ids"]
+        return ids
+
+    def encode_inside(self, texts: Sequence[str]) -> list[list[int]]:
+        """As :meth:`encode`, for texts from the middle of a chat: no space is put before them."""
+        if not self._puts_space_first:
+            return self.encode(texts)
+        skip = len(self.encode(["\n"])[0])
+        return [ids[skip:] for ids in self.encode([f"\n{text}" for text in texts])]
+
+    def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each row of token ids, special tokens left out."""
+        texts: list[str] = self.tokenizer.batch_decode(
+            [list(ids) for ids in token_ids], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return texts
+
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """Text -> id of the special tokens."""
+        added = self.tokenizer.added_tokens_decoder
+        return {token.content: token_id for token_id, token in added.items() if token.special}
+
+    @cached_property
+    def _puts_space_first(self) -> bool:
+        """SentencePiece tokenizers of the Llama 2 kind write a space before whatever they encode."""
+        [ids] = self.encode(["a"])
+        return bool(self.tokenizer.decode(ids + ids) != "aa")
+
+
+def load_tokenizer(model: ModelConfig) -> Tokenizer:
+    """Load the tokenizer of ``model.tokenizer_path`` or ``model.path``; a local folder never touches the network.
+
+    Raises:
+        ModelError: no such folder, no tokenizer in it, no chat template, or no end-of-sequence token.
+        ConfigError: ``model.chat_template`` names no file.
+    """
+    source = model.tokenizer_path or model.path
+    tokenizer = _load(source, model.trust_remote_code)
+    template_source = source
+    if model.chat_template is not None:
+        tokenizer.chat_template = _read_template(model.chat_template)
+        template_source = model.chat_template
+    try:
+        tokenizer.get_chat_template()
+    except ValueError as error:
+        raise ModelError(
+            f"{source}: its tokenizer has no chat template; name a Jinja file with model.chat_template"
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise ModelError(f"{source}: its tokenizer has no eos token; set eos_token in tokenizer_config.json")
+    stop_token_ids = tuple(dict.fromkeys([tokenizer.eos_token_id, *_generation_eos_token_ids(model.path)]))
+    pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    return Tokenizer(tokenizer, template_source, pad_token_id, stop_token_ids)
+
+
+def _load(source: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
+    folder = _local_folder(source)
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ModelError(f"{source}: reading a tokenizer needs transformers: pip install transformers") from error
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            str(folder or source), trust_remote_code=trust_remote_code, local_files_only=folder is not None
+        )
+    except Exception as error:
+        what = "has no tokenizer that can be read" if folder else "is no folder here and cannot be had from the hub"
+        raise ModelError(f"{source}: {what} ({_first_line(error)})") from error
+    # transformers makes an empty tokenizer for a known architecture when the folder holds no vocabulary.
+    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
+        raise ModelError(f"{source}: has no tokenizer (no vocabulary such as tokenizer.json)")
+    return tokenizer
+
+
+def _local_folder(source: str) -> Path | None:
+    """The folder that ``source`` names, None for a hub name (``name`` or ``owner/name``).
+
+    What is written as a path, or begins with a folder that is here, is not looked for on the hub.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    first, *rest = path.parts or (".",)
+    if source.startswith(("/", ".", "~")) or len(rest) > 1 or (rest and Path(first).is_dir()):
+        raise ModelError(f"{source}: no such folder (looked for {path.absolute()})")
+    return None
+
+
+def _read_template(file: str) -> str:
+    try:
+        return Path(file).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("model.chat_template", f"cannot read the Jinja file {file} ({error})") from error
+
+
+def _generation_eos_token_ids(source: str) -> list[int]:
+    """``eos_token_id`` of the model's generation_config.json, where it has one: an id or a list of ids."""
+    file = _generation_config(source)
+    if file is None:
+        return []
+    try:
+        ids = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+    except (ValueError, AttributeError) as error:
+        raise ModelError(f"{source}: generation_config.json is not a JSON object ({error})") from error
+    if ids is None:
+        return []
+    return ids if isinstance(ids, list) else [ids]
+
+
+def _generation_config(source: str) -> Path | None:
+    folder = _local_folder(source)
+    if folder is not None:
+        file = folder / "generation_config.json"
+        return file if file.exists() else None
+    from transformers.utils.hub import cached_file
+
+    try:
+        cached = cached_file(source, "generation_config.json", _raise_exceptions_for_missing_entries=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{source}: is no folder here and cannot be had from the hub ({_first_line(error)})"
+        ) from error
+    return Path(cached) if cached else None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,68 @@
+"""Loading a Hugging Face causal language model."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from corerl.config.schema import ModelConfig
+from corerl.errors import ConfigError, ModelError
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def resolve_device(device: str) -> str:
+    """``cpu`` or ``cuda`` for ``actor.device``.
+
+    Raises:
+        ConfigError: cuda is asked for and torch sees none.
+    """
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("actor.device", "cuda is asked for and torch sees no CUDA device (nvidia-smi, torch build)")
+    return device
+
+
+def compute_dtype(model: ModelConfig, device: str) -> torch.dtype:
+    """The dtype that ``model.dtype`` means on a device."""
+    if model.dtype == "auto":
+        return torch.bfloat16 if device == "cuda" else torch.float32
+    return DTYPES[model.dtype]
+
+
+def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed: int = 0) -> Any:
+    """A transformers causal language model on ``device``, without dropout.
+
+    Args:
+        dtype: of the weights.
+        seed: of the weights with ``load_format: dummy``; the global random state is left as it was.
+
+    Raises:
+        ModelError: no such folder, no weights in it, an architecture that transformers does not know.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    local = Path(model.path).expanduser().is_dir()
+    path = str(Path(model.path).expanduser()) if local else model.path
+    options = {"trust_remote_code": model.trust_remote_code, "local_files_only": local}
+    try:
+        config = AutoConfig.from_pretrained(path, **options)
+        for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
+            setattr(config, name, 0.0)
+        if model.load_format == "dummy":
+            with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+                torch.manual_seed(seed)
+                loaded = AutoModelForCausalLM.from_config(
+                    config,
+                    dtype=dtype,
+                    attn_implementation=model.attn_implementation,
+                    trust_remote_code=model.trust_remote_code,
+                )
+        else:
+            loaded = AutoModelForCausalLM.from_pretrained(
+                path, config=config, dtype=dtype, attn_implementation=model.attn_implementation, **options
+            )
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    return loaded.to(device)

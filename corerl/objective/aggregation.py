@@ -1,0 +1,48 @@
+"""Loss aggregation, as one weight for each token.
+
+The weights are computed once from the mask of the whole mini-batch. The loss is then a plain sum of term times weight,
+so it does not depend on how the mini-batch is cut into micro-batches, padded, or spread over data-parallel ranks.
+"""
+
+import torch
+from torch import Tensor
+
+
+def loss_weights(response_mask: Tensor, mode: str, scale_factor: int | None = None) -> Tensor:
+    """The weight of each token's term in the loss of a mini-batch.
+
+    With l the terms, m the mask, N its number of true tokens, n_i those of row i, S the number of rows with n_i > 0:
+
+    ===========================  =========================================
+    ``token-mean``               sum(l m) / N
+    ``token-sum``                sum(l m)
+    ``seq-mean-token-sum``       sum_i sum_t(l m) / S
+    ``seq-mean-token-mean``      sum_i (sum_t(l m) / n_i) / S
+    ``seq-mean-token-sum-norm``  sum_i sum_t(l m) / (S · scale_factor)
+    ===========================  =========================================
+
+    Args:
+        response_mask: (B, T) bool of the whole mini-batch, on all ranks.
+        scale_factor: the constant length of ``seq-mean-token-sum-norm`` (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783,
+            section 3.1).
+
+    Returns:
+        (B, T) float64, 0 where the mask is; all 0 when the mask is empty.
+    """
+    mask = response_mask.to(torch.float64)
+    tokens_of_row = mask.sum(1, keepdim=True)
+    tokens = mask.sum().clamp(min=1)
+    sequences = (tokens_of_row > 0).sum().clamp(min=1)
+    if mode == "token-mean":
+        weights = mask / tokens
+    elif mode == "token-sum":
+        weights = mask
+    elif mode == "seq-mean-token-sum":
+        weights = mask / sequences
+    elif mode == "seq-mean-token-mean":
+        weights = mask / tokens_of_row.clamp(min=1) / sequences
+    elif mode == "seq-mean-token-sum-norm" and scale_factor is not None:
+        weights = mask / sequences / scale_factor
+    else:
+        raise ValueError(f"loss_agg_mode '{mode}' with scale_factor {scale_factor}")
+    return weights

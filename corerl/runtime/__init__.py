@@ -1,0 +1,1 @@
+"""Where workers live; ``local`` is here, others come as plugins."""

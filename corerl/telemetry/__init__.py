@@ -1,0 +1,1 @@
+"""What a run says about itself: metrics, timings, progress, report."""

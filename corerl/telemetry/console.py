@@ -1,0 +1,68 @@
+"""Tracker ``console``: a live progress line on a terminal, a line a step elsewhere."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+COLUMNS = {
+    "loss": ("train/loss", "{:.4f}"),
+    "val loss": ("val/loss", "{:.4f}"),
+    "reward": ("critic/score/mean", "{:.3f}"),
+    "length": ("response_length/mean", "{:.1f}"),
+    "KL": ("actor/kl_loss", "{:.4f}"),
+    "grad": ("actor/grad_norm", "{:.2f}"),
+    "tokens/s": ("perf/throughput", "{:.0f}"),
+}
+
+
+class ConsoleTracker:
+    """Reward, length, KL, tokens a second and time left."""
+
+    def __init__(
+        self, *, project_name: str, experiment_name: str, run_dir: Path, config: Mapping[str, Any], total_steps: int
+    ) -> None:
+        self.total_steps = total_steps
+        self.console = Console(stderr=True, highlight=False)
+        self.started: tuple[int, float] | None = None
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[line]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.task = self.progress.add_task("training", total=total_steps, line="")
+        if self.console.is_terminal:
+            self.progress.start()
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        line = summary(metrics)
+        for name, value in metrics.items():
+            if name.startswith("val-core/"):
+                self.console.print(f"step {step}: {name} {value:.3f}")
+        if self.console.is_terminal:
+            self.progress.update(self.task, completed=step, line=line)
+        elif step > 0:
+            self.console.print(f"step {step}/{self.total_steps}  {line}  {self._time_left(step)}", soft_wrap=True)
+
+    def close(self) -> None:
+        self.progress.stop()
+
+    def _time_left(self, step: int) -> str:
+        now = time.monotonic()
+        if self.started is None:
+            self.started = (step, now)
+            return ""
+        first, since = self.started
+        seconds = round((now - since) / (step - first) * (self.total_steps - step))
+        return f"left {seconds // 3600:d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def summary(metrics: Mapping[str, float]) -> str:
+    """The columns that the metrics hold, as one line."""
+    return "  ".join(f"{label} {form.format(metrics[name])}" for label, (name, form) in COLUMNS.items() if name in metrics)

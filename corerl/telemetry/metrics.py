@@ -1,0 +1,135 @@
+"""The metrics of a step, under the names that verl made common."""
+
+import resource
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from corerl.batch.experience import Experience
+from corerl.objective import masked_mean
+from corerl.registry.policy_losses import Mean
+from corerl.registry.reward_managers import RewardResult
+from corerl.telemetry.throughput import ModelShape, mfu
+
+PER_TOKEN_PARTS = {"gen": "response", "reward": "response"}
+
+
+def merge_means(updates: Iterable[Mapping[str, Mean]], prefix: str) -> dict[str, float]:
+    """Means over several updates: totals and counts are added before dividing."""
+    totals: dict[str, Mean] = {}
+    for metrics in updates:
+        for name, (total, count) in metrics.items():
+            before = totals.get(name, Mean(0.0, 0.0))
+            totals[name] = Mean(before.total + total, before.count + count)
+    return {f"{prefix}/{name}": float(total) / float(count) if count else 0.0 for name, (total, count) in totals.items()}
+
+
+def entropy_metric(entropy: Tensor | None, experience: Experience) -> dict[str, Mean]:
+    """Mean entropy, in nats, of the policy at the trained tokens before the update."""
+    return {} if entropy is None else {"entropy": masked_mean(entropy, experience.response_mask)}
+
+
+def step_metrics(
+    experience: Experience, results: Sequence[RewardResult], truncated: Sequence[bool], max_prompt_length: int
+) -> dict[str, float]:
+    """Everything about the batch of one step."""
+    return {
+        **score_metrics(results),
+        **batch_metrics(experience, truncated, max_prompt_length),
+        **mismatch_metrics(experience),
+        **sequence_length_metrics(experience.lengths, [int(experience.lengths.sum())]),
+    }
+
+
+def score_metrics(results: Sequence[RewardResult]) -> dict[str, float]:
+    """``critic/score/*`` over the samples that have a score, ``reward/<component>/mean`` and ``reward/error_ratio``."""
+    scored = [result for result in results if result.score is not None]
+    metrics = _spread("critic/score", torch.tensor([result.score for result in scored]))
+    metrics["reward/error_ratio"] = 1 - len(scored) / len(results)
+    for name in sorted({name for result in scored for name in result.components}):
+        values = [result.components[name] for result in scored if name in result.components]
+        metrics[f"reward/{name}/mean"] = sum(values) / len(values)
+    return metrics
+
+
+def batch_metrics(experience: Experience, truncated: Sequence[bool], max_prompt_length: int) -> dict[str, float]:
+    """Rewards, advantages and returns over trained tokens; lengths in tokens."""
+    mask = experience.response_mask
+    metrics: dict[str, float] = {}
+    if experience.rewards is not None:
+        metrics |= _spread("critic/rewards", experience.rewards.sum(dim=1)[mask.any(dim=1)])
+    if experience.advantages is not None and experience.returns is not None:
+        metrics |= _spread("critic/advantages", experience.advantages[mask])
+        metrics |= _spread("critic/returns", experience.returns[mask])
+    metrics |= _spread("response_length", experience.response_lengths)
+    metrics["response_length/clip_ratio"] = sum(truncated) / len(truncated)
+    metrics |= _spread("prompt_length", experience.prompt_lengths)
+    metrics["prompt_length/clip_ratio"] = float((experience.prompt_lengths >= max_prompt_length).float().mean())
+    return metrics
+
+
+def mismatch_metrics(experience: Experience) -> dict[str, float]:
+    """How far the rollout backend's probabilities of the sampled tokens are from the trainer's."""
+    if experience.rollout_log_probs is None or experience.old_log_probs is None:
+        return {}
+    mask = experience.response_mask
+    if not mask.any():
+        return {}
+    difference = (experience.rollout_log_probs[mask].exp() - experience.old_log_probs[mask].exp()).abs()
+    return {
+        "training/rollout_probs_diff_mean": float(difference.mean()),
+        "training/rollout_probs_diff_max": float(difference.max()),
+    }
+
+
+def sequence_length_metrics(lengths: Tensor, per_rank: Sequence[int]) -> dict[str, float]:
+    """``global_seqlen/*``: rows' lengths, and the tokens that each data-parallel rank got."""
+    metrics = _spread("global_seqlen", lengths)
+    metrics["global_seqlen/balanced_max"] = float(max(per_rank))
+    metrics["global_seqlen/balanced_min"] = float(min(per_rank))
+    metrics["global_seqlen/minmax_diff"] = float(max(per_rank) - min(per_rank))
+    return metrics
+
+
+def performance_metrics(seconds: Mapping[str, float], experience: Experience, shape: ModelShape) -> dict[str, float]:
+    """``timing_s/*``, ``timing_per_token_ms/*`` and ``perf/*``; throughput is in tokens a second."""
+    total_tokens = int(experience.lengths.sum())
+    response_tokens = int(experience.response_lengths.sum())
+    metrics = {f"timing_s/{part}": value for part, value in seconds.items()}
+    for part, value in seconds.items():
+        if part != "step":
+            tokens = response_tokens if part in PER_TOKEN_PARTS else total_tokens
+            metrics[f"timing_per_token_ms/{part}"] = 1000 * value / max(1, tokens)
+    metrics["perf/total_num_tokens"] = float(total_tokens)
+    metrics["perf/time_per_step"] = seconds["step"]
+    metrics["perf/throughput"] = total_tokens / seconds["step"]
+    utilisation = mfu(shape, experience.lengths.tolist(), seconds["update_actor"])
+    if utilisation is not None:
+        metrics["perf/mfu/actor"] = utilisation
+    metrics["perf/cpu_memory_used_gb"] = _resident_gb()
+    metrics["perf/cpu_memory_peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    if torch.cuda.is_available():
+        metrics["perf/max_memory_allocated_gb"] = torch.cuda.max_memory_allocated() / 2**30
+        metrics["perf/max_memory_reserved_gb"] = torch.cuda.max_memory_reserved() / 2**30
+    return metrics
+
+
+def _spread(name: str, values: Tensor) -> dict[str, float]:
+    if values.numel() == 0:
+        return {}
+    values = values.float()
+    return {
+        f"{name}/mean": float(values.mean()),
+        f"{name}/max": float(values.max()),
+        f"{name}/min": float(values.min()),
+    }
+
+
+def _resident_gb() -> float:
+    """Memory that this process holds, in GiB; Linux, elsewhere the peak."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize() / 2**30
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

@@ -1,0 +1,34 @@
+"""Wall-clock time of each part of a step."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from corerl.errors import RunError
+
+MEMORY_ADVICE = {
+    "gen": "rollout.n, data.train_batch_size or the backend's batch size (rollout.options)",
+    "update_actor": "actor.ppo_max_token_len_per_gpu (smaller), model.enable_gradient_checkpointing=true, model.dtype=bf16",
+}
+DEFAULT_ADVICE = "actor.ppo_max_token_len_per_gpu (smaller), data.max_response_length, model.dtype=bf16"
+
+
+class Timers:
+    """Seconds by part; ``with timers("gen"): …`` adds to ``timers.seconds["gen"]``."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        except Exception as error:
+            if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+                advice = MEMORY_ADVICE.get(part, DEFAULT_ADVICE)
+                reason = str(error).splitlines()[0] if str(error) else "no memory left"
+                raise RunError(f"out of memory in '{part}' ({reason}); settings that help: {advice}") from error
+            raise
+        finally:
+            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start

@@ -1,0 +1,1 @@
+"""The controller: the loop and what it calls."""

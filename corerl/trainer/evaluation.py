@@ -1,0 +1,44 @@
+"""Evaluation on the validation prompts."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from corerl.batch.rollouts import Rollouts
+from corerl.registry.reward_managers import RewardResult
+
+
+class ValidationSample(NamedTuple):
+    """One response; ``prompt`` is the index of its prompt, ``score`` is None when scoring failed."""
+
+    data_source: str
+    prompt: int
+    score: float | None
+    response_length: int
+
+
+def validation_samples(rollouts: Rollouts, results: Sequence[RewardResult]) -> list[ValidationSample]:
+    """What the metrics need of generated and scored responses."""
+    return [
+        ValidationSample(prompt.data_source, prompt.index, result.score, len(completion.token_ids))
+        for prompt, completion, result in zip(rollouts.prompts, rollouts.completions, results, strict=True)
+    ]
+
+
+def validation_metrics(samples: Sequence[ValidationSample], n: int) -> dict[str, float]:
+    """``val-core/<data source>/reward/mean@n``: the mean over prompts of the mean over their scored responses.
+
+    Responses that could not be scored are left out; their share is ``val-aux/error_ratio``.
+    """
+    scores: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for sample in samples:
+        if sample.score is not None:
+            scores[sample.data_source][sample.prompt].append(sample.score)
+    metrics = {
+        f"val-core/{source}/reward/mean@{n}": fmean(fmean(of_prompt) for of_prompt in by_prompt.values())
+        for source, by_prompt in scores.items()
+    }
+    metrics["val-aux/error_ratio"] = fmean(sample.score is None for sample in samples)
+    metrics["val-aux/response_length/mean"] = fmean(sample.response_length for sample in samples)
+    return metrics

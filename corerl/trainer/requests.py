@@ -1,0 +1,41 @@
+"""Generation requests for prompts."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from corerl.config.schema import TrainConfig
+from corerl.data.prompts import Prompt
+from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
+
+
+def training_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+    """How ``rollout`` says that training prompts are sampled."""
+    rollout = config.rollout
+    return SamplingParams(
+        max_tokens=config.data.max_response_length,
+        n=rollout.n,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        stop_token_ids=stop_token_ids,
+        ignore_eos=rollout.ignore_eos,
+    )
+
+
+def validation_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+    """How ``rollout.val_kwargs`` says that validation prompts are sampled: greedy unless ``do_sample``."""
+    values = config.rollout.val_kwargs
+    greedy = SamplingParams(config.data.max_response_length, values.n, temperature=0.0, stop_token_ids=stop_token_ids)
+    if not values.do_sample:
+        return greedy
+    return dataclasses.replace(greedy, temperature=values.temperature, top_p=values.top_p, top_k=values.top_k)
+
+
+def make_requests(
+    prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str
+) -> list[GenerationRequest]:
+    """One request a prompt, each with its own seed; ids are ``<prefix>-0``, ``<prefix>-1``, …"""
+    return [
+        GenerationRequest(f"{prefix}-{position}", prompt.token_ids, dataclasses.replace(sampling, seed=seed))
+        for position, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
+    ]

@@ -1,0 +1,66 @@
+"""A run: its configuration, the parts it uses and its folder."""
+
+import json
+import time
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from corerl.config.parts import Parts
+from corerl.config.schema import TrainConfig
+from corerl.files import atomic_path
+from corerl.plugins import Plugins
+from corerl.registry import Selected
+
+
+@dataclass(frozen=True)
+class Run:
+    """What life-cycle hooks are given.
+
+    Attributes:
+        folder: ``<output_dir>/<experiment_name>/<time>``.
+    """
+
+    config: TrainConfig
+    parts: Parts
+    plugins: Plugins
+    folder: Path
+
+    def describe(self) -> None:
+        """Write ``config.yaml`` and ``plugins.json`` (every registered part used: name, distribution, version, options)."""
+        from omegaconf import OmegaConf
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_path(self.folder / "config.yaml") as temporary:
+            temporary.write_text(OmegaConf.to_yaml(OmegaConf.structured(self.config)))
+        with atomic_path(self.folder / "plugins.json") as temporary:
+            temporary.write_text(json.dumps(self._used(), indent=2) + "\n")
+
+    def _used(self) -> list[dict[str, Any]]:
+        used: list[dict[str, Any]] = []
+        for field in fields(self.parts):
+            value = getattr(self.parts, field.name)
+            for selected in value if isinstance(value, tuple) else (value,):
+                if isinstance(selected, Selected):
+                    used.append(_description(field.name, selected))
+        return used
+
+
+def _description(part: str, selected: Selected[Any]) -> dict[str, Any]:
+    entry = selected.entry
+    return {
+        "part": part,
+        "kind": entry.kind,
+        "name": entry.name,
+        "distribution": entry.owner.distribution,
+        "version": entry.owner.version,
+        "options": asdict(selected.options) if selected.options is not None else {},
+    }
+
+
+def new_folder(config: TrainConfig) -> Path:
+    """A folder name for a run that starts now; it does not exist yet."""
+    base = Path(config.trainer.output_dir).expanduser() / config.tracking.experiment_name
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    candidates = [base / stamp, *(base / f"{stamp}-{number}" for number in range(2, 1000))]
+    return next(candidate for candidate in candidates if not candidate.exists())

@@ -1,0 +1,91 @@
+"""From rollouts to token rewards: which scorer scores what, failed samples, and the notice when every reward is 0."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from corerl.batch.experience import Experience
+from corerl.batch.rollouts import Rollouts
+from corerl.config.parts import Parts
+from corerl.errors import DataError
+from corerl.options import did_you_mean
+from corerl.registry import Registries, Selected
+from corerl.registry.advantage_estimators import AdvantageInputs
+from corerl.registry.reward_managers import RewardResult
+from corerl.registry.scorers import Scorer
+
+
+def select_scorers(
+    data_sources: Iterable[str], parts: Parts, registries: Registries
+) -> dict[str, Selected[Scorer]]:
+    """The scorer of each data source: ``reward.scorer`` where it is set, else the one registered for the source.
+
+    Raises:
+        DataError: nobody scores a source; the known ones are named.
+    """
+    if parts.scorer is not None:
+        return dict.fromkeys(data_sources, parts.scorer)
+    by_source = {source: entry for entry in registries.scorers for source in entry.data_sources}
+    selected = {}
+    for source in data_sources:
+        if source not in by_source:
+            known = ", ".join(sorted(by_source)) or "none: no installed plugin registers a scorer (pip install corerl-rewards)"
+            raise DataError(
+                f"data_source '{source}' has no scorer{did_you_mean(source, by_source)}: set reward.scorer to one of "
+                f"'corerl plugins list', or to ./file.py:function; data sources known: {known}"
+            )
+        selected[source] = registries.scorers.select(by_source[source].name, "reward.scorer")
+    return selected
+
+
+def assign_scores(experience: Experience, results: Sequence[RewardResult]) -> None:
+    """Put each score on its response's last token; a response without a score is masked out of the batch."""
+    rewards = torch.zeros(experience.response_mask.shape)
+    for row, result in enumerate(results):
+        if result.score is None:
+            experience.response_mask[row] = False
+        else:
+            rewards[row, int(experience.response_lengths[row]) - 1] = result.score
+    experience.rewards = rewards
+
+
+def advantage_inputs(experience: Experience) -> AdvantageInputs:
+    """What the advantage estimator is given."""
+    assert experience.rewards is not None
+    return AdvantageInputs(experience.rewards, experience.response_mask, experience.group_ids)
+
+
+@dataclass(frozen=True)
+class Notices:
+    """Lines for the reader about the scores of one step."""
+
+    scorers: Mapping[str, Selected[Scorer]]
+
+    def errors(self, results: Sequence[RewardResult]) -> str | None:
+        """How many samples have no score and the most frequent reason, or None."""
+        reasons = Counter(result.error for result in results if result.error is not None)
+        if not reasons:
+            return None
+        reason, count = reasons.most_common(1)[0]
+        return (
+            f"{reasons.total()} of {len(results)} responses could not be scored and take no part in this step; "
+            f"{count} times: {reason}"
+        )
+
+    def all_zero(self, rollouts: Rollouts, results: Sequence[RewardResult], examples: int = 3) -> str | None:
+        """When every score is 0: the data sources, their scorers and what was extracted from some responses."""
+        if any(result.score != 0 for result in results):
+            return None
+        sources = Counter(prompt.data_source for prompt in rollouts.prompts)
+        lines = ["every reward in this step is 0"]
+        for source, count in sources.items():
+            entry = self.scorers[source].entry
+            lines.append(f"  data source '{source}' ({count} responses) is scored by '{entry.name}' of {entry.owner}")
+        for prompt, response, result in list(zip(rollouts.prompts, rollouts.responses, results, strict=True))[:examples]:
+            lines.append(
+                f"  extracted {result.extracted!r}, ground truth {prompt.ground_truth!r}, "
+                f"from a response that ends in {response[-40:]!r}"
+            )
+        return "\n".join(lines)

@@ -1,0 +1,141 @@
+"""The roles. A worker is built from the config alone, so that it can live in any process: it loads the same plugins."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from corerl.batch.experience import Experience
+from corerl.config.parts import Parts, resolve_parts
+from corerl.config.schema import TrainConfig
+from corerl.errors import DeadlineError
+from corerl.models import resolve_device
+from corerl.objective import PolicyObjective
+from corerl.plugins import load_plugins
+from corerl.registry.policy_losses import Mean
+from corerl.registry.rollout_backends import Completion, GenerationRequest
+from corerl.registry.training_strategies import LogProbs, MicroBatching, StrategySpec
+from corerl.telemetry.throughput import ModelShape
+
+
+def parts_of(config: TrainConfig) -> Parts:
+    """The parts that a config selects, in whatever process this runs."""
+    plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
+    return resolve_parts(config, plugins.registries)
+
+
+class PolicyWorker:
+    """The policy: trained by the strategy, minimising the objective that the config selects.
+
+    Args:
+        total_updates: optimizer steps in the whole run.
+    """
+
+    def __init__(self, config: TrainConfig, total_updates: int) -> None:
+        parts = parts_of(config)
+        actor = config.actor
+        self.strategy = parts.strategy.load()(
+            StrategySpec(
+                model=config.model,
+                device=resolve_device(actor.device),
+                micro_batching=_micro_batching(config),
+                optim=actor.optim,
+                total_steps=total_updates,
+                grad_clip=actor.grad_clip,
+                temperature=config.rollout.temperature,
+                seed=config.trainer.seed,
+            )
+        )
+        self.objective = PolicyObjective(
+            policy_loss=parts.policy_loss.load(),
+            kl_type=parts.kl_loss.load() if parts.kl_loss else None,
+            kl_loss_coef=actor.kl_loss_coef,
+            entropy_coeff=actor.entropy_coeff,
+        )
+
+    def log_probs(self, batch: Experience, *, entropy: bool = False) -> LogProbs:
+        return self.strategy.log_probs(batch, entropy=entropy)
+
+    def update(self, mini_batch: Experience) -> dict[str, Mean]:
+        return self.strategy.update(mini_batch, self.objective)
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        return self.strategy.weights()
+
+    def shape(self) -> ModelShape:
+        return self.strategy.shape()
+
+    def save(self, folder: Path) -> None:
+        self.strategy.save(folder)
+
+    def load(self, folder: Path) -> None:
+        self.strategy.load(folder)
+
+    def export(self, folder: Path) -> None:
+        self.strategy.export(folder)
+
+
+class ReferenceWorker:
+    """The reference model: the same strategy, never updated."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        model = config.model
+        if config.ref.path is not None:
+            model = type(model)(**{**vars(model), "path": config.ref.path})
+        self.strategy = parts_of(config).strategy.load()(
+            StrategySpec(
+                model=model,
+                device=resolve_device(config.actor.device),
+                micro_batching=_micro_batching(config, reference=True),
+                temperature=config.rollout.temperature,
+                seed=config.trainer.seed,
+            )
+        )
+
+    def log_probs(self, batch: Experience) -> LogProbs:
+        return self.strategy.log_probs(batch)
+
+
+class RolloutWorker:
+    """The rollout backend."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        backend = parts_of(config).rollout_backend.load()
+        self.timeout = config.rollout.timeout
+        self.backend = backend(config.model, config.rollout, device=resolve_device(config.actor.device))
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        """Generate within ``rollout.timeout`` seconds.
+
+        Raises:
+            DeadlineError: it took longer; the requests were aborted.
+        """
+
+        async def within_deadline() -> list[list[Completion]]:
+            work = asyncio.ensure_future(self.backend.generate(requests))
+            done, _ = await asyncio.wait([work], timeout=self.timeout)
+            if not done:
+                self.backend.abort([request.request_id for request in requests])
+                await asyncio.wait([work], timeout=30)
+                raise DeadlineError(
+                    f"generating {len(requests)} prompts took longer than rollout.timeout = {self.timeout:g} s"
+                )
+            return work.result()
+
+        return asyncio.run(within_deadline())
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        self.backend.update_weights(weights, version)
+
+    def close(self) -> None:
+        self.backend.close()
+
+
+def _micro_batching(config: TrainConfig, *, reference: bool = False) -> MicroBatching:
+    actor, ref = config.actor, config.ref
+    if actor.use_dynamic_bsz:
+        tokens = ref.log_prob_max_token_len_per_gpu if reference else None
+        return MicroBatching(max_tokens=tokens or actor.ppo_max_token_len_per_gpu)
+    sequences = ref.log_prob_micro_batch_size_per_gpu if reference else None
+    return MicroBatching(max_sequences=sequences or actor.ppo_micro_batch_size_per_gpu)

@@ -1,0 +1,22 @@
+"""What corerl-hf registers."""
+
+from corerl import hookimpl
+from corerl.hookspecs import Register
+from corerl.registry.commands import Command
+from corerl.registry.rollout_backends import RolloutBackendFactory
+from corerl_hf.options import HfOptions
+
+
+@hookimpl
+def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None:
+    register(
+        "hf",
+        "corerl_hf.backend:HfBackend",
+        options=HfOptions,
+        summary="transformers in this process: batched sampling with a KV cache, on the CPU or one GPU",
+    )
+
+
+@hookimpl
+def register_commands(register: Register[Command]) -> None:
+    register("tiny-model", "corerl_hf.tiny_model:tiny_model", summary="Write a small random Qwen2 model folder.")

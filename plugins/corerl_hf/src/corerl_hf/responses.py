@@ -1,0 +1,95 @@
+"""What a batch has generated so far, on the host: tokens, log-probs, and which rows go on."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corerl.errors import NonFiniteError
+from corerl.registry.rollout_backends import Completion, SamplingParams
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+class Responses:
+    """The responses of R rows that started together.
+
+    Args:
+        params: of each row.
+
+    Attributes:
+        going: (R,) bool, the rows that are not finished.
+        generated: tokens generated so far by the rows that go on.
+    """
+
+    def __init__(self, params: Sequence[SamplingParams]) -> None:
+        rows = len(params)
+        self.going = np.ones(rows, dtype=bool)
+        self.generated = 0
+        self._limits = np.array([each.max_tokens for each in params])
+        self._stop_ids = _stop_ids(params)
+        self._tokens = np.zeros((rows, int(self._limits.max())), dtype=np.int64)
+        self._probs = np.ones(self._tokens.shape, dtype=np.float32)
+        self._lengths = np.zeros(rows, dtype=np.int64)
+        self._reasons: list[FinishReason] = ["length"] * rows
+
+    def remaining(self) -> int:
+        """Tokens that the longest row may still generate; 0 when no row goes on."""
+        return int((self._limits[self.going] - self.generated).max(initial=0))
+
+    def add(self, rows: NDArray[np.int64], tokens: NDArray[np.int64], probs: NDArray[np.float32]) -> None:
+        """Take the next tokens; what comes after a row's end is ignored.
+
+        Args:
+            rows: (r,) indices into the R rows; every row that goes on is among them.
+            tokens, probs: (steps, r); steps is at most :meth:`remaining`.
+        """
+        steps = len(tokens)
+        columns = slice(self.generated, self.generated + steps)
+        self._tokens[rows, columns] = tokens.T
+        self._probs[rows, columns] = probs.T
+        self.generated += steps
+        ends = self._limits[rows]
+        if self._stop_ids is not None:
+            hits = (tokens.T[:, :, None] == self._stop_ids[rows, None, :]).any(axis=2)
+            stops = np.where(hits.any(axis=1), columns.start + hits.argmax(axis=1) + 1, np.iinfo(np.int64).max)
+            for row in rows[(stops <= ends) & self.going[rows]]:
+                self._reasons[row] = "stop"
+            ends = np.minimum(ends, stops)
+        over = (ends <= self.generated) & self.going[rows]
+        self._lengths[rows[over]] = ends[over]
+        self.going[rows[over]] = False
+
+    def abort(self, rows: Sequence[int]) -> None:
+        """End those of the rows that are not finished."""
+        for row in rows:
+            if self.going[row]:
+                self.going[row] = False
+                self._lengths[row] = self.generated
+                self._reasons[row] = "abort"
+
+    def completions(self, weight_version: int) -> list[Completion]:
+        """The R responses.
+
+        Raises:
+            NonFiniteError: the model gave a logit that is NaN or infinite.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_probs = np.log(self._probs)
+        found = []
+        for row, length in enumerate(self._lengths):
+            if not np.isfinite(log_probs[row, :length]).all():
+                raise NonFiniteError("the model's logits are not finite: its weights are broken, or its dtype too narrow")
+            tokens = self._tokens[row, :length].tolist()
+            found.append(Completion(tokens, log_probs[row, :length].tolist(), self._reasons[row], weight_version))
+        return found
+
+
+def _stop_ids(params: Sequence[SamplingParams]) -> NDArray[np.int64] | None:
+    """(rows, most stop tokens) padded with -1, or None when no row can stop."""
+    stops = [() if each.ignore_eos else each.stop_token_ids for each in params]
+    width = max(len(each) for each in stops)
+    if width == 0:
+        return None
+    return np.array([list(each) + [-1] * (width - len(each)) for each in stops], dtype=np.int64)

@@ -1,0 +1,112 @@
+"""From logits to tokens, for a batch whose rows may be sampled differently."""
+
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from corerl.registry.rollout_backends import SamplingParams
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def row_key(seed: int, prompt_ids: Sequence[int], sample: int) -> int:
+    """64 bits that name one sample of one prompt under one seed."""
+    prompt = zlib.crc32(np.asarray(prompt_ids, dtype=np.int64).tobytes())
+    key = _mix(np.array([seed % 2**64], dtype=np.uint64)) + np.array([prompt << 32 | sample], dtype=np.uint64)
+    return int(_mix(key)[0])
+
+
+def uniforms(keys: NDArray[np.uint64], start: int, steps: int) -> NDArray[np.float64]:
+    """(steps, rows) numbers in [0, 1): token ``start`` + i of a row depends on the row's key and nothing else.
+
+    SplitMix64 (Steele, Lea, Flood 2014) in counter form.
+    """
+    counters = np.arange(start + 1, start + steps + 1, dtype=np.uint64) * _GOLDEN
+    bits: NDArray[np.float64] = (_mix(keys + counters[:, None]) >> np.uint64(11)).astype(np.float64)
+    return bits * 2.0**-53
+
+
+def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+class SamplingArrays(NamedTuple):
+    """Temperature, top-p and top-k, (rows,) each."""
+
+    temperature: NDArray[np.float64]
+    top_p: NDArray[np.float64]
+    top_k: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, params: Sequence[SamplingParams]) -> "SamplingArrays":
+        return cls(
+            np.array([each.temperature for each in params], dtype=np.float64),
+            np.array([each.top_p for each in params], dtype=np.float64),
+            np.array([each.top_k for each in params], dtype=np.int64),
+        )
+
+
+class Sampler:
+    """Draws one token a row by inverting the distribution function; work that no row asks for is left out.
+
+    Where a row has both, top-k comes first and top-p counts within what it kept.
+    """
+
+    def __init__(self, arrays: SamplingArrays, device: torch.device) -> None:
+        greedy = arrays.temperature == 0
+        scale = np.where(greedy, 1.0, arrays.temperature)
+        self._scale = None if (scale == 1).all() else torch.from_numpy(scale).to(device, torch.float32)[:, None]
+        self._all_greedy = bool(greedy.all())
+        self._greedy = torch.from_numpy(greedy).to(device) if greedy.any() else None
+        limited = arrays.top_k > 0
+        self._restricted = bool((limited | (arrays.top_p < 1)).any())
+        self._widest = int(arrays.top_k.max()) if limited.all() else None
+        if self._restricted:
+            top_k = np.where(limited, arrays.top_k, np.iinfo(np.int64).max)
+            self._top_k = torch.from_numpy(top_k).to(device)[:, None]
+            self._top_p = torch.from_numpy(arrays.top_p).to(device)[:, None]
+
+    def __call__(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample.
+
+        Args:
+            logits: (rows, vocabulary) of any floating dtype.
+            uniforms: (rows,) float64 in [0, 1).
+
+        Returns:
+            (rows,) int64 tokens and (rows,) float32 probabilities of them under softmax(logits / temperature).
+        """
+        logits = logits.float()
+        probs = (logits if self._scale is None else logits / self._scale).softmax(dim=-1)
+        if self._all_greedy:
+            tokens = logits.argmax(dim=-1, keepdim=True)
+        else:
+            tokens = self._draw(probs, uniforms[:, None])
+            if self._greedy is not None:
+                tokens = torch.where(self._greedy[:, None], logits.argmax(dim=-1, keepdim=True), tokens)
+        return tokens[:, 0], probs.gather(1, tokens)[:, 0]
+
+    def _draw(self, probs: Tensor, uniforms: Tensor) -> Tensor:
+        if not self._restricted:
+            return _invert(probs.cumsum(dim=-1, dtype=torch.float64), uniforms)
+        vocabulary = probs.shape[-1]
+        kept, token_ids = probs.topk(min(self._widest or vocabulary, vocabulary), dim=-1)
+        cumulative = kept.cumsum(dim=-1, dtype=torch.float64)
+        last_of_top_k = cumulative.gather(1, self._top_k.clamp(max=kept.shape[-1]) - 1)
+        in_top_p = cumulative - kept < self._top_p * last_of_top_k
+        in_top_k = torch.arange(kept.shape[-1], device=kept.device) < self._top_k
+        support = (in_top_p & in_top_k).sum(dim=-1, keepdim=True).clamp(min=1)
+        return token_ids.gather(1, _invert(cumulative, uniforms, cumulative.gather(1, support - 1)))
+
+
+def _invert(cumulative: Tensor, uniforms: Tensor, total: Tensor | None = None) -> Tensor:
+    """(rows, 1) index of the first entry of ``cumulative`` above ``uniforms`` · ``total``."""
+    total = cumulative[:, -1:] if total is None else total
+    return torch.searchsorted(cumulative, uniforms * total, right=True).clamp(max=cumulative.shape[-1] - 1)

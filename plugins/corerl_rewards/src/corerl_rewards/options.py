@@ -1,0 +1,48 @@
+"""Options of the scorers and preparers: light, so that they are checked before anything else is imported."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from corerl import option
+
+
+@dataclass
+class Gsm8kOptions:
+    """Options of the scorer ``gsm8k``."""
+
+    method: Literal["strict", "flexible"] = option(
+        "strict", "strict: the number after the last ####; flexible: the last number in the response"
+    )
+
+
+@dataclass
+class MathOptions:
+    """Options of the scorer ``math``."""
+
+    timeout: float = option(10.0, "seconds that math-verify may take for one comparison", gt=0)
+
+
+@dataclass
+class CountdownOptions:
+    """Options of the scorer ``countdown``."""
+
+    format_score: float = option(0.0, "score of a wrong answer between <answer> tags; TinyZero uses 0.1", ge=0, le=1)
+
+
+@dataclass
+class MathDataOptions:
+    """Options of ``corerl prepare math``."""
+
+    data_source: str = option("DigitalLearningGmbH/MATH-lighteval", "written to the column data_source")
+
+
+@dataclass
+class ArithmeticDataOptions:
+    """Options of ``corerl prepare arithmetic``."""
+
+    operations: str = option("+-", "any of + - *, equally often")
+    max_operand: int = option(99, "largest operand; the smallest is 0", ge=1)
+    train_size: int = option(4000, "problems in train.parquet", ge=1)
+    test_size: int = option(500, "problems in test.parquet", ge=1)
+    sft_size: int = option(1000, "worked problems in sft.parquet, for corerl sft; 0: no such file", ge=0)
+    seed: int = option(0, "of the draw", ge=0)

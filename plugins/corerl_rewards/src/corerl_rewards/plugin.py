@@ -1,0 +1,74 @@
+"""What corerl-rewards registers."""
+
+from corerl import hookimpl
+from corerl.hookspecs import Register
+from corerl.registry.dataset_preparers import DatasetPreparer
+from corerl.registry.reward_managers import RewardManagerFactory
+from corerl.registry.scorers import Scorer
+from corerl_rewards import options
+
+
+@hookimpl
+def register_scorers(register: Register[Scorer]) -> None:
+    register(
+        "gsm8k",
+        "corerl_rewards.scorers.gsm8k:gsm8k",
+        options=options.Gsm8kOptions,
+        summary="1 where the number after the last #### is the ground truth",
+        data_sources=("openai/gsm8k",),
+    )
+    register(
+        "arithmetic",
+        "corerl_rewards.scorers.gsm8k:gsm8k",
+        summary="1 where the number after the last #### is the ground truth",
+        data_sources=("corerl/arithmetic",),
+    )
+    register(
+        "math",
+        "corerl_rewards.scorers.math:math",
+        options=options.MathOptions,
+        summary=r"1 where the last \boxed{} equals the ground truth, as text, number or mathematics (math-verify)",
+        data_sources=(
+            "DigitalLearningGmbH/MATH-lighteval",
+            "EleutherAI/hendrycks_math",
+            "HuggingFaceH4/MATH-500",
+            "HuggingFaceH4/aime_2024",
+            "hendrycks/competition_math",
+            "lighteval/MATH",
+            "math_dapo",
+        ),
+    )
+    register(
+        "countdown",
+        "corerl_rewards.scorers.countdown:countdown",
+        options=options.CountdownOptions,
+        summary="1 where <answer>expression</answer> reaches the target with each number used once",
+        data_sources=("countdown",),
+    )
+
+
+@hookimpl
+def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
+    register(
+        "naive",
+        "corerl_rewards.naive:NaiveRewardManager",
+        summary="each completion by the scorer of its data source, in threads, with a deadline",
+    )
+
+
+@hookimpl
+def register_dataset_preparers(register: Register[DatasetPreparer]) -> None:
+    register("gsm8k", "corerl_rewards.preparers.gsm8k:Gsm8k", summary="GSM8K, grade-school mathematics")
+    register(
+        "math",
+        "corerl_rewards.preparers.math:Math",
+        options=options.MathDataOptions,
+        summary="MATH and MATH-500, competition mathematics",
+    )
+    register("countdown", "corerl_rewards.preparers.countdown:Countdown", summary="Countdown, TinyZero's number game")
+    register(
+        "arithmetic",
+        "corerl_rewards.preparers.arithmetic:Arithmetic",
+        options=options.ArithmeticDataOptions,
+        summary="made here: sums like 17 + 25, for a first run offline",
+    )

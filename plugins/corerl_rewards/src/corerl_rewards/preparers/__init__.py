@@ -1,0 +1,1 @@
+"""Dataset preparers: one module each."""

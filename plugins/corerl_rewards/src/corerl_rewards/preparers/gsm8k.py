@@ -1,0 +1,30 @@
+"""GSM8K (Cobbe et al., 2021, arXiv 2110.14168): columns ``question`` and ``answer``, which ends in ``#### N``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from corerl.registry.dataset_preparers import Dropped, PromptRow, text_of
+from corerl_rewards.scorers.gsm8k import MARK, after_mark
+
+INSTRUCTION = ' Let\'s think step by step and output the final answer after "####".'
+
+
+class Gsm8k:
+    """The question with a one-line instruction; the ground truth is the number, without thousands separators."""
+
+    hub = "openai/gsm8k:main"
+
+    def __call__(self, record: Mapping[str, Any]) -> PromptRow | Dropped:
+        question, answer = text_of(record, "question"), text_of(record, "answer")
+        if not question.strip():
+            return Dropped("empty question")
+        truth = after_mark(answer)
+        if truth is None:
+            return Dropped(f"no number after {MARK} in the answer")
+        return PromptRow(
+            data_source="openai/gsm8k",
+            prompt=[{"role": "user", "content": question + INSTRUCTION}],
+            ability="math",
+            ground_truth=truth.replace(",", "").replace("$", ""),
+            extra_info={"question": question, "answer": answer},
+        )

@@ -1,0 +1,50 @@
+r"""MATH (Hendrycks et al., 2021, arXiv 2103.03874) and sets like it.
+
+Columns ``problem`` and ``solution``, whose last ``\boxed{}`` is the answer; a column ``answer``, as MATH-500 has, goes first.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from corerl.registry.dataset_preparers import Dropped, PromptRow, text_of
+from corerl_rewards.options import MathDataOptions
+from corerl_rewards.scorers.boxed import boxes
+
+INSTRUCTION = " Let's think step by step and output the final answer within \\boxed{}."
+
+
+class Math:
+    """The problem with a one-line instruction; the ground truth is the answer in LaTeX."""
+
+    hub = "DigitalLearningGmbH/MATH-lighteval"
+
+    def __init__(self, options: MathDataOptions) -> None:
+        self._data_source = options.data_source
+
+    def __call__(self, record: Mapping[str, Any]) -> PromptRow | Dropped:
+        problem, solution = text_of(record, "problem"), text_of(record, "solution")
+        if not problem.strip():
+            return Dropped("empty problem")
+        boxed, note = boxes(solution), ""
+        if record.get("answer") is not None:
+            truth = text_of(record, "answer").strip()
+        elif not boxed:
+            return Dropped("no \\boxed{} in the solution")
+        else:
+            truth = boxed[-1] or ""
+            note = "several different \\boxed{} in the solution: the last is taken" if len(set(boxed)) > 1 else ""
+        if not truth:
+            return Dropped("empty answer")
+        return PromptRow(
+            data_source=self._data_source,
+            prompt=[{"role": "user", "content": problem + INSTRUCTION}],
+            ability="math",
+            ground_truth=truth,
+            extra_info={
+                "question": problem,
+                "answer": solution,
+                "level": str(record.get("level", "")),
+                "subject": str(record.get("subject", record.get("type", ""))),
+            },
+            note=note,
+        )

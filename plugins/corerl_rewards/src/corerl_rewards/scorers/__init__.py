@@ -1,0 +1,1 @@
+"""Scorers: plain functions, one module each."""

@@ -1,0 +1,63 @@
+r"""``\boxed{…}``: found in a response, and brought to one spelling."""
+
+import re
+
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_BARE = re.compile(r"[^\s$]+")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is no brace
+
+
+def boxes(text: str) -> list[str | None]:
+    r"""What each ``\boxed`` and ``\fbox`` of ``text`` holds, in order; None for one whose braces never close.
+
+    >>> boxes(r"\boxed{\frac{1}{2}} or $\boxed 5$, \fbox{6")
+    ['\\frac{1}{2}', '5', None]
+    """
+    return [_content(text, match.end()) for match in _BOX.finditer(text)]
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What the last ``\boxed`` or ``\fbox`` of ``text`` holds; None without one, or where its braces never close."""
+    matches = list(_BOX.finditer(text))
+    return _content(text, matches[-1].end()) if matches else None
+
+
+def _content(text: str, start: int) -> str | None:
+    """The group in braces that opens at ``start``, or the run of characters there when none does."""
+    if not text.startswith("{", start):
+        bare = _BARE.match(text, start)
+        return bare.group().rstrip(".,;") if bare else None
+    depth = 0
+    for token in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(token.group(), 0)
+        if depth == 0:
+            return text[start + 1 : token.start()].strip()
+    return None
+
+
+_SPELLINGS = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\(?:left|right)(?![A-Za-z])", ""),
+        (r"(?<!\\)\\[!,;: ]|\\quad|~|\s", ""),
+        (r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\{([^{}]*)\}", r"\1"),
+        (r"\\[dtc]frac", r"\\frac"),
+        (r"\\frac([0-9])([0-9])", r"\\frac{\1}{\2}"),
+        (r"\\sqrt([0-9])", r"\\sqrt{\1}"),
+        (r"\^(?:\\circ|\{\\circ\})|\\degree", ""),
+        (r"\\?\$", ""),
+        ("−", "-"),
+        (r"\.$", ""),
+    )
+]
+
+
+def normalise(answer: str) -> str:
+    r"""One spelling for answers that differ only in spacing and LaTeX dress.
+
+    >>> normalise(r"\left( 3, \dfrac 12 \right)") == normalise(r"(3,\frac{1}{2})")
+    True
+    """
+    for pattern, replacement in _SPELLINGS:
+        answer = pattern.sub(replacement, answer)
+    return answer

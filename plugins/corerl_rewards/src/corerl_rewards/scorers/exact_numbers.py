@@ -1,0 +1,53 @@
+"""Numbers as people write them (``-$1,080.50``), found in text and compared exactly: never as floats."""
+
+import re
+from decimal import Decimal
+
+_SIGN_AND_CURRENCY = r"(?:[-+−]?\\?\$?|\\?\$[-−])"
+_DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+_WHOLE = re.compile(f"{_SIGN_AND_CURRENCY}{_DIGITS}\\.?")
+_LEADING = re.compile(
+    rf"[\s*]*({_SIGN_AND_CURRENCY}{_DIGITS})"
+    r"(?![0-9A-Za-z_]|[.,][0-9]|[ \t]*[-−+*/^=×÷][ \t]*\\?\$?[0-9(])"  # part of a longer number, a word or a formula
+)
+_ANYWHERE = re.compile(rf"(?<![\w.)]){_SIGN_AND_CURRENCY}{_DIGITS}(?![0-9])")
+
+
+def leading_number(text: str) -> str | None:
+    """The number that ``text`` begins with, spaces and asterisks aside; None where it begins otherwise.
+
+    >>> leading_number(" **$1,080**, in all"), leading_number("17 + 25")
+    ('$1,080', None)
+    """
+    match = _LEADING.match(text)
+    return match.group(1) if match else None
+
+
+def last_number(text: str) -> str | None:
+    """The last number anywhere in ``text``, or None; the minus of ``5-3`` is an operator, not a sign.
+
+    >>> last_number("so 10-3 = 7."), last_number("at -5 degrees")
+    ('7', '-5')
+    """
+    found = _ANYWHERE.findall(text)
+    return found[-1] if found else None
+
+
+def is_number(text: str) -> bool:
+    """Whether all of ``text`` is one number that :func:`exact` reads."""
+    return _WHOLE.fullmatch(text) is not None
+
+
+def exact(text: str) -> Decimal:
+    """The value of a number, exactly.
+
+    >>> exact("-$1,080.50") == exact("-1080.5")
+    True
+
+    Raises:
+        ValueError: ``text`` is not one number.
+    """
+    text = text.strip()
+    if not is_number(text):
+        raise ValueError(f"{text[:60]!r} is not a number")
+    return Decimal(re.sub(r"[\\$,]", "", text).replace("−", "-").removesuffix("."))

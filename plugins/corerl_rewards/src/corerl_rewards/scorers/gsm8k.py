@@ -1,0 +1,33 @@
+"""Scorer of GSM8K (Cobbe et al., 2021, arXiv 2110.14168) and of any set whose answers follow ``####``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from corerl_rewards.options import Gsm8kOptions
+from corerl_rewards.scorers.exact_numbers import exact, last_number, leading_number
+
+MARK = "####"
+_DEFAULT = Gsm8kOptions()
+
+
+def gsm8k(
+    response: str,
+    ground_truth: Any,
+    data_source: str,
+    extra_info: Mapping[str, Any],
+    options: Gsm8kOptions = _DEFAULT,
+) -> Mapping[str, Any]:
+    """1.0 where the response's number equals ``ground_truth`` exactly (42.0 equals 42), else 0.0.
+
+    Raises:
+        ValueError: ``ground_truth`` is not a number.
+    """
+    truth = exact(str(ground_truth))
+    found = after_mark(response) if options.method == "strict" else last_number(response)
+    return {"score": float(found is not None and exact(found) == truth), "extracted": found}
+
+
+def after_mark(text: str) -> str | None:
+    """The number right after the last ``####``, as it is written there, or None."""
+    _, mark, tail = text.rpartition(MARK)
+    return leading_number(tail) if mark else None

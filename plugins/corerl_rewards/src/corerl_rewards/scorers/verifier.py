@@ -1,0 +1,90 @@
+r"""math-verify in processes of its own.
+
+A response such as ``\boxed{9^{9^{9}}}`` sends sympy into one multiplication of big integers that lasts for hours and
+never lets go of the interpreter, so that no deadline of this process could fire. A worker process can be ended: it sets
+itself an alarm before each comparison. One worker serves one thread at a time, so the comparisons also run in parallel.
+"""
+
+import atexit
+import json
+import signal
+import subprocess
+import sys
+from collections import deque
+
+_COMMAND = [sys.executable, "-P", "-m", "corerl_rewards.scorers.verifier_worker"]
+
+
+class Verifier:
+    """Compares answers by math-verify; safe to call from several threads."""
+
+    def __init__(self) -> None:
+        self._idle: deque[subprocess.Popen[str]] = deque()
+        atexit.register(self.close)
+
+    def equal(self, truth: str, answer: str, timeout: float) -> bool:
+        """Whether two LaTeX answers are the same mathematical object.
+
+        Args:
+            timeout: seconds; the start of a worker, about one second, is not counted.
+
+        Raises:
+            TimeoutError: the comparison took longer than ``timeout``.
+            RuntimeError: math-verify cannot be imported, or its process was ended from outside.
+        """
+        try:
+            worker = self._idle.pop()
+        except IndexError:
+            worker = _start()
+        reply = _ask(worker, {"truth": truth, "answer": answer, "timeout": timeout})
+        if reply is None:
+            code = worker.wait()
+            _end(worker)
+            if code == -signal.SIGALRM:
+                raise TimeoutError(f"math-verify took longer than {timeout:g} s to compare {answer[:60]!r}")
+            raise RuntimeError(f"the math-verify process ended with code {code}")
+        self._idle.append(worker)
+        if "error" in reply:
+            raise RuntimeError(reply["error"])
+        return bool(reply["equal"])
+
+    def close(self) -> None:
+        """End the idle workers."""
+        while self._idle:
+            _end(self._idle.pop())
+
+
+def _start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        _COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        encoding="utf-8",
+        start_new_session=True,  # Ctrl-C in the terminal is for the run to handle
+    )
+
+
+def _ask(worker: subprocess.Popen[str], request: dict[str, str | float]) -> dict[str, str | bool] | None:
+    """The worker's reply, or None when it ended without one."""
+    assert worker.stdin is not None and worker.stdout is not None
+    try:
+        worker.stdin.write(json.dumps(request) + "\n")
+        worker.stdin.flush()
+    except BrokenPipeError:
+        return None
+    line = worker.stdout.readline()
+    reply: dict[str, str | bool] | None = json.loads(line) if line else None
+    return reply
+
+
+def _end(worker: subprocess.Popen[str]) -> None:
+    worker.kill()
+    worker.wait()
+    for pipe in (worker.stdin, worker.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except BrokenPipeError:  # a request was still in the buffer
+                continue

@@ -1,0 +1,56 @@
+"""The process in which math-verify runs: a request a line on stdin, a reply a line on stdout.
+
+Request: ``{"truth": LaTeX, "answer": LaTeX, "timeout": seconds}``; reply: ``{"equal": bool}`` or ``{"error": text}``.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+MEMORY = 4 << 30
+"""bytes of address space; a comparison that needs more fails instead of filling the machine"""
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whatever a library prints is no reply
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends this process, even inside one long C call
+    equal: Callable[[str, str], bool] | None = None
+    for line in sys.stdin:
+        request = json.loads(line)
+        reply: dict[str, Any]
+        try:
+            equal = equal or _load()
+            signal.setitimer(signal.ITIMER_REAL, request["timeout"])
+            reply = {"equal": equal(request["truth"], request["answer"])}
+        except Exception as error:
+            reply = {"error": f"math-verify: {type(error).__name__}: {error}"}
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+def _load() -> Callable[[str, str], bool]:
+    from math_verify import LatexExtractionConfig, parse, verify
+
+    config = [LatexExtractionConfig(boxed_match_priority=0)]
+
+    def expressions(latex: str) -> Any:
+        boxed = f"\\boxed{{{latex}}}"
+        return parse(boxed, config, fallback_mode="no_fallback", parsing_timeout=None)
+
+    def equal(truth: str, answer: str) -> bool:
+        expected = expressions(truth)
+        return bool(expected) and bool(verify(expected, expressions(answer), timeout_seconds=None))
+
+    return equal
+
+
+if __name__ == "__main__":
+    main()

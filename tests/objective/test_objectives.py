@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from corerl.batch.experience import collate
+from corerl.objective import PolicyObjective, SupervisedObjective, loss_weights
+from corerl.registry.policy_losses import PolicyLossOutput
+
+
+def batch():
+    experience = collate([[1], [1]], [[2, 3], [4]], [0, 0])
+    experience.old_log_probs = torch.tensor([[-1.0, -2.0], [-3.0, 0.0]])
+    experience.ref_log_probs = torch.tensor([[-1.5, -2.0], [-2.0, 0.0]])
+    experience.advantages = torch.tensor([[1.0, 1.0], [-1.0, 0.0]])
+    experience.loss_weights = loss_weights(experience.response_mask, "token-mean")
+    return experience
+
+
+def test_supervised_objective_is_the_mean_cross_entropy_of_the_response_tokens():
+    log_probs = torch.tensor([[-1.0, -2.0], [-6.0, 99.0]])
+    output = SupervisedObjective()(log_probs, None, batch())
+    assert float(output.loss) == pytest.approx((1 + 2 + 6) / 3)
+
+
+def test_policy_objective_adds_kl_and_subtracts_entropy_with_their_weights():
+    objective = PolicyObjective(
+        policy_loss=lambda inputs: PolicyLossOutput(-inputs.advantages * inputs.log_probs),
+        kl_type=lambda log_probs, ref: log_probs - ref,
+        kl_loss_coef=0.1,
+        entropy_coeff=0.01,
+    )
+    log_probs = torch.tensor([[-1.0, -2.0], [-4.0, 0.0]])
+    entropy = torch.tensor([[1.0, 2.0], [3.0, 99.0]])
+    output = objective(log_probs, entropy, batch())
+    policy, kl, bonus = (1 + 2 - 4) / 3, (0.5 + 0.0 - 2.0) / 3, (1 + 2 + 3) / 3
+    assert float(output.loss) == pytest.approx(policy + 0.1 * kl - 0.01 * bonus)
+    assert {name: float(value) for name, value in output.parts.items()} == pytest.approx(
+        {"pg_loss": policy, "kl_loss": kl, "entropy_loss": bonus}
+    )
+    total, count = output.metrics["ppo_kl"]
+    assert (float(total), int(count)) == (pytest.approx(0 + 0 + 1.0), 3)
+
+
+def test_nan_outside_the_mask_reaches_neither_loss_nor_gradient():
+    log_probs = torch.tensor([[-1.0, -2.0], [-4.0, float("nan")]], requires_grad=True)
+    output = SupervisedObjective()(log_probs, None, batch())
+    output.loss.backward()
+    assert torch.isfinite(output.loss)
+    assert log_probs.grad[1, 1] == 0
