@@ -1,7 +1,6 @@
 """What several commands share: the options about plugins, loading a training config, tables."""
 
 import dataclasses
-import functools
 import shutil
 import sys
 import textwrap
@@ -12,39 +11,23 @@ from typing import Any, TypeVar
 
 import click
 
-from corerl.config.schema import PluginsConfig
 from corerl.plugins import Plugins, load_plugins
 
 if typing.TYPE_CHECKING:
     from corerl.config.parts import Parts
     from corerl.config.schema import TrainConfig
 
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 _PIPED_WIDTH = 10_000
 
 
-def plugin_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Add ``--plugin PATH`` and ``--disable-plugin NAME``; the command is called with ``plugins=PluginsConfig(…)``."""
-
-    @click.option("--plugin", "load", multiple=True, metavar="PATH", help="Also load this Python file with hooks.")
-    @click.option("--disable-plugin", "disable", multiple=True, metavar="NAME", help="Leave this distribution out.")
-    @functools.wraps(command)
-    def wrapped(*args: Any, load: tuple[str, ...], disable: tuple[str, ...], **options: Any) -> R:
-        return command(*args, plugins=PluginsConfig(list(load), list(disable)), **options)
-
-    return wrapped
-
-
-def plugins_for(configured: PluginsConfig, chosen: PluginsConfig) -> Plugins:
-    """The plugins that a config asks for together with those of the command line.
-
-    ``configured`` is extended by ``chosen``, so that the run's resolved config tells about both.
-    """
-    configured.load = list(dict.fromkeys([*configured.load, *chosen.load]))
-    configured.disable = list(dict.fromkeys([*configured.disable, *chosen.disable]))
-    return load_plugins(tuple(configured.load), tuple(configured.disable))
+def plugin_options(command: F) -> F:
+    """Add ``--plugin PATH`` and ``--disable-plugin NAME``: tuples of strings, ``plugin`` and ``disable_plugin``."""
+    load = click.option("--plugin", multiple=True, metavar="PATH", help="Also load this Python file with hooks.")
+    disable = click.option("--disable-plugin", multiple=True, metavar="NAME", help="Leave this distribution out.")
+    return load(disable(command))
 
 
 class LoadedConfig(typing.NamedTuple):
@@ -55,8 +38,14 @@ class LoadedConfig(typing.NamedTuple):
     plugins: Plugins
 
 
-def load_train_config(file: Path | None, overrides: Sequence[str], chosen: PluginsConfig) -> LoadedConfig:
+def load_train_config(
+    file: Path | None, overrides: Sequence[str], plugin: Sequence[str] = (), disable_plugin: Sequence[str] = ()
+) -> LoadedConfig:
     """Read a training config, load its plugins, look up its parts, check the rules between its keys.
+
+    Args:
+        plugin, disable_plugin: of the command line; they are added to the config's own, so that the resolved config of
+            the run tells about both.
 
     Raises:
         RequestError: anything is wrong with it.
@@ -66,8 +55,10 @@ def load_train_config(file: Path | None, overrides: Sequence[str], chosen: Plugi
     from corerl.config.parts import resolve_parts
     from corerl.config.schema import TrainConfig
 
-    config, _ = load(TrainConfig, file, overrides)
-    plugins = plugins_for(config.plugins, chosen)
+    config = load(TrainConfig, file, overrides)
+    config.plugins.load = list(dict.fromkeys([*config.plugins.load, *plugin]))
+    config.plugins.disable = list(dict.fromkeys([*config.plugins.disable, *disable_plugin]))
+    plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
     parts = resolve_parts(config, plugins.registries)
     check(config, parts)
     return LoadedConfig(config, parts, plugins)

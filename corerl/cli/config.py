@@ -12,8 +12,7 @@ import yaml  # type: ignore[import-untyped]
 from corerl.cli.common import load_train_config, plugin_options, range_label, type_label
 from corerl.config import typed
 from corerl.config.load import read
-from corerl.config.schema import PluginsConfig, TrainConfig
-from corerl.options import check_ranges
+from corerl.config.schema import TrainConfig
 
 _COMMENT_COLUMN = 48
 
@@ -29,8 +28,8 @@ def show(arguments: tuple[str, ...]) -> None:
     """Print the resolved configuration as YAML, each key with its help; without FILE the defaults."""
     file, overrides = _split(arguments)
     values = typed.fill(TrainConfig, read(TrainConfig, file, overrides))
-    if not missing_keys(values):
-        check_ranges(typed.build(TrainConfig, values), "")
+    if not _is_incomplete(values):
+        typed.build(TrainConfig, values)
     click.echo("\n".join(commented(TrainConfig, values)))
 
 
@@ -38,9 +37,9 @@ def show(arguments: tuple[str, ...]) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @plugin_options
-def check(file: Path, overrides: tuple[str, ...], plugins: PluginsConfig) -> None:
+def check(file: Path, overrides: tuple[str, ...], plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
     """Check a configuration: keys, types, ranges, names, options and sizes. No model and no data are read."""
-    load_train_config(file, overrides, plugins)
+    load_train_config(file, overrides, plugin, disable_plugin)
     click.echo(f"{file}: ok")
 
 
@@ -51,9 +50,9 @@ def _split(arguments: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
     return None, arguments
 
 
-def missing_keys(values: Mapping[str, Any]) -> bool:
+def _is_incomplete(values: Mapping[str, Any]) -> bool:
     """Whether a required value is missing anywhere."""
-    return any(missing_keys(value) if isinstance(value, Mapping) else value == "???" for value in values.values())
+    return any(_is_incomplete(value) if isinstance(value, Mapping) else value == "???" for value in values.values())
 
 
 def commented(cls: type[Any], values: Mapping[str, Any], indent: str = "") -> Iterator[str]:

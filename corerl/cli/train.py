@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from corerl.cli.common import plugin_options
-from corerl.plugins import load_plugins
+from corerl.cli.common import load_train_config, plugin_options
 
 
 @click.command()
@@ -24,22 +23,11 @@ def train(
 
     CONFIG_FILE is YAML; KEY=VALUE changes single keys, e.g. actor.optim.lr=1e-5. All keys: corerl config show.
     """
-    from corerl.config.checks import check
-    from corerl.config.load import load
-    from corerl.config.parts import resolve_parts
-    from corerl.config.schema import TrainConfig
-
-    config = load(TrainConfig, config_file, overrides)
-    config.plugins.load += plugin
-    config.plugins.disable += disable_plugin
-    plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
-    parts = resolve_parts(config, plugins.registries)
-    check(config, parts)
+    config, parts, plugins = load_train_config(config_file, overrides, plugin, disable_plugin)
     if dry_run:
         click.echo(f"{config_file}: ok")
         return
     from corerl.telemetry.report import report
     from corerl.trainer.build import train as run_training
 
-    folder = run_training(config, parts, plugins)
-    report(folder)
+    report(run_training(config, parts, plugins))

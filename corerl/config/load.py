@@ -19,8 +19,8 @@ C = TypeVar("C")
 _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
 
 
-def load(cls: type[C], file: Path | None, overrides: Sequence[str] = ()) -> tuple[C, dict[str, Any]]:
-    """The config ``cls``, and the same as nested plain values with every key in it.
+def load(cls: type[C], file: Path | None, overrides: Sequence[str] = ()) -> C:
+    """The config ``cls`` that a file and overrides describe; ``dataclasses.asdict`` gives it as plain values.
 
     Args:
         file: YAML; None for the defaults.
@@ -31,8 +31,7 @@ def load(cls: type[C], file: Path | None, overrides: Sequence[str] = ()) -> tupl
     Raises:
         ConfigError: the file cannot be read, an override is malformed, or as for :func:`corerl.config.typed.build`.
     """
-    config = typed.build(cls, read(cls, file, overrides))
-    return config, dataclasses.asdict(config)  # type: ignore[call-overload]
+    return typed.build(cls, read(cls, file, overrides))
 
 
 def read(cls: type[Any], file: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -67,7 +66,7 @@ def _parse(override: str) -> tuple[str, Any]:
     try:
         parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)
     except yaml.YAMLError as error:
-        raise ConfigError(key, f"the value '{text}'{_describe(error)}") from None
+        raise ConfigError(key, f"'{text}' is not valid YAML: {_problem(error)}") from None
     except OmegaConfBaseException as error:
         raise ConfigError(key, typed.explain(error)) from None
     return key, typing.cast(dict[str, Any], parsed)["value"]
@@ -97,6 +96,9 @@ def _default_name(cls: type[Any], key: list[str]) -> str | None:
 
 def _describe(error: yaml.YAMLError) -> str:
     mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return f"{place}: not valid YAML: {problem}"
+    return f"{place}: not valid YAML: {_problem(error)}"
+
+
+def _problem(error: yaml.YAMLError) -> str:
+    return getattr(error, "problem", None) or str(error).splitlines()[0]

@@ -69,9 +69,7 @@ def type_words(hint: Any) -> str:
         words = f"one of {', '.join(map(str, arguments))}"
     elif origin in (list, tuple):
         words = f"a list {_PLURALS.get(arguments[0], '') if arguments else ''}".rstrip()
-    elif origin is dict:
-        words = "a mapping"
-    elif dataclasses.is_dataclass(hint):
+    elif origin is dict or dataclasses.is_dataclass(hint):
         words = "a mapping"
     else:
         words = "any value" if hint is Any else f"a value of type {getattr(hint, '__name__', hint)}"
@@ -80,12 +78,16 @@ def type_words(hint: Any) -> str:
 
 def _merge(cls: type[Any], values: Mapping[str, Any], path: str) -> DictConfig:
     _check_shape(cls, values, path, nearest_keys.dotted_keys(cls, path))
+    sections: dict[str, Any] = {
+        key: {} for key, hint in typing.get_type_hints(cls).items() if dataclasses.is_dataclass(hint)
+    }
+    given: dict[str, Any] = {**sections, **values}
     with _readable(cls, values, path):
-        return typing.cast(DictConfig, OmegaConf.merge(OmegaConf.structured(cls), OmegaConf.create(dict(values))))
+        return typing.cast(DictConfig, OmegaConf.merge(OmegaConf.structured(cls), OmegaConf.create(given)))
 
 
 def _check_shape(hint: Any, value: Any, key: str, known: list[str]) -> None:
-    """Raise for unknown keys, and for mappings, lists and scalars in the wrong place; OmegaConf converts the scalars."""
+    """Raise for unknown keys and for mappings, lists and scalars in the wrong place; OmegaConf converts the scalars."""
     hint, optional = _without_none(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if (isinstance(value, str) and ("${" in value or value == "???")) or hint is Any or (value is None and optional):

@@ -10,7 +10,7 @@ from corerl.data.files import Row, read_jsonl, read_parquet
 from corerl.data.progress import batches
 from corerl.data.report import LoadReport, Location
 from corerl.data.schema import Message, check_messages
-from corerl.data.tokenizer import Tokenizer
+from corerl.data.tokenizer import ChatTokenizer, check_template_kwargs
 from corerl.errors import ConfigError, DataError
 
 _COLUMN = "messages"
@@ -48,7 +48,7 @@ class ChatDataset:
 
 def load_chat(
     files: Sequence[str],
-    tokenizer: Tokenizer,
+    tokenizer: ChatTokenizer,
     max_length: int,
     template_kwargs: Mapping[str, Any] | None = None,
 ) -> ChatDataset:
@@ -64,10 +64,11 @@ def load_chat(
 
     Raises:
         DataError: a file or a row is wrong, the chat template rewrites earlier turns, or no row can be used.
-        ConfigError: no file is given.
+        ConfigError: no file is given, or ``template_kwargs`` holds what is no variable of a template.
     """
     if not files:
         raise ConfigError("data.train_files", "must name at least one parquet or JSONL file")
+    check_template_kwargs(template_kwargs or {})
     report = LoadReport()
     examples: list[ChatExample] = []
     for batch in batches([row for file in files for row in _read(file)], "conversations"):
@@ -95,7 +96,7 @@ def _read(file: str) -> list[Row]:
 
 def _examples(
     rows: Sequence[Row],
-    tokenizer: Tokenizer,
+    tokenizer: ChatTokenizer,
     max_length: int,
     template_kwargs: Mapping[str, Any],
     report: LoadReport,
@@ -109,13 +110,13 @@ def _examples(
         if not any(example.loss_mask):
             report.skip("no assistant message", location)
         elif len(example.token_ids) > max_length:
-            report.skip(f"longer than {max_length} tokens", location)
+            report.skip(f"longer than data.max_length={max_length}", location)
         else:
             yield example
 
 
 def _turns(
-    row: Mapping[str, Any], location: Location, tokenizer: Tokenizer, template_kwargs: Mapping[str, Any]
+    row: Mapping[str, Any], location: Location, tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any]
 ) -> Iterator[_Turn]:
     """Cut a chat at its assistant messages, by templating what comes before each and what ends with it."""
     if _COLUMN not in row:
@@ -142,24 +143,23 @@ def _turns(
     yield _Turn(text[end:], False)
 
 
-def _example(turns: Sequence[_Turn], ids: Sequence[list[int]], tokenizer: Tokenizer) -> ChatExample:
+def _example(turns: Sequence[_Turn], ids: Sequence[list[int]], tokenizer: ChatTokenizer) -> ChatExample:
     masks = [_mask(turn, turn_ids, tokenizer) for turn, turn_ids in zip(turns, ids, strict=True)]
     return ChatExample(tuple(chain.from_iterable(ids)), tuple(chain.from_iterable(masks)))
 
 
-def _mask(turn: _Turn, token_ids: list[int], tokenizer: Tokenizer) -> list[bool]:
+def _mask(turn: _Turn, token_ids: list[int], tokenizer: ChatTokenizer) -> list[bool]:
     """What is learned of a turn: all of it, but not the white space after its end-of-turn token, never generated."""
     if not turn.learned:
         return [False] * len(token_ids)
-    special = tokenizer.special_tokens
-    learned = len(token_ids)
-    if turn.text.rstrip().endswith(tuple(special)):
-        special_ids = set(special.values())
-        learned = max(place for place, token_id in enumerate(token_ids) if token_id in special_ids) + 1
-    return [place < learned for place in range(len(token_ids))]
+    end = len(token_ids) - 1
+    if turn.text.rstrip().endswith(tuple(tokenizer.special_tokens)):
+        special_ids = set(tokenizer.special_tokens.values())
+        end = max((place for place, token_id in enumerate(token_ids) if token_id in special_ids), default=end)
+    return [place <= end for place in range(len(token_ids))]
 
 
-def _rewritten(location: Location, number: int, messages: Sequence[Message], tokenizer: Tokenizer) -> str:
+def _rewritten(location: Location, number: int, messages: Sequence[Message], tokenizer: ChatTokenizer) -> str:
     return (
         f"{location}, column {_COLUMN!r}: the chat template of {tokenizer.template_source} writes message {number} "
         f"of {len(messages)} differently once later messages follow; give each assistant message a row that ends "
@@ -167,7 +167,7 @@ def _rewritten(location: Location, number: int, messages: Sequence[Message], tok
     )
 
 
-def _not_continued(location: Location, number: int, before: str, tokenizer: Tokenizer) -> str:
+def _not_continued(location: Location, number: int, before: str, tokenizer: ChatTokenizer) -> str:
     return (
         f"{location}, column {_COLUMN!r}: message {number} does not continue the generation prompt {before[-30:]!r} "
         f"of the chat template of {tokenizer.template_source}; begin its content as the prompt ends, or set "

@@ -9,10 +9,9 @@ from corerl.config.schema import DataConfig
 from corerl.data.progress import batches
 from corerl.data.report import LoadReport, name_places
 from corerl.data.schema import Message, PromptRecord, read_prompt_records
-from corerl.data.tokenizer import Tokenizer
+from corerl.data.tokenizer import ChatTokenizer, check_template_kwargs
 from corerl.errors import ConfigError, DataError
 
-_OWN_KWARGS = ("conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_dict")
 _EXAMPLES = 3
 
 
@@ -58,7 +57,7 @@ class PromptDataset:
 
 
 def load_prompts(
-    data: DataConfig, files: Sequence[str], tokenizer: Tokenizer, split: Literal["train", "val"]
+    data: DataConfig, files: Sequence[str], tokenizer: ChatTokenizer, split: Literal["train", "val"]
 ) -> PromptDataset:
     """Read, template, filter and cut the prompts of one split.
 
@@ -68,7 +67,9 @@ def load_prompts(
         DataError: a file or a row is wrong, no row can be used, or a prompt is too long under ``truncation: error``.
         ConfigError: no file is given, or ``data.apply_chat_template_kwargs`` holds what is no variable of a template.
     """
-    _check_request(data, files, split)
+    if not files:
+        raise ConfigError(f"data.{split}_files", "must name at least one parquet file")
+    check_template_kwargs(data.apply_chat_template_kwargs)
     report = LoadReport()
     records = read_prompt_records(files, report, data.val_max_samples if split == "val" else None)
     tokenized = _tokenize(records, tokenizer, data.apply_chat_template_kwargs, f"{split} prompts")
@@ -100,18 +101,8 @@ def truncate(token_ids: Sequence[int], max_length: int, side: Literal["left", "r
 _Tokenized = tuple[PromptRecord, tuple[int, ...]]
 
 
-def _check_request(data: DataConfig, files: Sequence[str], split: str) -> None:
-    if not files:
-        raise ConfigError(f"data.{split}_files", "must name at least one parquet file")
-    for key in data.apply_chat_template_kwargs:
-        if key in _OWN_KWARGS:
-            raise ConfigError(
-                f"data.apply_chat_template_kwargs.{key}", "is set by CoreRL and no variable of a template"
-            )
-
-
 def _tokenize(
-    records: Sequence[PromptRecord], tokenizer: Tokenizer, template_kwargs: Mapping[str, Any], description: str
+    records: Sequence[PromptRecord], tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any], description: str
 ) -> list[_Tokenized]:
     tokenized: list[_Tokenized] = []
     for batch in batches(records, description):

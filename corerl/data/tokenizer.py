@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+_OWN_ARGUMENTS = ("conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_dict")
+
+
 @dataclass(frozen=True)
-class Tokenizer:
+class ChatTokenizer:
     """A tokenizer that is known to have a chat template and an end-of-sequence token.
 
     Attributes:
@@ -71,10 +74,7 @@ class Tokenizer:
 
     def encode_inside(self, texts: Sequence[str]) -> list[list[int]]:
         """As :meth:`encode`, for texts from the middle of a chat: no space is put before them."""
-        if not self._puts_space_first:
-            return self.encode(texts)
-        skip = len(self.encode(["\n"])[0])
-        return [ids[skip:] for ids in self.encode([f"\n{text}" for text in texts])]
+        return self._encode_behind_newline(texts) if self._puts_space_first else self.encode(texts)
 
     def decode(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
         """The text of each row of token ids, special tokens left out."""
@@ -92,11 +92,24 @@ class Tokenizer:
     @cached_property
     def _puts_space_first(self) -> bool:
         """SentencePiece tokenizers of the Llama 2 kind write a space before whatever they encode."""
-        [ids] = self.encode(["a"])
-        return bool(self.tokenizer.decode(ids + ids) != "aa")
+        [plain], [inside] = self.encode(["a"]), self._encode_behind_newline(["a"])
+        return bool(inside) and inside != plain
+
+    def _encode_behind_newline(self, texts: Sequence[str]) -> list[list[int]]:
+        skip = len(self.encode(["\n"])[0])
+        return [ids[skip:] for ids in self.encode([f"\n{text}" for text in texts])]
 
 
-def load_tokenizer(model: ModelConfig) -> Tokenizer:
+def check_template_kwargs(template_kwargs: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a name that is an argument of the templating and no variable of a template."""
+    for key in template_kwargs:
+        if key in _OWN_ARGUMENTS:
+            raise ConfigError(
+                f"data.apply_chat_template_kwargs.{key}", "is set by CoreRL and no variable of a template"
+            )
+
+
+def load_tokenizer(model: ModelConfig) -> ChatTokenizer:
     """Load the tokenizer of ``model.tokenizer_path`` or ``model.path``; a local folder never touches the network.
 
     Raises:
@@ -119,7 +132,7 @@ def load_tokenizer(model: ModelConfig) -> Tokenizer:
         raise ModelError(f"{source}: its tokenizer has no eos token; set eos_token in tokenizer_config.json")
     stop_token_ids = tuple(dict.fromkeys([tokenizer.eos_token_id, *_generation_eos_token_ids(model.path)]))
     pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    return Tokenizer(tokenizer, template_source, pad_token_id, stop_token_ids)
+    return ChatTokenizer(tokenizer, template_source, pad_token_id, stop_token_ids)
 
 
 def _load(source: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":

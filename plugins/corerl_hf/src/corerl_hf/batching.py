@@ -8,9 +8,9 @@ from corerl.registry.rollout_backends import GenerationRequest
 
 
 class Row(NamedTuple):
-    """One response: sample number ``sample`` of ``request``, the ``index``-th of the call."""
+    """One response: sample number ``sample`` of ``request``, the ``number``-th request of the call."""
 
-    index: int
+    number: int
     sample: int
     request: GenerationRequest
 
@@ -18,10 +18,11 @@ class Row(NamedTuple):
 def plan_batches(requests: Sequence[GenerationRequest], max_batch_size: int) -> list[list[Row]]:
     """The rows of all requests in batches of nearly one size, at most ``max_batch_size``.
 
-    Prompts of one length stand together, which keeps padding small, and so do the samples of one prompt, which is
-    then computed once in a batch.
+    Shorter prompts come first, which keeps padding small, and equal ones stand together: a prompt is computed once in
+    a batch.
     """
-    order = sorted(range(len(requests)), key=lambda index: len(requests[index].prompt_ids))
+    prompts = [tuple(request.prompt_ids) for request in requests]
+    order = sorted(range(len(requests)), key=lambda index: (len(prompts[index]), prompts[index]))
     rows = [Row(index, sample, requests[index]) for index in order for sample in range(requests[index].sampling.n)]
     batches = -(-len(rows) // max_batch_size)
     edges = [len(rows) * batch // batches for batch in range(batches + 1)] if batches else []

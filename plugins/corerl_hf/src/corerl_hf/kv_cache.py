@@ -1,9 +1,11 @@
 """A KV cache written in place, whose rows can be repeated, reordered and dropped."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import LongTensor, Tensor
+from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
@@ -16,6 +18,14 @@ class InPlaceLayer(DynamicLayer):
 
     ``keys`` and ``values`` are views (rows, heads, tokens so far, head size) of larger buffers.
     """
+
+    keys: Tensor
+    values: Tensor
+    _key_buffer: Tensor
+    _value_buffer: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         self.dtype, self.device = key_states.dtype, key_states.device
@@ -35,7 +45,7 @@ class InPlaceLayer(DynamicLayer):
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i becomes what row ``beam_idx[i]`` was. Rows that stay where they are cost nothing, unless rows are added."""
+        """Row i becomes what row ``beam_idx[i]`` was; where no row is added, only those that move are copied."""
         rows = beam_idx.numel()
         if rows > self.keys.shape[0]:
             self._reserve(self.keys[beam_idx], self.values[beam_idx], self.keys.shape[-2])
@@ -45,6 +55,15 @@ class InPlaceLayer(DynamicLayer):
         self.keys[moved], self.values[moved] = self.keys[origin], self.values[origin]
         self.keys, self.values = self.keys[:rows], self.values[:rows]
         self._key_buffer, self._value_buffer = self._key_buffer[:rows], self._value_buffer[:rows]
+
+    @classmethod
+    def join(cls, layers: "Sequence[InPlaceLayer]", rows: Sequence[Tensor]) -> "InPlaceLayer":
+        """Rows ``rows[i]`` of each ``layers[i]``, below each other and aligned on the right; 0 where one is shorter."""
+        joined = cls()
+        keys = [layer.keys[index] for layer, index in zip(layers, rows, strict=True)]
+        values = [layer.values[index] for layer, index in zip(layers, rows, strict=True)]
+        joined.update(_stack(keys), _stack(values))
+        return joined
 
     def _reserve(self, keys: Tensor, values: Tensor, tokens: int) -> None:
         """Move keys and values into new buffers with room for ``tokens`` and some more."""
@@ -60,11 +79,32 @@ def _with_room(states: Tensor, columns: int) -> Tensor:
     return buffer
 
 
+def _stack(states: Sequence[Tensor]) -> Tensor:
+    columns = max(each.shape[-2] for each in states)
+    return torch.cat([pad(each, (0, 0, columns - each.shape[-2], 0)) for each in states])
+
+
 def make_cache(config: PreTrainedConfig) -> DynamicCache:
-    """An empty cache for a model; layers other than full attention (sliding window, recurrent) are transformers' own."""
+    """An empty cache for a model; layers other than full attention (a sliding window, say) are transformers' own."""
     cache = DynamicCache(config=config)
     cache.layers = [InPlaceLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
+
+
+def join_caches(caches: Sequence[DynamicCache], rows: Sequence[Tensor]) -> DynamicCache:
+    """One cache with rows ``rows[i]`` of each ``caches[i]``; several caches must hold full attention only."""
+    joined = caches[0]
+    if len(caches) == 1:
+        select_rows(joined, rows[0])
+        return joined
+    for number, layers in enumerate(zip(*(cache.layers for cache in caches), strict=True)):
+        joined.layers[number] = InPlaceLayer.join(cast(Sequence[InPlaceLayer], layers), rows)
+    return joined
+
+
+def select_rows(cache: DynamicCache, rows: Tensor) -> None:
+    """Row i of the cache becomes what row ``rows[i]`` was; a row may be repeated or left out."""
+    cache.reorder_cache(cast(LongTensor, rows))
 
 
 def has_only_full_attention(config: PreTrainedConfig) -> bool:

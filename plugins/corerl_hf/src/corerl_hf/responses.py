@@ -80,7 +80,9 @@ class Responses:
         found = []
         for row, length in enumerate(self._lengths):
             if not np.isfinite(log_probs[row, :length]).all():
-                raise NonFiniteError("the model's logits are not finite: its weights are broken, or its dtype too narrow")
+                raise NonFiniteError(
+                    "the model's logits are not finite: its weights are broken or its dtype too narrow"
+                )
             tokens = self._tokens[row, :length].tolist()
             found.append(Completion(tokens, log_probs[row, :length].tolist(), self._reasons[row], weight_version))
         return found

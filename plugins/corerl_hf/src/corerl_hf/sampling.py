@@ -52,6 +52,9 @@ class SamplingArrays(NamedTuple):
             np.array([each.top_k for each in params], dtype=np.int64),
         )
 
+    def select(self, rows: NDArray[np.int64]) -> "SamplingArrays":
+        return SamplingArrays(self.temperature[rows], self.top_p[rows], self.top_k[rows])
+
 
 class Sampler:
     """Draws one token a row by inverting the distribution function; work that no row asks for is left out.

@@ -70,5 +70,5 @@ def register_dataset_preparers(register: Register[DatasetPreparer]) -> None:
         "arithmetic",
         "corerl_rewards.preparers.arithmetic:Arithmetic",
         options=options.ArithmeticDataOptions,
-        summary="made here: sums like 17 + 25, for a first run offline",
+        summary="problems like 17 + 25, made here: for a first run offline",
     )

@@ -1,6 +1,7 @@
 r"""MATH (Hendrycks et al., 2021, arXiv 2103.03874) and sets like it.
 
-Columns ``problem`` and ``solution``, whose last ``\boxed{}`` is the answer; a column ``answer``, as MATH-500 has, goes first.
+Columns ``problem`` and ``solution``, whose last ``\boxed{}`` is the answer. Where there is a column ``answer``, as in
+MATH-500, it is the answer, and ``solution`` may be missing.
 """
 
 from collections.abc import Mapping
@@ -22,11 +23,13 @@ class Math:
         self._data_source = options.data_source
 
     def __call__(self, record: Mapping[str, Any]) -> PromptRow | Dropped:
-        problem, solution = text_of(record, "problem"), text_of(record, "solution")
+        problem = text_of(record, "problem")
+        given = record.get("answer") is not None
+        solution = text_of(record, "solution") if "solution" in record or not given else ""
         if not problem.strip():
             return Dropped("empty problem")
         boxed, note = boxes(solution), ""
-        if record.get("answer") is not None:
+        if given:
             truth = text_of(record, "answer").strip()
         elif not boxed:
             return Dropped("no \\boxed{} in the solution")

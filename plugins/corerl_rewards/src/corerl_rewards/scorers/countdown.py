@@ -3,7 +3,7 @@
 import ast
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -13,8 +13,13 @@ LONGEST_EXPRESSION = 500
 """characters; also bounds how deep parentheses and signs can nest"""
 
 _CHARACTERS = re.compile(r"[0-9+\-*/() ]+")
-_BINARY = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-_UNARY = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+_BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+_UNARY: dict[type[ast.unaryop], Callable[[Fraction], Fraction]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 _DEFAULT = CountdownOptions()
 
 
@@ -65,7 +70,7 @@ def _evaluate(node: ast.expr) -> Fraction:
         case ast.Constant(value=int(value)):
             return Fraction(value)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            return Fraction(_BINARY[type(op)](_evaluate(left), _evaluate(right)))
+            return _BINARY[type(op)](_evaluate(left), _evaluate(right))
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
-            return Fraction(_UNARY[type(op)](_evaluate(operand)))
+            return _UNARY[type(op)](_evaluate(operand))
     raise ValueError(f"{type(node).__name__} is not allowed")

@@ -1,0 +1,189 @@
+import copy
+
+import pytest
+import torch
+
+from corerl.batch.experience import collate
+from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.errors import NonFiniteError
+from corerl.objective import ObjectiveOutput, SupervisedObjective, loss_weights
+from corerl.registry.training_strategies import MicroBatching, StrategySpec
+from corerl_fsdp.single_device import SingleDeviceStrategy
+
+ONE_PIECE = MicroBatching(max_sequences=100)
+
+
+def strategy(model_dir, micro_batching=ONE_PIECE, optim=None, **changes):
+    model = ModelConfig(path=str(model_dir), load_format="dummy", **changes.pop("model", {}))
+    optim = optim or OptimConfig(lr=1e-2, weight_decay=0.1)
+    return SingleDeviceStrategy(
+        StrategySpec(model=model, device="cpu", micro_batching=micro_batching, optim=optim, total_steps=10, **changes)
+    )
+
+
+def batch(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def tokens(length):
+        return torch.randint(50, (length,), generator=generator).tolist()
+
+    prompts = [tokens(length) for length in (3, 7, 1, 5)]
+    responses = [tokens(length) for length in (6, 2, 9, 4)]
+    experience = collate(prompts, responses, [0, 0, 1, 1])
+    experience.loss_weights = loss_weights(experience.response_mask, "token-mean")
+    return experience
+
+
+def reference_log_probs(model, experience, temperature):
+    """Row by row, in plain transformers and float64."""
+    model = copy.deepcopy(model).double().eval()
+    rows = []
+    for row in range(len(experience)):
+        start, length = int(experience.prompt_lengths[row]), int(experience.lengths[row])
+        ids = experience.input_ids[row : row + 1, :length]
+        log_probs = torch.log_softmax(model(input_ids=ids).logits[0] / temperature, dim=-1)
+        rows.append(log_probs[start - 1 : length - 1].gather(1, ids[0, start:, None]).squeeze(1))
+    return rows, model
+
+
+@pytest.mark.parametrize("micro_batching", [ONE_PIECE, MicroBatching(max_sequences=1), MicroBatching(max_tokens=20)])
+def test_log_probs_are_those_of_a_plain_forward_row_by_row(model_dir, micro_batching):
+    experience = batch()
+    one = strategy(model_dir, micro_batching, temperature=0.7)
+    result = one.log_probs(experience, entropy=True)
+    rows, model = reference_log_probs(one.model, experience, 0.7)
+    for row, expected in enumerate(rows):
+        torch.testing.assert_close(result.log_probs[row, : len(expected)].double(), expected, rtol=0, atol=1e-5)
+    assert (result.log_probs[~experience.response_mask] == 0).all()
+    ids = experience.input_ids[:1, :9]
+    distribution = torch.distributions.Categorical(logits=model(input_ids=ids).logits[0, 2:8] / 0.7)
+    torch.testing.assert_close(result.entropy[0, :6].double(), distribution.entropy(), rtol=0, atol=1e-5)
+
+
+def test_one_update_is_a_hand_written_adamw_step(model_dir):
+    experience = batch()
+    ours = strategy(model_dir)
+    model = copy.deepcopy(ours.model)
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}], lr=1e-2)
+    losses = []
+    for row in range(len(experience)):
+        start, length = int(experience.prompt_lengths[row]), int(experience.lengths[row])
+        ids = experience.input_ids[row : row + 1, :length]
+        logits = model(input_ids=ids).logits[0, start - 1 : length - 1]
+        losses.append(torch.nn.functional.cross_entropy(logits, ids[0, start:], reduction="sum"))
+    loss = torch.stack(losses).sum() / 21
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+    metrics = ours.update(experience, SupervisedObjective())
+    assert metrics["loss"].total == pytest.approx(loss.item(), rel=1e-5)
+    assert metrics["grad_norm"].total == pytest.approx(norm.item(), rel=1e-4)
+    assert metrics["lr"].total == 1e-2
+    expected = dict(model.named_parameters())
+    for name, weight in ours.weights():
+        torch.testing.assert_close(weight, expected[name], rtol=0, atol=2e-4)
+
+
+def gradient(one, experience):
+    """The gradient that an update steps along, taken before the step clears it."""
+    seen = {}
+    take_step = one._step
+
+    def record(loss):
+        seen.update({name: parameter.grad.clone() for name, parameter in one.model.named_parameters()})
+        return take_step(loss)
+
+    one._step = record
+    one.update(experience, SupervisedObjective())
+    return seen
+
+
+@pytest.mark.parametrize("micro_batching", [MicroBatching(max_sequences=1), MicroBatching(max_tokens=24)])
+def test_the_gradient_does_not_depend_on_the_micro_batches(model_dir, micro_batching):
+    whole = gradient(strategy(model_dir), batch())
+    cut = gradient(strategy(model_dir, micro_batching), batch())
+    for name, expected in whole.items():
+        assert (cut[name] - expected).norm() <= 1e-5 * expected.norm() + 1e-9, name
+
+
+def test_gradient_checkpointing_changes_no_gradient(model_dir):
+    plain = gradient(strategy(model_dir), batch())
+    checkpointed = gradient(strategy(model_dir, model={"enable_gradient_checkpointing": True}), batch())
+    for name, expected in plain.items():
+        torch.testing.assert_close(checkpointed[name], expected)
+
+
+def test_bf16_computes_in_bf16_and_keeps_float32_weights(model_dir):
+    one = strategy(model_dir, model={"dtype": "bf16"})
+    exact = strategy(model_dir).log_probs(batch()).log_probs
+    rounded = one.log_probs(batch()).log_probs
+    assert 1e-6 < (rounded - exact).abs().max() < 0.1
+    one.update(batch(), SupervisedObjective())
+    assert {weight.dtype for _, weight in one.weights()} == {torch.float32}
+
+
+def test_training_after_save_and_load_goes_on_bit_for_bit(model_dir, tmp_path):
+    straight, resumed = strategy(model_dir), strategy(model_dir, seed=5)
+    straight.update(batch(0), SupervisedObjective())
+    straight.save(tmp_path)
+    resumed.load(tmp_path)
+    for one in (straight, resumed):
+        one.update(batch(1), SupervisedObjective())
+    for (name, left), (_, right) in zip(straight.weights(), resumed.weights(), strict=True):
+        assert torch.equal(left, right), name
+
+
+def test_offload_and_onload_change_nothing(model_dir):
+    moved, still = strategy(model_dir), strategy(model_dir)
+    for one in (moved, still):
+        one.update(batch(0), SupervisedObjective())
+    moved.offload()
+    moved.onload()
+    for one in (moved, still):
+        one.update(batch(1), SupervisedObjective())
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(moved.weights(), still.weights(), strict=True))
+
+
+def test_weight_names_are_those_of_hugging_face_and_tied_weights_come_once(model_dir):
+    one = strategy(model_dir)
+    names = [name for name, _ in one.weights()]
+    assert len(names) == len(set(names))
+    assert set(names) <= set(one.model.state_dict())
+    assert ("lm_head.weight" in names) == (not one.model.config.tie_word_embeddings)
+
+
+def test_a_loss_that_is_not_finite_leaves_the_weights_alone(model_dir):
+    one = strategy(model_dir)
+    before = {name: weight.clone() for name, weight in one.weights()}
+
+    class Broken:
+        needs_entropy = False
+
+        def __call__(self, log_probs, entropy, experience):
+            return ObjectiveOutput((log_probs * float("nan")).sum())
+
+    with pytest.raises(NonFiniteError, match="nan"):
+        one.update(batch(), Broken())
+    assert all(torch.equal(weight, before[name]) for name, weight in one.weights())
+    one.update(batch(), SupervisedObjective())
+
+
+def test_a_model_without_an_optimizer_takes_no_gradient(model_dir):
+    frozen = SingleDeviceStrategy(
+        StrategySpec(ModelConfig(path=str(model_dir), load_format="dummy"), "cpu", ONE_PIECE)
+    )
+    assert not any(parameter.requires_grad for parameter in frozen.model.parameters())
+    assert frozen.log_probs(batch()).entropy is None
+
+
+def test_random_weights_depend_on_the_seed_alone(model_dir):
+    torch.manual_seed(123)
+    first = dict(strategy(model_dir, seed=1).weights())
+    torch.manual_seed(456)
+    second = dict(strategy(model_dir, seed=1).weights())
+    other = dict(strategy(model_dir, seed=2).weights())
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)

@@ -1,0 +1,97 @@
+"""Build and write the model folder of ``corerl tiny-model``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
+
+from corerl.errors import RequestError
+from corerl.files import atomic_path
+from corerl_hf.tiny_tokenizer import read_texts, train_tokenizer
+
+
+@dataclass(frozen=True)
+class TinyModel:
+    """What ``corerl tiny-model`` was asked for; its flags have the same names."""
+
+    corpus: Sequence[str]
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    intermediate_size: int
+    max_positions: int
+    tie: bool
+    weights: bool
+    seed: int
+
+
+class Written(NamedTuple):
+    """What was written; ``vocab_size`` is smaller than asked for when the corpus has no more to learn."""
+
+    parameters: int
+    vocab_size: int
+
+
+def write_tiny_model(out: Path, wanted: TinyModel, *, force: bool) -> Written:
+    """Write the folder ``out``, all of it or nothing.
+
+    Raises:
+        RequestError: ``out`` exists and ``force`` is false or it is no model folder, or sizes do not divide.
+        DataError: a file of the corpus cannot be used.
+    """
+    if out.exists() and not force:
+        raise RequestError(f"--out: {out} exists already (--force replaces it)")
+    if out.exists() and not (out / "config.json").is_file():
+        raise RequestError(f"--out: {out} is no model folder (it has no config.json), so --force does not replace it")
+    if wanted.hidden_size % (2 * wanted.heads):
+        raise RequestError(
+            f"--hidden-size {wanted.hidden_size} must be a multiple of {2 * wanted.heads}, twice the --heads: "
+            "rotary embeddings need heads of even size"
+        )
+    if wanted.heads % wanted.kv_heads:
+        raise RequestError(f"--kv-heads {wanted.kv_heads} must divide --heads {wanted.heads}")
+    tokenizer = train_tokenizer(read_texts(wanted.corpus), wanted.vocab_size, wanted.max_positions)
+    config = _config(wanted, tokenizer)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(wanted.seed)
+        model = Qwen2ForCausalLM(config)
+    with atomic_path(out, folder=True) as folder:
+        tokenizer.save_pretrained(folder)
+        config.save_pretrained(folder)
+        _generation_config(config).save_pretrained(folder)
+        if wanted.weights:
+            model.generation_config = _generation_config(config)
+            model.save_pretrained(folder)
+    return Written(model.num_parameters(), len(tokenizer))
+
+
+def _config(wanted: TinyModel, tokenizer: PreTrainedTokenizerBase) -> Qwen2Config:
+    return Qwen2Config(
+        architectures=["Qwen2ForCausalLM"],
+        dtype="float32",
+        vocab_size=len(tokenizer),
+        hidden_size=wanted.hidden_size,
+        intermediate_size=wanted.intermediate_size,
+        num_hidden_layers=wanted.layers,
+        num_attention_heads=wanted.heads,
+        num_key_value_heads=wanted.kv_heads,
+        max_position_embeddings=wanted.max_positions,
+        tie_word_embeddings=wanted.tie,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def _generation_config(config: Qwen2Config) -> GenerationConfig:
+    """As Qwen's chat models have it: both the end of a turn and the end of a text stop."""
+    return GenerationConfig(  # type: ignore[no-untyped-call]
+        pad_token_id=config.pad_token_id,
+        eos_token_id=[config.eos_token_id, config.pad_token_id],
+        do_sample=True,
+    )

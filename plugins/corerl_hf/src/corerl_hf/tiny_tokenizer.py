@@ -1,0 +1,95 @@
+"""A byte-level BPE tokenizer like Qwen's, trained on the spot."""
+
+import json
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
+
+from corerl.data.files import read_jsonl, read_parquet
+from corerl.errors import DataError, RequestError
+
+TEXT_COLUMNS = ("prompt", "messages", "question", "answer", "problem", "solution", "text", "response")
+"""columns of a corpus whose strings, or whose chat messages' contents, are learned from"""
+
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+_CHAT_WORDS = "system\nuser\nassistant\n"
+_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+
+
+def read_texts(corpus: Sequence[str]) -> list[str]:
+    """The texts of parquet (``.parquet``) and JSONL (any other) files, in order.
+
+    Raises:
+        DataError: a file cannot be read, or has none of ``TEXT_COLUMNS``.
+    """
+    texts: list[str] = []
+    for file in corpus:
+        rows = read_parquet(file, (), TEXT_COLUMNS) if Path(file).suffix == ".parquet" else read_jsonl(file)
+        found = [text for _, row in rows for column in TEXT_COLUMNS for text in _strings(row.get(column))]
+        if not found:
+            raise DataError(f"{file}: has no text in any of the columns {', '.join(TEXT_COLUMNS)}")
+        texts += found
+    return texts
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """A text itself, or the contents of chat messages."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _strings(value.get("content"))
+    elif isinstance(value, Sequence):
+        for part in value:
+            yield from _strings(part)
+
+
+def train_tokenizer(texts: Sequence[str], vocab_size: int, max_positions: int) -> PreTrainedTokenizerBase:
+    """A tokenizer of at most ``vocab_size`` tokens, special ones included, with ``CHAT_TEMPLATE``.
+
+    Text is split as Qwen does it, numbers digit by digit. With room for all 256 bytes every text can be encoded; a
+    smaller vocabulary has the bytes of ``texts`` only and leaves others out.
+
+    Raises:
+        RequestError: ``vocab_size`` has no room for the bytes of ``texts``; the message names the least that has.
+    """
+    special = (PAD, START, END)
+    learned = vocab_size - len(special)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    if learned < len(alphabet):
+        alphabet = _byte_characters([_CHAT_WORDS, *texts])
+    if learned < len(alphabet):
+        least = len(alphabet) + len(special)
+        raise RequestError(f"--vocab-size {vocab_size} is too small for the characters of the corpus: at least {least}")
+    learner = Qwen2Tokenizer().backend_tokenizer
+    trainer = trainers.BpeTrainer(vocab_size=learned, initial_alphabet=alphabet, show_progress=False)
+    learner.train_from_iterator([_CHAT_WORDS, *texts], trainer)
+    model = json.loads(learner.to_str())["model"]
+    merges: list[Any] = [tuple(merge) for merge in model["merges"]]
+    return Qwen2Tokenizer(
+        vocab=model["vocab"],
+        merges=merges,
+        unk_token=PAD,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=[START],
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=max_positions,
+    )
+
+
+def _byte_characters(texts: Sequence[str]) -> list[str]:
+    """The characters that stand for the bytes of the texts in byte-level BPE."""
+    characters = {character for text in texts for character in unicodedata.normalize("NFC", text)}
+    [(mapped, _)] = _BYTES.pre_tokenize_str("".join(sorted(characters)))
+    return sorted(set(mapped))

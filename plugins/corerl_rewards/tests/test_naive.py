@@ -1,0 +1,167 @@
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from corerl_rewards.naive import NaiveRewardManager
+
+from corerl.registry.reward_managers import RewardRequest, RewardResult
+from corerl.registry.scorers import Scorer
+
+
+def manager(scorer: Callable[..., Any], num_workers: int = 4, timeout: float = 10.0) -> NaiveRewardManager:
+    return NaiveRewardManager({"s": scorer}, num_workers=num_workers, timeout=timeout)
+
+
+def requests(*responses: str) -> list[RewardRequest]:
+    return [RewardRequest(response, "truth", "s") for response in responses]
+
+
+def returning(value: Any) -> Scorer:
+    def scorer(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> Any:
+        return value
+
+    return scorer
+
+
+def sleeping(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> float:
+    time.sleep(float(response))
+    return 1.0
+
+
+def as_number(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> float:
+    return float(response)
+
+
+@pytest.mark.parametrize("num_workers", [1, 3, 64])
+def test_results_come_in_the_order_of_the_requests(num_workers: int) -> None:
+    def slow_when_even(response: str, *_: Any) -> float:
+        time.sleep(0.002 * (int(response) % 2 == 0))
+        return float(response)
+
+    results = manager(slow_when_even, num_workers).score(requests(*map(str, range(50))))
+    assert [result.score for result in results] == list(map(float, range(50)))
+
+
+def test_the_scorer_is_handed_the_row_of_its_request() -> None:
+    def scorer(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> dict[str, Any]:
+        return {"score": 1, "extracted": (response, ground_truth, data_source, extra_info["index"])}
+
+    request = RewardRequest("r", {"target": 3}, "s", {"index": 7})
+    assert manager(scorer).score([request])[0].extracted == "('r', {'target': 3}, 's', 7)"
+
+
+def test_an_empty_batch_gives_no_results() -> None:
+    assert manager(as_number).score([]) == []
+
+
+def test_a_scorer_that_raises_is_an_error_of_that_sample_alone() -> None:
+    good, bad, other = manager(as_number).score(requests("1", "one", "2"))
+    assert (good.score, other.score) == (1.0, 2.0)
+    assert bad.score is None
+    assert bad.error == "the scorer of 's' raised ValueError: could not convert string to float: 'one'"
+
+
+def test_even_an_exit_in_a_scorer_is_an_error_of_that_sample() -> None:
+    def leave(*_: Any) -> float:
+        sys.exit("bye\nbye")
+
+    assert manager(leave).score(requests("x"))[0].error == "the scorer of 's' raised SystemExit: bye bye"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (None, "None"),
+        ("1.0", "'1.0'"),
+        ([1.0], "[1.0]"),
+        (10**400, "1000"),
+        ({"score": "1"}, "score='1'"),
+        ({"score": 1.0, "format": float("nan")}, "format=nan"),
+    ],
+)
+def test_what_is_not_a_finite_number_is_an_error(value: Any, shown: str) -> None:
+    result = manager(returning(value)).score(requests("x"))[0]
+    assert result.score is None
+    assert result.error is not None
+    assert result.error.startswith(f"the scorer of 's' returned {shown}")
+    assert result.error.endswith(", which is not a finite number")
+
+
+def test_a_mapping_without_score_is_an_error() -> None:
+    result = manager(returning({"acc": 1.0})).score(requests("x"))[0]
+    assert result == RewardResult(None, error="the scorer of 's' returned a mapping without 'score': ['acc']")
+
+
+@pytest.mark.parametrize("value", [1, True, np.float32(1.0), np.int64(1), np.bool_(True)])
+def test_any_kind_of_number_is_a_score(value: Any) -> None:
+    result = manager(returning(value)).score(requests("x"))[0]
+    assert result == RewardResult(1.0)
+    assert type(result.score) is float
+
+
+def test_further_keys_are_components() -> None:
+    value = {"score": 0.5, "format": 1, "length": 2.5, "extracted": None}
+    result = manager(returning(value)).score(requests("x"))[0]
+    assert result == RewardResult(0.5, {"format": 1.0, "length": 2.5}, None)
+
+
+def test_an_unknown_data_source_is_an_error_that_names_it() -> None:
+    result = manager(as_number).score([RewardRequest("1", "", "acme/trivia")])[0]
+    assert result == RewardResult(None, error="no scorer for data source 'acme/trivia'; there is one for: s")
+
+
+def test_a_scorer_past_its_deadline_is_an_error_and_the_others_are_scored() -> None:
+    start = time.monotonic()
+    results = manager(sleeping, num_workers=2, timeout=0.2).score(requests("3", "0", "3", "0", "3", "0"))
+    assert time.monotonic() - start < 2.5  # three hung threads, two at a time: 0.2 s and 0.2 s
+    assert [result.score for result in results] == [None, 1.0, None, 1.0, None, 1.0]
+    assert results[0].error == "the scorer of 's' ran past reward.timeout (0.2 s)"
+
+
+def test_the_deadline_is_for_one_score_and_not_for_the_batch() -> None:
+    results = manager(sleeping, num_workers=1, timeout=0.3).score(requests(*["0.05"] * 10))
+    assert [result.score for result in results] == [1.0] * 10
+
+
+def test_a_late_score_does_not_reach_the_next_batch() -> None:
+    late = manager(sleeping, num_workers=1, timeout=0.1)
+    assert late.score(requests("0.3"))[0].score is None
+    time.sleep(0.4)
+    assert [result.score for result in late.score(requests("0", "0"))] == [1.0, 1.0]
+
+
+def test_num_workers_scorers_run_at_a_time_and_no_more() -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def counting(*_: Any) -> float:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+        return 1.0
+
+    manager(counting, num_workers=3).score(requests(*["x"] * 12))
+    assert most == 3
+
+
+def test_a_hung_scorer_does_not_keep_the_process_alive() -> None:
+    program = (
+        "import time\n"
+        "from corerl.registry.reward_managers import RewardRequest\n"
+        "from corerl_rewards.naive import NaiveRewardManager\n"
+        "naive = NaiveRewardManager({'s': lambda *_: time.sleep(60)}, num_workers=2, timeout=0.1)\n"
+        "print(naive.score([RewardRequest('', '', 's')])[0].error)\n"
+        "naive.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout.strip() == "the scorer of 's' ran past reward.timeout (0.1 s)"

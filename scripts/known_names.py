@@ -1,0 +1,66 @@
+"""Write corerl/registry/known_names.json: kind → name → the CoreRL distribution that registers it.
+
+The table lets an error message say what to install. Run it after a plugin in ``plugins/`` registers another name::
+
+    python scripts/known_names.py
+"""
+
+import json
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from corerl.plugins import GROUP, Plugins
+from corerl.registry.base import KNOWN_NAMES
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PLANNED = {
+    "advantage estimator": {"gae": "corerl-ppo"},
+    "rollout backend": {"sglang": "corerl-sglang", "vllm": "corerl-vllm"},
+    "runtime": {"ray": "corerl-ray"},
+    "tracker": dict.fromkeys(
+        ("clearml", "mlflow", "swanlab", "tensorboard", "trackio", "vemlp_wandb", "wandb"), "corerl-trackers"
+    ),
+    "training strategy": {"fsdp": "corerl-fsdp", "megatron": "corerl-megatron"},
+}
+"""Names whose plugin is not written yet."""
+
+
+def plugin_files() -> dict[str, str]:
+    """The hook file of every plugin in ``plugins/`` → its distribution."""
+    files = {}
+    for pyproject in sorted(ROOT.glob("plugins/*/pyproject.toml")):
+        source = pyproject.parent / "src"
+        sys.path.insert(0, str(source))
+        for distribution, module in tomllib.loads(pyproject.read_text())["project"]["entry-points"][GROUP].items():
+            files[str(source / (module.replace(".", "/") + ".py"))] = distribution
+    return files
+
+
+def known_names() -> dict[str, dict[str, str]]:
+    """The table, sorted. What is installed plays no part.
+
+    Raises:
+        PluginError: a plugin is broken.
+    """
+    files = plugin_files()
+    installed = {point.dist.name for point in entry_points(group=GROUP) if point.dist}
+    plugins = Plugins(load=list(files), disable=sorted(installed))
+    plugins.raise_if_broken(files)
+    table = {kind: dict(names) for kind, names in PLANNED.items()}
+    for record in plugins.records:
+        for _, entry in record.entries:
+            if record.name in files:
+                table.setdefault(entry.kind, {})[entry.name] = files[record.name]
+    return {kind: dict(sorted(table[kind].items())) for kind in sorted(table)}
+
+
+def render() -> str:
+    """The text of the file."""
+    return json.dumps(known_names(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    KNOWN_NAMES.write_text(render())

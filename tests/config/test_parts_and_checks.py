@@ -1,0 +1,216 @@
+"""What a config selects, and the rules between its keys."""
+
+import dataclasses
+import sys
+from typing import Any
+
+import pytest
+
+from corerl import option
+from corerl.config.checks import check
+from corerl.config.load import load
+from corerl.config.parts import Parts, resolve_parts
+from corerl.config.schema import TrainConfig
+from corerl.errors import ConfigError, UnknownNameError
+from corerl.registry import Entry, Owner, Registries
+
+HEAVY = "no_such_module_at_all:part"
+"""what every part points at: looking names up imports nothing"""
+
+
+@dataclasses.dataclass
+class ClipOptions:
+    clip_ratio_low: float = option(0.2, "below", gt=0)
+    clip_ratio_high: float = option(0.2, "above", gt=0)
+
+
+@dataclasses.dataclass
+class PortOptions:
+    port: int = option(8000, "of the server", ge=1)
+
+
+@pytest.fixture
+def registries() -> Registries:
+    registries = Registries()
+
+    def add(registry_name: str, name: str, **facts: Any) -> None:
+        registry = getattr(registries, registry_name)
+        registry.add(Entry(registry.kind, name, HEAVY, Owner("acme", "1.0"), **facts))
+
+    add("advantage_estimators", "grpo", needs_groups=True)
+    add("advantage_estimators", "single")
+    add("advantage_estimators", "gae", needs_critic=True)
+    add("advantage_estimators", "remax", needs_greedy_baseline=True)
+    add("policy_losses", "vanilla", options=ClipOptions)
+    add("policy_losses", "plain")
+    add("policy_losses", "grouped", needs_groups=True)
+    add("kl_types", "low_var_kl")
+    add("kl_types", "full", needs_logits=True)
+    add("training_strategies", "torch")
+    add("rollout_backends", "hf", options=PortOptions)
+    add("reward_managers", "naive")
+    add("scorers", "exact", options=PortOptions)
+    add("runtimes", "local")
+    add("trackers", "console")
+    add("trackers", "csv", options=PortOptions)
+    return registries
+
+
+BASE = ("model.path=tiny", "data.train_files=[a.parquet]")
+
+
+def resolve(registries: Registries, *overrides: str) -> tuple[TrainConfig, Parts]:
+    config = load(TrainConfig, None, [*BASE, *overrides])
+    return config, resolve_parts(config, registries)
+
+
+def test_every_name_is_looked_up_and_nothing_is_imported(registries: Registries) -> None:
+    _, parts = resolve(registries)
+    assert {key: part.entry.name for key, part in parts.selected()} == {
+        "algorithm.adv_estimator": "grpo",
+        "actor.policy_loss": "vanilla",
+        "actor.strategy": "torch",
+        "rollout.name": "hf",
+        "reward.manager": "naive",
+        "runtime.name": "local",
+        "tracking.loggers[0]": "console",
+    }
+    assert (parts.kl_loss, parts.kl_penalty, parts.scorer) == (None, None, None)
+    assert "no_such_module_at_all" not in sys.modules
+
+
+def test_kl_types_are_selected_where_they_are_used(registries: Registries) -> None:
+    _, parts = resolve(registries, "actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true")
+    assert parts.kl_loss is not None and parts.kl_loss.entry.name == "low_var_kl"
+    assert parts.kl_penalty is not None and parts.kl_penalty.entry.name == "low_var_kl"
+
+
+def test_options_reach_their_part(registries: Registries) -> None:
+    _, parts = resolve(
+        registries,
+        "rollout.options={port: 1}",
+        "reward.scorer={name: exact, port: 2}",
+        "tracking.loggers=[console, {name: csv, port: 3}]",
+        "actor.policy_loss.clip_ratio_low=0.4",
+    )
+    assert parts.rollout_backend.options == PortOptions(1)
+    assert parts.scorer is not None and parts.scorer.options == PortOptions(2)
+    assert [tracker.options for tracker in parts.trackers] == [None, PortOptions(3)]
+    assert parts.policy_loss.options == ClipOptions(clip_ratio_low=0.4)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rollout.options={prot: 1}", r"^rollout.options.prot: unknown key; did you mean rollout.options.port\?"),
+        ("rollout.options={port: 0}", r"^rollout.options.port: must be at least 1, not 0"),
+        ("runtime.options={port: 0}", r"^runtime.options.port: runtime 'local' has no options"),
+        ("rollout.name=fh", r"^rollout.name: unknown rollout backend 'fh'"),
+        ("tracking.loggers=[console, csb]", r"^tracking.loggers\[1\]: unknown tracker 'csb' \(did you mean 'csv'\?\)"),
+        ("reward.manager=3", r"^reward.manager: must be the name of a reward manager"),
+        ("actor.kl_loss_type=k9", r"^actor.kl_loss_type: unknown KL type 'k9'"),
+        (
+            "algorithm.kl_penalty={name: low_var_kl, x: 1}",
+            r"^algorithm.kl_penalty.x: KL type 'low_var_kl' has no options",
+        ),
+    ],
+)
+def test_a_wrong_name_or_option_is_an_error_with_its_key(registries: Registries, override: str, message: str) -> None:
+    with pytest.raises((ConfigError, UnknownNameError), match=message):
+        resolve(registries, "actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true", override)
+
+
+def test_clip_ratios_of_the_actor_are_options_of_the_policy_loss(registries: Registries) -> None:
+    _, parts = resolve(registries, "actor.clip_ratio_low=0.1", "actor.clip_ratio_high=0.3")
+    assert parts.policy_loss.options == ClipOptions(0.1, 0.3)
+    _, parts = resolve(registries, "actor.clip_ratio_low=0.1", "actor.policy_loss.clip_ratio_high=0.5")
+    assert parts.policy_loss.options == ClipOptions(0.1, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["actor.clip_ratio_c=3"], r"^actor.clip_ratio_c: policy loss 'vanilla' has no such option$"),
+        (
+            ["actor.policy_loss=plain", "actor.clip_ratio_low=0.1"],
+            r"^actor.clip_ratio_low: policy loss 'plain' has no such",
+        ),
+        (
+            ["actor.policy_loss.clip_ratio_low=0.3", "actor.clip_ratio_low=0.1"],
+            r"^actor.clip_ratio_low: is 0.1, but actor.policy_loss gives 0.3: give one of them$",
+        ),
+    ],
+)
+def test_a_clip_ratio_that_the_loss_does_not_take_is_an_error(
+    registries: Registries, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(registries, *overrides)
+
+
+def test_the_defaults_with_training_files_pass(registries: Registries) -> None:
+    check(*resolve(registries))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("data.train_batch_size=64", "actor.ppo_mini_batch_size=64"),
+        ("algorithm.adv_estimator=single", "rollout.n=1"),
+        ("data.val_files=[b]", "trainer.test_freq=5"),
+        ("rollout.val_kwargs.n=4", "rollout.val_kwargs.do_sample=true"),
+        ("actor.optim.betas=[0, 0.95]",),
+    ],
+)
+def test_configs_that_look_odd_and_are_right_pass(registries: Registries, overrides: tuple[str, ...]) -> None:
+    check(*resolve(registries, *overrides))
+
+
+WRONG = {
+    "no training files": (["data.train_files=[]"], r"^data.train_files: must name at least one parquet file$"),
+    "a batch that does not divide": (
+        ["data.train_batch_size=100", "actor.ppo_mini_batch_size=32"],
+        r"^data.train_batch_size: 100 prompts do not divide into mini-batches of actor.ppo_mini_batch_size=32 "
+        r"\(100 = 3 × 32 \+ 4\); 96 would, and so would 128$",
+    ),
+    "a batch smaller than the mini-batch": (
+        ["data.train_batch_size=16", "actor.ppo_mini_batch_size=64"],
+        r"^actor.ppo_mini_batch_size: 64 prompts are more than data.train_batch_size, the 16 prompts",
+    ),
+    "groups of one": (
+        ["rollout.n=1"],
+        r"^rollout.n: must be at least 2, not 1: algorithm.adv_estimator=grpo compares the responses to one prompt$",
+    ),
+    "groups of one in a loss": (
+        ["rollout.n=1", "algorithm.adv_estimator=single", "actor.policy_loss=grouped"],
+        r"^rollout.n: must be at least 2, not 1: actor.policy_loss=grouped compares",
+    ),
+    "a critic": (
+        ["algorithm.adv_estimator=gae"],
+        r"^algorithm.adv_estimator: advantage estimator 'gae' needs a critic \(a value model\), which this version",
+    ),
+    "a greedy baseline": (["algorithm.adv_estimator=remax"], r"needs the score of a greedy response to every prompt"),
+    "logits": (
+        ["actor.use_kl_loss=true", "actor.kl_loss_type=full"],
+        r"^actor.kl_loss_type: KL type 'full' needs the logits of the whole vocabulary",
+    ),
+    "no tokens": (["rollout.top_k=0"], r"^rollout.top_k: must be at least 1, or -1 for all tokens, not 0$"),
+    "no tokens in evaluation": (["rollout.val_kwargs.top_k=0"], r"^rollout.val_kwargs.top_k: must be at least 1"),
+    "greedy twins": (
+        ["rollout.val_kwargs.n=4"],
+        r"^rollout.val_kwargs.n: 4 greedy responses to one prompt are all the same",
+    ),
+    "one beta": (["actor.optim.betas=[0.9]"], r"^actor.optim.betas: must be two numbers of .*, not \[0.9\]$"),
+    "a beta of 1": (["actor.optim.betas=[0.9, 1]"], r"^actor.optim.betas: must be two numbers"),
+    "evaluation of nothing": (
+        ["trainer.test_freq=5"],
+        r"^trainer.test_freq: asks for an evaluation every 5 steps, but data.val_files names no file$",
+    ),
+    "every 0 steps": (["trainer.save_freq=0"], r"^trainer.save_freq: must be at least 1, or -1, not 0$"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "message"), WRONG.values(), ids=WRONG)
+def test_a_rule_that_does_not_hold_is_spelled_out(registries: Registries, overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(*resolve(registries, *overrides))

@@ -1,0 +1,164 @@
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corerl.config.schema import DataConfig, ModelConfig
+from corerl.data.prompts import load_prompts, truncate
+from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.errors import ConfigError, DataError
+
+START, END = 257, 258
+
+
+def test_token_ids_are_the_templated_chat_with_the_generation_prompt(
+    tokenizer: ChatTokenizer, write_parquet: Callable[..., str], prompt_row: Callable[..., Any]
+) -> None:
+    chat = [{"role": "system", "content": "be short"}, {"role": "user", "content": "2×3?"}]
+    file = write_parquet([prompt_row("1+1"), prompt_row(prompt=chat, data_source="products")])
+    dataset = load_prompts(DataConfig(), [file], tokenizer, "train")
+    assert len(dataset) == 2
+    assert dataset[0].token_ids == (START, *b"user\n1+1", END, *b"\n", START, *b"assistant\n")
+    assert dataset[1].token_ids == (
+        *(START, *b"system\nbe short", END, *b"\n"),
+        *(START, *"user\n2×3?".encode(), END, *b"\n"),
+        *(START, *b"assistant\n"),
+    )
+    assert [prompt.index for prompt in dataset] == [0, 1]
+    assert dataset[1].messages == chat
+    assert (dataset[0].ground_truth, dataset[0].extra_info) == ("2", {"index": 7})
+    assert dataset.data_sources == {"sums": 1, "products": 1}
+
+
+def test_token_ids_are_those_of_transformers_own_path(
+    tokenizer: ChatTokenizer, write_parquet: Callable[..., str], prompt_row: Callable[..., Any]
+) -> None:
+    texts = [f"{number} \n apples & <pears>\t{'…' * (number % 7)} " for number in range(1100)]
+    dataset = load_prompts(DataConfig(), [write_parquet([prompt_row(text) for text in texts])], tokenizer, "train")
+    for number in (0, 511, 512, 1023, 1024, 1099):
+        chat = [{"role": "user", "content": texts[number]}]
+        expected = tokenizer.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        assert list(dataset[number].token_ids) == expected
+
+
+def test_chat_template_variables_come_from_the_config(
+    tiny_tokenizer_dir: Path, tmp_path: Path, write_parquet: Callable[..., str], prompt_row: Callable[..., Any]
+) -> None:
+    (tmp_path / "mood.jinja").write_text("{{ messages[0].content }}{% if enable_thinking %} think{% endif %}")
+    model = ModelConfig(path=str(tiny_tokenizer_dir), chat_template=str(tmp_path / "mood.jinja"))
+    data = DataConfig(apply_chat_template_kwargs={"enable_thinking": True})
+    dataset = load_prompts(data, [write_parquet([prompt_row("hm")])], load_tokenizer(model), "train")
+    assert bytes(dataset[0].token_ids) == b"hm think"
+
+
+def test_arguments_that_corerl_sets_are_no_template_variables(tokenizer: ChatTokenizer) -> None:
+    data = DataConfig(apply_chat_template_kwargs={"tokenize": False})
+    with pytest.raises(ConfigError, match=r"data\.apply_chat_template_kwargs\.tokenize: is set by CoreRL"):
+        load_prompts(data, ["any.parquet"], tokenizer, "train")
+
+
+def test_no_files_is_an_error_of_the_split_s_key(tokenizer: ChatTokenizer) -> None:
+    with pytest.raises(ConfigError, match=r"data\.val_files: must name at least one parquet file"):
+        load_prompts(DataConfig(), [], tokenizer, "val")
+
+
+@pytest.fixture
+def lengths_25_to_29(write_parquet: Callable[..., str], prompt_row: Callable[..., Any]) -> str:
+    """Five prompts of 25, 26, … 29 tokens."""
+    return write_parquet([prompt_row("x" * content) for content in range(6, 11)])
+
+
+def test_overlong_prompts_are_filtered_and_counted(tokenizer: ChatTokenizer, lengths_25_to_29: str) -> None:
+    dataset = load_prompts(DataConfig(max_prompt_length=27), [lengths_25_to_29], tokenizer, "train")
+    assert [len(prompt.token_ids) for prompt in dataset] == [25, 26, 27]
+    assert [prompt.index for prompt in dataset] == [0, 1, 2]
+    assert str(dataset.report) == (
+        f"5 rows read, 3 kept\n  2 skipped, longer than data.max_prompt_length=27 ({lengths_25_to_29}, row 3; row 4)"
+    )
+
+
+def test_a_filter_that_leaves_nothing_is_an_error(tokenizer: ChatTokenizer, lengths_25_to_29: str) -> None:
+    with pytest.raises(
+        DataError, match=r"none of 5 rows can be used: 5 skipped, longer than data\.max_prompt_length=9"
+    ):
+        load_prompts(DataConfig(max_prompt_length=9), [lengths_25_to_29], tokenizer, "train")
+
+
+def test_rows_that_are_all_without_an_answer_are_an_error(
+    tokenizer: ChatTokenizer, write_parquet: Callable[..., str], prompt_row: Callable[..., Any]
+) -> None:
+    file = write_parquet([prompt_row(reward_model={"ground_truth": ""})] * 2)
+    with pytest.raises(DataError, match=r"none of 2 rows can be used: 2 skipped, empty reward_model\.ground_truth"):
+        load_prompts(DataConfig(), [file], tokenizer, "train")
+
+
+def test_truncation_error_names_rows_lengths_and_remedies(tokenizer: ChatTokenizer, lengths_25_to_29: str) -> None:
+    data = DataConfig(max_prompt_length=25, filter_overlong_prompts=False, truncation="error")
+    with pytest.raises(DataError) as caught:
+        load_prompts(data, [lengths_25_to_29], tokenizer, "train")
+    assert str(caught.value) == (
+        f"4 prompts are longer than data.max_prompt_length=25 tokens: {lengths_25_to_29}, row 1; row 2; row 3; "
+        "and 1 more (26, 27, 28 tokens; the longest has 29); raise data.max_prompt_length, leave them out with "
+        "data.filter_overlong_prompts=true, or cut them with data.truncation=left, right or middle"
+    )
+
+
+@pytest.mark.parametrize(
+    ("truncation", "expected"),
+    [
+        ("left", (*b"\n", START, *b"assistant\n")),
+        ("right", (START, *b"user\nxxxxxx", END)),
+        ("middle", (START, *b"user\n", *b"istant\n")),
+    ],
+)
+def test_truncation_cuts_where_it_says(
+    tokenizer: ChatTokenizer,
+    write_parquet: Callable[..., str],
+    prompt_row: Callable[..., Any],
+    truncation: Literal["left", "right", "middle"],
+    expected: tuple[int, ...],
+) -> None:
+    data = DataConfig(max_prompt_length=len(expected), filter_overlong_prompts=False, truncation=truncation)
+    dataset = load_prompts(data, [write_parquet([prompt_row("xxxxxx")])], tokenizer, "train")
+    assert dataset[0].token_ids == expected
+    assert "1 cut to the length limit" in str(dataset.report)
+
+
+def test_validation_reads_the_first_rows_and_training_all(tokenizer: ChatTokenizer, lengths_25_to_29: str) -> None:
+    data = DataConfig(val_max_samples=2)
+    assert len(load_prompts(data, [lengths_25_to_29], tokenizer, "val")) == 2
+    assert len(load_prompts(data, [lengths_25_to_29], tokenizer, "train")) == 5
+
+
+@given(st.lists(st.integers(0, 9), max_size=40), st.integers(1, 40), st.sampled_from(["left", "right", "middle"]))
+def test_truncation_keeps_the_ends_it_promises(
+    token_ids: list[int], max_length: int, side: Literal["left", "right", "middle"]
+) -> None:
+    cut = list(truncate(token_ids, max_length, side))
+    assert len(cut) == min(len(token_ids), max_length)
+    if len(token_ids) <= max_length:
+        assert cut == token_ids
+    elif side == "left":
+        assert token_ids[-max_length:] == cut
+    elif side == "right":
+        assert token_ids[:max_length] == cut
+    else:
+        half = max_length // 2
+        assert cut[:half] == token_ids[:half]
+        assert cut[half:] == token_ids[len(token_ids) - (max_length - half) :]
+
+
+def test_a_template_that_refuses_a_row_names_it(
+    tiny_tokenizer_dir: Path, tmp_path: Path, write_parquet: Callable[..., str], prompt_row: Callable[..., Any]
+) -> None:
+    (tmp_path / "strict.jinja").write_text(
+        "{% if messages[0].role != 'user' %}{{ raise_exception('begin with the user') }}{% endif %}x"
+    )
+    model = ModelConfig(path=str(tiny_tokenizer_dir), chat_template=str(tmp_path / "strict.jinja"))
+    file = write_parquet([prompt_row(), prompt_row(prompt=[{"role": "system", "content": "a"}])])
+    with pytest.raises(DataError, match=re.escape(f"{file}, row 1: the chat template of {tmp_path}")):
+        load_prompts(DataConfig(), [file], load_tokenizer(model), "train")

@@ -1,0 +1,21 @@
+import time
+
+import pytest
+import torch
+
+from corerl.errors import RunError
+from corerl.telemetry.timers import Timers
+
+
+def test_seconds_add_up_by_part():
+    timers = Timers()
+    for _ in range(2):
+        with timers("gen"):
+            time.sleep(0.01)
+    assert 0.02 <= timers.seconds["gen"] < 0.5
+
+
+def test_out_of_memory_names_the_part_and_the_settings_that_help():
+    with pytest.raises(RunError, match=r"out of memory in 'update_actor'.*ppo_max_token_len_per_gpu"):
+        with Timers()("update_actor"):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")

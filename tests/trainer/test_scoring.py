@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from corerl.batch.experience import collate
+from corerl.batch.rollouts import Rollouts
+from corerl.data.prompts import Prompt
+from corerl.registry import Entry, Owner, Selected
+from corerl.registry.reward_managers import RewardResult
+from corerl.registry.rollout_backends import Completion
+from corerl.trainer.evaluation import validation_metrics, validation_samples
+from corerl.trainer.scoring import Notices, assign_scores
+
+SCORERS = {"acme/sums": Selected(Entry("scorer", "sums", lambda *_: 0.0, Owner("acme-rewards", "1.2")))}
+
+
+def rollouts(count=2):
+    prompts = [Prompt(index, (1, 2), [], "acme/sums", "42", {}) for index in range(count)]
+    outputs = [[Completion((3, 4), (-0.1, -0.2), "stop", 0), Completion((5,), (-0.3,), "length", 0)] for _ in prompts]
+    return Rollouts.collect(prompts, outputs, lambda ids: [f"tokens {list(map(int, row))}" for row in ids])
+
+
+def test_rollouts_are_flattened_with_their_groups():
+    collected = rollouts()
+    assert collected.group_ids == [0, 0, 1, 1]
+    assert collected.truncated == [False, True, False, True]
+    assert collected.responses[:2] == ["tokens [3, 4]", "tokens [5]"]
+    assert [request.response_length for request in collected.reward_requests()] == [2, 1, 2, 1]
+
+
+def test_a_score_is_on_the_last_token_and_a_failed_sample_is_masked_out():
+    batch = collate([[1], [1]], [[2, 3], [4]], [0, 0])
+    assign_scores(batch, [RewardResult(0.5), RewardResult(None, error="boom")])
+    assert batch.rewards.tolist() == [[0.0, 0.5], [0.0, 0.0]]
+    assert batch.response_mask.tolist() == [[True, True], [False, False]]
+
+
+def test_the_notice_of_zero_rewards_names_source_scorer_and_three_extractions():
+    results = [RewardResult(0.0, extracted=str(number)) for number in range(4)]
+    notice = Notices(SCORERS).all_zero(rollouts(), results)
+    assert "data source 'acme/sums' (4 responses) is scored by 'sums' of acme-rewards 1.2" in notice
+    assert notice.count("extracted ") == 3 and "extracted '2', ground truth '42'" in notice
+
+
+@pytest.mark.parametrize("score", [1.0, None])
+def test_no_notice_when_a_reward_is_not_zero_or_missing(score):
+    results = [RewardResult(0.0)] * 3 + [RewardResult(score, error=None if score else "x")]
+    assert Notices(SCORERS).all_zero(rollouts(), results) is None
+
+
+def test_the_notice_of_errors_counts_the_most_frequent():
+    results = [RewardResult(None, error="late"), RewardResult(None, error="boom"), RewardResult(None, error="boom")]
+    notice = Notices(SCORERS).errors([*results, RewardResult(1.0)])
+    assert notice.startswith("3 of 4 responses could not be scored") and "2 times: boom" in notice
+    assert Notices(SCORERS).errors([RewardResult(0.0)]) is None
+
+
+def test_validation_is_the_mean_over_prompts_of_the_mean_over_responses():
+    scores = [1.0, 0.0, 1.0, None]
+    results = [RewardResult(score, error=None if score is not None else "x") for score in scores]
+    metrics = validation_metrics(validation_samples(rollouts(), results), n=2)
+    assert metrics["val-core/acme/sums/reward/mean@2"] == pytest.approx((0.5 + 1.0) / 2)
+    assert metrics["val-aux/error_ratio"] == 0.25
+    assert metrics["val-aux/response_length/mean"] == 1.5
+
+
+def test_tensors_of_rollouts():
+    experience = rollouts().experience()
+    assert experience.input_ids.tolist() == [[1, 2, 3, 4], [1, 2, 5, 0]] * 2
+    torch.testing.assert_close(experience.rollout_log_probs[0], torch.tensor([-0.1, -0.2]))
