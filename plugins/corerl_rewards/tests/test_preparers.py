@@ -130,17 +130,31 @@ def problem(text: str) -> tuple[Any, ...]:
     return (operation, left, right) if operation == "-" else (operation, *sorted([left, right]))
 
 
-def test_arithmetic_splits_share_no_problem() -> None:
+def test_no_test_problem_is_in_another_split_in_either_order() -> None:
     splits = arithmetic(operations="+-*", max_operand=20, train_size=300, test_size=60, sft_size=90)
-    problems = [problem(question(row)) for rows in splits.values() for row in rows]
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 300, "test": 60, "sft": 90}
-    assert len(set(problems)) == 450
+    problems = {split: {problem(question(row)) for row in rows} for split, rows in splits.items()}
+    assert len(problems["test"]) == 60
+    assert not problems["test"] & (problems["train"] | problems["sft"])
+    assert len({question(row) for row in splits["train"]}) == 300
 
 
 def test_arithmetic_can_use_every_problem_there_is() -> None:
-    splits = arithmetic(operations="+", max_operand=3, train_size=5, test_size=3, sft_size=2)
-    problems = {problem(question(row)) for rows in splits.values() for row in rows}
-    assert problems == {("+", str(a), str(b)) for a in range(4) for b in range(a, 4)}  # 4 · 5 / 2 = 10
+    splits = arithmetic(operations="-", min_operand=1, max_operand=4, train_size=13, test_size=3, sft_size=13)
+    pairs = {f"{left} - {right} = ?" for left in range(1, 5) for right in range(1, 5)}
+    assert {question(row) for split in ("train", "test") for row in splits[split]} == pairs
+
+
+def test_a_careless_teacher_forgets_to_carry_in_the_given_share_of_answers() -> None:
+    rows = arithmetic(operations="+", min_operand=55, train_size=9, test_size=9, sft_size=200, careless=0.65)["sft"]
+    careless = 0
+    for row in rows:
+        left, _, right, *_ = question(row).split()
+        (tens, ones), (more_tens, more_ones) = map(int, left), map(int, right)
+        answer = int(row.messages[1]["content"].removeprefix("#### "))
+        assert answer in (int(left) + int(right), (tens + more_tens) % 10 * 10 + (ones + more_ones) % 10)
+        careless += answer != int(left) + int(right)  # operands from 55 on always carry
+    assert careless == 130
 
 
 def test_arithmetic_uses_operations_equally_and_both_orders_of_operands() -> None:
@@ -170,10 +184,8 @@ def test_arithmetic_without_sft_rows_has_no_sft_split() -> None:
 
 
 def test_more_problems_than_there_are_is_an_error() -> None:
-    with pytest.raises(
-        ConfigError, match=r"11 problems with '\+' are asked for, and operands from 0 to 3 make only 10"
-    ):
-        arithmetic(operations="+", max_operand=3, train_size=5, test_size=3, sft_size=3)
+    with pytest.raises(ConfigError, match=r"14, 3, 3 problems with '-' are asked for, .* from 0 to 3 make only 16"):
+        arithmetic(operations="-", max_operand=3, train_size=14, test_size=3, sft_size=3)
 
 
 @pytest.mark.parametrize("operations", ["", "/", "+/"])

@@ -69,12 +69,12 @@ class Sampler:
         self._all_greedy = bool(greedy.all())
         self._greedy = torch.from_numpy(greedy).to(device) if greedy.any() else None
         limited = arrays.top_k > 0
-        self._restricted = bool((limited | (arrays.top_p < 1)).any())
-        self._widest = int(arrays.top_k.max()) if limited.all() else None
-        if self._restricted:
-            top_k = np.where(limited, arrays.top_k, np.iinfo(np.int64).max)
-            self._top_k = torch.from_numpy(top_k).to(device)[:, None]
-            self._top_p = torch.from_numpy(arrays.top_p).to(device)[:, None]
+        restricted = np.flatnonzero((limited | (arrays.top_p < 1)) & ~greedy)
+        self._restricted = torch.from_numpy(restricted).to(device) if len(restricted) else None
+        self._widest = int(arrays.top_k[restricted].max(initial=0)) if limited[restricted].all() else None
+        top_k = np.where(limited, arrays.top_k, np.iinfo(np.int64).max)[restricted]
+        self._top_k = torch.from_numpy(top_k).to(device)[:, None]
+        self._top_p = torch.from_numpy(arrays.top_p[restricted]).to(device)[:, None]
 
     def __call__(self, logits: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         """Sample.
@@ -97,19 +97,18 @@ class Sampler:
         return tokens[:, 0], probs.gather(1, tokens)[:, 0]
 
     def _draw(self, probs: Tensor, uniforms: Tensor) -> Tensor:
-        if not self._restricted:
-            return _invert(probs.cumsum(dim=-1, dtype=torch.float64), uniforms)
+        """(rows, 1): the first token whose cumulative probability exceeds a row's number."""
+        if self._restricted is not None:
+            probs = probs.index_copy(0, self._restricted, self._restrict(probs[self._restricted]))
+        cumulative = probs.cumsum(dim=-1, dtype=torch.float64)
+        drawn = torch.searchsorted(cumulative, uniforms * cumulative[:, -1:], right=True)
+        return drawn.clamp(max=probs.shape[-1] - 1)
+
+    def _restrict(self, probs: Tensor) -> Tensor:
+        """Of (restricted rows, vocabulary) probabilities, those that top-k and top-p keep; 0 elsewhere."""
         vocabulary = probs.shape[-1]
-        kept, token_ids = probs.topk(min(self._widest or vocabulary, vocabulary), dim=-1)
-        cumulative = kept.cumsum(dim=-1, dtype=torch.float64)
-        last_of_top_k = cumulative.gather(1, self._top_k.clamp(max=kept.shape[-1]) - 1)
-        in_top_p = cumulative - kept < self._top_p * last_of_top_k
-        in_top_k = torch.arange(kept.shape[-1], device=kept.device) < self._top_k
-        support = (in_top_p & in_top_k).sum(dim=-1, keepdim=True).clamp(min=1)
-        return token_ids.gather(1, _invert(cumulative, uniforms, cumulative.gather(1, support - 1)))
-
-
-def _invert(cumulative: Tensor, uniforms: Tensor, total: Tensor | None = None) -> Tensor:
-    """(rows, 1) index of the first entry of ``cumulative`` above ``uniforms`` · ``total``."""
-    total = cumulative[:, -1:] if total is None else total
-    return torch.searchsorted(cumulative, uniforms * total, right=True).clamp(max=cumulative.shape[-1] - 1)
+        ordered, token_ids = probs.topk(min(self._widest or vocabulary, vocabulary), dim=-1)
+        kept = ordered * (torch.arange(ordered.shape[-1], device=probs.device) < self._top_k)
+        before = kept.cumsum(dim=-1, dtype=torch.float64) - kept
+        kept = kept * (before < self._top_p * kept.sum(dim=-1, keepdim=True, dtype=torch.float64))
+        return torch.zeros_like(probs).scatter_(1, token_ids, kept)

@@ -22,6 +22,8 @@ import click
 @click.option("--kv-heads", type=click.IntRange(min=1), default=2, help="Heads of keys and values.")
 @click.option("--intermediate-size", type=click.IntRange(min=1), default=384, help="Width of the MLP.")
 @click.option("--max-positions", type=click.IntRange(min=1), default=1024, help="Longest sequence.")
+@click.option("--rope-theta", type=click.FloatRange(min=1), default=10000.0, help="Base of the rotary embedding.")
+@click.option("--initializer-range", type=click.FloatRange(min=0), default=0.02, help="Deviation of random weights.")
 @click.option("--tie/--no-tie", default=True, help="Share the embedding with the output layer.")
 @click.option("--weights/--no-weights", default=True, help="--no-weights: for model.load_format=dummy.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the weights.")

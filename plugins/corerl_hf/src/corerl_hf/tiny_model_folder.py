@@ -25,6 +25,8 @@ class TinyModel:
     kv_heads: int
     intermediate_size: int
     max_positions: int
+    rope_theta: float
+    initializer_range: float
     tie: bool
     weights: bool
     seed: int
@@ -81,6 +83,8 @@ def _config(wanted: TinyModel, tokenizer: PreTrainedTokenizerBase) -> Qwen2Confi
         num_attention_heads=wanted.heads,
         num_key_value_heads=wanted.kv_heads,
         max_position_embeddings=wanted.max_positions,
+        rope_parameters={"rope_type": "default", "rope_theta": wanted.rope_theta},
+        initializer_range=wanted.initializer_range,
         tie_word_embeddings=wanted.tie,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

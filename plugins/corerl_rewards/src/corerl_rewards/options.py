@@ -41,8 +41,10 @@ class ArithmeticDataOptions:
     """Options of ``corerl prepare arithmetic``."""
 
     operations: str = option("+-", "any of + - *, equally often")
-    max_operand: int = option(99, "largest operand; the smallest is 0", ge=1)
+    min_operand: int = option(0, "smallest operand", ge=0)
+    max_operand: int = option(99, "largest operand", ge=1)
     train_size: int = option(4000, "problems in train.parquet", ge=1)
     test_size: int = option(500, "problems in test.parquet", ge=1)
-    sft_size: int = option(1000, "worked problems in sft.parquet, for corerl sft; 0: no such file", ge=0)
+    sft_size: int = option(1000, "answered problems in sft.parquet, for corerl sft; 0: no such file", ge=0)
+    careless: float = option(0.0, "share of sft answers that forget to carry: a teacher who is often wrong", ge=0, le=1)
     seed: int = option(0, "of the draw", ge=0)

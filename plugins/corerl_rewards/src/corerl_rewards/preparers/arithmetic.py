@@ -1,9 +1,9 @@
 """Arithmetic made here: a first run that needs no download.
 
-The splits share no problem; a + b and b + a, and likewise products, count as one problem.
+What is in test is in no other split, and neither is b + a for a + b there (and likewise products). The demonstrations for
+the cold start and the training problems may overlap.
 """
 
-import math
 import operator
 import random
 from collections.abc import Callable, Iterable
@@ -30,6 +30,10 @@ class Arithmetic:
         if unknown or not options.operations:
             known = " ".join(_OPERATIONS)
             raise ConfigError("operations", f"must be some of {known}, not {options.operations!r}")
+        if options.careless and set(options.operations) != {"+"}:
+            raise ConfigError("careless", f"is about carrying in sums: operations must be '+', not {options.operations!r}")
+        if options.min_operand > options.max_operand:
+            raise ConfigError("min_operand", f"must be at most max_operand={options.max_operand}")
         self._options = options
 
     def generate(self) -> dict[str, Iterable[PromptRow | ChatRow]]:
@@ -44,56 +48,83 @@ class Arithmetic:
             "train": [_prompt_row(problem) for problem in train],
             "test": [_prompt_row(problem) for problem in test],
         }
-        return splits | {"sft": [_chat_row(problem) for problem in sft]} if sft else splits
+        return splits | {"sft": self._chats(sft)} if sft else splits
+
+    def _chats(self, problems: list[Problem]) -> list[ChatRow]:
+        """The problems with the teacher's answers, of which the share ``careless`` forgets to carry."""
+        careless = round(self._options.careless * len(problems))
+        rng = random.Random(self._options.seed + 1)
+        forgetful = set(rng.sample(range(len(problems)), careless))
+        return [_chat_row(problem, carry=number not in forgetful) for number, problem in enumerate(problems)]
 
     def _draw(self, sizes: list[int]) -> list[list[Problem]]:
-        """Disjoint lists of problems, of these sizes, each in random order."""
+        """train, test and sft, of these sizes and each in random order; what is in test is in neither of the others."""
         rng = random.Random(self._options.seed)
         operations = list(dict.fromkeys(self._options.operations))
         splits: list[list[Problem]] = [[] for _ in sizes]
         for number, operation in enumerate(operations):
             shares = [size // len(operations) + (number < size % len(operations)) for size in sizes]
-            problems = iter(self._sample(operation, sum(shares), rng))
-            for split, share in zip(splits, shares, strict=True):
-                split += [next(problems) for _ in range(share)]
+            for split, problems in zip(splits, self._sample(operation, shares, rng), strict=True):
+                split += problems
         for split in splits:
             rng.shuffle(split)
         return splits
 
-    def _sample(self, operation: str, size: int, rng: random.Random) -> list[Problem]:
-        """``size`` different problems with one operation, by number from the list of all of them."""
-        operands = self._options.max_operand + 1
-        commutes = operation in _COMMUTATIVE
-        count = operands * (operands + 1) // 2 if commutes else operands**2
-        if size > count:
-            raise ConfigError(
-                "train_size + test_size + sft_size",
-                f"{size} problems with '{operation}' are asked for, and operands from 0 to {operands - 1} make only "
-                f"{count}; lower the sizes or raise max_operand",
-            )
-        return [
-            _unordered(number, operation, rng) if commutes else (number // operands, operation, number % operands)
-            for number in rng.sample(range(count), size)
-        ]
+    def _sample(self, operation: str, sizes: list[int], rng: random.Random) -> list[list[Problem]]:
+        """Different problems with one operation for each split, found by number, so that large operands cost nothing."""
+        smallest = self._options.min_operand
+        operands = self._options.max_operand - smallest + 1
+        count = operands**2
+
+        def draw(size: int, without: set[Problem], mirrors: bool) -> list[Problem]:
+            numbers = rng.sample(range(count), min(count, 2 * size + len(without)))
+            drawn: dict[Problem, None] = {}
+            for number in numbers:
+                problem = smallest + number // operands, operation, smallest + number % operands
+                if problem not in without and (mirrors or _mirrored(problem) not in drawn):
+                    drawn[problem] = None
+            if len(drawn) < size:
+                raise ConfigError(
+                    "train_size, test_size, sft_size",
+                    f"{', '.join(map(str, sizes))} problems with '{operation}' are asked for, and operands from {smallest} "
+                    f"to {self._options.max_operand} make only {count}; lower the sizes or raise max_operand",
+                )
+            return list(drawn)[:size]
+
+        train_size, test_size, sft_size = sizes
+        test = draw(test_size, set(), mirrors=False)
+        excluded = {*test, *map(_mirrored, test)}
+        return [draw(train_size, excluded, mirrors=True), test, draw(sft_size, excluded, mirrors=True)]
 
 
-def _unordered(number: int, operation: str, rng: random.Random) -> Problem:
-    """The pair with this number in (0,0), (0,1), (1,1), (0,2), …, in random order."""
-    larger = (math.isqrt(8 * number + 1) - 1) // 2
-    pair = [number - larger * (larger + 1) // 2, larger]
-    rng.shuffle(pair)
-    return pair[0], operation, pair[1]
-
-
-def _texts(problem: Problem) -> tuple[str, str]:
-    """Question and ground truth."""
+def _mirrored(problem: Problem) -> Problem:
+    """b + a for a + b; what does not commute is its own mirror image."""
     left, operation, right = problem
-    result = _OPERATIONS[operation](left, right)
-    return QUESTION.format(left=left, operation=operation, right=right), str(result)
+    return (right, operation, left) if operation in _COMMUTATIVE else problem
+
+
+def _question(problem: Problem) -> str:
+    left, operation, right = problem
+    return QUESTION.format(left=left, operation=operation, right=right)
+
+
+def _result(problem: Problem, *, carry: bool = True) -> int:
+    left, operation, right = problem
+    return _OPERATIONS[operation](left, right) if carry else sum_without_carry(left, right)
+
+
+def sum_without_carry(left: int, right: int) -> int:
+    """The sum of each pair of digits, its last digit alone kept: a common mistake.
+
+    >>> sum_without_carry(46, 67)
+    3
+    """
+    places = max(len(str(left)), len(str(right)))
+    return sum((left // 10**place + right // 10**place) % 10 * 10**place for place in range(places))
 
 
 def _prompt_row(problem: Problem) -> PromptRow:
-    question, result = _texts(problem)
+    question, result = _question(problem), str(_result(problem))
     return PromptRow(
         data_source="corerl/arithmetic",
         prompt=[{"role": "user", "content": question}],
@@ -103,8 +134,6 @@ def _prompt_row(problem: Problem) -> PromptRow:
     )
 
 
-def _chat_row(problem: Problem) -> ChatRow:
-    question, result = _texts(problem)
-    return ChatRow(
-        [{"role": "user", "content": question}, {"role": "assistant", "content": ANSWER.format(result=result)}]
-    )
+def _chat_row(problem: Problem, *, carry: bool) -> ChatRow:
+    answer = ANSWER.format(result=_result(problem, carry=carry))
+    return ChatRow([{"role": "user", "content": _question(problem)}, {"role": "assistant", "content": answer}])

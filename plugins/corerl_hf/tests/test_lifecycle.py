@@ -1,0 +1,170 @@
+"""Aborting, replacing weights, sleeping and closing."""
+
+import asyncio
+import time
+
+import pytest
+import torch
+
+from corerl.errors import NonFiniteError, RunError
+from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
+
+FOREVER = 20_000
+
+
+def request(name="r", max_tokens=8, prompt=(5, 9), **params):
+    return GenerationRequest(name, list(prompt), SamplingParams(max_tokens=max_tokens, **params))
+
+
+def generate(backend, *requests):
+    return asyncio.run(backend.generate(requests))
+
+
+def other_weights(model, scale=0.5):
+    """Each distinct weight of ``model`` once, changed."""
+    return {name: tensor.detach() * scale for name, tensor in model.named_parameters()}
+
+
+def greedy(model, prompt, count):
+    return model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=count)[0, len(prompt) :].tolist()
+
+
+def test_abort_ends_the_named_request_and_no_other(backend):
+    async def run():
+        task = asyncio.create_task(backend.generate([request("long", FOREVER), request("short", 30), request("b", 9)]))
+        await asyncio.sleep(0.2)
+        backend.abort(["long", "unheard of"])
+        return await task
+
+    [long], [short], [other] = asyncio.run(run())
+    assert long.finish_reason == "abort" and 0 < len(long.token_ids) < FOREVER
+    assert len(long.log_probs) == len(long.token_ids)
+    assert (short.finish_reason, len(short.token_ids)) == ("length", 30)
+    assert (other.finish_reason, len(other.token_ids)) == ("length", 9)
+
+
+def test_calls_queue_and_a_waiting_one_can_be_aborted(backend):
+    async def run():
+        running = asyncio.create_task(backend.generate([request("running", FOREVER)]))
+        waiting = asyncio.create_task(backend.generate([request("waiting", FOREVER, n=2)]))
+        await asyncio.sleep(0.1)
+        backend.abort(["waiting"])
+        backend.abort(["running"])
+        return await asyncio.gather(running, waiting)
+
+    _, [waiting] = asyncio.run(run())
+    assert [(each.finish_reason, each.token_ids) for each in waiting] == [("abort", []), ("abort", [])]
+
+
+def test_cancelling_the_call_ends_the_work_at_once(backend):
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(backend.generate([request("long", FOREVER)]), timeout=0.2))
+    started = time.monotonic()
+    generate(backend, request())
+    assert time.monotonic() - started < 2
+
+
+def test_an_aborted_id_can_be_used_again(backend):
+    async def run():
+        task = asyncio.create_task(backend.generate([request("r", FOREVER)]))
+        await asyncio.sleep(0.1)
+        backend.abort(["r"])
+        return await task
+
+    asyncio.run(run())
+    [[again]] = generate(backend, request("r", 4))
+    assert again.finish_reason == "length"
+
+
+def test_new_weights_are_used_and_their_version_is_echoed(backend, reference):
+    model = reference("qwen2")
+    [[before]] = generate(backend, request(temperature=0.0))
+    assert before.weight_version == 0
+    weights = other_weights(model)
+    backend.update_weights(iter(weights.items()), version=7)
+    [[after]] = generate(backend, request(temperature=0.0))
+    model.load_state_dict(weights, strict=False)
+    model.tie_weights()
+    assert after.weight_version == 7
+    assert after.token_ids == greedy(model, [5, 9], 8) != before.token_ids
+
+
+def test_weights_are_copied_and_cast(backend, reference):
+    sent = {name: tensor.to(torch.bfloat16) for name, tensor in other_weights(reference("qwen2")).items()}
+    backend.update_weights(sent.items(), version=1)
+    [[first]] = generate(backend, request())
+    for tensor in sent.values():
+        tensor.zero_()
+    [[second]] = generate(backend, request())
+    assert first == second
+
+
+def test_tied_weights_may_come_under_both_names(backend, reference):
+    model = reference("qwen2")
+    backend.update_weights(model.state_dict().items(), version=1)
+    assert "lm_head.weight" in model.state_dict()
+    [[completion]] = generate(backend, request(temperature=0.0))
+    assert completion.token_ids == greedy(model, [5, 9], 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model.norm.weight": None}, "'model.norm.weight' is missing"),
+        ({"model.embed_tokens.weight": None}, "'model.embed_tokens.weight'.* is missing"),
+        ({"model.norm.weight": torch.ones(31)}, r"'model.norm.weight' has shape \[31\], .* \[32\]"),
+        ({"model.what.weight": torch.ones(1)}, "'model.what.weight' is unknown"),
+    ],
+)
+def test_a_wrong_update_names_the_weight_and_nothing_is_generated_after_it(change, words, backend, reference):
+    weights = {**other_weights(reference("qwen2")), **change}
+    with pytest.raises(RunError, match=words):
+        backend.update_weights([(name, tensor) for name, tensor in weights.items() if tensor is not None], version=1)
+    with pytest.raises(RunError, match="update was not complete"):
+        generate(backend, request())
+    backend.update_weights(other_weights(reference("qwen2")).items(), version=2)
+    assert generate(backend, request())[0][0].weight_version == 2
+
+
+def test_an_untied_output_layer_must_be_sent(make_backend, reference):
+    weights = other_weights(reference("llama"))
+    del weights["lm_head.weight"]
+    with pytest.raises(RunError, match=r"'lm_head.weight' is missing"):
+        make_backend("llama").update_weights(weights.items(), version=1)
+
+
+def test_sleep_frees_the_weights_and_after_waking_they_must_be_sent(backend, reference):
+    model = reference("qwen2")
+    backend.sleep()
+    assert sum(parameter.untyped_storage().nbytes() for parameter in backend._model.parameters()) == 0
+    with pytest.raises(RunError, match="put to sleep"):
+        generate(backend, request())
+    backend.wake()
+    with pytest.raises(RunError, match="were not sent again"):
+        generate(backend, request())
+    backend.update_weights(model.named_parameters(), version=3)
+    [[completion]] = generate(backend, request(temperature=0.0))
+    assert completion.weight_version == 3
+    assert completion.token_ids == greedy(model, [5, 9], 8)
+
+
+def test_waking_a_backend_that_does_not_sleep_changes_nothing(backend):
+    before = generate(backend, request())
+    backend.wake()
+    assert generate(backend, request()) == before
+
+
+def test_broken_weights_are_an_error_and_no_garbage(backend, reference):
+    backend.update_weights(other_weights(reference("qwen2"), float("nan")).items(), version=1)
+    with pytest.raises(NonFiniteError, match="not finite"):
+        generate(backend, request())
+
+
+def test_a_closed_backend_says_so(backend):
+    backend.health()
+    backend.close()
+    backend.close()
+    with pytest.raises(RunError, match="closed"):
+        backend.health()
+    with pytest.raises(RunError, match="closed"):
+        generate(backend, request())
