@@ -18,8 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from corerl_hf.backend import HfBackend
-from corerl_hf.options import HfOptions
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
@@ -27,6 +25,8 @@ from transformers.utils import logging
 
 from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
+from corerl_hf.backend import HfBackend
+from corerl_hf.options import HfOptions
 
 PAD = 0
 

@@ -53,7 +53,7 @@ def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed:
         if model.load_format == "dummy":
             with torch.random.fork_rng(devices=[]), torch.device("cpu"):
                 torch.manual_seed(seed)
-                loaded = AutoModelForCausalLM.from_config(
+                loaded = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
                     config,
                     dtype=dtype,
                     attn_implementation=model.attn_implementation,

@@ -2,16 +2,17 @@
 
 import dataclasses
 import difflib
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from corerl.errors import ConfigError
 
-_BOUNDS = {
-    "ge": (lambda value, bound: value >= bound, "at least"),
-    "gt": (lambda value, bound: value > bound, "greater than"),
-    "le": (lambda value, bound: value <= bound, "at most"),
-    "lt": (lambda value, bound: value < bound, "less than"),
+_BOUNDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
+    "ge": (operator.ge, "at least"),
+    "gt": (operator.gt, "greater than"),
+    "le": (operator.le, "at most"),
+    "lt": (operator.lt, "less than"),
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 class Seeds:
     """Independent seeds for everything random, derived from ``trainer.seed`` and the place of use alone.
 
-    Nothing draws from a global random state, so evaluation does not disturb training and a resumed run needs no saved one.
+    Nothing draws from a global state: evaluation does not disturb training, and a resumed run needs no saved one.
     """
 
     seed: int

@@ -1,7 +1,7 @@
 """Experience: the tensors of a batch, one row a response."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ class Experience:
     Attributes:
         input_ids: (B, S) int64.
         prompt_lengths, response_lengths: (B,) int64, tokens; their sum is a row's length, at most S.
-        response_mask: (B, T) bool, true on tokens that are trained on: those the policy generated, in rows with a score.
+        response_mask: (B, T) bool, true on trained tokens: those the policy generated, in rows with a score.
         group_ids: (B,) int64, equal for responses to one prompt.
         rollout_log_probs: (B, T) float32 of the sampled tokens, as the rollout backend reported them.
         old_log_probs, ref_log_probs: (B, T) float32, before the update, under the policy and the reference.
@@ -50,22 +50,22 @@ class Experience:
         """The rows with these indices, in this order, trimmed to the longest of them."""
         width = int(self.lengths[rows].max())
         response_width = int(self.response_lengths[rows].max())
-        selected = {
-            field.name: None if (tensor := getattr(self, field.name)) is None else tensor[rows]
-            for field in dataclasses.fields(self)
-        }
-        for name, tensor in selected.items():
-            if tensor is not None and tensor.dim() == 2:
-                selected[name] = tensor[:, : width if name == "input_ids" else response_width]
-        return Experience(**selected)
+
+        def pick(name: str, tensor: Tensor) -> Tensor:
+            if tensor.dim() == 1:
+                return tensor[rows]
+            return tensor[rows, : width if name == "input_ids" else response_width]
+
+        return self._map(pick)
 
     def to(self, device: str) -> "Experience":
         """A copy on ``device``."""
-        moved = {
-            field.name: None if (tensor := getattr(self, field.name)) is None else tensor.to(device, non_blocking=True)
-            for field in dataclasses.fields(self)
-        }
-        return Experience(**moved)
+        return self._map(lambda _, tensor: tensor.to(device, non_blocking=True))
+
+    def _map(self, change: Callable[[str, Tensor], Tensor]) -> "Experience":
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        changed = {name: change(name, tensor) for name, tensor in given.items() if tensor is not None}
+        return Experience(**changed)
 
     def prediction_index(self, width: int) -> tuple[Tensor, Tensor]:
         """Where the response tokens are predicted.

@@ -15,7 +15,7 @@ def micro_batches(lengths: Tensor, limit: MicroBatching) -> list[Tensor]:
     """
     order = torch.argsort(lengths, descending=True, stable=True)
     if limit.max_sequences is not None:
-        return list(order.split(limit.max_sequences))
+        return list(torch.split(order, limit.max_sequences))
     assert limit.max_tokens is not None
     cuts: list[Tensor] = []
     start = 0
@@ -34,4 +34,4 @@ def mini_batches(group_ids: Tensor, groups: int) -> list[Tensor]:
         groups: prompts in a mini-batch; the last one holds what is left.
     """
     unique = torch.unique(group_ids)
-    return [torch.isin(group_ids, ids).nonzero().squeeze(1) for ids in unique.split(groups)]
+    return [torch.isin(group_ids, ids).nonzero().squeeze(1) for ids in torch.split(unique, groups)]

@@ -1,7 +1,7 @@
 """Every key of a training config, with its default, help and range.
 
-Leaf names are those of verl without its ``actor_rollout_ref.`` prefix. A key that selects a registered name takes either
-the name or a mapping ``{name: …, option: …}``; those are typed ``Any`` here and checked against the entry's own options.
+Leaf names are those of verl without its ``actor_rollout_ref.`` prefix. A key that selects a registered name takes the
+name or a mapping ``{name: …, option: …}``; it is typed ``Any`` here and checked against the entry's own options.
 """
 
 from dataclasses import dataclass

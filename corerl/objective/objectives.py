@@ -30,7 +30,8 @@ class ObjectiveOutput:
 class Objective(Protocol):
     """Maps (b, T) log-probs, and entropies where ``needs_entropy``, to a loss; ``batch`` has its ``loss_weights``."""
 
-    needs_entropy: bool
+    @property
+    def needs_entropy(self) -> bool: ...
 
     def __call__(self, log_probs: Tensor, entropy: Tensor | None, batch: Experience) -> ObjectiveOutput: ...
 
@@ -77,7 +78,10 @@ class PolicyObjective:
             entropy_bonus = _weighted(entropy, batch)
             loss = loss - self.entropy_coeff * entropy_bonus
             parts["entropy_loss"] = entropy_bonus.detach()
-        metrics = {**output.metrics, "ppo_kl": masked_mean(batch.old_log_probs - log_probs.detach(), batch.response_mask)}
+        metrics = {
+            **output.metrics,
+            "ppo_kl": masked_mean(batch.old_log_probs - log_probs.detach(), batch.response_mask),
+        }
         return ObjectiveOutput(loss, parts, metrics)
 
 

@@ -3,8 +3,8 @@
 Each kind has one page here: what goes in, what comes out, and the Protocol.
 """
 
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from corerl.registry.advantage_estimators import AdvantageEstimator
@@ -23,30 +23,34 @@ from corerl.registry.training_strategies import TrainingStrategyFactory
 __all__ = ["Entry", "Owner", "Registries", "Registry", "Selected"]
 
 
-def _registry(kind: str, contract: type, config_key: str = "") -> Any:
-    return dataclasses.field(default_factory=lambda: Registry(kind, contract, config_key))
+def _of(kind: str, contract: type, config_key: str = "") -> Callable[[], Registry[Any]]:
+    return lambda: Registry(kind, contract, config_key)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Registries:
     """All registries; the field names are those of the hooks ``register_<field>``."""
 
-    advantage_estimators: Registry[AdvantageEstimator] = _registry(
-        "advantage estimator", AdvantageEstimator, "algorithm.adv_estimator"
+    advantage_estimators: Registry[AdvantageEstimator] = field(
+        default_factory=_of("advantage estimator", AdvantageEstimator, "algorithm.adv_estimator")
     )
-    policy_losses: Registry[PolicyLoss] = _registry("policy loss", PolicyLoss, "actor.policy_loss")
-    kl_types: Registry[KLType] = _registry("KL type", KLType, "actor.kl_loss_type")
-    reward_managers: Registry[RewardManagerFactory] = _registry("reward manager", RewardManagerFactory, "reward.manager")
-    scorers: Registry[Scorer] = _registry("scorer", Scorer, "reward.scorer")
-    rollout_backends: Registry[RolloutBackendFactory] = _registry("rollout backend", RolloutBackendFactory, "rollout.name")
-    training_strategies: Registry[TrainingStrategyFactory] = _registry(
-        "training strategy", TrainingStrategyFactory, "actor.strategy"
+    policy_losses: Registry[PolicyLoss] = field(default_factory=_of("policy loss", PolicyLoss, "actor.policy_loss"))
+    kl_types: Registry[KLType] = field(default_factory=_of("KL type", KLType, "actor.kl_loss_type"))
+    reward_managers: Registry[RewardManagerFactory] = field(
+        default_factory=_of("reward manager", RewardManagerFactory, "reward.manager")
     )
-    runtimes: Registry[RuntimeFactory] = _registry("runtime", RuntimeFactory, "runtime.name")
-    trackers: Registry[TrackerFactory] = _registry("tracker", TrackerFactory, "tracking.loggers")
-    dataset_preparers: Registry[DatasetPreparer] = _registry("dataset preparer", DatasetPreparer)
-    commands: Registry[Command] = _registry("command", Command)
+    scorers: Registry[Scorer] = field(default_factory=_of("scorer", Scorer, "reward.scorer"))
+    rollout_backends: Registry[RolloutBackendFactory] = field(
+        default_factory=_of("rollout backend", RolloutBackendFactory, "rollout.name")
+    )
+    training_strategies: Registry[TrainingStrategyFactory] = field(
+        default_factory=_of("training strategy", TrainingStrategyFactory, "actor.strategy")
+    )
+    runtimes: Registry[RuntimeFactory] = field(default_factory=_of("runtime", RuntimeFactory, "runtime.name"))
+    trackers: Registry[TrackerFactory] = field(default_factory=_of("tracker", TrackerFactory, "tracking.loggers"))
+    dataset_preparers: Registry[DatasetPreparer] = field(default_factory=_of("dataset preparer", DatasetPreparer))
+    commands: Registry[Command] = field(default_factory=_of("command", Command))
 
     def __iter__(self) -> Iterator[tuple[str, Registry[Any]]]:
         """(field name, registry) pairs."""
-        return ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
+        return ((each.name, getattr(self, each.name)) for each in fields(self))

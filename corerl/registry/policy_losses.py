@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,11 +27,26 @@ class PolicyLossInputs:
     rollout_log_probs: "Tensor | None" = None
 
 
-class Mean(NamedTuple):
+@dataclass(frozen=True)
+class Mean:
     """A metric that is a mean: its sum and its count, so that any partition of the batch gives the same number."""
 
     total: "Tensor | float"
     count: "Tensor | float"
+
+    def __add__(self, other: "Mean") -> "Mean":
+        return Mean(self.total + other.total, self.count + other.count)
+
+    @property
+    def value(self) -> float:
+        """The mean; 0 of nothing."""
+        return float(self.total) / float(self.count) if self.count else 0.0
+
+
+def add_means(sums: dict[str, Mean], metrics: Mapping[str, Mean]) -> None:
+    """Add metrics to those of the same name."""
+    for name, mean in metrics.items():
+        sums[name] = sums[name] + mean if name in sums else mean
 
 
 @dataclass(frozen=True)

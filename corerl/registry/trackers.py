@@ -16,7 +16,7 @@ class Tracker(Protocol):
 
 
 class TrackerFactory(Protocol):
-    """Opens a tracker. ``config`` is the resolved configuration as plain values; ``total_steps`` the length of the run."""
+    """Opens a tracker. ``config`` is the whole configuration as plain values, ``total_steps`` the run's length."""
 
     def __call__(
         self, *, project_name: str, experiment_name: str, run_dir: Path, config: Mapping[str, Any], total_steps: int

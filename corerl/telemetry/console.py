@@ -65,4 +65,6 @@ class ConsoleTracker:
 
 def summary(metrics: Mapping[str, float]) -> str:
     """The columns that the metrics hold, as one line."""
-    return "  ".join(f"{label} {form.format(metrics[name])}" for label, (name, form) in COLUMNS.items() if name in metrics)
+    return "  ".join(
+        f"{label} {form.format(metrics[name])}" for label, (name, form) in COLUMNS.items() if name in metrics
+    )

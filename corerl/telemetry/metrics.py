@@ -2,13 +2,14 @@
 
 import resource
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience
 from corerl.objective import masked_mean
-from corerl.registry.policy_losses import Mean
+from corerl.registry.policy_losses import Mean, add_means
 from corerl.registry.reward_managers import RewardResult
 from corerl.telemetry.throughput import ModelShape, mfu
 
@@ -17,12 +18,10 @@ PER_TOKEN_PARTS = {"gen": "response", "reward": "response"}
 
 def merge_means(updates: Iterable[Mapping[str, Mean]], prefix: str) -> dict[str, float]:
     """Means over several updates: totals and counts are added before dividing."""
-    totals: dict[str, Mean] = {}
+    sums: dict[str, Mean] = {}
     for metrics in updates:
-        for name, (total, count) in metrics.items():
-            before = totals.get(name, Mean(0.0, 0.0))
-            totals[name] = Mean(before.total + total, before.count + count)
-    return {f"{prefix}/{name}": float(total) / float(count) if count else 0.0 for name, (total, count) in totals.items()}
+        add_means(sums, metrics)
+    return {f"{prefix}/{name}": mean.value for name, mean in sums.items()}
 
 
 def entropy_metric(entropy: Tensor | None, experience: Experience) -> dict[str, Mean]:
@@ -129,7 +128,7 @@ def _spread(name: str, values: Tensor) -> dict[str, float]:
 def _resident_gb() -> float:
     """Memory that this process holds, in GiB; Linux, elsewhere the peak."""
     try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize() / 2**30
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return pages * resource.getpagesize() / 2**30

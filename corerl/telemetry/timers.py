@@ -8,9 +8,9 @@ from corerl.errors import RunError
 
 MEMORY_ADVICE = {
     "gen": "rollout.n, data.train_batch_size or the backend's batch size (rollout.options)",
-    "update_actor": "actor.ppo_max_token_len_per_gpu (smaller), model.enable_gradient_checkpointing=true, model.dtype=bf16",
+    "update_actor": "a smaller actor.ppo_max_token_len_per_gpu, model.enable_gradient_checkpointing, model.dtype=bf16",
 }
-DEFAULT_ADVICE = "actor.ppo_max_token_len_per_gpu (smaller), data.max_response_length, model.dtype=bf16"
+DEFAULT_ADVICE = "a smaller actor.ppo_max_token_len_per_gpu, data.max_response_length, model.dtype=bf16"
 
 
 class Timers:

@@ -27,7 +27,7 @@ class Run:
     folder: Path
 
     def describe(self) -> None:
-        """Write ``config.yaml`` and ``plugins.json`` (every registered part used: name, distribution, version, options)."""
+        """Write ``config.yaml`` and ``plugins.json``: every part used, its distribution, version and options."""
         from omegaconf import OmegaConf
 
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -17,9 +17,7 @@ from corerl.registry.reward_managers import RewardResult
 from corerl.registry.scorers import Scorer
 
 
-def select_scorers(
-    data_sources: Iterable[str], parts: Parts, registries: Registries
-) -> dict[str, Selected[Scorer]]:
+def select_scorers(data_sources: Iterable[str], parts: Parts, registries: Registries) -> dict[str, Selected[Scorer]]:
     """The scorer of each data source: ``reward.scorer`` where it is set, else the one registered for the source.
 
     Raises:
@@ -31,7 +29,10 @@ def select_scorers(
     selected = {}
     for source in data_sources:
         if source not in by_source:
-            known = ", ".join(sorted(by_source)) or "none: no installed plugin registers a scorer (pip install corerl-rewards)"
+            known = (
+                ", ".join(sorted(by_source))
+                or "none: no installed plugin registers a scorer (pip install corerl-rewards)"
+            )
             raise DataError(
                 f"data_source '{source}' has no scorer{did_you_mean(source, by_source)}: set reward.scorer to one of "
                 f"'corerl plugins list', or to ./file.py:function; data sources known: {known}"
@@ -83,7 +84,9 @@ class Notices:
         for source, count in sources.items():
             entry = self.scorers[source].entry
             lines.append(f"  data source '{source}' ({count} responses) is scored by '{entry.name}' of {entry.owner}")
-        for prompt, response, result in list(zip(rollouts.prompts, rollouts.responses, results, strict=True))[:examples]:
+        for prompt, response, result in list(zip(rollouts.prompts, rollouts.responses, results, strict=True))[
+            :examples
+        ]:
             lines.append(
                 f"  extracted {result.extracted!r}, ground truth {prompt.ground_truth!r}, "
                 f"from a response that ends in {response[-40:]!r}"

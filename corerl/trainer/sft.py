@@ -56,7 +56,9 @@ def run_sft(config: SftConfig, plugins: Plugins) -> Path:
         log = MetricsLog(folder / "metrics.jsonl", [console])
         try:
             for step, metrics in enumerate(_steps(strategy, train, sampler, total_steps), start=1):
-                if val and (step == total_steps or (config.trainer.test_freq > 0 and step % config.trainer.test_freq == 0)):
+                if val and (
+                    step == total_steps or (config.trainer.test_freq > 0 and step % config.trainer.test_freq == 0)
+                ):
                     metrics["val/loss"] = mean_loss(strategy, val.examples)
                 log.write(metrics, step)
         finally:

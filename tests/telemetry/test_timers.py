@@ -16,6 +16,6 @@ def test_seconds_add_up_by_part():
 
 
 def test_out_of_memory_names_the_part_and_the_settings_that_help():
-    with pytest.raises(RunError, match=r"out of memory in 'update_actor'.*ppo_max_token_len_per_gpu"):
-        with Timers()("update_actor"):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+    expected = r"out of memory in 'update_actor'.*ppo_max_token_len_per_gpu"
+    with pytest.raises(RunError, match=expected), Timers()("update_actor"):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")

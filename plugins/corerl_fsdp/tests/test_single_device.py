@@ -66,7 +66,9 @@ def test_one_update_is_a_hand_written_adamw_step(model_dir):
     model = copy.deepcopy(ours.model)
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
-    optimizer = torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}], lr=1e-2)
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}], lr=1e-2
+    )
     losses = []
     for row in range(len(experience)):
         start, length = int(experience.prompt_lengths[row]), int(experience.lengths[row])
@@ -172,9 +174,7 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(model_dir):
 
 
 def test_a_model_without_an_optimizer_takes_no_gradient(model_dir):
-    frozen = SingleDeviceStrategy(
-        StrategySpec(ModelConfig(path=str(model_dir), load_format="dummy"), "cpu", ONE_PIECE)
-    )
+    frozen = SingleDeviceStrategy(StrategySpec(ModelConfig(path=str(model_dir), load_format="dummy"), "cpu", ONE_PIECE))
     assert not any(parameter.requires_grad for parameter in frozen.model.parameters())
     assert frozen.log_probs(batch()).entropy is None
 

@@ -14,7 +14,10 @@ def term(ratio, advantage):
     log_probs = torch.tensor([[math.log(ratio)]], dtype=torch.float64, requires_grad=True)
     output = vanilla(
         PolicyLossInputs(
-            log_probs, torch.zeros(1, 1, dtype=torch.float64), torch.tensor([[advantage]]).double(), torch.ones(1, 1).bool()
+            log_probs,
+            torch.zeros(1, 1, dtype=torch.float64),
+            torch.tensor([[advantage]]).double(),
+            torch.ones(1, 1).bool(),
         ),
         OPTIONS,
     )
@@ -40,7 +43,8 @@ def test_terms_and_gradients_by_hand(ratio, advantage, expected, gradient):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "clipped", "lower"), [(1.5, 2.0, 1, 0), (1.1, 2.0, 0, 0), (0.5, -2.0, 1, 0), (5.0, -2.0, 0, 1)]
+    ("ratio", "advantage", "clipped", "lower"),
+    [(1.5, 2.0, 1, 0), (1.1, 2.0, 0, 0), (0.5, -2.0, 1, 0), (5.0, -2.0, 0, 1)],
 )
 def test_clip_fractions(ratio, advantage, clipped, lower):
     metrics = term(ratio, advantage)[0].metrics

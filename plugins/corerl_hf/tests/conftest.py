@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from corerl_hf.backend import HfBackend
-from corerl_hf.options import HfOptions
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
 from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl_hf.backend import HfBackend
+from corerl_hf.options import HfOptions
 
 VOCABULARY = 96
 

@@ -1,8 +1,8 @@
 import numpy as np
-from corerl_hf.batching import plan_batches
-from corerl_hf.decoding import _fill_holes
 
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
+from corerl_hf.batching import plan_batches
+from corerl_hf.decoding import _fill_holes
 
 
 def requests(*prompts, n=1):

@@ -1,7 +1,8 @@
 import pytest
 import torch
-from corerl_hf.kv_cache import SPARE_COLUMNS, InPlaceLayer, join_caches, make_cache, select_rows
 from transformers import Qwen2Config
+
+from corerl_hf.kv_cache import SPARE_COLUMNS, InPlaceLayer, join_caches, make_cache, select_rows
 
 
 def states(rows, columns, seed=0):

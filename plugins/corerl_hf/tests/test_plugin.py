@@ -1,10 +1,9 @@
 import subprocess
 import sys
 
+from corerl.plugins import load_plugins
 from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
-
-from corerl.plugins import load_plugins
 
 
 def test_the_backend_is_found_by_name_with_its_options():

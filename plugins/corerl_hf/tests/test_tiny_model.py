@@ -6,11 +6,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from click.testing import CliRunner
-from corerl_hf.tiny_model import tiny_model
-from corerl_hf.tiny_tokenizer import read_texts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from corerl.errors import DataError, RequestError
+from corerl_hf.tiny_model import tiny_model
+from corerl_hf.tiny_tokenizer import read_texts
 
 ROWS = [
     {

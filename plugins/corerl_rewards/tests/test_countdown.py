@@ -4,6 +4,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+
 from corerl_rewards.options import CountdownOptions
 from corerl_rewards.scorers.countdown import countdown
 

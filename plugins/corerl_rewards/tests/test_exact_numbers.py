@@ -1,6 +1,7 @@
 from decimal import Decimal
 
 import pytest
+
 from corerl_rewards.scorers.exact_numbers import exact, last_number, leading_number
 
 

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from corerl_rewards.options import Gsm8kOptions
 from corerl_rewards.scorers.gsm8k import gsm8k
 

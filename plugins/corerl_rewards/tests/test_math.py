@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from corerl_rewards.options import MathOptions
 from corerl_rewards.scorers.boxed import boxes, last_boxed, normalise
 from corerl_rewards.scorers.math import math

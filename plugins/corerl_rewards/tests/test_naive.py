@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corerl_rewards.naive import NaiveRewardManager
 
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
+from corerl_rewards.naive import NaiveRewardManager
 
 
 def manager(scorer: Callable[..., Any], num_workers: int = 4, timeout: float = 10.0) -> NaiveRewardManager:

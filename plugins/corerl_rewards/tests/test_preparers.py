@@ -6,17 +6,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+
+from corerl.cli.main import run
+from corerl.errors import ConfigError, DataError
+from corerl.plugins import load_plugins
+from corerl.registry.dataset_preparers import ChatRow, Dropped, PromptRow
 from corerl_rewards.options import ArithmeticDataOptions, MathDataOptions
 from corerl_rewards.preparers.arithmetic import Arithmetic
 from corerl_rewards.preparers.countdown import Countdown
 from corerl_rewards.preparers.gsm8k import Gsm8k
 from corerl_rewards.preparers.math import Math
 from corerl_rewards.scorers.gsm8k import gsm8k
-
-from corerl.cli.main import run
-from corerl.errors import ConfigError, DataError
-from corerl.plugins import load_plugins
-from corerl.registry.dataset_preparers import ChatRow, Dropped, PromptRow
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from corerl_rewards.naive import NaiveRewardManager
-
 from corerl.registry.reward_managers import RewardRequest
+from corerl_rewards.naive import NaiveRewardManager
 
 README = Path(__file__).parents[1] / "README.md"
 

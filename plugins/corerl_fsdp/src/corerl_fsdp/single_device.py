@@ -15,7 +15,7 @@ from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import NonFiniteError
 from corerl.models import compute_dtype, load_causal_lm
 from corerl.objective import Objective
-from corerl.registry.policy_losses import Mean
+from corerl.registry.policy_losses import Mean, add_means
 from corerl.registry.training_strategies import LogProbs, StrategySpec
 from corerl.telemetry.throughput import ModelShape
 from corerl_fsdp.optimizer import build_optimizer, build_schedule
@@ -54,23 +54,21 @@ class SingleDeviceStrategy:
         return result
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
-        parts: dict[str, Tensor | float] = {}
+        losses: list[Tensor] = []
+        parts: dict[str, Tensor] = {}
         metrics: dict[str, Mean] = {}
-        loss_sum: Tensor | float = 0.0
         for rows in micro_batches(mini_batch.lengths, self.spec.micro_batching):
             micro_batch = mini_batch.select(rows).to(self.spec.device)
             output = objective(*self._forward(micro_batch, objective.needs_entropy), micro_batch)
             output.loss.backward()  # type: ignore[no-untyped-call]
-            loss_sum = loss_sum + output.loss.detach()
+            losses.append(output.loss.detach())
             for name, part in output.parts.items():
-                parts[name] = parts.get(name, 0.0) + part
-            for name, (total, count) in output.metrics.items():
-                before = metrics.get(name, Mean(0.0, 0.0))
-                metrics[name] = Mean(before.total + total, before.count + count)
-        grad_norm, lr = self._step(float(loss_sum))
-        single = {**parts, "grad_norm": grad_norm, "lr": lr}
-        return {name: Mean(float(total), float(count)) for name, (total, count) in metrics.items()} | {
-            name: Mean(float(value), 1.0) for name, value in single.items()
+                parts[name] = parts[name] + part if name in parts else part
+            add_means(metrics, output.metrics)
+        grad_norm, lr = self._step(float(torch.stack(losses).sum()))
+        once: dict[str, Tensor | float] = {**parts, "grad_norm": grad_norm, "lr": lr}
+        return {name: Mean(float(mean.total), float(mean.count)) for name, mean in metrics.items()} | {
+            name: Mean(float(value), 1.0) for name, value in once.items()
         }
 
     def shape(self) -> ModelShape:
@@ -118,7 +116,7 @@ class SingleDeviceStrategy:
     def _step(self, loss: float) -> tuple[float, float]:
         """Clip, check and take the optimizer step; the gradient norm before clipping and the rate of this step."""
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.grad_clip))
-        lr = self.schedule.get_last_lr()[0]
+        lr = float(self.schedule.get_last_lr()[0])
         finite = all(torch.isfinite(torch.tensor([loss, norm])).tolist())
         if finite:
             self.optimizer.step()

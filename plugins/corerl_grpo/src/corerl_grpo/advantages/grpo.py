@@ -5,8 +5,8 @@ deviation of the scores in its group::
 
     A_i = (s_i - mu_g) / (sigma_g + 1e-6)
 
-Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, section 4.1.2 (outcome supervision). The 1e-6 is not in the paper; it
-is what frameworks in common use add.
+Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, section 4.1.2 (outcome supervision). The 1e-6 is not in the paper;
+frameworks in common use add it.
 
 A group with one scored response has no spread: its advantage is 0.
 """

@@ -1,7 +1,7 @@
 """Arithmetic made here: a first run that needs no download.
 
-What is in test is in no other split, and neither is b + a for a + b there (and likewise products). The demonstrations for
-the cold start and the training problems may overlap.
+What is in test is in no other split, and neither is b + a for a + b there (and likewise products). The problems of the
+cold start and those of training may overlap.
 """
 
 import operator
@@ -31,7 +31,9 @@ class Arithmetic:
             known = " ".join(_OPERATIONS)
             raise ConfigError("operations", f"must be some of {known}, not {options.operations!r}")
         if options.careless and set(options.operations) != {"+"}:
-            raise ConfigError("careless", f"is about carrying in sums: operations must be '+', not {options.operations!r}")
+            raise ConfigError(
+                "careless", f"is about carrying in sums: operations must be '+', not {options.operations!r}"
+            )
         if options.min_operand > options.max_operand:
             raise ConfigError("min_operand", f"must be at most max_operand={options.max_operand}")
         self._options = options
@@ -71,7 +73,7 @@ class Arithmetic:
         return splits
 
     def _sample(self, operation: str, sizes: list[int], rng: random.Random) -> list[list[Problem]]:
-        """Different problems with one operation for each split, found by number, so that large operands cost nothing."""
+        """Different problems with one operation for each split, by number, so that large operands cost nothing."""
         smallest = self._options.min_operand
         operands = self._options.max_operand - smallest + 1
         count = operands**2
@@ -86,8 +88,8 @@ class Arithmetic:
             if len(drawn) < size:
                 raise ConfigError(
                     "train_size, test_size, sft_size",
-                    f"{', '.join(map(str, sizes))} problems with '{operation}' are asked for, and operands from {smallest} "
-                    f"to {self._options.max_operand} make only {count}; lower the sizes or raise max_operand",
+                    f"{', '.join(map(str, sizes))} problems with '{operation}' are asked for, and operands from "
+                    f"{smallest} to {self._options.max_operand} make only {count}; lower the sizes",
                 )
             return list(drawn)[:size]
 
