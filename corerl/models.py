@@ -1,5 +1,6 @@
 """Loading a Hugging Face causal language model."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,10 @@ def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed:
         ModelError: no such folder, no weights in it, an architecture that transformers does not know.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    if not sys.stderr.isatty():
+        disable_progress_bar()  # type: ignore[no-untyped-call]
     local = Path(model.path).expanduser().is_dir()
     path = str(Path(model.path).expanduser()) if local else model.path
     options = {"trust_remote_code": model.trust_remote_code, "local_files_only": local}

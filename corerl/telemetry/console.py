@@ -2,11 +2,15 @@
 
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+MOST_LINES = 100
+"""in a pipe, a run of more steps prints only every so many"""
 
 COLUMNS = {
     "loss": ("train/loss", "{:.4f}"),
@@ -26,8 +30,9 @@ class ConsoleTracker:
         self, *, project_name: str, experiment_name: str, run_dir: Path, config: Mapping[str, Any], total_steps: int
     ) -> None:
         self.total_steps = total_steps
+        self.every = max(1, total_steps // MOST_LINES)
         self.console = Console(stderr=True, highlight=False)
-        self.started: tuple[int, float] | None = None
+        self.first: tuple[int, float] | None = None
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -41,26 +46,28 @@ class ConsoleTracker:
             self.progress.start()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
+        if self.first is None:
+            self.first = step, time.monotonic()
         line = summary(metrics)
         for name, value in metrics.items():
             if name.startswith("val-core/"):
                 self.console.print(f"step {step}: {name} {value:.3f}")
         if self.console.is_terminal:
             self.progress.update(self.task, completed=step, line=line)
-        elif step > 0:
+        elif step % self.every == 0 or step == self.total_steps:
             self.console.print(f"step {step}/{self.total_steps}  {line}  {self._time_left(step)}", soft_wrap=True)
 
     def close(self) -> None:
         self.progress.stop()
 
     def _time_left(self, step: int) -> str:
-        now = time.monotonic()
-        if self.started is None:
-            self.started = (step, now)
+        """From the pace since the first record."""
+        assert self.first is not None
+        first, since = self.first
+        if step == first:
             return ""
-        first, since = self.started
-        seconds = round((now - since) / (step - first) * (self.total_steps - step))
-        return f"left {seconds // 3600:d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        seconds = round((time.monotonic() - since) / (step - first) * (self.total_steps - step))
+        return f"left {timedelta(seconds=seconds)}"
 
 
 def summary(metrics: Mapping[str, float]) -> str:

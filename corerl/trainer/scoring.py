@@ -58,11 +58,17 @@ def advantage_inputs(experience: Experience) -> AdvantageInputs:
     return AdvantageInputs(experience.rewards, experience.response_mask, experience.group_ids)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Notices:
-    """Lines for the reader about the scores of one step."""
+    """Lines for the reader about the scores of one step.
+
+    Attributes:
+        scorers: the scorer of each data source.
+        zero_steps: steps so far in which every score was 0.
+    """
 
     scorers: Mapping[str, Selected[Scorer]]
+    zero_steps: int = 0
 
     def errors(self, results: Sequence[RewardResult]) -> str | None:
         """How many samples have no score and the most frequent reason, or None."""
@@ -76,19 +82,23 @@ class Notices:
         )
 
     def all_zero(self, rollouts: Rollouts, results: Sequence[RewardResult], examples: int = 3) -> str | None:
-        """When every score is 0: the data sources, their scorers and what was extracted from some responses."""
+        """When every score is 0: the data sources, their scorers and what was extracted from some responses.
+
+        The second and later times it is one line.
+        """
         if any(result.score != 0 for result in results):
             return None
-        sources = Counter(prompt.data_source for prompt in rollouts.prompts)
+        self.zero_steps += 1
+        if self.zero_steps > 1:
+            return f"every reward in this step is 0, for the {self.zero_steps}th time"
         lines = ["every reward in this step is 0"]
-        for source, count in sources.items():
+        for source, count in Counter(prompt.data_source for prompt in rollouts.prompts).items():
             entry = self.scorers[source].entry
             lines.append(f"  data source '{source}' ({count} responses) is scored by '{entry.name}' of {entry.owner}")
-        for prompt, response, result in list(zip(rollouts.prompts, rollouts.responses, results, strict=True))[
-            :examples
-        ]:
+        first_of_prompt = {group: row for row, group in reversed(list(enumerate(rollouts.group_ids)))}
+        for row in sorted(first_of_prompt.values())[:examples]:
             lines.append(
-                f"  extracted {result.extracted!r}, ground truth {prompt.ground_truth!r}, "
-                f"from a response that ends in {response[-40:]!r}"
+                f"  extracted {results[row].extracted!r}, ground truth {rollouts.prompts[row].ground_truth!r}, "
+                f"from a response that ends in {rollouts.responses[row][-40:]!r}"
             )
         return "\n".join(lines)

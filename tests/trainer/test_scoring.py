@@ -35,10 +35,13 @@ def test_a_score_is_on_the_last_token_and_a_failed_sample_is_masked_out():
 
 
 def test_the_notice_of_zero_rewards_names_source_scorer_and_three_extractions():
-    results = [RewardResult(0.0, extracted=str(number)) for number in range(4)]
-    notice = Notices(SCORERS).all_zero(rollouts(), results)
-    assert "data source 'acme/sums' (4 responses) is scored by 'sums' of acme-rewards 1.2" in notice
-    assert notice.count("extracted ") == 3 and "extracted '2', ground truth '42'" in notice
+    results = [RewardResult(0.0, extracted=str(number)) for number in range(8)]
+    notices = Notices(SCORERS)
+    notice = notices.all_zero(rollouts(4), results)
+    assert "data source 'acme/sums' (8 responses) is scored by 'sums' of acme-rewards 1.2" in notice
+    assert [f"extracted '{number}', ground truth '42'" in notice for number in range(6)] == [True, False] * 3
+    assert notice.count("extracted ") == 3
+    assert notices.all_zero(rollouts(4), results) == "every reward in this step is 0, for the 2th time"
 
 
 @pytest.mark.parametrize("score", [1.0, None])

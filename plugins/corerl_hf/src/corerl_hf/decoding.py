@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from corerl.registry.rollout_backends import Completion
 from corerl_hf.batching import Row
@@ -20,6 +21,9 @@ STEPS_BETWEEN_LOOKS = {"cpu": 1, "cuda": 8}
 
 DROP_SHARE = 1 / 16
 """finished rows leave the batch when they are at least this share of it"""
+
+ATTENTION_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""not cuDNN's: it plans anew, for tens of milliseconds, whenever the number of rows or tokens changes"""
 
 
 @torch.inference_mode()
@@ -38,10 +42,11 @@ def decode(
         NonFiniteError: the model gave a logit that is NaN or infinite.
     """
     batch = _Batch(model, rows, aborted)
-    if batch.going():
-        logits = batch.prefill(max_prefill_tokens)
-        while batch.sample(logits):
-            logits = batch.step()
+    with sdpa_kernel(ATTENTION_KERNELS):
+        if batch.going():
+            logits = batch.prefill(max_prefill_tokens)
+            while batch.sample(logits):
+                logits = batch.step()
     return batch.responses.completions(weight_version)
 
 

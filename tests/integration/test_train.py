@@ -1,0 +1,174 @@
+"""Whole runs, in this process, on a model of a few thousand parameters."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from corerl.cli.main import run
+from corerl.telemetry.metrics_log import read_metrics
+
+pytest.importorskip("corerl_hf")
+pytest.importorskip("corerl_fsdp")
+pytest.importorskip("corerl_grpo")
+pytest.importorskip("corerl_rewards")
+
+
+DATA = {"operations": "+", "max-operand": "9", "train-size": "40", "test-size": "8", "sft-size": "40"}
+MODEL = {"vocab-size": "300", "hidden-size": "16", "layers": "1", "heads": "2", "kv-heads": "1"}
+
+
+def flags(options):
+    return [f"--{name}={value}" for name, value in options.items()]
+
+
+@pytest.fixture(scope="session")
+def material(tmp_path_factory):
+    """A folder with arithmetic data and a tiny random model."""
+    folder = tmp_path_factory.mktemp("material")
+    assert run(["prepare", "arithmetic", f"--out={folder}/data", *flags(DATA)]) == 0
+    corpus = f"--corpus={folder}/data/train.parquet"
+    assert run(["tiny-model", f"--out={folder}/model", corpus, *flags(MODEL)]) == 0
+    return folder
+
+
+@pytest.fixture
+def train(material, tmp_path):
+    """Train with overrides; returns the run's folder."""
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"""
+        model: {{path: {material}/model}}
+        data: {{train_files: [{material}/data/train.parquet], val_files: [{material}/data/test.parquet],
+               train_batch_size: 8, max_prompt_length: 64, max_response_length: 6}}
+        actor: {{device: cpu, optim: {{lr: 1e-2}}, ppo_mini_batch_size: 4}}
+        rollout: {{n: 4}}
+        reward: {{scorer: {tmp_path}/reward.py:score}}
+        trainer: {{total_training_steps: 3, test_freq: 2}}
+        """
+    )
+    # random models solve nothing, so the reward is the share of even token counts: something that varies
+    (tmp_path / "reward.py").write_text(
+        "def score(response, ground_truth, data_source, extra_info):\n    return float(len(response) % 2)\n"
+    )
+
+    def start(name, *overrides):
+        code = run(["train", str(config), f"trainer.output_dir={tmp_path / name}", *overrides])
+        assert code == 0
+        return next((tmp_path / name / "default").iterdir())
+
+    return start
+
+
+TIMINGS = ("timing", "perf/")
+
+
+def numbers(folder: Path):
+    """The metrics of a run that do not measure time or memory."""
+    return [
+        {name: value for name, value in record.items() if not name.startswith(TIMINGS)}
+        for record in read_metrics(folder / "metrics.jsonl")
+    ]
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others(train):
+    first, again, other = train("a"), train("b"), train("c", "trainer.seed=1")
+    assert numbers(first) == numbers(again)
+    assert numbers(first) != numbers(other)
+
+
+def test_evaluation_does_not_disturb_training(train):
+    often, never = (
+        train("a", "trainer.test_freq=1"),
+        train("b", "trainer.test_freq=-1", "trainer.val_before_train=false"),
+    )
+    kept = [
+        [{name: value for name, value in record.items() if not name.startswith("val-")} for record in numbers(folder)]
+        for folder in (often, never)
+    ]
+    assert kept[0][1:] == kept[1]
+
+
+def test_a_resumed_run_goes_on_bit_for_bit(train):
+    straight = train("a")
+    stopped = train("b", "trainer.total_training_steps=2", "actor.optim.lr_scheduler_type=constant")
+    resumed = train("b", f"checkpoint.resume={stopped}")
+    assert resumed == stopped
+    assert numbers(straight)[-1] == numbers(resumed)[-1]
+    for name in ("actor/weights.safetensors", "huggingface/model.safetensors"):
+        paths = [folder / "checkpoints" / "global_step_3" / name for folder in (straight, resumed)]
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_the_run_folder_says_what_was_used_and_shows_samples(train):
+    folder = train("a", "trainer.log_rollouts_freq=1")
+    used = {part["part"]: part for part in json.loads((folder / "plugins.json").read_text())}
+    assert (used["adv_estimator"]["name"], used["adv_estimator"]["distribution"]) == ("grpo", "corerl-grpo")
+    assert used["policy_loss"]["options"]["clip_ratio_c"] == 3.0
+    assert used["rollout_backend"]["version"]
+    assert len(list((folder / "rollouts").glob("*.parquet"))) == 3
+    assert (folder / "checkpoints" / "latest").read_text() == "global_step_3"
+    assert (folder / "curve.png").is_file()
+    assert not list(folder.rglob("*.tmp"))
+
+
+NAMES = [
+    *(f"actor/{name}" for name in ("pg_loss", "kl_loss", "ppo_kl", "pg_clipfrac", "pg_clipfrac_lower")),
+    *(f"actor/{name}" for name in ("grad_norm", "lr", "entropy")),
+    *(f"critic/{name}" for name in ("score/mean", "rewards/max", "advantages/min", "returns/mean")),
+    *(f"response_length/{name}" for name in ("mean", "max", "min", "clip_ratio")),
+    *(f"prompt_length/{name}" for name in ("mean", "max", "min", "clip_ratio")),
+    *(f"global_seqlen/{name}" for name in ("min", "max", "mean", "balanced_min", "balanced_max", "minmax_diff")),
+    *(f"perf/{name}" for name in ("throughput", "time_per_step", "total_num_tokens", "cpu_memory_used_gb")),
+    *(f"timing_s/{name}" for name in ("gen", "reward", "old_log_prob", "ref", "adv", "update_actor", "step")),
+    *(f"timing_per_token_ms/{name}" for name in ("gen", "ref", "adv", "update_actor")),
+    "training/rollout_probs_diff_max",
+]
+
+
+def test_metrics_carry_the_names_of_the_field(train):
+    last = read_metrics(train("a", "actor.use_kl_loss=true") / "metrics.jsonl")[-1]
+    for name in NAMES:
+        assert name in last, name
+    assert last["training/rollout_probs_diff_max"] < 1e-5
+
+
+def test_a_kl_penalty_in_the_reward_is_subtracted(train):
+    records = read_metrics(
+        train("a", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.kl_coef=0.5") / "metrics.jsonl"
+    )
+    last = [record for record in records if "critic/score/mean" in record][-1]
+    assert last["actor/reward_kl_penalty_coeff"] == 0.5
+    assert last["actor/reward_kl_penalty"] > 0
+    assert last["critic/rewards/mean"] < last["critic/score/mean"]
+
+
+def test_a_checkpoint_is_a_model_folder_to_train_on(train):
+    folder = train("a", "trainer.total_training_steps=1")
+    train("b", f"model.path={folder}/checkpoints/global_step_1/huggingface", "trainer.total_training_steps=1")
+
+
+def test_dry_run_writes_nothing(material, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.yaml").write_text(f"model: {{path: x}}\ndata: {{train_files: [{material}/data/train.parquet]}}\n")
+    assert run(["train", "c.yaml", "--dry-run", "data.train_batch_size=64"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
+
+
+def test_sft_lowers_the_loss_and_writes_a_model_folder(material, tmp_path):
+    (tmp_path / "sft.yaml").write_text(
+        f"""
+        model: {{path: {material}/model}}
+        output: {tmp_path}/tuned
+        data: {{train_files: [{material}/data/sft.parquet], val_files: [{material}/data/sft.parquet],
+               train_batch_size: 20, max_length: 64}}
+        optim: {{lr: 1e-2}}
+        trainer: {{total_epochs: 10, test_freq: 10, device: cpu}}
+        """
+    )
+    assert run(["sft", str(tmp_path / "sft.yaml")]) == 0
+    records = read_metrics(tmp_path / "tuned" / "metrics.jsonl")
+    losses = [record["val/loss"] for record in records if "val/loss" in record]
+    assert len(records) == 20 and len(losses) == 2 and losses[1] < losses[0]
+    assert (tmp_path / "tuned" / "model.safetensors").is_file()
+    assert run(["sft", str(tmp_path / "sft.yaml")]) == 2
