@@ -1,9 +1,13 @@
 """Writing files so that a kill at any instant leaves the last complete one readable."""
 
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from corerl.errors import ConfigError
 
 
 @contextmanager
@@ -25,6 +29,22 @@ def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
     except BaseException:
         remove(temporary)
         raise
+
+
+def require_writable(folder: Path, key: str) -> None:
+    """Try to write to ``folder`` or, while it is not there, to the nearest folder above it; nothing is left behind.
+
+    Raises:
+        ConfigError: nothing can be written there; ``key`` is the one that names the folder.
+    """
+    absolute = folder.expanduser().absolute()
+    present = next(path for path in (absolute, *absolute.parents) if os.path.lexists(path))
+    try:
+        with tempfile.TemporaryFile(dir=present):
+            pass
+    except OSError as error:
+        reason = f"nothing can be written to {present} ({error.strerror})"
+        raise ConfigError(key, f"{folder} cannot be used: {reason}; name a folder of yours") from error
 
 
 def remove(path: Path) -> None:

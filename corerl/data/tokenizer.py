@@ -150,7 +150,9 @@ def _load(source: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
         raise ModelError(f"{source}: {what} ({_first_line(error)})") from error
     # transformers makes an empty tokenizer for a known architecture when the folder holds no vocabulary.
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
-        raise ModelError(f"{source}: has no tokenizer (no vocabulary such as tokenizer.json)")
+        raise ModelError(
+            f"{source}: has no tokenizer (no vocabulary such as tokenizer.json); name its folder with model.tokenizer_path"
+        )
     return tokenizer
 
 

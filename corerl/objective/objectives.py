@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience
+from corerl.errors import RunError
 from corerl.registry.kl_types import KLType
 from corerl.registry.policy_losses import Mean, PolicyLoss, PolicyLossInputs
 
@@ -92,4 +93,9 @@ def masked_mean(values: Tensor, mask: Tensor) -> Mean:
 
 def _weighted(terms: Tensor, batch: Experience) -> Tensor:
     assert batch.loss_weights is not None
+    if terms.shape != batch.response_mask.shape:
+        raise RunError(
+            f"a loss gave terms of shape {tuple(terms.shape)}, not {tuple(batch.response_mask.shape)}: "
+            "there must be one term for each response token, and the aggregation is CoreRL's"
+        )
     return torch.where(batch.response_mask, terms * batch.loss_weights.to(terms.dtype), 0.0).sum()

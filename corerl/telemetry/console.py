@@ -54,7 +54,7 @@ class ConsoleTracker:
                 self.console.print(f"step {step}: {name} {value:.3f}")
         if self.console.is_terminal:
             self.progress.update(self.task, completed=step, line=line)
-        elif step % self.every == 0 or step == self.total_steps:
+        elif line and (step % self.every == 0 or step == self.total_steps):
             self.console.print(f"step {step}/{self.total_steps}  {line}  {self._time_left(step)}", soft_wrap=True)
 
     def close(self) -> None:

@@ -28,6 +28,9 @@ def report(folder: Path) -> None:
         ConfigError: the folder holds no metrics.
     """
     curves = read_curves(folder)
+    if not curves:
+        say("no curve drawn: no response had a score")
+        return
     missing = [name for name in ("plotext", "matplotlib") if importlib.util.find_spec(name) is None]
     if missing:
         say(f"no curve drawn, {' and '.join(missing)} not installed: pip install corerl[plot]")
@@ -41,16 +44,16 @@ def report(folder: Path) -> None:
 
 
 def read_curves(folder: Path) -> list[Curve]:
-    """The curves of a run that has scores."""
+    """The curves of a run; none when no response had a score."""
     records = read_metrics(folder / "metrics.jsonl")
+    if not records:
+        raise ConfigError("", f"{folder} holds no metrics.jsonl of a run")
     names = [TRAINING_SCORE, *sorted({name for record in records for name in record if name.startswith("val-core/")})]
     curves = []
     for name in names:
         points = [(record["step"], record[name]) for record in records if name in record]
         if points:
             curves.append(Curve(name, [step for step, _ in points], [value for _, value in points]))
-    if not curves:
-        raise ConfigError("", f"{folder} holds no metrics.jsonl with scores")
     return curves
 
 

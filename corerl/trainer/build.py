@@ -10,6 +10,7 @@ from corerl.config.schema import TrainConfig
 from corerl.data.prompts import Prompt, PromptDataset, load_prompts
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.seeding import Seeds
@@ -29,6 +30,7 @@ def train(config: TrainConfig, parts: Parts, plugins: Plugins) -> Path:
     """
     resolve_device(config.actor.device)
     checkpoint = find_checkpoint(config.checkpoint.resume)
+    require_writable(checkpoint.run_folder if checkpoint else Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model)
     train_prompts = load_prompts(config.data, config.data.train_files, tokenizer, "train")
     _tell(train_prompts, "training")

@@ -10,6 +10,7 @@ from corerl.checkpoint.store import CheckpointStore
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import ChatTokenizer
+from corerl.errors import RunError
 from corerl.objective import loss_weights, masked_mean
 from corerl.registry.advantage_estimators import AdvantageEstimator
 from corerl.registry.kl_types import KLType
@@ -64,7 +65,10 @@ class Trainer:
         batches = iter(self.sampler)
         while self.step < self.total_steps:
             self.step += 1
-            metrics = self.train_step([self.train_prompts[index] for index in next(batches)])
+            try:
+                metrics = self.train_step([self.train_prompts[index] for index in next(batches)])
+            except RunError as error:
+                raise type(error)(f"step {self.step}: {error}") from error
             if self.val_prompts and self._is_due(config.test_freq):
                 metrics |= self.evaluate()
             self.log.write(metrics, step=self.step)
@@ -96,6 +100,8 @@ class Trainer:
                 updates = [self.actor.update(mini_batch) for mini_batch in self.mini_batches(experience)]
             with timers("update_weights"):
                 self.rollout.update_weights(self.actor.weights(), version=self.step)
+            if not updates:
+                say(f"step {self.step}: no response has a score, so the weights stay as they are")
             self.tell(rollouts, results)
         metrics = {"training/global_step": float(self.step), "training/epoch": float(self.sampler.epoch)} | penalty
         metrics |= merge_means([*updates, entropy_metric(entropy, experience)], "actor")
@@ -122,12 +128,17 @@ class Trainer:
         return merge_means([{"reward_kl_penalty": mean, "reward_kl_penalty_coeff": Mean(coef, 1)}], "actor")
 
     def mini_batches(self, experience: Experience) -> Iterator[Experience]:
-        """The mini-batches of all ``ppo_epochs``, each with the loss weights of its own tokens."""
+        """The mini-batches of all ``ppo_epochs``, each with the loss weights of its own tokens.
+
+        One without a trained token is left out: its gradient is 0, and yet momentum and decay would move the weights.
+        """
         actor, data = self.run.config.actor, self.run.config.data
         scale_factor = actor.loss_scale_factor or data.max_response_length
         for _ in range(actor.ppo_epochs):
             for rows in mini_batches(experience.group_ids, actor.ppo_mini_batch_size):
                 mini_batch = experience.select(rows)
+                if not mini_batch.response_mask.any():
+                    continue
                 mini_batch.loss_weights = loss_weights(mini_batch.response_mask, actor.loss_agg_mode, scale_factor)
                 yield mini_batch
 
@@ -136,14 +147,19 @@ class Trainer:
         timers = Timers()
         values = self.run.config.rollout.val_kwargs
         size = self.run.config.data.val_batch_size or len(self.val_prompts)
-        metrics: list[ValidationSample] = []
+        samples: list[ValidationSample] = []
+        results: list[RewardResult] = []
         with timers("testing"):
             seeds = self.seeds.validation_requests(len(self.val_prompts))
             for start in range(0, len(self.val_prompts), size):
                 part = slice(start, start + size)
                 rollouts = self.generate(self.val_prompts[part], self.validation_sampling, seeds[part], f"val-{start}")
-                metrics += validation_samples(rollouts, self.reward.score(rollouts.reward_requests()))
-        return validation_metrics(metrics, values.n) | {"timing_s/testing": timers.seconds["testing"]}
+                part_results = self.reward.score(rollouts.reward_requests())
+                samples += validation_samples(rollouts, part_results)
+                results += part_results
+        if notice := self.notices.errors(results):
+            say(f"step {self.step}, evaluation: {notice}")
+        return validation_metrics(samples, values.n) | {"timing_s/testing": timers.seconds["testing"]}
 
     def tell(self, rollouts: Rollouts, results: Sequence[RewardResult]) -> None:
         """Notices about the scores, and sample rollouts on disk."""

@@ -9,9 +9,9 @@ import torch
 from corerl.batch.experience import Experience
 from corerl.batch.rollouts import Rollouts
 from corerl.config.parts import Parts
-from corerl.errors import DataError
+from corerl.errors import DataError, NameClashError
 from corerl.options import did_you_mean
-from corerl.registry import Registries, Selected
+from corerl.registry import Entry, Registries, Selected
 from corerl.registry.advantage_estimators import AdvantageInputs
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.scorers import Scorer
@@ -22,10 +22,11 @@ def select_scorers(data_sources: Iterable[str], parts: Parts, registries: Regist
 
     Raises:
         DataError: nobody scores a source; the known ones are named.
+        NameClashError: two scorers are registered for it.
     """
     if parts.scorer is not None:
         return dict.fromkeys(data_sources, parts.scorer)
-    by_source = {source: entry for entry in registries.scorers for source in entry.data_sources}
+    by_source = _scorers_by_source(registries)
     selected = {}
     for source in data_sources:
         if source not in by_source:
@@ -37,8 +38,20 @@ def select_scorers(data_sources: Iterable[str], parts: Parts, registries: Regist
                 f"data_source '{source}' has no scorer{did_you_mean(source, by_source)}: set reward.scorer to one of "
                 f"'corerl plugins list', or to ./file.py:function; data sources known: {known}"
             )
-        selected[source] = registries.scorers.select(by_source[source].name, "reward.scorer")
+        entry, *others = by_source[source]
+        if others:
+            names = " and ".join(f"'{each.name}' of {each.owner}" for each in by_source[source])
+            raise NameClashError(f"data_source '{source}' is scored by {names}: choose one with reward.scorer")
+        selected[source] = registries.scorers.select(entry.name, "reward.scorer")
     return selected
+
+
+def _scorers_by_source(registries: Registries) -> dict[str, list[Entry[Scorer]]]:
+    by_source: dict[str, list[Entry[Scorer]]] = {}
+    for entry in registries.scorers:
+        for source in entry.data_sources:
+            by_source.setdefault(source, []).append(entry)
+    return by_source
 
 
 def assign_scores(experience: Experience, results: Sequence[RewardResult]) -> None:
@@ -77,7 +90,7 @@ class Notices:
             return None
         reason, count = reasons.most_common(1)[0]
         return (
-            f"{reasons.total()} of {len(results)} responses could not be scored and take no part in this step; "
+            f"{reasons.total()} of {len(results)} responses could not be scored and are left out; "
             f"{count} times: {reason}"
         )
 

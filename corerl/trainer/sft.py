@@ -9,7 +9,7 @@ from corerl.data.chat import ChatDataset, ChatExample, load_chat
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError
-from corerl.files import atomic_path
+from corerl.files import atomic_path, require_writable
 from corerl.models import resolve_device
 from corerl.objective import SupervisedObjective, loss_weights
 from corerl.plugins import Plugins
@@ -25,6 +25,7 @@ def run_sft(config: SftConfig, plugins: Plugins) -> Path:
     output = Path(config.output).expanduser()
     if output.exists() and not config.overwrite:
         raise ConfigError("output", f"{output} is there already; overwrite=true replaces it")
+    require_writable(output.parent, "output")
     device = resolve_device(config.trainer.device)
     strategy_factory = plugins.registries.training_strategies.select(config.trainer.strategy, "trainer.strategy")
     tokenizer = load_tokenizer(config.model)

@@ -1,19 +1,20 @@
 #!/bin/sh
 # The quickstart, command by command; run it from the root of the repository, or with `make quickstart`.
+# Arguments are overrides of the last command: actor.device=cuda trains on a GPU.
 set -eu
 
 # 1. Data. Two-digit sums; no problem of test.parquet is in the other files, in either order. The demonstrations of
-#    sft.parquet come from a careless teacher, who forgets to carry in 60 of 100 answers.
+#    sft.parquet come from a hasty teacher, who cuts 60 of 100 answers to whole tens.
 corerl prepare arithmetic --out runs/quickstart/data --operations + --min-operand 10 --max-operand 99 \
-    --train-size 4000 --test-size 400 --sft-size 7000 --careless 0.6
+    --train-size 4000 --test-size 400 --sft-size 7000 --hasty 0.6
 
 # 2. A random model of 150,000 parameters with a tokenizer of its own.
 corerl tiny-model --out runs/quickstart/model --corpus runs/quickstart/data/sft.parquet --force \
     --vocab-size 320 --hidden-size 64 --layers 2 --heads 4 --kv-heads 4 --intermediate-size 256 \
     --max-positions 64 --rope-theta 10 --initializer-range 0.05
 
-# 3. Cold start: imitate the demonstrations, right and wrong.
+# 3. Cold start: imitate the teacher, right and wrong.
 corerl sft examples/quickstart/sft.yaml
 
-# 4. Reinforcement learning: only right answers are rewarded, and the model learns to carry.
-corerl train examples/quickstart/config.yaml
+# 4. Reinforcement learning: only exact answers are rewarded.
+corerl train examples/quickstart/config.yaml "$@"

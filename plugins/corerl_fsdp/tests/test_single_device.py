@@ -1,4 +1,5 @@
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -187,3 +188,22 @@ def test_random_weights_depend_on_the_seed_alone(model_dir):
     other = dict(strategy(model_dir, seed=2).weights())
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-3), ("bf16", 5e-2)])
+def test_cuda_agrees_with_the_cpu(model_dir, dtype, tolerance):
+    spec = strategy(model_dir).spec
+    model = ModelConfig(path=str(model_dir), load_format="dummy", dtype=dtype)
+    ours = SingleDeviceStrategy(dataclasses.replace(spec, model=model, device="cuda"))
+    expected = strategy(model_dir).log_probs(batch(), entropy=True)
+    result = ours.log_probs(batch(), entropy=True)
+    torch.testing.assert_close(result.log_probs, expected.log_probs, rtol=0, atol=tolerance)
+    torch.testing.assert_close(result.entropy, expected.entropy, rtol=0, atol=tolerance)
+    whole = gradient(strategy(model_dir), batch())
+    for name, grad in gradient(ours, batch()).items():
+        assert (grad.cpu() - whole[name]).norm() <= 10 * tolerance * whole[name].norm() + 1e-6, name
+    ours.offload()
+    assert {weight.device.type for _, weight in ours.weights()} == {"cpu"}
+    ours.onload()
+    assert {weight.device.type for _, weight in ours.weights()} == {"cuda"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -54,6 +55,59 @@ def test_calls_queue_and_a_waiting_one_can_be_aborted(backend):
 
     _, [waiting] = asyncio.run(run())
     assert [(each.finish_reason, each.token_ids) for each in waiting] == [("abort", []), ("abort", [])]
+
+
+def test_other_tasks_run_between_tokens(backend):
+    ticks = 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    async def run():
+        other = asyncio.create_task(tick())
+        await backend.generate([request(max_tokens=50)])
+        other.cancel()
+
+    asyncio.run(run())
+    assert ticks >= 49
+
+
+def test_weights_cannot_change_under_a_call_of_the_same_thread(backend, reference):
+    weights = other_weights(reference("qwen2"))
+
+    async def run():
+        task = asyncio.create_task(backend.generate([request("r", 30)]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        with pytest.raises(RunError, match="await it first"):
+            backend.update_weights(weights.items(), version=1)
+        return await task
+
+    [[completion]] = asyncio.run(run())
+    assert (len(completion.token_ids), completion.weight_version) == (30, 0)
+
+
+def test_an_update_waits_for_the_call_of_another_thread(backend, reference):
+    weights = other_weights(reference("qwen2"))
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(generate, backend, request("r", 300))
+        while not backend._lock.locked():
+            time.sleep(0.001)
+        backend.update_weights(weights.items(), version=1)
+    assert call.result()[0][0].weight_version == 0
+    assert generate(backend, request())[0][0].weight_version == 1
+
+
+def test_closing_ends_a_call_of_another_thread(backend):
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(generate, backend, request("r", FOREVER))
+        while not backend._lock.locked():
+            time.sleep(0.001)
+        backend.close()
+        assert call.result(timeout=5)[0][0].finish_reason == "abort"
 
 
 def test_cancelling_the_call_ends_the_work_at_once(backend):

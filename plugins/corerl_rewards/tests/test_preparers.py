@@ -145,16 +145,15 @@ def test_arithmetic_can_use_every_problem_there_is() -> None:
     assert {question(row) for split in ("train", "test") for row in splits[split]} == pairs
 
 
-def test_a_careless_teacher_forgets_to_carry_in_the_given_share_of_answers() -> None:
-    rows = arithmetic(operations="+", min_operand=55, train_size=9, test_size=9, sft_size=200, careless=0.65)["sft"]
-    careless = 0
+def test_a_hasty_teacher_cuts_the_given_share_of_answers_to_whole_tens() -> None:
+    rows = arithmetic(operations="+", max_operand=60, train_size=9, test_size=9, sft_size=200, hasty=0.6)["sft"]
+    cut = 0
     for row in rows:
         left, _, right, *_ = question(row).split()
-        (tens, ones), (more_tens, more_ones) = map(int, left), map(int, right)
-        answer = int(row.messages[1]["content"].removeprefix("#### "))
-        assert answer in (int(left) + int(right), (tens + more_tens) % 10 * 10 + (ones + more_ones) % 10)
-        careless += answer != int(left) + int(right)  # operands from 55 on always carry
-    assert careless == 130
+        result, answer = int(left) + int(right), int(row.messages[1]["content"].removeprefix("#### "))
+        assert answer in (result, result - result % 10)
+        cut += answer != result
+    assert 90 < cut <= 120  # some results are whole tens themselves
 
 
 def test_arithmetic_uses_operations_equally_and_both_orders_of_operands() -> None:

@@ -1,10 +1,10 @@
 """Rollout backend ``hf``: a transformers model in this process."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,17 +14,16 @@ from corerl.errors import RunError
 from corerl.models import compute_dtype, load_causal_lm
 from corerl.registry.rollout_backends import Completion, GenerationRequest
 from corerl_hf.batching import plan_batches
-from corerl_hf.decoding import decode
+from corerl_hf.decoding import Batch
 from corerl_hf.options import HfOptions
 from corerl_hf.weights import Weights
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 MAX_PREFILL_TOKENS = {"cpu": 512, "cuda": 32768}
 
+QUEUE_POLL_SECONDS = 0.001
 
-@dataclass
+
+@dataclass(eq=False)
 class _Call:
     """One call of ``generate``, queued or running; ``aborted`` holds ids of its requests that are to end."""
 
@@ -36,9 +35,13 @@ class _Call:
 
 
 class HfBackend:
-    """Generates with transformers, in one worker thread that owns the model: calls queue and never share a batch.
+    """Generates with transformers in the thread that awaits; between tokens other tasks of its event loop run.
 
-    See :class:`corerl.registry.rollout_backends.RolloutBackend`. The weights loaded from ``model.path`` have version 0.
+    A thread of its own would halve the speed of training and generation on a CPU: each thread that computes has its own
+    pool of OpenMP threads, and two pools get in each other's way.
+
+    See :class:`corerl.registry.rollout_backends.RolloutBackend`. Calls queue and share no batch. The weights loaded
+    from ``model.path`` have version 0.
     """
 
     def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str, options: HfOptions) -> None:
@@ -50,12 +53,13 @@ class HfBackend:
         self._vocabulary = self._model.get_input_embeddings().num_embeddings
         self._version = 0
         self._not_ready = ""
-        self._calls: list[_Call] = []
         self._closed = False
-        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="corerl-hf")
+        self._calls: list[_Call] = []
+        self._lock = threading.Lock()
+        self._generating_thread: int | None = None
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
-        """Generate; when the awaiting task is cancelled the requests end at their next token.
+        """Generate; a cancelled call ends at its next token.
 
         Raises:
             RunError: a prompt is empty or has an id outside the vocabulary, or the weights are not there.
@@ -67,28 +71,36 @@ class HfBackend:
         call = _Call(requests)
         self._calls.append(call)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, self._generate, call)
-        except asyncio.CancelledError:
-            call.abort(request.request_id for request in requests)
-            raise
+            async with self._turn():
+                return await self._generate(call)
         finally:
             self._calls.remove(call)
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Copy all weights in, once the calls before this one are done.
+        """Copy all weights in, once a call that runs in another thread is done.
 
         Raises:
-            RunError: a tensor is missing, unknown or of another shape; nothing is generated before a complete update.
+            RunError: a tensor is missing, unknown or of another shape, after which nothing is generated before a
+                complete update; or a call of this thread is not done.
         """
-        self._run(self._update_weights, weights, version)
+        with self._exclusive():
+            self._weights.allocate()
+            self._not_ready = "the last weight update was not complete"
+            self._weights.copy_from(weights)
+            self._not_ready, self._version = "", version
 
     def sleep(self) -> None:
         """Free the memory of the weights; the KV cache lives no longer than a call anyway."""
-        self._run(self._sleep)
+        with self._exclusive():
+            self._weights.drop()
+            self._not_ready = "it was put to sleep, and its weights were not sent again"
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
     def wake(self) -> None:
         """Take memory for the weights; they must be sent again before generating."""
-        self._run(self._weights.allocate)
+        with self._exclusive():
+            self._weights.allocate()
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End these requests at their next token; ids that are not known (any more) are ignored."""
@@ -104,16 +116,32 @@ class HfBackend:
         """End what is running and free the weights."""
         if self._closed:
             return
-        self._closed = True
         for call in list(self._calls):
             call.abort(request.request_id for request in call.requests)
-        self._worker.submit(self._sleep).result()
-        self._worker.shutdown()
+        if self._generating_thread != threading.get_ident():
+            self.sleep()
+        self._closed = True
 
-    def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function in the worker thread, after everything that is queued there."""
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Wait, without blocking the event loop, until no other call runs."""
+        while not self._lock.acquire(blocking=False):
+            await asyncio.sleep(QUEUE_POLL_SECONDS)
+        self._generating_thread = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._generating_thread = None
+            self._lock.release()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Block until no call runs."""
         self.health()
-        return self._worker.submit(function, *args, **kwargs).result()
+        if self._generating_thread == threading.get_ident():
+            raise RunError("the weights of the rollout backend hf cannot change while generate() runs: await it first")
+        with self._lock:
+            yield
 
     def _check(self, request: GenerationRequest) -> None:
         if not request.prompt_ids:
@@ -125,30 +153,15 @@ class HfBackend:
                 f"{self._vocabulary}: the tokenizer (model.tokenizer_path) must belong to the model"
             )
 
-    def _generate(self, call: _Call) -> list[list[Completion]]:
+    async def _generate(self, call: _Call) -> list[list[Completion]]:
+        self.health()
         if self._not_ready:
             raise RunError(f"the rollout backend hf cannot generate: {self._not_ready}")
         completions: list[dict[int, Completion]] = [{} for _ in call.requests]
         for rows in plan_batches(call.requests, self._max_batch_size):
-            decoded = decode(
-                self._model,
-                rows,
-                max_prefill_tokens=self._max_prefill_tokens,
-                aborted=call.aborted,
-                weight_version=self._version,
-            )
-            for row, completion in zip(rows, decoded, strict=True):
+            batch = Batch(self._model, rows, max_prefill_tokens=self._max_prefill_tokens, aborted=call.aborted)
+            while batch.advance():
+                await asyncio.sleep(0)
+            for row, completion in zip(rows, batch.responses.completions(self._version), strict=True):
                 completions[row.number][row.sample] = completion
         return [[samples[number] for number in sorted(samples)] for samples in completions]
-
-    def _update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        self._weights.allocate()
-        self._not_ready = "the last weight update was not complete"
-        self._weights.copy_from(weights)
-        self._not_ready, self._version = "", version
-
-    def _sleep(self) -> None:
-        self._weights.drop()
-        self._not_ready = "it was put to sleep, and its weights were not sent again"
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()

@@ -46,5 +46,5 @@ class ArithmeticDataOptions:
     train_size: int = option(4000, "problems in train.parquet", ge=1)
     test_size: int = option(500, "problems in test.parquet", ge=1)
     sft_size: int = option(1000, "answered problems in sft.parquet, for corerl sft; 0: no such file", ge=0)
-    careless: float = option(0.0, "share of sft answers that forget to carry: a teacher who is often wrong", ge=0, le=1)
+    hasty: float = option(0.0, "share of sft answers that are cut to whole tens: a hasty teacher", ge=0, le=1)
     seed: int = option(0, "of the draw", ge=0)

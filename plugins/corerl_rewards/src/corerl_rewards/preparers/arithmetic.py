@@ -30,10 +30,6 @@ class Arithmetic:
         if unknown or not options.operations:
             known = " ".join(_OPERATIONS)
             raise ConfigError("operations", f"must be some of {known}, not {options.operations!r}")
-        if options.careless and set(options.operations) != {"+"}:
-            raise ConfigError(
-                "careless", f"is about carrying in sums: operations must be '+', not {options.operations!r}"
-            )
         if options.min_operand > options.max_operand:
             raise ConfigError("min_operand", f"must be at most max_operand={options.max_operand}")
         self._options = options
@@ -53,11 +49,10 @@ class Arithmetic:
         return splits | {"sft": self._chats(sft)} if sft else splits
 
     def _chats(self, problems: list[Problem]) -> list[ChatRow]:
-        """The problems with the teacher's answers, of which the share ``careless`` forgets to carry."""
-        careless = round(self._options.careless * len(problems))
+        """The problems with the teacher's answers, of which the share ``hasty`` is cut to whole tens."""
         rng = random.Random(self._options.seed + 1)
-        forgetful = set(rng.sample(range(len(problems)), careless))
-        return [_chat_row(problem, carry=number not in forgetful) for number, problem in enumerate(problems)]
+        cut = set(rng.sample(range(len(problems)), round(self._options.hasty * len(problems))))
+        return [_chat_row(problem, hasty=number in cut) for number, problem in enumerate(problems)]
 
     def _draw(self, sizes: list[int]) -> list[list[Problem]]:
         """train, test and sft, of these sizes and each in random order; what is in test is in neither of the others."""
@@ -110,19 +105,9 @@ def _question(problem: Problem) -> str:
     return QUESTION.format(left=left, operation=operation, right=right)
 
 
-def _result(problem: Problem, *, carry: bool = True) -> int:
+def _result(problem: Problem) -> int:
     left, operation, right = problem
-    return _OPERATIONS[operation](left, right) if carry else sum_without_carry(left, right)
-
-
-def sum_without_carry(left: int, right: int) -> int:
-    """The sum of each pair of digits, its last digit alone kept: a common mistake.
-
-    >>> sum_without_carry(46, 67)
-    3
-    """
-    places = max(len(str(left)), len(str(right)))
-    return sum((left // 10**place + right // 10**place) % 10 * 10**place for place in range(places))
+    return _OPERATIONS[operation](left, right)
 
 
 def _prompt_row(problem: Problem) -> PromptRow:
@@ -136,6 +121,7 @@ def _prompt_row(problem: Problem) -> PromptRow:
     )
 
 
-def _chat_row(problem: Problem, *, carry: bool) -> ChatRow:
-    answer = ANSWER.format(result=_result(problem, carry=carry))
+def _chat_row(problem: Problem, *, hasty: bool) -> ChatRow:
+    result = _result(problem)
+    answer = ANSWER.format(result=int(result / 10) * 10 if hasty else result)
     return ChatRow([{"role": "user", "content": _question(problem)}, {"role": "assistant", "content": answer}])

@@ -1,0 +1,5 @@
+"""``python -m corerl``."""
+
+from corerl.cli.main import main
+
+main()
