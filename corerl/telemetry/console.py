@@ -12,15 +12,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 MOST_LINES = 100
 """in a pipe, a run of more steps prints only every so many"""
 
-COLUMNS = {
-    "loss": ("train/loss", "{:.4f}"),
-    "val loss": ("val/loss", "{:.4f}"),
-    "reward": ("critic/score/mean", "{:.3f}"),
-    "length": ("response_length/mean", "{:.1f}"),
-    "KL": ("actor/kl_loss", "{:.4f}"),
-    "grad": ("actor/grad_norm", "{:.2f}"),
-    "tokens/s": ("perf/throughput", "{:.0f}"),
-}
+COLUMNS = (
+    ("loss", "train/loss", "{:.4f}"),
+    ("val loss", "val/loss", "{:.4f}"),
+    ("reward", "critic/score/mean", "{:.3f}"),
+    ("length", "response_length/mean", "{:.1f}"),
+    ("KL", "actor/kl_loss", "{:.4f}"),
+    ("KL", "actor/reward_kl_penalty", "{:.4f}"),
+    ("ppo KL", "actor/ppo_kl", "{:.4f}"),
+    ("tokens/s", "perf/throughput", "{:.0f}"),
+)
+"""label, metric and format; a metric that a run does not have is left out"""
 
 
 class ConsoleTracker:
@@ -72,6 +74,4 @@ class ConsoleTracker:
 
 def summary(metrics: Mapping[str, float]) -> str:
     """The columns that the metrics hold, as one line."""
-    return "  ".join(
-        f"{label} {form.format(metrics[name])}" for label, (name, form) in COLUMNS.items() if name in metrics
-    )
+    return "  ".join(f"{label} {form.format(metrics[name])}" for label, name, form in COLUMNS if name in metrics)
