@@ -16,7 +16,7 @@ def test_in_a_pipe_each_step_is_a_line_with_the_time_left(capsys):
     for step in (1, 2, 3):
         console.log({"critic/score/mean": step / 4}, step)
     console.close()
-    lines = capsys.readouterr().err.splitlines()
+    lines = [line for line in capsys.readouterr().err.splitlines() if line]
     assert lines[0] == "step 0: val-core/x/reward/mean@1 0.250"
     assert [line.split("  ")[:2] for line in lines[1:]] == [
         [f"step {step}/3", f"reward {step / 4:.3f}"] for step in (1, 2, 3)

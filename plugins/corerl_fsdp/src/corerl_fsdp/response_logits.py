@@ -28,14 +28,13 @@ def response_log_probs(
     inputs = batch.input_ids[:, :-1]
     positions, real = batch.prediction_index(inputs.shape[1])
     with _only_positions(model, positions):
-        logits = model(input_ids=inputs, use_cache=False).logits.squeeze(0).float()
+        logits = model(input_ids=inputs, use_cache=False).logits.squeeze(0)
     if temperature != 1.0:
-        logits = logits / temperature
-    normalizer = logits.logsumexp(dim=-1)
-    log_probs = logits.gather(1, batch.response_ids()[:, None]).squeeze(1) - normalizer
-    entropies = None
-    if entropy:
-        entropies = _scatter(normalizer - (torch.softmax(logits, dim=-1) * logits).sum(dim=-1), real)
+        logits = logits.float() / temperature
+    distribution = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+    targets = batch.input_ids[:, 1:].flatten()[positions]
+    log_probs = distribution.gather(1, targets[:, None]).squeeze(1)
+    entropies = _scatter(-(distribution.exp() * distribution).sum(dim=-1), real) if entropy else None
     return _scatter(log_probs, real), entropies
 
 

@@ -37,8 +37,8 @@ class _Call:
 class HfBackend:
     """Generates with transformers in the thread that awaits; between tokens other tasks of its event loop run.
 
-    A thread of its own would halve the speed of training and generation on a CPU: each thread that computes has its own
-    pool of OpenMP threads, and two pools get in each other's way.
+    A thread of its own would cost half of the speed on two cores: each thread that computes has its own pool of OpenMP
+    threads, and two pools get in each other's way.
 
     See :class:`corerl.registry.rollout_backends.RolloutBackend`. Calls queue and share no batch. The weights loaded
     from ``model.path`` have version 0.

@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedTokenizerBase, Qwen2Config, Qwen2ForCausalLM
 
 from corerl.errors import RequestError
-from corerl.files import atomic_path
+from corerl.files import atomic_path, require_writable
 from corerl_hf.tiny_tokenizer import read_texts, train_tokenizer
 
 
@@ -43,13 +43,15 @@ def write_tiny_model(out: Path, wanted: TinyModel, *, force: bool) -> Written:
     """Write the folder ``out``, all of it or nothing.
 
     Raises:
-        RequestError: ``out`` exists and ``force`` is false or it is no model folder, or sizes do not divide.
+        RequestError: ``out`` exists and ``force`` is false or it is no model folder, nothing can be written there, or
+            sizes do not divide.
         DataError: a file of the corpus cannot be used.
     """
     if out.exists() and not force:
         raise RequestError(f"--out: {out} exists already (--force replaces it)")
     if out.exists() and not (out / "config.json").is_file():
         raise RequestError(f"--out: {out} is no model folder (it has no config.json), so --force does not replace it")
+    require_writable(out.parent, "--out")
     if wanted.hidden_size % (2 * wanted.heads):
         raise RequestError(
             f"--hidden-size {wanted.hidden_size} must be a multiple of {2 * wanted.heads}, twice the --heads: "
