@@ -14,7 +14,8 @@ from corerl.errors import ConfigError
 def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
     """A temporary name beside ``path`` to write to (an empty folder with ``folder``); renamed to ``path`` on success.
 
-    On an exception what was written is removed and ``path`` is as before. An existing ``path`` is replaced.
+    On an exception what was written is removed and ``path`` is as before. An existing ``path`` is replaced: a file at once, a
+    folder by two renames.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
@@ -23,9 +24,14 @@ def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
         temporary.mkdir()
     try:
         yield temporary
-        if folder:
-            remove(path)
-        temporary.replace(path)
+        if folder and path.exists():
+            aside = path.with_name(f".{path.name}.old.tmp")
+            remove(aside)
+            path.rename(aside)
+            temporary.rename(path)
+            remove(aside)
+        else:
+            temporary.replace(path)
     except BaseException:
         remove(temporary)
         raise

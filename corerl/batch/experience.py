@@ -2,7 +2,9 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,11 +82,6 @@ class Experience:
         starts = torch.arange(len(self), device=steps.device) * width + self.prompt_lengths - 1
         return (starts[:, None] + steps)[real], real
 
-    def response_ids(self) -> Tensor:
-        """(N,) int64: the response tokens in the order of :meth:`prediction_index`."""
-        positions, _ = self.prediction_index(self.input_ids.shape[1])
-        return self.input_ids.flatten()[positions + 1]
-
 
 def collate(
     prompts: Sequence[Sequence[int]],
@@ -102,14 +99,13 @@ def collate(
     """
     joined = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
     response_lengths = torch.tensor([len(response) for response in responses])
-    response_mask = _pad(masks, torch.bool) if masks else _lengths_mask(response_lengths)
     return Experience(
-        input_ids=_pad(joined, torch.int64),
+        input_ids=_pad(joined, np.int64),
         prompt_lengths=torch.tensor([len(prompt) for prompt in prompts]),
         response_lengths=response_lengths,
-        response_mask=response_mask,
+        response_mask=_pad(masks, np.bool_) if masks else _lengths_mask(response_lengths),
         group_ids=torch.tensor(group_ids),
-        rollout_log_probs=None if log_probs is None else _pad(log_probs, torch.float32),
+        rollout_log_probs=None if log_probs is None else _pad(log_probs, np.float32),
     )
 
 
@@ -117,6 +113,8 @@ def _lengths_mask(lengths: Tensor) -> Tensor:
     return torch.arange(int(lengths.max())) < lengths[:, None]
 
 
-def _pad(rows: Sequence[Sequence[float]] | Sequence[Sequence[bool]], dtype: torch.dtype) -> Tensor:
-    tensors = [torch.tensor(row, dtype=dtype) for row in rows]
-    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True)
+def _pad(rows: Sequence[Sequence[float]] | Sequence[Sequence[bool]], dtype: type[np.generic]) -> Tensor:
+    """All values go through one flat array: a tensor for each row would cost more than all the rest of a small step."""
+    values = torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype))
+    mask = _lengths_mask(torch.tensor([len(row) for row in rows]))
+    return torch.zeros(mask.shape, dtype=values.dtype).masked_scatter(mask, values)

@@ -36,7 +36,9 @@ class CheckpointStore:
             temporary.write_text(path.name)
         if self.max_to_keep is not None:
             for old in self._paths()[: -self.max_to_keep]:
-                remove(old.rename(old.with_name(f".{old.name}.tmp")))  # a deletion that is cut off leaves no half
+                old.rename(old.with_name(f".{old.name}.tmp"))
+            for old in self.folder.glob(f".{PREFIX}*.tmp"):  # also those of a deletion that was cut off
+                remove(old)
         return path
 
     def _paths(self) -> list[Path]:

@@ -10,7 +10,9 @@ from corerl.cli.common import load_train_config, plugin_options
 @click.command()
 @click.argument("config_file", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--dry-run", is_flag=True, help="Check the config and what it selects; load no model, write nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Check config, tokenizer, data and scorers; load no model, write nothing."
+)
 @plugin_options
 def train(
     config_file: Path,
@@ -24,10 +26,16 @@ def train(
     CONFIG_FILE is YAML; KEY=VALUE changes single keys, e.g. actor.optim.lr=1e-5. All keys: corerl config show.
     """
     config, parts, plugins = load_train_config(config_file, overrides, plugin, disable_plugin)
+
+    from corerl.trainer.plan import make_plan
+
+    plan = make_plan(config, parts, plugins)
+    click.echo(plan)
     if dry_run:
         click.echo(f"{config_file}: ok")
         return
+
     from corerl.telemetry.report import report
     from corerl.trainer.build import train as run_training
 
-    report(run_training(config, parts, plugins))
+    report(run_training(plan))

@@ -83,6 +83,18 @@ class ChatTokenizer:
         )
         return texts
 
+    def unheeded_end_of_turn(self) -> str | None:
+        """The special token with which the chat template ends an assistant's turn, where it stops no generation."""
+        probe = "corerl"
+        text = self.render(
+            [{"role": "user", "content": "?"}, {"role": "assistant", "content": probe}],
+            Location("a probe", 0),
+            add_generation_prompt=False,
+        )
+        after = text.rpartition(probe)[2].strip()
+        ends = [(token, token_id) for token, token_id in self.special_tokens.items() if after.startswith(token)]
+        return next((token for token, token_id in ends if token_id not in self.stop_token_ids), None)
+
     @cached_property
     def special_tokens(self) -> dict[str, int]:
         """Text -> id of the special tokens."""
@@ -151,7 +163,8 @@ def _load(source: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
     # transformers makes an empty tokenizer for a known architecture when the folder holds no vocabulary.
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
         raise ModelError(
-            f"{source}: has no tokenizer (no vocabulary such as tokenizer.json); name its folder with model.tokenizer_path"
+            f"{source}: has no tokenizer (no vocabulary such as tokenizer.json); "
+            "name the folder that has it with model.tokenizer_path"
         )
     return tokenizer
 

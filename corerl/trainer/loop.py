@@ -166,7 +166,8 @@ class Trainer:
         for notice in (self.notices.errors(results), self.notices.all_zero(rollouts, results)):
             if notice is not None:
                 say(f"step {self.step}: {notice}")
-        if self._is_due(self.run.config.trainer.log_rollouts_freq):
+        frequency = self.run.config.trainer.log_rollouts_freq
+        if frequency > 0 and self._is_due(frequency):
             write_rollouts(self.run.folder / "rollouts" / f"step_{self.step:06d}.parquet", rollouts, results)
 
     def _is_due(self, frequency: int) -> bool:

@@ -56,13 +56,11 @@ def _scorers_by_source(registries: Registries) -> dict[str, list[Entry[Scorer]]]
 
 def assign_scores(experience: Experience, results: Sequence[RewardResult]) -> None:
     """Put each score on its response's last token; a response without a score is masked out of the batch."""
-    rewards = torch.zeros(experience.response_mask.shape)
-    for row, result in enumerate(results):
-        if result.score is None:
-            experience.response_mask[row] = False
-        else:
-            rewards[row, int(experience.response_lengths[row]) - 1] = result.score
-    experience.rewards = rewards
+    scored = torch.tensor([result.score is not None for result in results])
+    scores = torch.tensor([0.0 if result.score is None else result.score for result in results])
+    experience.response_mask &= scored[:, None]
+    experience.rewards = torch.zeros(experience.response_mask.shape)
+    experience.rewards[torch.arange(len(results)), experience.response_lengths - 1] = scores
 
 
 def advantage_inputs(experience: Experience) -> AdvantageInputs:

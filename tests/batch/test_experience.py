@@ -30,7 +30,7 @@ def test_prediction_index_points_at_the_position_before_each_response_token():
     # rows are [1 2 4] and [3 5 6]: 4 is predicted at index 1, 5 at 3 (the 3), 6 at 4 (the 5)
     assert positions.tolist() == [1, 3, 4]
     assert real.tolist() == [[True, False], [True, True]]
-    assert batch.response_ids().tolist() == [4, 5, 6]
+    assert batch.input_ids.flatten()[positions + 1].tolist() == [4, 5, 6]
 
 
 def test_prediction_index_counts_masked_response_tokens_too():

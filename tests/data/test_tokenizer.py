@@ -178,3 +178,9 @@ def test_inside_a_chat_no_space_is_put_first(kind: str) -> None:
     tokenizer = ChatTokenizer(fast(tokenizer_object=llama_backend(kind)), "llama", 0, (0,))
     assert tokenizer.encode(["ab"]) == [[4, 2]]
     assert tokenizer.encode_inside(["ab", " ab", "\na", ""]) == [[1, 2], [4, 2], [3, 1], []]
+
+
+def test_a_template_whose_end_of_turn_stops_nothing_is_noticed(folder: Path) -> None:
+    assert load(folder).unheeded_end_of_turn() is None
+    edit(folder / "tokenizer_config.json", eos_token="<|endoftext|>")
+    assert load(folder).unheeded_end_of_turn() == "<|im_end|>"

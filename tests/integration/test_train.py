@@ -8,29 +8,6 @@ import pytest
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
 
-pytest.importorskip("corerl_hf")
-pytest.importorskip("corerl_fsdp")
-pytest.importorskip("corerl_grpo")
-pytest.importorskip("corerl_rewards")
-
-
-DATA = {"operations": "+", "max-operand": "9", "train-size": "40", "test-size": "8", "sft-size": "40"}
-MODEL = {"vocab-size": "300", "hidden-size": "16", "layers": "1", "heads": "2", "kv-heads": "1"}
-
-
-def flags(options):
-    return [f"--{name}={value}" for name, value in options.items()]
-
-
-@pytest.fixture(scope="session")
-def material(tmp_path_factory):
-    """A folder with arithmetic data and a tiny random model."""
-    folder = tmp_path_factory.mktemp("material")
-    assert run(["prepare", "arithmetic", f"--out={folder}/data", *flags(DATA)]) == 0
-    corpus = f"--corpus={folder}/data/train.parquet"
-    assert run(["tiny-model", f"--out={folder}/model", corpus, *flags(MODEL)]) == 0
-    return folder
-
 
 @pytest.fixture
 def train(material, tmp_path):
@@ -148,11 +125,19 @@ def test_a_checkpoint_is_a_model_folder_to_train_on(train):
     train("b", f"model.path={folder}/checkpoints/global_step_1/huggingface", "trainer.total_training_steps=1")
 
 
-def test_dry_run_writes_nothing(material, tmp_path, capsys, monkeypatch):
+def test_dry_run_reads_the_data_tells_the_plan_and_writes_nothing(material, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.yaml").write_text(f"model: {{path: x}}\ndata: {{train_files: [{material}/data/train.parquet]}}\n")
-    assert run(["train", "c.yaml", "--dry-run", "data.train_batch_size=64"]) == 0
+    (tmp_path / "c.yaml").write_text(
+        f"model: {{path: {material}/model}}\n"
+        f"data: {{train_files: [{material}/data/train.parquet], max_prompt_length: 64}}\n"
+        "actor: {device: cpu, ppo_mini_batch_size: 4}\n"
+    )
+    assert run(["train", "c.yaml", "--dry-run", "data.train_batch_size=8"]) == 0
+    printed = capsys.readouterr().out
+    assert "5 steps of 8 prompts × 8 responses (64) in 2 updates each, on cpu" in printed
+    assert "'corerl/arithmetic' by 'arithmetic'" in printed
     assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
+    assert run(["train", "c.yaml", "--dry-run", "data.train_batch_size=8", "model.path=./none"]) == 2
 
 
 def test_sft_lowers_the_loss_and_writes_a_model_folder(material, tmp_path):

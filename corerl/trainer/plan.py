@@ -1,0 +1,89 @@
+"""A run before its models: everything that can be read and checked without one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from corerl.checkpoint.store import Checkpoint, find_checkpoint
+from corerl.config.parts import Parts
+from corerl.config.schema import TrainConfig
+from corerl.data.prompts import Prompt, PromptDataset, load_prompts
+from corerl.data.sampler import PromptSampler
+from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.files import require_writable
+from corerl.models import resolve_device
+from corerl.plugins import Plugins
+from corerl.registry import Selected
+from corerl.registry.scorers import Scorer
+from corerl.telemetry.notices import say
+from corerl.trainer.scoring import select_scorers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run is about to do; ``checkpoint`` is the one it resumes, or None."""
+
+    config: TrainConfig
+    parts: Parts
+    plugins: Plugins
+    checkpoint: Checkpoint | None
+    tokenizer: ChatTokenizer
+    train_prompts: PromptDataset
+    val_prompts: list[Prompt]
+    sampler: PromptSampler
+    scorers: dict[str, Selected[Scorer]]
+
+    @property
+    def total_steps(self) -> int:
+        trainer = self.config.trainer
+        return trainer.total_training_steps or trainer.total_epochs * self.sampler.steps_per_epoch
+
+    @property
+    def updates_per_step(self) -> int:
+        """Optimizer steps in a training step."""
+        actor = self.config.actor
+        return actor.ppo_epochs * (self.config.data.train_batch_size // actor.ppo_mini_batch_size)
+
+    def __str__(self) -> str:
+        config = self.config
+        responses = config.data.train_batch_size * config.rollout.n
+        scorers = ", ".join(f"'{source}' by '{scorer.entry.name}'" for source, scorer in self.scorers.items())
+        return (
+            f"{self.total_steps} steps of {config.data.train_batch_size} prompts × {config.rollout.n} responses "
+            f"({responses}) in {self.updates_per_step} updates each, on {resolve_device(config.actor.device)}\n"
+            f"scored: {scorers}"
+        )
+
+
+def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
+    """Read the tokenizer and the data, find the scorers; nothing is written.
+
+    Raises:
+        RequestError: the device, the output folder, the model's tokenizer, the data or a scorer cannot be used.
+    """
+    resolve_device(config.actor.device)
+    checkpoint = find_checkpoint(config.checkpoint.resume)
+    require_writable(checkpoint.run_folder if checkpoint else Path(config.trainer.output_dir), "trainer.output_dir")
+    tokenizer = load_tokenizer(config.model)
+    if end := tokenizer.unheeded_end_of_turn():
+        say(
+            f"the chat template ends a turn with {end}, which is none of the model's stop tokens: responses may never "
+            "end (set eos_token in tokenizer_config.json, or eos_token_id in generation_config.json)"
+        )
+    train_prompts = load_prompts(config.data, config.data.train_files, tokenizer, "train")
+    say(f"training data: {train_prompts.report}")
+    val_prompts: list[Prompt] = []
+    if config.data.val_files:
+        validation = load_prompts(config.data, config.data.val_files, tokenizer, "val")
+        say(f"validation data: {validation.report}")
+        val_prompts = list(validation)
+    sampler = PromptSampler(
+        len(train_prompts),
+        config.data.train_batch_size,
+        shuffle=config.data.shuffle,
+        seed=config.trainer.seed if config.data.seed is None else config.data.seed,
+    )
+    if checkpoint is not None:
+        sampler.load_state_dict(checkpoint.sampler)
+    sources = dict.fromkeys(prompt.data_source for prompt in [*train_prompts, *val_prompts])
+    scorers = select_scorers(sources, parts, plugins.registries)
+    return Plan(config, parts, plugins, checkpoint, tokenizer, train_prompts, val_prompts, sampler, scorers)

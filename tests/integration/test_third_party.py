@@ -1,0 +1,229 @@
+"""Built wheels in a fresh environment: the core alone, a torch that was there before, a plugin from outside."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from corerl.telemetry.metrics_log import read_metrics
+
+ROOT = Path(__file__).parents[2]
+PLUGINS = ("corerl_fsdp", "corerl_grpo", "corerl_hf", "corerl_rewards")
+HEAVY = {"torch", "transformers", "ray", "vllm", "sglang"}
+
+PYPROJECT = """
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "acme-brevity"
+version = "0.3"
+dependencies = ["corerl>=0.1,<0.2"]
+
+[project.entry-points.corerl]
+acme-brevity = "acme_brevity.plugin"
+"""
+
+PLUGIN = """
+from dataclasses import dataclass
+
+from corerl import hookimpl, option
+
+
+@dataclass(frozen=True)
+class ScaledOptions:
+    scale: float = option(1.0, "factor of every term", gt=0)
+
+
+@hookimpl
+def register_scorers(register):
+    register("even_length", "acme_brevity.parts:even_length", summary="1 when the text has an even length")
+
+
+@hookimpl
+def register_policy_losses(register):
+    register("scaled", "acme_brevity.parts:scaled", options=ScaledOptions, summary="-scale A log pi")
+"""
+
+PARTS = """
+from corerl.registry.policy_losses import Mean, PolicyLossOutput
+
+
+def even_length(response, ground_truth, data_source, extra_info):
+    return {"score": float(len(response) % 2 == 0), "letters": float(len(response))}
+
+
+def scaled(inputs, options):
+    terms = -options.scale * inputs.advantages * inputs.log_probs
+    return PolicyLossOutput(terms, {"acme_scale": Mean(options.scale, 1.0)})
+"""
+
+CONFIG = """
+model: {path: model}
+data: {train_files: [data/train.parquet], train_batch_size: 8, max_prompt_length: 64, max_response_length: 6}
+actor: {device: cpu, ppo_mini_batch_size: 8, policy_loss: {name: scaled, scale: 0.75}}
+rollout: {n: 4}
+reward: {scorer: even_length}
+trainer: {total_training_steps: 1}
+"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment; commands run in ``cwd``, outside the repository, and see nothing of this process."""
+
+    folder: Path
+    cwd: Path
+
+    def run(self, program: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment; it must exit with ``code``."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CORERL"))}
+        result = subprocess.run(
+            [self.folder / "bin" / program, *arguments],
+            cwd=self.cwd,
+            env={**kept, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+        )
+        assert result.returncode == code, result.stdout + result.stderr
+        return result
+
+    def install(self, *what: str | Path) -> None:
+        self.run("python", "-m", "pip", "install", "--quiet", "--no-compile", *map(str, what))
+
+    def versions(self) -> dict[str, str]:
+        """Name -> version of what is installed."""
+        listed = json.loads(self.run("python", "-m", "pip", "list", "--format=json").stdout)
+        return {row["name"]: row["version"] for row in listed}
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Print how long a part of the test took (``pytest -s``)."""
+    start = time.monotonic()
+    yield
+    print(f"{name:<40} {time.monotonic() - start:6.1f} s")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[Environment]:
+    """A fresh environment; its deletion is started at the end."""
+    (tmp_path / "work").mkdir()
+    print()
+    with stage("make the environment"):
+        subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    yield Environment(tmp_path / "venv", tmp_path / "work")
+    # not waited for: a slow disk that is still writing 1.4 GB needs longer for it than for all the rest
+    subprocess.run(["sh", "-c", 'rm -rf "$0" &', tmp_path / "venv"], check=True)
+
+
+def build_wheels(folder: Path) -> dict[str, Path]:
+    """Import name -> wheel of the core, of its plugins and of acme-brevity, built from copies of their sources."""
+    core = folder / "core"
+    copied = shutil.ignore_patterns("__pycache__", "*.egg-info", "tests")
+    shutil.copytree(ROOT / "corerl", core / "corerl", ignore=copied)
+    for file in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / file, core)
+    for plugin in PLUGINS:
+        shutil.copytree(ROOT / "plugins" / plugin, folder / plugin, ignore=copied)
+    package = folder / "acme_brevity" / "src" / "acme_brevity"
+    package.mkdir(parents=True)
+    (folder / "acme_brevity" / "pyproject.toml").write_text(PYPROJECT)
+    (package / "__init__.py").write_text("")
+    (package / "plugin.py").write_text(PLUGIN)
+    (package / "parts.py").write_text(PARTS)
+    sources = [core, *(folder / name for name in (*PLUGINS, "acme_brevity"))]
+    # setuptools is here, because torch requires it: no environment has to be made for each build
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "wheels")]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, *sources], check=True)
+    return {wheel.name.partition("-")[0]: wheel for wheel in (folder / "wheels").iterdir()}
+
+
+@pytest.mark.slow
+def test_wheels_in_a_fresh_environment_and_a_plugin_that_needs_nothing_but_an_entry_point(
+    environment: Environment, tmp_path: Path
+) -> None:
+    with stage("build six wheels"):
+        wheels = build_wheels(tmp_path / "sources")
+    with stage("install corerl"):
+        environment.install(wheels.pop("corerl"))
+    with stage("the core alone"):
+        check_the_core_alone(environment)
+    with stage("install torch"):
+        environment.install("--constraint", ROOT / "constraints.txt", "torch")
+    before = torch_files(environment)
+    with stage("install the plugins, without a constraint"):
+        environment.install(*wheels.values())
+    assert torch_files(environment) == before
+    assert "No broken requirements" in environment.run("python", "-m", "pip", "check").stdout
+    with stage("list and check the plugin from outside"):
+        check_the_listing(environment)
+    with stage("data and model"):
+        make_material(environment)
+    with stage("train one step"):
+        environment.run("corerl", "train", "config.yaml")
+    check_the_run(environment.cwd)
+
+
+def check_the_core_alone(environment: Environment) -> None:
+    """It runs with no plugin, brought nothing heavy, and says what to install."""
+    (environment.cwd / "config.yaml").write_text(CONFIG)
+    assert not HEAVY & environment.versions().keys()
+    environment.run("python", "-c", "import corerl, corerl.cli.main, corerl.config.schema, corerl.data.prompts")
+    assert "train" in environment.run("corerl", "--help").stdout
+    assert "corerl-grpo" in environment.run("corerl", "plugins", "list").stdout
+    environment.run("corerl", "config", "show")
+    refused = environment.run("corerl", "train", "config.yaml", code=2)
+    assert "advantage estimator 'grpo'" in refused.stderr
+    assert "pip install corerl-grpo" in refused.stderr
+
+
+def torch_files(environment: Environment) -> tuple[str, int]:
+    """The version of torch, and when its list of files was written."""
+    version = environment.versions()["torch"]
+    [record] = (environment.folder / "lib").glob("python*/site-packages/torch-*.dist-info/RECORD")
+    return version, record.stat().st_mtime_ns
+
+
+def check_the_listing(environment: Environment) -> None:
+    rows: list[dict[str, Any]] = json.loads(environment.run("corerl", "plugins", "list", "--json").stdout)["names"]
+    [scorer] = [row for row in rows if row["name"] == "even_length"]
+    [loss] = [row for row in rows if row["name"] == "scaled"]
+    for row in (scorer, loss):
+        assert (row["owner"], row["version"], row["status"]) == ("acme-brevity", "0.3", "ok")
+    environment.run("corerl", "plugins", "check", "acme-brevity")
+
+
+def make_material(environment: Environment) -> None:
+    sizes = ["--operations", "+", "--max-operand", "9", "--train-size", "8", "--test-size", "4", "--sft-size", "4"]
+    environment.run("corerl", "prepare", "arithmetic", "--out", "data", *sizes)
+    shape = ["--hidden-size", "16", "--layers", "1", "--heads", "2", "--kv-heads", "1"]
+    environment.run("corerl", "tiny-model", "--out", "model", "--corpus", "data/train.parquet", *shape)
+
+
+def check_the_run(cwd: Path) -> None:
+    """The parts from outside were used, with their options, and the run folder says whose they are."""
+    [folder] = cwd.glob("runs/default/*")
+    used = {part["part"]: part for part in json.loads((folder / "plugins.json").read_text())}
+    for part, name, options in (("scorer", "even_length", {}), ("policy_loss", "scaled", {"scale": 0.75})):
+        described = {key: used[part][key] for key in ("name", "distribution", "version", "options")}
+        assert described == {"name": name, "distribution": "acme-brevity", "version": "0.3", "options": options}
+    [record] = read_metrics(folder / "metrics.jsonl")
+    assert record["actor/acme_scale"] == 0.75
+    assert record["actor/grad_norm"] > 0
+    rollouts = pq.read_table(folder / "rollouts" / "step_000001.parquet").to_pylist()
+    assert len(rollouts) == 32
+    assert all(row["score"] == (len(row["response"]) % 2 == 0) for row in rollouts)
+    mean_letters = sum(len(row["response"]) for row in rollouts) / len(rollouts)
+    assert record["reward/letters/mean"] == pytest.approx(mean_letters)
