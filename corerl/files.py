@@ -14,8 +14,8 @@ from corerl.errors import ConfigError
 def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
     """A temporary name beside ``path`` to write to (an empty folder with ``folder``); renamed to ``path`` on success.
 
-    On an exception what was written is removed and ``path`` is as before. An existing ``path`` is replaced: a file at once, a
-    folder by two renames.
+    On an exception what was written is removed and ``path`` is as before. An existing file is replaced at once, an
+    existing folder by two renames.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
