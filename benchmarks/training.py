@@ -1,7 +1,7 @@
 """Tokens per second of the training strategy ``torch`` beside hand-written PyTorch loops: same model, rows, one run.
 
-One update is the PPO clip loss on a mini-batch, its gradient, clipping and AdamW. The contenders take turns,
-``--repeats`` times each, and every loss and gradient norm is checked to be the same for all of them:
+One update is the PPO clip loss on a mini-batch, its gradient, clipping and AdamW. The contenders take turns in
+changing order, ``--repeats`` times each, and every loss and gradient norm is checked to be the same for all of them:
 
 * ``torch``, the strategy, with the objective and the metrics that training uses;
 * ``loop``, as one writes it: padded rows with an attention mask, log_softmax of all logits, AdamW;
@@ -15,12 +15,13 @@ All cut the rows into micro-batches of the same number. Tokens are those of prom
 
 import argparse
 import functools
+import itertools
 import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from rich.console import Console
@@ -80,7 +81,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--vocab-size", type=int, default=320)
-    parser.add_argument("--repeats", type=int, default=9, help="updates of each contender, after two that warm up")
+    parser.add_argument("--repeats", type=int, default=12, help="updates of each contender, after two that warm up")
     parser.add_argument("--threads", type=int, default=0, help="of torch; 0: its default")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda computes in bf16")
     return parser.parse_args()
@@ -169,7 +170,7 @@ class Loop:
     fused = False
 
     def __init__(self, folder: str, batch: Experience, shape: Shape, device: str) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).train()
+        self.model = cast(Any, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)).to(device).train()
         parameters = list(self.model.parameters())
         self.optimizer = torch.optim.AdamW(
             [
@@ -186,11 +187,11 @@ class Loop:
     def update(self) -> tuple[float, float]:
         loss = torch.zeros((), device=self.device)
         tokens = self.rows.response_mask.sum().item()
-        for rows in self.order().split(self.micro_rows):
+        for rows in torch.split(self.order(), self.micro_rows):
             micro_batch = self.rows.pick(rows, self.device)
             with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.device == "cuda"):
                 share = self.surrogate(micro_batch).sum() / tokens
-            share.backward()
+            share.backward()  # type: ignore[no-untyped-call]
             loss += share.detach()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), GRAD_CLIP)
         self.optimizer.step()
@@ -248,12 +249,13 @@ def _compare(folder: str, name: str, arguments: argparse.Namespace) -> dict[str,
     tokens = int(batch.lengths.sum())
     contenders = {side: build(folder, batch, shape, arguments.device) for side, build in CONTENDERS.items()}
     seconds: dict[str, list[float]] = {side: [] for side in contenders}
+    orders = list(itertools.permutations(contenders))
     furthest = 0.0
     for repeat in range(-2, arguments.repeats):
         outcomes = []
-        for side, contender in contenders.items():
+        for side in orders[repeat % len(orders)]:
             started = time.perf_counter()
-            outcomes.append(torch.tensor(contender.update()))
+            outcomes.append(torch.tensor(contenders[side].update()))
             if repeat >= 0:
                 seconds[side].append(time.perf_counter() - started)
         furthest = max(furthest, *(float((outcome / outcomes[0] - 1).abs().max()) for outcome in outcomes))
@@ -278,7 +280,7 @@ def _print(results: list[dict[str, Any]], arguments: argparse.Namespace) -> None
             f"{each['furthest']:.0e}",
         )
     Console().print(table)
-    print(json.dumps({"threads": torch.get_num_threads(), **vars(arguments), "results": results}))
+    print(json.dumps({**vars(arguments), "threads": torch.get_num_threads(), "results": results}))
 
 
 if __name__ == "__main__":

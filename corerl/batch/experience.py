@@ -1,7 +1,7 @@
 """Experience: the tensors of a batch, one row a response."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -97,24 +97,30 @@ def collate(
         masks: which response tokens are trained on; None: all.
         log_probs: of the response tokens, from the rollout backend.
     """
-    joined = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
-    response_lengths = torch.tensor([len(response) for response in responses])
+    prompt_lengths, response_lengths = _lengths(prompts), _lengths(responses)
+    joined = chain.from_iterable(zip(prompts, responses, strict=True))
+    mask = _mask(response_lengths)
     return Experience(
-        input_ids=_pad(joined, np.int64),
-        prompt_lengths=torch.tensor([len(prompt) for prompt in prompts]),
+        input_ids=_pad(joined, _mask(prompt_lengths + response_lengths), np.int64),
+        prompt_lengths=prompt_lengths,
         response_lengths=response_lengths,
-        response_mask=_pad(masks, np.bool_) if masks else _lengths_mask(response_lengths),
+        response_mask=_pad(masks, mask, np.bool_) if masks else mask,
         group_ids=torch.tensor(group_ids),
-        rollout_log_probs=None if log_probs is None else _pad(log_probs, np.float32),
+        rollout_log_probs=None if log_probs is None else _pad(log_probs, mask, np.float32),
     )
 
 
-def _lengths_mask(lengths: Tensor) -> Tensor:
+def _lengths(rows: Sequence[Sequence[int]]) -> Tensor:
+    return torch.from_numpy(np.fromiter(map(len, rows), np.int64, count=len(rows)))
+
+
+def _mask(lengths: Tensor) -> Tensor:
     return torch.arange(int(lengths.max())) < lengths[:, None]
 
 
-def _pad(rows: Sequence[Sequence[float]] | Sequence[Sequence[bool]], dtype: type[np.generic]) -> Tensor:
-    """All values go through one flat array: a tensor for each row would cost more than all the rest of a small step."""
+def _pad(rows: Iterable[Iterable[float]], mask: Tensor, dtype: type[np.generic]) -> Tensor:
+    """The values of all rows, one after the other, where ``mask`` is true; a tensor for each row would be slow."""
     values = torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype))
-    mask = _lengths_mask(torch.tensor([len(row) for row in rows]))
-    return torch.zeros(mask.shape, dtype=values.dtype).masked_scatter(mask, values)
+    padded = torch.zeros(mask.shape, dtype=values.dtype)
+    padded[mask] = values
+    return padded

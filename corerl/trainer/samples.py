@@ -14,14 +14,15 @@ def write_rollouts(path: Path, rollouts: Rollouts, results: Sequence[RewardResul
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
     rows = [
         {
             "data_source": prompt.data_source,
-            "prompt": json.dumps(prompt.messages, ensure_ascii=False),
+            "prompt": encode(prompt.messages),
             "response": response,
-            "ground_truth": json.dumps(prompt.ground_truth, ensure_ascii=False, default=str),
+            "ground_truth": encode(prompt.ground_truth),
             "score": result.score,
-            "components": json.dumps(dict(result.components)),
+            "components": encode(dict(result.components)),
             "extracted": result.extracted,
             "error": result.error,
             "prompt_length": len(prompt.token_ids),

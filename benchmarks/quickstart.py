@@ -1,0 +1,207 @@
+"""The quickstart: wall time and memory of its commands, what the model learned, and what the controller costs.
+
+The commands are those of ``examples/quickstart/run.sh``, run on two cores in a temporary folder, once for each seed,
+which goes to ``tiny-model``, ``sft`` and ``train``. This file is also a plugin that ``train`` loads, to clock the calls
+of its workers. The controller is the rest of a step, from the end of the one before: batching, decoding text, scores,
+advantages, metrics, logging, sample rollouts. Evaluation and the first step, which imports and warms up, are left out.
+
+    python benchmarks/quickstart.py --seeds 0,1,2
+"""
+
+import argparse
+import functools
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corerl import hookimpl
+
+if TYPE_CHECKING:
+    from corerl.trainer.run import Run
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = "examples/quickstart/run.sh"
+CORES = 2
+MEASURE = "measure"
+"""first argument of this file in place of ``corerl``"""
+
+LIMITS = {"seconds": 120.0, "peak_mib": 2048.0, "start": 0.5, "controller": 0.02}
+"""most"""
+END = 0.9
+"""least"""
+
+
+class Clock:
+    """Wall time inside and outside of the calls that are clocked."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.steps: list[dict[str, float]] = []
+        self._running = False
+        self._step_start = time.perf_counter()
+
+    def wrap(self, owner: type, method: str, kind: str) -> None:
+        """Add the time of every call to ``seconds[kind]``; a call inside a clocked one is part of that."""
+        function = getattr(owner, method)
+
+        @functools.wraps(function)
+        def clocked(*args: Any, **kwargs: Any) -> Any:
+            if self._running:
+                return function(*args, **kwargs)
+            self._running, start = True, time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds[kind] += time.perf_counter() - start
+                self._running = False
+
+        setattr(owner, method, clocked)
+
+    def end_step(self) -> None:
+        """Close a step: its seconds without evaluation, and those of its workers."""
+        now = time.perf_counter()
+        self.steps.append(
+            {"step": now - self._step_start - self.seconds["evaluation"], "workers": self.seconds["workers"]}
+        )
+        self.seconds.clear()
+        self._step_start = now
+
+
+clock = Clock()
+
+
+@hookimpl
+def run_started() -> None:
+    from corerl.trainer.loop import Trainer
+    from corerl.trainer.workers import PolicyWorker, ReferenceWorker, RolloutWorker
+
+    clock.wrap(Trainer, "evaluate", "evaluation")
+    for worker, methods in (
+        (RolloutWorker, ("generate", "update_weights")),
+        (PolicyWorker, ("log_probs", "update")),
+        (ReferenceWorker, ("log_probs",)),
+    ):
+        for method in methods:
+            clock.wrap(worker, method, "workers")
+
+
+@hookimpl
+def step_ended() -> None:
+    clock.end_step()
+
+
+@hookimpl
+def run_ended(run: "Run") -> None:
+    (run.folder / "clock.json").write_text(json.dumps(clock.steps[1:]))
+
+
+def main() -> None:
+    if sys.argv[1:2] == [MEASURE]:
+        log, seed, *command = sys.argv[2:]
+        sys.exit(_measure(Path(log), seed, command))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=lambda text: text.split(","), default=["0"], help="for example 0,1,2")
+    arguments = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    results = []
+    for seed in arguments.seeds:
+        with tempfile.TemporaryDirectory() as folder:
+            results.append({"seed": int(seed), **_run(Path(folder), seed), **_outcome(Path(folder))})
+    _print(results)
+
+
+def _run(folder: Path, seed: str) -> dict[str, Any]:
+    """Run the script, its ``corerl`` replaced by :func:`_measure`; seconds and peak memory of all and of each command.
+
+    Raises:
+        SystemExit: the script failed; its output is shown.
+    """
+    (folder / "examples").symlink_to(ROOT / "examples")
+    log, wrapper = folder / "commands.jsonl", folder / "bin" / "corerl"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, __file__, MEASURE, str(log), seed])} "$@"\n')
+    wrapper.chmod(0o755)
+    path = f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}"
+    start = time.perf_counter()
+    script = subprocess.run(["sh", SCRIPT], cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    seconds = time.perf_counter() - start
+    if script.returncode:
+        raise SystemExit(f"{script.stdout}{script.stderr}{SCRIPT} failed with seed {seed}")
+    commands = [json.loads(line) for line in log.read_text().splitlines()]
+    return {"seconds": seconds, "peak_mib": max(command["peak_mib"] for command in commands), "commands": commands}
+
+
+def _measure(log: Path, seed: str, arguments: list[str]) -> int:
+    """Run one ``corerl`` command with the seed, and log its wall seconds and peak resident memory; its exit code."""
+    command = arguments[0]
+    additions = {
+        "tiny-model": ["--seed", seed],
+        "sft": [f"trainer.seed={seed}"],
+        "train": [f"trainer.seed={seed}", "--plugin", __file__],
+    }
+    program = str(Path(sys.executable).with_name("corerl"))
+    start = time.perf_counter()
+    process = subprocess.Popen([program, *arguments, *additions.get(command, [])])
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - start
+    peak_mib = usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    with log.open("a") as file:
+        file.write(json.dumps({"command": command, "seconds": seconds, "peak_mib": peak_mib}) + "\n")
+    return os.waitstatus_to_exitcode(status)
+
+
+def _outcome(folder: Path) -> dict[str, Any]:
+    """First and last validation accuracy, and the controller's share of the steps."""
+    (clock_file,) = folder.glob("runs/quickstart/*/clock.json")
+    records = [json.loads(line) for line in clock_file.with_name("metrics.jsonl").read_text().splitlines()]
+    accuracies = [value for record in records for name, value in record.items() if name.startswith("val-core/")]
+    steps = json.loads(clock_file.read_text())
+    total, workers = (sum(step[part] for step in steps) for part in ("step", "workers"))
+    return {
+        "start": accuracies[0],
+        "end": accuracies[-1],
+        "step_ms": 1000 * statistics.median(step["step"] for step in steps),
+        "controller_ms": 1000 * statistics.median(step["step"] - step["workers"] for step in steps),
+        "controller": 1 - workers / total,
+    }
+
+
+def _print(results: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("seed", *(command["command"] for command in results[0]["commands"]), "total", "peak memory", "start")
+    for heading in ("end", "step", "controller", "share", ""):
+        table.add_column(heading)
+    for each in results:
+        missed = [name for name, most in LIMITS.items() if each[name] > most]
+        missed += ["end"] * (each["end"] < END)
+        table.add_row(
+            str(each["seed"]),
+            *(f"{command['seconds']:.1f} s" for command in each["commands"]),
+            f"{each['seconds']:.1f} s",
+            f"{each['peak_mib']:.0f} MiB",
+            f"{each['start']:.3f}",
+            f"{each['end']:.3f}",
+            f"{each['step_ms']:.0f} ms",
+            f"{each['controller_ms']:.1f} ms",
+            f"{each['controller']:.2%}",
+            "missed: " + ", ".join(missed) if missed else "ok",
+        )
+    Console(width=140).print(table)
+    limits = f"{LIMITS['seconds']:.0f} s, {LIMITS['peak_mib']:.0f} MiB, a start of at most {LIMITS['start']}"
+    print(f"required: {limits}, an end of at least {END}, a share below {LIMITS['controller']:.0%}")
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
