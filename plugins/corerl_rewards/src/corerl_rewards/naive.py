@@ -9,6 +9,9 @@ from typing import Any
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
 
+ALONE = 0.02
+"""seconds that the first thread scores alone: threads in each other's way make quick scorers several times slower"""
+
 
 class NaiveRewardManager:
     """Scores in ``num_workers`` threads.
@@ -64,9 +67,11 @@ class _Batch:
 
     def run(self) -> list[RewardResult]:
         with self._changed:
-            for _ in range(min(self._manager.num_workers, len(self._requests))):
-                self._start_thread()
+            self._start_thread()
             try:
+                self._changed.wait(min(ALONE, self._until_deadline()))
+                for _ in range(self._manager.num_workers - 1):
+                    self._start_thread()
                 while self._running:
                     self._give_up_late()
                     self._changed.wait(self._until_deadline())

@@ -1,5 +1,6 @@
 """Numbers as people write them (``-$1,080.50``), found in text and compared exactly: never as floats."""
 
+import functools
 import re
 from decimal import Decimal
 
@@ -38,6 +39,7 @@ def is_number(text: str) -> bool:
     return _WHOLE.fullmatch(text) is not None
 
 
+@functools.lru_cache(maxsize=4096)
 def exact(text: str) -> Decimal:
     """The value of a number, exactly.
 
