@@ -157,3 +157,10 @@ def test_sft_lowers_the_loss_and_writes_a_model_folder(material, tmp_path):
     assert len(records) == 20 and len(losses) == 2 and losses[1] < losses[0]
     assert (tmp_path / "tuned" / "model.safetensors").is_file()
     assert run(["sft", str(tmp_path / "sft.yaml")]) == 2
+
+
+def test_sft_replaces_no_folder_that_is_no_model(tmp_path):
+    (tmp_path / "precious.txt").touch()
+    (tmp_path / "sft.yaml").write_text(f"{{model: {{path: x}}, output: {tmp_path}, overwrite: true}}")
+    assert run(["sft", str(tmp_path / "sft.yaml")]) == 2
+    assert (tmp_path / "precious.txt").exists()
