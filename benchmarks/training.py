@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
+from corerl_grpo.options import VanillaOptions
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -37,7 +38,6 @@ from corerl.objective import PolicyObjective, loss_weights
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_grpo.losses.vanilla import vanilla
-from corerl_grpo.options import VanillaOptions
 
 OPTIM = OptimConfig(lr=1e-5)
 CLIP = VanillaOptions()

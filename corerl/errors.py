@@ -17,6 +17,8 @@
 A message is one sentence: what is wrong, where, and what would be right.
 """
 
+from collections.abc import Sequence
+
 
 class CoreRLError(Exception):
     """Base of all errors raised on purpose; the CLI prints its message and no stack trace."""
@@ -67,4 +69,8 @@ class DeadlineError(RunError):
 
 
 class NonFiniteError(RunError):
-    """A loss or a gradient is NaN or infinite."""
+    """Something that must be a number is NaN or infinite; ``rows`` are the samples of the batch that it comes from."""
+
+    def __init__(self, message: str, rows: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.rows = tuple(rows)

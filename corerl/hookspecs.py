@@ -19,16 +19,20 @@ import pluggy
 
 if TYPE_CHECKING:
     from corerl.registry.advantage_estimators import AdvantageEstimator
+    from corerl.registry.batch_filters import BatchFilter
     from corerl.registry.commands import Command
     from corerl.registry.dataset_preparers import DatasetPreparer
+    from corerl.registry.kl_controllers import KLController
     from corerl.registry.kl_types import KLType
-    from corerl.registry.policy_losses import PolicyLoss
+    from corerl.registry.policy_losses import PolicyLoss, TokenSelector
+    from corerl.registry.presets import Preset
     from corerl.registry.reward_managers import RewardManagerFactory
     from corerl.registry.rollout_backends import RolloutBackendFactory
     from corerl.registry.runtimes import RuntimeFactory
     from corerl.registry.scorers import Scorer
     from corerl.registry.trackers import TrackerFactory
     from corerl.registry.training_strategies import TrainingStrategyFactory
+    from corerl.registry.value_losses import ValueLoss
     from corerl.trainer.run import Run
 
 hookspec = pluggy.HookspecMarker("corerl")
@@ -54,6 +58,8 @@ class Register(Protocol, Generic[T_contra]):
         needs_groups: bool = False,
         needs_logits: bool = False,
         needs_ref: bool = False,
+        needs_sum_pi_squared: bool = False,
+        select_tokens: "TokenSelector | str | None" = None,
     ) -> None: ...
 
 
@@ -83,10 +89,10 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
     Example::
 
         from corerl import hookimpl
-        from corerl.registry.policy_losses import PolicyLossInputs, PolicyLossOutput
+        from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 
-        def reinforce(inputs: PolicyLossInputs) -> PolicyLossOutput:
-            return PolicyLossOutput(-inputs.advantages * inputs.log_probs)
+        def reinforce(inputs: PolicyLossInputs) -> LossOutput:
+            return LossOutput(-inputs.advantages * inputs.log_probs)
 
         @hookimpl
         def register_policy_losses(register):
@@ -108,6 +114,77 @@ def register_kl_types(register: "Register[KLType]") -> None:
         @hookimpl
         def register_kl_types(register):
             register("my_k1", k1, summary="log pi - log pi_ref")
+    """
+
+
+@hookspec
+def register_kl_controllers(register: "Register[KLController]") -> None:
+    """Register KL controllers (:mod:`corerl.registry.kl_controllers`).
+
+    Example::
+
+        from corerl import hookimpl
+
+        def halving(coef, kl, responses):
+            return coef / 2
+
+        @hookimpl
+        def register_kl_controllers(register):
+            register("halving", halving, summary="half of the penalty, step by step")
+    """
+
+
+@hookspec
+def register_value_losses(register: "Register[ValueLoss]") -> None:
+    """Register value losses (:mod:`corerl.registry.value_losses`).
+
+    Example::
+
+        from corerl import hookimpl
+        from corerl.registry.value_losses import LossOutput, ValueLossInputs
+
+        def absolute(inputs: ValueLossInputs) -> LossOutput:
+            return LossOutput((inputs.values - inputs.returns).abs())
+
+        @hookimpl
+        def register_value_losses(register):
+            register("absolute", absolute, summary="|V - R|")
+    """
+
+
+@hookspec
+def register_batch_filters(register: "Register[BatchFilter]") -> None:
+    """Register batch filters (:mod:`corerl.registry.batch_filters`).
+
+    Example::
+
+        from corerl import hookimpl
+        from corerl.registry.batch_filters import FilterInputs
+
+        def all_scored(inputs: FilterInputs):
+            failed = inputs.group_ids[~inputs.scored]
+            return (inputs.group_ids[:, None] != failed).all(dim=1)
+
+        @hookimpl
+        def register_batch_filters(register):
+            register("all_scored", all_scored, summary="groups in which every response has a score")
+    """
+
+
+@hookspec
+def register_presets(register: "Register[Preset]") -> None:
+    """Register presets (:mod:`corerl.registry.presets`), for ``preset: NAME`` in a config.
+
+    Example::
+
+        from corerl import hookimpl
+
+        def cautious():
+            return {"actor": {"optim": {"lr": 1e-7}, "clip_ratio_low": 0.1, "clip_ratio_high": 0.1}}
+
+        @hookimpl
+        def register_presets(register):
+            register("cautious", cautious, summary="small steps")
     """
 
 

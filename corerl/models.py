@@ -1,8 +1,8 @@
-"""Loading a Hugging Face causal language model."""
+"""Loading a Hugging Face model."""
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -33,16 +33,25 @@ def compute_dtype(model: ModelConfig, device: str) -> torch.dtype:
 
 
 def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed: int = 0) -> Any:
-    """A transformers causal language model on ``device``, without dropout.
+    """:func:`load_model` with the head of a language model."""
+    return load_model(model, "lm", device=device, dtype=dtype, seed=seed)
+
+
+def load_model(
+    model: ModelConfig, head: Literal["lm", "value"], *, device: str, dtype: torch.dtype, seed: int = 0
+) -> Any:
+    """A transformers model on ``device``, without dropout.
 
     Args:
+        head: ``lm``: of a causal language model; ``value``: one number for each token (a token classification model
+            with one label), random where the folder has none.
         dtype: of the weights.
-        seed: of the weights with ``load_format: dummy``; the global random state is left as it was.
+        seed: of random weights (``load_format: dummy``, a new value head); the global random state is left as it was.
 
     Raises:
         ModelError: no such folder, no weights in it, an architecture that transformers does not know.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
     from transformers.utils.logging import disable_progress_bar
 
     if not sys.stderr.isatty():
@@ -50,23 +59,26 @@ def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed:
     local = Path(model.path).expanduser().is_dir()
     path = str(Path(model.path).expanduser()) if local else model.path
     options = {"trust_remote_code": model.trust_remote_code, "local_files_only": local}
+    auto: Any = AutoModelForCausalLM if head == "lm" else AutoModelForTokenClassification
     try:
         config = AutoConfig.from_pretrained(path, **options)
         for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
             setattr(config, name, 0.0)
-        if model.load_format == "dummy":
-            with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-                torch.manual_seed(seed)
-                loaded = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        if head == "value":
+            config.num_labels = 1
+        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+            torch.manual_seed(seed)
+            if model.load_format == "dummy":
+                loaded = auto.from_config(
                     config,
                     dtype=dtype,
                     attn_implementation=model.attn_implementation,
                     trust_remote_code=model.trust_remote_code,
                 )
-        else:
-            loaded = AutoModelForCausalLM.from_pretrained(
-                path, config=config, dtype=dtype, attn_implementation=model.attn_implementation, **options
-            )
+            else:
+                loaded = auto.from_pretrained(
+                    path, config=config, dtype=dtype, attn_implementation=model.attn_implementation, **options
+                )
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
     return loaded.to(device)

@@ -1,6 +1,7 @@
 """The one source of randomness of a run."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,14 +15,20 @@ class Seeds:
 
     seed: int
 
-    def training_requests(self, step: int, count: int) -> list[int]:
-        """One seed for each request of a training step."""
-        return self._draw(0, step, count)
+    def training_requests(self, step: int, count: int, round_: int = 0) -> list[int]:
+        """One seed for each request of a training step; ``round_`` counts the batches generated in it."""
+        return self._draw(count, 0, step, *([round_] if round_ else []))
 
     def validation_requests(self, count: int) -> list[int]:
         """One seed for each validation request; the same in every evaluation."""
-        return self._draw(1, 0, count)
+        return self._draw(count, 1, 0)
 
-    def _draw(self, stream: int, step: int, count: int) -> list[int]:
-        state = np.random.SeedSequence(self.seed, spawn_key=(stream, step)).generate_state(count, np.uint64)
-        return [int(word >> np.uint64(1)) for word in state]
+    def uniforms(self, step: int, mini_batch: int, shape: tuple[int, ...]) -> "np.ndarray[Any, np.dtype[np.float64]]":
+        """Independent numbers in [0, 1) for the tokens of one mini-batch."""
+        return np.random.default_rng(self._sequence(2, step, mini_batch)).random(shape)
+
+    def _draw(self, count: int, *place: int) -> list[int]:
+        return [int(word >> np.uint64(1)) for word in self._sequence(*place).generate_state(count, np.uint64)]
+
+    def _sequence(self, *place: int) -> np.random.SeedSequence:
+        return np.random.SeedSequence(self.seed, spawn_key=place)

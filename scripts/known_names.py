@@ -17,7 +17,6 @@ from corerl.registry.base import KNOWN_NAMES
 ROOT = Path(__file__).resolve().parent.parent
 
 PLANNED = {
-    "advantage estimator": {"gae": "corerl-ppo"},
     "rollout backend": {"sglang": "corerl-sglang", "vllm": "corerl-vllm"},
     "runtime": {"ray": "corerl-ray"},
     "tracker": dict.fromkeys(

@@ -23,7 +23,13 @@ class Experience:
         group_ids: (B,) int64, equal for responses to one prompt.
         rollout_log_probs: (B, T) float32 of the sampled tokens, as the rollout backend reported them.
         old_log_probs, ref_log_probs: (B, T) float32, before the update, under the policy and the reference.
+        ref_vocabulary_log_probs: (B, T, V) float32, the reference's log-probs of every token of the vocabulary.
+        values: (B, T) float32, the critic's predictions before the update.
+        sum_pi_squared: (B, T) float32, the policy's sum of squared probabilities before the update.
         rewards, advantages, returns: (B, T) float32.
+        greedy_scores: (B,) float32, the score of the greedy response to the row's prompt.
+        rollout_weights: (B, T) float32, what the policy loss's terms are multiplied by (rollout correction).
+        selected: (B, T) bool, the choice of the policy loss's token selector.
         loss_weights: (B, T) float64; the loss is the sum of per-token terms times these.
     """
 
@@ -35,9 +41,15 @@ class Experience:
     rollout_log_probs: Tensor | None = None
     old_log_probs: Tensor | None = None
     ref_log_probs: Tensor | None = None
+    ref_vocabulary_log_probs: Tensor | None = None
+    values: Tensor | None = None
+    sum_pi_squared: Tensor | None = None
     rewards: Tensor | None = None
+    greedy_scores: Tensor | None = None
     advantages: Tensor | None = None
     returns: Tensor | None = None
+    rollout_weights: Tensor | None = None
+    selected: Tensor | None = None
     loss_weights: Tensor | None = None
 
     def __len__(self) -> int:
@@ -65,9 +77,12 @@ class Experience:
         return self._map(lambda _, tensor: tensor.to(device, non_blocking=True))
 
     def _map(self, change: Callable[[str, Tensor], Tensor]) -> "Experience":
+        return Experience(**{name: change(name, tensor) for name, tensor in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Name -> tensor, those that are there."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        changed = {name: change(name, tensor) for name, tensor in given.items() if tensor is not None}
-        return Experience(**changed)
+        return {name: tensor for name, tensor in given.items() if tensor is not None}
 
     def prediction_index(self, width: int) -> tuple[Tensor, Tensor]:
         """Where the response tokens are predicted.

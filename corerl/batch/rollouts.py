@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from corerl.batch.experience import Experience, collate
 from corerl.data.prompts import Prompt
@@ -37,11 +38,37 @@ class Rollouts:
         return len(self.completions)
 
     @property
+    def groups(self) -> int:
+        """How many prompts."""
+        return len(set(self.group_ids))
+
+    def select(self, rows: Sequence[int]) -> "Rollouts":
+        """These rows, groups renumbered in the order in which they come."""
+        numbers = {group: number for number, group in enumerate(dict.fromkeys(self.group_ids[row] for row in rows))}
+        return Rollouts(
+            [self.prompts[row] for row in rows],
+            [self.completions[row] for row in rows],
+            [self.responses[row] for row in rows],
+            [numbers[self.group_ids[row]] for row in rows],
+        )
+
+    @classmethod
+    def join(cls, parts: "Sequence[Rollouts]") -> "Rollouts":
+        """All rows, one part after the other; the groups of different parts are different."""
+        starts = accumulate((part.groups for part in parts), initial=0)
+        return cls(
+            [prompt for part in parts for prompt in part.prompts],
+            [completion for part in parts for completion in part.completions],
+            [response for part in parts for response in part.responses],
+            [start + group for start, part in zip(starts, parts, strict=False) for group in part.group_ids],
+        )
+
+    @property
     def truncated(self) -> list[bool]:
         """Which responses ended by their length, not by a stop token."""
         return [completion.finish_reason == "length" for completion in self.completions]
 
-    def reward_requests(self) -> list[RewardRequest]:
+    def reward_requests(self, max_response_length: int) -> list[RewardRequest]:
         """What the reward manager is asked."""
         return [
             RewardRequest(
@@ -50,6 +77,7 @@ class Rollouts:
                 data_source=prompt.data_source,
                 extra_info=prompt.extra_info,
                 response_length=len(completion.token_ids),
+                max_response_length=max_response_length,
                 truncated=truncated,
             )
             for prompt, completion, response, truncated in zip(

@@ -1,14 +1,14 @@
 """``checkpoints/global_step_N/`` and the pointer ``checkpoints/latest``."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from corerl.errors import ConfigError
 from corerl.files import atomic_path, remove
-from corerl.trainer.workers import PolicyWorker
+from corerl.trainer.workers import CriticWorker, PolicyWorker
 
 PREFIX = "global_step_"
 
@@ -17,21 +17,30 @@ PREFIX = "global_step_"
 class CheckpointStore:
     """The checkpoints of one run.
 
-    Each holds ``actor/`` (weights, optimizer, schedule), ``huggingface/`` (a model folder to use elsewhere) and
-    ``state.json`` (step and sampler).
+    Each holds ``actor/`` (weights, optimizer, schedule), ``critic/`` where there is one, ``huggingface/`` (the policy,
+    a model folder to use elsewhere) and ``state.json`` (step, sampler, weight of the KL penalty).
     """
 
     folder: Path
     max_to_keep: int | None = None
 
-    def save(self, step: int, actor: PolicyWorker, sampler: Mapping[str, Any]) -> Path:
-        """Write a checkpoint, point ``latest`` at it, delete what is beyond ``max_to_keep``."""
+    def save(
+        self, step: int, actor: PolicyWorker, state: Mapping[str, Any], *, critic: CriticWorker | None = None
+    ) -> Path:
+        """Write a checkpoint, point ``latest`` at it, delete what is beyond ``max_to_keep``.
+
+        Args:
+            state: plain values for ``state.json``.
+        """
         path = self.folder / f"{PREFIX}{step}"
         with atomic_path(path, folder=True) as temporary:
-            for part, write in (("actor", actor.save), ("huggingface", actor.export)):
-                (temporary / part).mkdir()
-                write(temporary / part)
-            (temporary / "state.json").write_text(json.dumps({"step": step, "sampler": dict(sampler)}))
+            parts: dict[str, Callable[[Path], None]] = {"actor": actor.save, "huggingface": actor.export}
+            if critic is not None:
+                parts["critic"] = critic.save
+            for name, write in parts.items():
+                (temporary / name).mkdir()
+                write(temporary / name)
+            (temporary / "state.json").write_text(json.dumps({"step": step, **state}))
         with atomic_path(self.folder / "latest") as temporary:
             temporary.write_text(path.name)
         if self.max_to_keep is not None:
@@ -53,6 +62,7 @@ class Checkpoint:
     path: Path
     step: int
     sampler: Mapping[str, Any]
+    kl_coef: float | None = None
 
     @property
     def run_folder(self) -> Path:
@@ -74,4 +84,4 @@ def find_checkpoint(resume: str) -> Checkpoint | None:
     if not (path / "state.json").is_file():
         raise ConfigError("checkpoint.resume", f"{resume} is neither a run with a checkpoint nor a checkpoint")
     state = json.loads((path / "state.json").read_text())
-    return Checkpoint(path, state["step"], state["sampler"])
+    return Checkpoint(path, state["step"], state["sampler"], state.get("kl_coef"))

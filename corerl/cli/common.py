@@ -50,18 +50,42 @@ def load_train_config(
     Raises:
         RequestError: anything is wrong with it.
     """
+    from corerl.config import typed
     from corerl.config.checks import check
-    from corerl.config.load import load
     from corerl.config.parts import resolve_parts
     from corerl.config.schema import TrainConfig
 
-    config = load(TrainConfig, file, overrides)
-    config.plugins.load = list(dict.fromkeys([*config.plugins.load, *plugin]))
-    config.plugins.disable = list(dict.fromkeys([*config.plugins.disable, *disable_plugin]))
-    plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
+    values, plugins = read_train_values(file, overrides, plugin, disable_plugin)
+    config = typed.build(TrainConfig, values)
     parts = resolve_parts(config, plugins.registries)
     check(config, parts)
     return LoadedConfig(config, parts, plugins)
+
+
+def read_train_values(
+    file: Path | None, overrides: Sequence[str], plugin: Sequence[str] = (), disable_plugin: Sequence[str] = ()
+) -> tuple[dict[str, Any], Plugins]:
+    """What the preset, the file and the overrides say about a training, as plain values, and the plugins they ask for.
+
+    Raises:
+        RequestError: something cannot be read, or the preset or a plugin is not there.
+    """
+    from corerl.config import typed
+    from corerl.config.load import read
+    from corerl.config.schema import PluginsConfig, TrainConfig
+
+    values = read(TrainConfig, file, overrides)
+    section = values.get("plugins")
+    wanted = typed.build(PluginsConfig, {} if section is None else section, "plugins")
+    load = list(dict.fromkeys([*wanted.load, *plugin]))
+    disable = list(dict.fromkeys([*wanted.disable, *disable_plugin]))
+    plugins = load_plugins(tuple(load), tuple(disable))
+    if values.get("preset") is not None:
+        preset = plugins.registries.presets.select(values["preset"], "preset").load()()
+        values = read(TrainConfig, file, overrides, preset)
+    if load or disable:
+        values["plugins"] = {"load": load, "disable": disable}
+    return values, plugins
 
 
 def type_label(hint: Any) -> str:

@@ -9,9 +9,8 @@ from typing import Any
 import click
 import yaml  # type: ignore[import-untyped]
 
-from corerl.cli.common import load_train_config, plugin_options, range_label, type_label
+from corerl.cli.common import load_train_config, plugin_options, range_label, read_train_values, type_label
 from corerl.config import typed
-from corerl.config.load import read
 from corerl.config.schema import TrainConfig
 
 _COMMENT_COLUMN = 48
@@ -24,10 +23,11 @@ def config() -> None:
 
 @config.command()
 @click.argument("arguments", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
-def show(arguments: tuple[str, ...]) -> None:
+@plugin_options
+def show(arguments: tuple[str, ...], plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
     """Print the resolved configuration as YAML, each key with its help; without FILE the defaults."""
     file, overrides = _split(arguments)
-    values = typed.fill(TrainConfig, read(TrainConfig, file, overrides))
+    values = typed.fill(TrainConfig, read_train_values(file, overrides, plugin, disable_plugin)[0])
     if not _is_incomplete(values):
         typed.build(TrainConfig, values)
     click.echo("\n".join(commented(TrainConfig, values)))

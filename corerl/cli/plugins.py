@@ -4,18 +4,19 @@ import dataclasses
 import inspect
 import json
 import typing
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Literal
 
 import click
 
 from corerl.cli.common import plugin_options, range_label, table, type_label
-from corerl.errors import PluginError, UnknownNameError
+from corerl.errors import ConfigError, PluginError, UnknownNameError
 from corerl.options import did_you_mean
 from corerl.plugins import PluginRecord, Plugins
 from corerl.registry import Entry, Registry
 from corerl.registry.base import NEEDS, known_names
-from corerl.registry.entry_checks import CheckResult, check_entry
+from corerl.testing.checks import Check, Outcome, checks_of, outcome
 
 Item = tuple[Registry[Any], Entry[Any]]
 
@@ -55,7 +56,7 @@ def list_(as_json: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...
 def show(name: str, as_json: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
     """Show everything about NAME: a registered name, kind/name, module:attribute under a kind, or a plugin."""
     loaded = Plugins(plugin, disable_plugin)
-    record, items = _find(loaded, name)
+    record, items = find(loaded, name)
     facts = [_entry_facts(*item) for item in items]
     if as_json:
         click.echo(json.dumps({"plugin": record and _record_facts(record), "names": facts}, indent=2))
@@ -69,25 +70,72 @@ def show(name: str, as_json: bool, plugin: tuple[str, ...], disable_plugin: tupl
 
 @plugins.command()
 @click.argument("name")
+@click.option("--option", "options", multiple=True, metavar="NAME.KEY=VALUE", help="Give an entry this option.")
+@click.option("--light", is_flag=True, help="Leave out the checks of behaviour, which need torch.")
 @as_json
 @plugin_options
 @click.pass_context
 def check(
-    context: click.Context, name: str, as_json: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...]
+    context: click.Context,
+    name: str,
+    options: tuple[str, ...],
+    light: bool,
+    as_json: bool,
+    plugin: tuple[str, ...],
+    disable_plugin: tuple[str, ...],
 ) -> None:
-    """Check NAME, or everything that the plugin NAME registers, by what can be checked without a model."""
+    """Check NAME, or everything that the plugin NAME registers, against the contract of its kind."""
     loaded = Plugins(plugin, disable_plugin)
-    record, items = _find(loaded, name)
-    results = [result for item in items for result in check_entry(*item)]
-    if record is not None:
-        results.insert(0, CheckResult("plugin", record.name, "load", record.error if record.status != "ok" else ""))
+    record, items = find(loaded, name)
+    given = _given_options([entry for _, entry in items], options)
+    checks = [check for item in items for check in checks_of(*item, given.get(item[1].name), light=light)]
+    loading = [] if record is None else [_load_outcome(record)]
+    labels = [*map(_labels, loading), *map(_labels, checks)]
+    widths = [max(map(len, column)) for column in zip(*labels, strict=True)]
+    outcomes = []
+    for result in chain(loading, map(outcome, checks)):
+        outcomes.append(result)
+        if not as_json:
+            click.echo(_line(result, widths))
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(result) | {"ok": result.ok} for result in results], indent=2))
-    else:
-        rows = [(f"{row.kind} {row.entry}", row.check, "ok" if row.ok else f"FAILED: {row.reason}") for row in results]
-        click.echo(table(rows, indent=""))
-    if not all(result.ok for result in results):
+        rows = [dataclasses.asdict(result) | {"ok": result.status != "failed"} for result in outcomes]
+        click.echo(json.dumps(rows, indent=2))
+    if any(result.status == "failed" for result in outcomes):
         context.exit(1)
+
+
+def _given_options(entries: Sequence[Entry[Any]], overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """``name.key=value`` as entry name -> its options.
+
+    Raises:
+        ConfigError: an override of no entry, of one without options, or one that is malformed.
+    """
+    from corerl.config.load import read
+
+    own: dict[str, list[str]] = {}
+    classes = {entry.name: entry.options for entry in entries if entry.options is not None}
+    for override in overrides:
+        name = next((name for name in classes if override.startswith(f"{name}.")), None)
+        if name is None:
+            names = ", ".join(sorted(classes)) or "none"
+            raise ConfigError("", f"--option {override}: it must be NAME.KEY=VALUE; those with options are: {names}")
+        own.setdefault(name, []).append(override.removeprefix(f"{name}."))
+    return {name: read(classes[name], None, texts) for name, texts in own.items()}
+
+
+def _load_outcome(record: PluginRecord) -> Outcome:
+    status: Literal["ok", "failed"] = "ok" if record.status == "ok" else "failed"
+    return Outcome("plugin", record.name, "load", status, record.error or ("" if status == "ok" else record.status))
+
+
+def _labels(check: Check | Outcome) -> tuple[str, str]:
+    return f"{check.kind} {check.entry}", check.name if isinstance(check, Check) else check.check
+
+
+def _line(result: Outcome, widths: Sequence[int]) -> str:
+    verdict = {"ok": "ok", "skipped": f"skipped: {result.reason}", "failed": f"FAILED: {result.reason}"}
+    cells = [f"{label:<{width}}" for label, width in zip(_labels(result), widths, strict=True)]
+    return "  ".join([*cells, verdict[result.status]])
 
 
 def _items(loaded: Plugins) -> Iterator[Item]:
@@ -97,7 +145,7 @@ def _items(loaded: Plugins) -> Iterator[Item]:
             yield getattr(loaded.registries, registry_name), entry
 
 
-def _find(loaded: Plugins, name: str) -> tuple[PluginRecord | None, list[Item]]:
+def find(loaded: Plugins, name: str) -> tuple[PluginRecord | None, list[Item]]:
     """What the user means by ``name``: a plugin with its entries, or entries of that name.
 
     Raises:

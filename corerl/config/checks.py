@@ -4,17 +4,13 @@ from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError
 
-_NOT_PROVIDED = {
-    "needs_critic": "a critic (a value model)",
-    "needs_greedy_baseline": "the score of a greedy response to every prompt",
-    "needs_logits": "the logits of the whole vocabulary",
-}
-
 
 def check(config: TrainConfig, parts: Parts) -> None:
     """Raise ConfigError for the first rule that does not hold."""
     _check_parts(config, parts)
-    _check_batches(config)
+    _check_batches(config, parts)
+    _check_kl(config, parts)
+    _check_rollout_correction(config, parts)
     _check_sampling(config)
     _check_optimizer(config)
     _check_schedule(config)
@@ -23,11 +19,6 @@ def check(config: TrainConfig, parts: Parts) -> None:
 def _check_parts(config: TrainConfig, parts: Parts) -> None:
     for key, part in parts.selected():
         entry = part.entry
-        for need, words in _NOT_PROVIDED.items():
-            if getattr(entry, need):
-                raise ConfigError(
-                    key, f"{entry.kind} '{entry.name}' needs {words}, which this version of CoreRL does not provide"
-                )
         if entry.needs_groups and config.rollout.n < 2:
             raise ConfigError(
                 "rollout.n",
@@ -35,20 +26,59 @@ def _check_parts(config: TrainConfig, parts: Parts) -> None:
             )
 
 
-def _check_batches(config: TrainConfig) -> None:
+def _check_batches(config: TrainConfig, parts: Parts) -> None:
     if not config.data.train_files:
         raise ConfigError("data.train_files", "must name at least one parquet file")
-    batch, mini = config.data.train_batch_size, config.actor.ppo_mini_batch_size
+    batch, data = config.data.train_batch_size, config.data
+    _check_mini_batch("actor.ppo_mini_batch_size", config.actor.ppo_mini_batch_size, batch)
+    if parts.value_loss is not None and config.critic.ppo_mini_batch_size is not None:
+        _check_mini_batch("critic.ppo_mini_batch_size", config.critic.ppo_mini_batch_size, batch)
+    if data.gen_batch_size is not None and parts.batch_filter is None:
+        raise ConfigError("data.gen_batch_size", "has an effect with algorithm.filter_groups.enable only")
+    if config.trainer.critic_warmup > 0 and parts.value_loss is None:
+        raise ConfigError(
+            "trainer.critic_warmup",
+            f"{config.trainer.critic_warmup} steps would update nothing: advantage estimator "
+            f"'{parts.adv_estimator.entry.name}' has no critic",
+        )
+
+
+def _check_kl(config: TrainConfig, parts: Parts) -> None:
+    if parts.kl_loss is not None and config.actor.kl_loss_coef == 0:
+        raise ConfigError("actor.kl_loss_coef", "is 0, so actor.use_kl_loss would run the reference model for nothing")
+
+
+def _check_rollout_correction(config: TrainConfig, parts: Parts) -> None:
+    correction = config.algorithm.rollout_correction
+    for name in ("rollout_is_threshold", "rollout_rs_threshold"):
+        upper, lower = getattr(correction, name), getattr(correction, f"{name}_lower")
+        if lower is not None and lower > upper:
+            raise ConfigError(
+                f"algorithm.rollout_correction.{name}_lower", f"is {lower}, which is more than {name} = {upper}"
+            )
+    if correction.bypass_mode and (correction.rollout_is or correction.rollout_rs):
+        raise ConfigError(
+            "algorithm.rollout_correction.bypass_mode",
+            "takes the rollout backend's log-probs as the old ones: rollout_is and rollout_rs have nothing to correct",
+        )
+    if correction.bypass_mode and parts.adv_estimator.entry.needs_sum_pi_squared:
+        raise ConfigError(
+            "algorithm.rollout_correction.bypass_mode",
+            f"skips the forward pass that advantage estimator '{parts.adv_estimator.entry.name}' needs",
+        )
+
+
+def _check_mini_batch(key: str, mini: int, batch: int) -> None:
     if batch < mini:
         raise ConfigError(
-            "actor.ppo_mini_batch_size",
+            key,
             f"{mini} prompts are more than data.train_batch_size, the {batch} prompts of a whole step; "
             f"it must be {batch} or a divisor of it",
         )
     if batch % mini:
         raise ConfigError(
             "data.train_batch_size",
-            f"{batch} prompts do not divide into mini-batches of actor.ppo_mini_batch_size={mini} "
+            f"{batch} prompts do not divide into mini-batches of {key}={mini} "
             f"({batch} = {batch // mini} × {mini} + {batch % mini}); {batch - batch % mini} would, "
             f"and so would {batch - batch % mini + mini}",
         )
@@ -68,9 +98,9 @@ def _check_sampling(config: TrainConfig) -> None:
 
 
 def _check_optimizer(config: TrainConfig) -> None:
-    betas = config.actor.optim.betas
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        raise ConfigError("actor.optim.betas", f"must be two numbers of at least 0 and less than 1, not {betas}")
+    for role, betas in (("actor", config.actor.optim.betas), ("critic", config.critic.optim.betas)):
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ConfigError(f"{role}.optim.betas", f"must be two numbers of at least 0 and less than 1, not {betas}")
 
 
 def _check_schedule(config: TrainConfig) -> None:

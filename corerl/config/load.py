@@ -3,7 +3,7 @@
 import dataclasses
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,13 +34,30 @@ def load(cls: type[C], file: Path | None, overrides: Sequence[str] = ()) -> C:
     return typed.build(cls, read(cls, file, overrides))
 
 
-def read(cls: type[Any], file: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """What the file and the overrides say, as nested plain values: no defaults, nothing checked, nothing resolved."""
-    values = _read_file(file) if file is not None else {}
+def read(
+    cls: type[Any], file: Path | None, overrides: Sequence[str] = (), preset: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What the file and the overrides say, as nested plain values: no defaults, nothing checked, nothing resolved.
+
+    Args:
+        preset: values that they come on top of.
+    """
+    values: dict[str, Any] = _over(preset or {}, _read_file(file) if file is not None else {})
     for override in overrides:
         key, value = _parse(override)
         _assign(cls, values, key.split("."), value)
     return values
+
+
+def _over(base: Any, values: Any) -> Any:
+    """``values`` on top of ``base``; a mapping that selects another name than ``base`` does takes nothing from it."""
+    if isinstance(base, str) and isinstance(values, dict):
+        base = {"name": base}
+    if not isinstance(base, Mapping) or not isinstance(values, dict):
+        return values
+    if values.get("name", base.get("name")) != base.get("name"):
+        return values
+    return {**base, **{key: _over(base.get(key), value) for key, value in values.items()}}
 
 
 def _read_file(file: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def nearest(key: str, known: list[str]) -> list[str]:
         same = [other for other in known if other == tail or other.endswith(f".{tail}")]
         same = same or [other for other in known if other.replace(".", "_") == tail.replace(".", "_")]
         if same:
-            return same[:3]
+            return ([other for other in same if other.partition(".")[0] == parts[0]] or same)[:3]
     siblings = _below(section, known)
     close = difflib.get_close_matches(leaf, siblings, n=2, cutoff=0.6)
     if close:

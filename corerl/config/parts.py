@@ -1,12 +1,15 @@
 """The registered parts that a config selects; names and options are checked, nothing heavy is imported."""
 
 import dataclasses
-from typing import Any
+import operator
+from typing import Any, TypeVar
 
-from corerl.config.schema import ActorConfig, TrainConfig
+from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError
 from corerl.registry import Registries, Registry, Selected
 from corerl.registry.advantage_estimators import AdvantageEstimator
+from corerl.registry.batch_filters import BatchFilter
+from corerl.registry.kl_controllers import KLController
 from corerl.registry.kl_types import KLType
 from corerl.registry.policy_losses import PolicyLoss
 from corerl.registry.reward_managers import RewardManagerFactory
@@ -15,8 +18,18 @@ from corerl.registry.runtimes import RuntimeFactory
 from corerl.registry.scorers import Scorer
 from corerl.registry.trackers import TrackerFactory
 from corerl.registry.training_strategies import TrainingStrategyFactory
+from corerl.registry.value_losses import ValueLoss
 
-CLIP_RATIOS = ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
+T = TypeVar("T")
+
+SHORTHANDS = {
+    "algorithm.adv_estimator": ("algorithm", ("gamma", "lam", "norm_adv_by_std_in_grpo")),
+    "algorithm.kl_ctrl.type": ("algorithm.kl_ctrl", ("target_kl", "horizon")),
+    "algorithm.filter_groups.filter": ("algorithm.filter_groups", ("metric",)),
+    "actor.policy_loss": ("actor", ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
+    "critic.value_loss": ("critic", ("cliprange_value",)),
+}
+"""where an option of a selected part may also be written: verl's flat keys"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +38,9 @@ class Parts:
 
     Attributes:
         kl_loss: None unless ``actor.use_kl_loss``.
-        kl_penalty: None unless ``algorithm.use_kl_in_reward``.
+        kl_penalty, kl_controller: None unless ``algorithm.use_kl_in_reward``.
+        batch_filter: None unless ``algorithm.filter_groups.enable``.
+        value_loss, critic_strategy: None unless the advantage estimator needs a critic.
         scorer: scores every row; None when each data source has its own.
     """
 
@@ -33,7 +48,11 @@ class Parts:
     policy_loss: Selected[PolicyLoss]
     kl_loss: Selected[KLType] | None
     kl_penalty: Selected[KLType] | None
+    kl_controller: Selected[KLController] | None
+    batch_filter: Selected[BatchFilter] | None
     strategy: Selected[TrainingStrategyFactory]
+    value_loss: Selected[ValueLoss] | None
+    critic_strategy: Selected[TrainingStrategyFactory] | None
     rollout_backend: Selected[RolloutBackendFactory]
     reward_manager: Selected[RewardManagerFactory]
     scorer: Selected[Scorer] | None
@@ -47,7 +66,11 @@ class Parts:
             ("actor.policy_loss", self.policy_loss),
             ("actor.kl_loss_type", self.kl_loss),
             ("algorithm.kl_penalty", self.kl_penalty),
+            ("algorithm.kl_ctrl.type", self.kl_controller),
+            ("algorithm.filter_groups.filter", self.batch_filter),
             ("actor.strategy", self.strategy),
+            ("critic.value_loss", self.value_loss),
+            ("critic.strategy", self.critic_strategy),
             ("rollout.name", self.rollout_backend),
             ("reward.manager", self.reward_manager),
             ("reward.scorer", self.scorer),
@@ -64,51 +87,69 @@ def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
         ConfigError: an option is unknown, of a wrong type or out of range.
         UnknownNameError, NameClashError, PluginError: as for :meth:`corerl.registry.Registry.get`.
     """
-    algorithm, actor, rollout, reward, runtime = (
+    algorithm, actor, critic, rollout, reward = (
         config.algorithm,
         config.actor,
+        config.critic,
         config.rollout,
         config.reward,
-        config.runtime,
     )
-    kl_types = registries.kl_types
+    runtime, kl_types = config.runtime, registries.kl_types
+    penalized, filtered = algorithm.use_kl_in_reward, algorithm.filter_groups.enable
+
+    def select(registry: Registry[T], value: Any, key: str) -> Selected[T]:
+        return _with_shorthands(config, registry, value, key) if key in SHORTHANDS else registry.select(value, key)
+
+    adv_estimator = select(registries.advantage_estimators, algorithm.adv_estimator, "algorithm.adv_estimator")
+    strategy = select(registries.training_strategies, actor.strategy, "actor.strategy")
+    critic_strategy = None
+    if adv_estimator.entry.needs_critic:
+        critic_strategy = (
+            select(registries.training_strategies, critic.strategy, "critic.strategy") if critic.strategy else strategy
+        )
     return Parts(
-        adv_estimator=registries.advantage_estimators.select(algorithm.adv_estimator, "algorithm.adv_estimator"),
-        policy_loss=_policy_loss(actor, registries.policy_losses),
-        kl_loss=kl_types.select(actor.kl_loss_type, "actor.kl_loss_type") if actor.use_kl_loss else None,
-        kl_penalty=kl_types.select(algorithm.kl_penalty, "algorithm.kl_penalty")
-        if algorithm.use_kl_in_reward
+        adv_estimator=adv_estimator,
+        policy_loss=select(registries.policy_losses, actor.policy_loss, "actor.policy_loss"),
+        kl_loss=select(kl_types, actor.kl_loss_type, "actor.kl_loss_type") if actor.use_kl_loss else None,
+        kl_penalty=select(kl_types, algorithm.kl_penalty, "algorithm.kl_penalty") if penalized else None,
+        kl_controller=select(registries.kl_controllers, algorithm.kl_ctrl.type, "algorithm.kl_ctrl.type")
+        if penalized
         else None,
-        strategy=registries.training_strategies.select(actor.strategy, "actor.strategy"),
+        batch_filter=select(registries.batch_filters, algorithm.filter_groups.filter, "algorithm.filter_groups.filter")
+        if filtered
+        else None,
+        strategy=strategy,
+        value_loss=select(registries.value_losses, critic.value_loss, "critic.value_loss") if critic_strategy else None,
+        critic_strategy=critic_strategy,
         rollout_backend=registries.rollout_backends.select_named(
             rollout.name, rollout.options, name_key="rollout.name", options_key="rollout.options"
         ),
-        reward_manager=registries.reward_managers.select(reward.manager, "reward.manager"),
-        scorer=None if reward.scorer is None else registries.scorers.select(reward.scorer, "reward.scorer"),
+        reward_manager=select(registries.reward_managers, reward.manager, "reward.manager"),
+        scorer=None if reward.scorer is None else select(registries.scorers, reward.scorer, "reward.scorer"),
         runtime=registries.runtimes.select_named(
             runtime.name, runtime.options, name_key="runtime.name", options_key="runtime.options"
         ),
         trackers=tuple(
-            registries.trackers.select(logger, f"tracking.loggers[{index}]")
+            select(registries.trackers, logger, f"tracking.loggers[{index}]")
             for index, logger in enumerate(config.tracking.loggers)
         ),
     )
 
 
-def _policy_loss(actor: ActorConfig, registry: Registry[PolicyLoss]) -> Selected[PolicyLoss]:
-    """The policy loss, with ``actor.clip_ratio_*`` among its options."""
-    selected = registry.select(actor.policy_loss, "actor.policy_loss")
-    shorthand = {name: getattr(actor, name) for name in CLIP_RATIOS if getattr(actor, name) is not None}
+def _with_shorthands(config: TrainConfig, registry: Registry[T], value: Any, key: str) -> Selected[T]:
+    """What ``value`` at ``key`` selects, with the options among them that are written beside it."""
+    selected = registry.select(value, key)
+    section, names = SHORTHANDS[key]
+    beside = operator.attrgetter(section)(config)
+    shorthand = {name: getattr(beside, name) for name in names if getattr(beside, name) is not None}
     if not shorthand:
         return selected
-    loss = selected.entry
-    options = {field.name for field in dataclasses.fields(loss.options)} if loss.options else set()
-    given = actor.policy_loss if isinstance(actor.policy_loss, dict) else {"name": actor.policy_loss}
-    for name, value in shorthand.items():
+    entry = selected.entry
+    options = {field.name for field in dataclasses.fields(entry.options)} if entry.options else set()
+    given = value if isinstance(value, dict) else {"name": value}
+    for name, wanted in shorthand.items():
         if name not in options:
-            raise ConfigError(f"actor.{name}", f"policy loss '{loss.name}' has no such option")
-        if given.get(name, value) != value:
-            raise ConfigError(
-                f"actor.{name}", f"is {value}, but actor.policy_loss gives {given[name]}: give one of them"
-            )
-    return registry.select({**given, **shorthand}, "actor.policy_loss")
+            raise ConfigError(f"{section}.{name}", f"{entry.kind} '{entry.name}' has no such option")
+        if given.get(name, wanted) != wanted:
+            raise ConfigError(f"{section}.{name}", f"is {wanted}, but {key} gives {given[name]}: give one of them")
+    return registry.select({**given, **shorthand}, key)

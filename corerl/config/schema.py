@@ -31,6 +31,9 @@ class DataConfig:
     train_files: list[str] = option(help="parquet files", factory=list)
     val_files: list[str] = option(help="parquet files", factory=list)
     train_batch_size: int = option(256, "prompts in a step", ge=1)
+    gen_batch_size: int | None = option(
+        None, "prompts generated at a time, with algorithm.filter_groups; null: train_batch_size", ge=1
+    )
     val_batch_size: int | None = option(None, "prompts generated at a time in evaluation; null: all", ge=1)
     val_max_samples: int | None = option(None, "evaluate on the first so many rows; null: all", ge=1)
     max_prompt_length: int = option(512, "tokens", ge=1)
@@ -48,8 +51,59 @@ class DataConfig:
 class KLControlConfig:
     """Weight of the KL penalty in the reward."""
 
-    type: Literal["fixed"] = option("fixed", "how the coefficient changes")
-    kl_coef: float = option(0.001, "coefficient", ge=0)
+    type: Any = option("fixed", "KL controller: how the coefficient changes")
+    kl_coef: float = option(0.001, "coefficient, at the start", ge=0)
+    target_kl: float | None = option(None, "option of the KL controller, where it has one", gt=0)
+    horizon: int | None = option(None, "option of the KL controller, where it has one", ge=1)
+
+
+@dataclass
+class FilterGroupsConfig:
+    """Dynamic sampling: groups that teach nothing are dropped, and further prompts take their place."""
+
+    enable: bool = option(False, "drop groups and generate more")
+    filter: Any = option("dynamic_sampling", "batch filter: which groups are kept")
+    metric: str | None = option(None, "option of the batch filter, where it has one")
+    max_num_gen_batches: int = option(10, "generated batches in a step, after which the run stops", ge=1)
+
+
+@dataclass
+class RolloutCorrectionConfig:
+    """The rollout backend's probabilities of its tokens differ a little from the trainer's: weights and rejection."""
+
+    rollout_is: Literal["token", "sequence", "geometric"] | None = option(
+        None, "level of the importance weights pi_old / pi_rollout of the policy loss; null: none"
+    )
+    rollout_is_mode: Literal["truncate", "mask", "clip"] = option(
+        "truncate", "truncate: at most the threshold; clip: also at least the lower one; mask: outside of both 0"
+    )
+    rollout_is_threshold: float = option(2.0, "largest weight", gt=0)
+    rollout_is_threshold_lower: float | None = option(
+        None, "smallest weight, of mask and clip; null: 1 / rollout_is_threshold", ge=0
+    )
+    rollout_is_batch_normalize: bool = option(False, "divide the weights by their mean over the batch")
+    rollout_rs: (
+        Literal[
+            "token_k1",
+            "token_k2",
+            "token_k3",
+            "seq_sum_k1",
+            "seq_sum_k2",
+            "seq_sum_k3",
+            "seq_mean_k1",
+            "seq_mean_k2",
+            "seq_mean_k3",
+            "seq_max_k1",
+            "seq_max_k2",
+            "seq_max_k3",
+        ]
+        | None
+    ) = option(None, "statistic by which tokens or whole responses are rejected; null: none")
+    rollout_rs_threshold: float = option(2.0, "rejected above: k2, k3 themselves; of k1, the ratio exp(k1)", gt=0)
+    rollout_rs_threshold_lower: float | None = option(
+        None, "k1: the ratio rejected below; null: 1 / rollout_rs_threshold", gt=0
+    )
+    bypass_mode: bool = option(False, "take the rollout backend's log-probs as old_log_probs: no forward pass for them")
 
 
 @dataclass
@@ -57,9 +111,16 @@ class AlgorithmConfig:
     """From scores to advantages."""
 
     adv_estimator: Any = option("grpo", "advantage estimator")
+    gamma: float | None = option(None, "option of the advantage estimator, where it has one", ge=0, le=1)
+    lam: float | None = option(None, "option of the advantage estimator, where it has one", ge=0, le=1)
+    norm_adv_by_std_in_grpo: bool | None = option(None, "option of the advantage estimator, where it has one")
     use_kl_in_reward: bool = option(False, "subtract kl_coef · KL from each token's reward")
     kl_penalty: Any = option("low_var_kl", "KL type of the penalty in the reward")
     kl_ctrl: KLControlConfig = option(help="weight of the penalty in the reward", factory=KLControlConfig)
+    filter_groups: FilterGroupsConfig = option(help="dynamic sampling", factory=FilterGroupsConfig)
+    rollout_correction: RolloutCorrectionConfig = option(
+        help="the rollout backend against the trainer", factory=RolloutCorrectionConfig
+    )
 
 
 @dataclass
@@ -111,6 +172,28 @@ class RefConfig:
     path: str | None = option(None, "another model than model.path")
     log_prob_max_token_len_per_gpu: int | None = option(None, "tokens in a micro-batch; null: the actor's", ge=1)
     log_prob_micro_batch_size_per_gpu: int | None = option(None, "sequences in a micro-batch; null: the actor's", ge=1)
+    max_vocabulary_log_probs_gb: float = option(
+        4.0, "most memory, in GiB, for a mini-batch's log-probs of the whole vocabulary (KL type full)", gt=0
+    )
+
+
+@dataclass
+class CriticConfig:
+    """The value model, for advantage estimators that need one. null: as the actor has it."""
+
+    path: str | None = option(None, "model whose body the critic starts from; null: model.path")
+    strategy: Any = option(None, "training strategy; null: the actor's")
+    optim: OptimConfig = option(help="optimizer", factory=lambda: OptimConfig(lr=1e-5))
+    grad_clip: float = option(1.0, "largest gradient norm", gt=0)
+    ppo_mini_batch_size: int | None = option(None, "prompts in one optimizer step; null: the actor's", ge=1)
+    ppo_epochs: int | None = option(None, "passes over the step's batch; null: the actor's", ge=1)
+    ppo_max_token_len_per_gpu: int | None = option(None, "tokens in a micro-batch; null: the actor's", ge=1)
+    ppo_micro_batch_size_per_gpu: int | None = option(None, "sequences in a micro-batch; null: the actor's", ge=1)
+    value_loss: Any = option("clipped", "value loss")
+    cliprange_value: float | None = option(None, "option of the value loss, where it has one", gt=0)
+    loss_agg_mode: Literal[
+        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    ] = option("token-mean", "from per-token terms to the loss")
 
 
 @dataclass
@@ -160,6 +243,10 @@ class TrainerConfig:
     test_freq: int = option(-1, "evaluate every so many steps and after the last; -1: only after the last", ge=-1)
     save_freq: int = option(-1, "checkpoint every so many steps and after the last; -1: only after the last", ge=-1)
     output_dir: str = option("runs", "run folders are <output_dir>/<experiment_name>/<time>")
+    critic_warmup: int = option(0, "steps at the start in which only the critic is updated", ge=0)
+    on_nonfinite: Literal["stop", "skip"] = option(
+        "stop", "a NaN or infinite loss, gradient or log-prob: end the run, or leave the update or the samples out"
+    )
     log_rollouts_freq: int = option(10, "write sample rollouts every so many steps; -1: never", ge=-1)
 
 
@@ -201,10 +288,12 @@ class TrainConfig:
     """``corerl train``."""
 
     model: ModelConfig
+    preset: str | None = option(None, "named values in place of this schema's defaults (corerl plugins list)")
     data: DataConfig = option(factory=DataConfig)
     algorithm: AlgorithmConfig = option(factory=AlgorithmConfig)
     actor: ActorConfig = option(factory=ActorConfig)
     ref: RefConfig = option(factory=RefConfig)
+    critic: CriticConfig = option(factory=CriticConfig)
     rollout: RolloutConfig = option(factory=RolloutConfig)
     reward: RewardConfig = option(factory=RewardConfig)
     trainer: TrainerConfig = option(factory=TrainerConfig)

@@ -6,7 +6,18 @@ from corerl.objective.objectives import (
     ObjectiveOutput,
     PolicyObjective,
     SupervisedObjective,
+    ValueObjective,
     masked_mean,
+    policy_loss_inputs,
 )
 
-__all__ = ["Objective", "ObjectiveOutput", "PolicyObjective", "SupervisedObjective", "loss_weights", "masked_mean"]
+__all__ = [
+    "Objective",
+    "ObjectiveOutput",
+    "PolicyObjective",
+    "SupervisedObjective",
+    "ValueObjective",
+    "loss_weights",
+    "masked_mean",
+    "policy_loss_inputs",
+]

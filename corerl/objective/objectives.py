@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -10,7 +10,10 @@ from torch import Tensor
 from corerl.batch.experience import Experience
 from corerl.errors import RunError
 from corerl.registry.kl_types import KLType
-from corerl.registry.policy_losses import Mean, PolicyLoss, PolicyLossInputs
+from corerl.registry.losses import Mean
+from corerl.registry.policy_losses import PolicyLoss, PolicyLossInputs
+from corerl.registry.training_strategies import Output, TokenOutputs
+from corerl.registry.value_losses import ValueLoss, ValueLossInputs
 
 
 @dataclass(frozen=True)
@@ -29,54 +32,67 @@ class ObjectiveOutput:
 
 
 class Objective(Protocol):
-    """Maps (b, T) log-probs, and entropies where ``needs_entropy``, to a loss; ``batch`` has its ``loss_weights``."""
+    """Maps what the model says about the tokens of a micro-batch to a loss; ``batch`` has its ``loss_weights``."""
 
     @property
-    def needs_entropy(self) -> bool: ...
+    def wanted(self) -> frozenset[Output]:
+        """Which outputs of the model the loss is made of."""
+        ...
 
-    def __call__(self, log_probs: Tensor, entropy: Tensor | None, batch: Experience) -> ObjectiveOutput: ...
+    def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput: ...
 
 
 @dataclass(frozen=True)
 class SupervisedObjective:
     """Cross-entropy of the response tokens."""
 
-    needs_entropy: bool = False
+    wanted: ClassVar[frozenset[Output]] = frozenset({"log_probs"})
 
-    def __call__(self, log_probs: Tensor, entropy: Tensor | None, batch: Experience) -> ObjectiveOutput:
-        loss = _weighted(-log_probs, batch)
+    def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
+        assert outputs.log_probs is not None
+        loss = _weighted(-outputs.log_probs, batch)
         return ObjectiveOutput(loss, {"loss": loss.detach()})
 
 
 @dataclass(frozen=True)
 class PolicyObjective:
-    """policy loss + kl_loss_coef · KL(policy || reference) - entropy_coeff · entropy, each aggregated the same way."""
+    """policy loss + kl_loss_coef · KL(policy || reference) - entropy_coeff · entropy, each aggregated the same way.
+
+    The policy loss's terms are multiplied by the batch's rollout correction weights where it has them.
+
+    Attributes:
+        kl_of_vocabulary: the KL type takes log-probs of the whole vocabulary.
+    """
 
     policy_loss: PolicyLoss
     kl_type: KLType | None = None
     kl_loss_coef: float = 0.0
+    kl_of_vocabulary: bool = False
     entropy_coeff: float = 0.0
 
     @property
-    def needs_entropy(self) -> bool:
-        return self.entropy_coeff > 0
+    def wanted(self) -> frozenset[Output]:
+        wanted: set[Output] = {"log_probs"}
+        if self.kl_of_vocabulary:
+            wanted.add("vocabulary_log_probs")
+        if self.entropy_coeff > 0:
+            wanted.add("entropy")
+        return frozenset(wanted)
 
-    def __call__(self, log_probs: Tensor, entropy: Tensor | None, batch: Experience) -> ObjectiveOutput:
-        assert batch.old_log_probs is not None and batch.advantages is not None
-        output = self.policy_loss(
-            PolicyLossInputs(
-                log_probs, batch.old_log_probs, batch.advantages, batch.response_mask, batch.rollout_log_probs
-            )
-        )
-        loss = pg_loss = _weighted(output.terms, batch)
+    def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
+        log_probs = outputs.log_probs
+        assert log_probs is not None and batch.old_log_probs is not None and batch.advantages is not None
+        output = self.policy_loss(policy_loss_inputs(log_probs, batch))
+        terms = output.terms if batch.rollout_weights is None else output.terms * batch.rollout_weights
+        loss = pg_loss = _weighted(terms, batch)
         parts = {"pg_loss": pg_loss.detach()}
         if self.kl_type is not None:
-            assert batch.ref_log_probs is not None
-            kl_loss = _weighted(self.kl_type(log_probs, batch.ref_log_probs), batch)
+            kl_loss = _weighted(self._kl(outputs, batch), batch)
             loss = loss + self.kl_loss_coef * kl_loss
             parts["kl_loss"] = kl_loss.detach()
-        if entropy is not None and self.needs_entropy:
-            entropy_bonus = _weighted(entropy, batch)
+        if self.entropy_coeff > 0:
+            assert outputs.entropy is not None
+            entropy_bonus = _weighted(outputs.entropy, batch)
             loss = loss - self.entropy_coeff * entropy_bonus
             parts["entropy_loss"] = entropy_bonus.detach()
         metrics = {
@@ -84,6 +100,43 @@ class PolicyObjective:
             "ppo_kl": masked_mean(batch.old_log_probs - log_probs.detach(), batch.response_mask),
         }
         return ObjectiveOutput(loss, parts, metrics)
+
+    def _kl(self, outputs: TokenOutputs, batch: Experience) -> Tensor:
+        assert self.kl_type is not None
+        if self.kl_of_vocabulary:
+            assert outputs.vocabulary_log_probs is not None and batch.ref_vocabulary_log_probs is not None
+            return self.kl_type(outputs.vocabulary_log_probs, batch.ref_vocabulary_log_probs)
+        assert outputs.log_probs is not None and batch.ref_log_probs is not None
+        return self.kl_type(outputs.log_probs, batch.ref_log_probs)
+
+
+@dataclass(frozen=True)
+class ValueObjective:
+    """The critic's loss."""
+
+    value_loss: ValueLoss
+    wanted: ClassVar[frozenset[Output]] = frozenset({"values"})
+
+    def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
+        assert outputs.values is not None and batch.values is not None and batch.returns is not None
+        output = self.value_loss(ValueLossInputs(outputs.values, batch.values, batch.returns, batch.response_mask))
+        loss = _weighted(output.terms, batch)
+        predicted = masked_mean(outputs.values.detach(), batch.response_mask)
+        return ObjectiveOutput(loss, {"vf_loss": loss.detach()}, {**output.metrics, "vpred_mean": predicted})
+
+
+def policy_loss_inputs(log_probs: Tensor, batch: Experience) -> PolicyLossInputs:
+    """What a policy loss or its token selector is given about ``batch``."""
+    assert batch.old_log_probs is not None and batch.advantages is not None
+    return PolicyLossInputs(
+        log_probs=log_probs,
+        old_log_probs=batch.old_log_probs,
+        advantages=batch.advantages,
+        response_mask=batch.response_mask,
+        rollout_log_probs=batch.rollout_log_probs,
+        ref_log_probs=batch.ref_log_probs,
+        selected=batch.selected,
+    )
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Mean:

@@ -9,16 +9,20 @@ from typing import Any
 
 from corerl.registry.advantage_estimators import AdvantageEstimator
 from corerl.registry.base import Entry, Owner, Registry, Selected
+from corerl.registry.batch_filters import BatchFilter
 from corerl.registry.commands import Command
 from corerl.registry.dataset_preparers import DatasetPreparer
+from corerl.registry.kl_controllers import KLController
 from corerl.registry.kl_types import KLType
 from corerl.registry.policy_losses import PolicyLoss
+from corerl.registry.presets import Preset
 from corerl.registry.reward_managers import RewardManagerFactory
 from corerl.registry.rollout_backends import RolloutBackendFactory
 from corerl.registry.runtimes import RuntimeFactory
 from corerl.registry.scorers import Scorer
 from corerl.registry.trackers import TrackerFactory
 from corerl.registry.training_strategies import TrainingStrategyFactory
+from corerl.registry.value_losses import ValueLoss
 
 __all__ = ["Entry", "Owner", "Registries", "Registry", "Selected"]
 
@@ -36,6 +40,14 @@ class Registries:
     )
     policy_losses: Registry[PolicyLoss] = field(default_factory=_of("policy loss", PolicyLoss, "actor.policy_loss"))
     kl_types: Registry[KLType] = field(default_factory=_of("KL type", KLType, "actor.kl_loss_type"))
+    kl_controllers: Registry[KLController] = field(
+        default_factory=_of("KL controller", KLController, "algorithm.kl_ctrl.type")
+    )
+    value_losses: Registry[ValueLoss] = field(default_factory=_of("value loss", ValueLoss, "critic.value_loss"))
+    batch_filters: Registry[BatchFilter] = field(
+        default_factory=_of("batch filter", BatchFilter, "algorithm.filter_groups.filter")
+    )
+    presets: Registry[Preset] = field(default_factory=_of("preset", Preset, "preset"))
     reward_managers: Registry[RewardManagerFactory] = field(
         default_factory=_of("reward manager", RewardManagerFactory, "reward.manager")
     )

@@ -1,6 +1,7 @@
 """Advantage estimators: token rewards in, advantages and returns out."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -9,15 +10,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdvantageInputs:
-    """What an estimator is given; B responses, T response tokens, everything on one device.
+    """What an estimator is given; B responses, T response tokens, everything on one device, every number finite.
 
     Attributes:
         rewards: (B, T) float32 token rewards; 0 where ``response_mask`` is 0. An outcome score is on the last token.
         response_mask: (B, T) bool, true on tokens that the policy generated. A row without a true token (a response
             whose scorer failed, say) takes no part: it counts in no mean and no deviation, and its advantages are 0.
         group_ids: (B,) int64; responses to one prompt share an id. Ids are 0 … G-1, rows in any order.
-        values: (B, T) float32 critic values, when the entry declares ``needs_critic``.
+        values: (B, T) float32 critic values, when the entry declares ``needs_critic``. The value at a token is the
+            critic's prediction before that token.
         greedy_scores: (B,) float32 score of the greedy response to the row's prompt, with ``needs_greedy_baseline``.
+        log_probs: (B, T) float32, log pi of the sampled tokens under the policy at the start of the step.
+        sum_pi_squared: (B, T) float32, the sum of pi(v)^2 over the vocabulary at each token, under that policy, with
+            ``needs_sum_pi_squared``.
+        components: name -> (B,) float32, named parts of the scores, 0 in a row that lacks one.
     """
 
     rewards: "Tensor"
@@ -25,19 +31,24 @@ class AdvantageInputs:
     group_ids: "Tensor"
     values: "Tensor | None" = None
     greedy_scores: "Tensor | None" = None
+    log_probs: "Tensor | None" = None
+    sum_pi_squared: "Tensor | None" = None
+    components: Mapping[str, "Tensor"] = field(default_factory=dict)
 
 
 class Advantages(NamedTuple):
-    """(B, T) float32 each; both 0 where ``response_mask`` is 0."""
+    """(B, T) each, in the dtype of the rewards; both 0 where ``response_mask`` is 0."""
 
     advantages: "Tensor"
     returns: "Tensor"
 
 
 class AdvantageEstimator(Protocol):
-    """A pure, vectorised function: no Python loop over responses or groups, same device in and out.
+    """A pure, vectorised function: no Python loop over responses, tokens or groups, same device and dtype in and out.
 
-    With options it also takes ``options``, an instance of the dataclass it was registered with.
+    A group with one scored response has no spread and no baseline: every estimator that compares the responses of a
+    group gives it advantages of 0. With options it also takes ``options``, an instance of the dataclass it was
+    registered with.
     """
 
     def __call__(self, inputs: AdvantageInputs) -> Advantages: ...

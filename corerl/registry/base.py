@@ -16,7 +16,14 @@ from corerl.registry import modules
 
 T = TypeVar("T")
 
-NEEDS = ("needs_critic", "needs_greedy_baseline", "needs_groups", "needs_logits", "needs_ref")
+NEEDS = (
+    "needs_critic",
+    "needs_greedy_baseline",
+    "needs_groups",
+    "needs_logits",
+    "needs_ref",
+    "needs_sum_pi_squared",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +54,9 @@ class Entry(Generic[T]):
         needs_groups: several responses to one prompt are compared (``rollout.n`` of at least 2).
         needs_logits: the function takes logits where the others take log-probs.
         needs_ref: the run must have reference log-probs.
+        needs_sum_pi_squared: the run must compute the sum of squared probabilities at every token.
+        select_tokens: of a policy loss that must see the whole mini-batch: a
+            :class:`corerl.registry.policy_losses.TokenSelector`, or ``"module:attribute"``.
     """
 
     kind: str
@@ -61,6 +71,8 @@ class Entry(Generic[T]):
     needs_groups: bool = False
     needs_logits: bool = False
     needs_ref: bool = False
+    needs_sum_pi_squared: bool = False
+    select_tokens: Callable[..., Any] | str | None = None
 
     def load(self) -> T:
         """Import the target.
@@ -68,12 +80,23 @@ class Entry(Generic[T]):
         Raises:
             PluginError: it cannot be imported; the message names the owner and the cause.
         """
-        if not isinstance(self.target, str):
-            return self.target
+        return typing.cast(T, self._import(self.target))
+
+    def load_select_tokens(self) -> Callable[..., Any] | None:
+        """Import ``select_tokens``; None when the entry has none.
+
+        Raises:
+            PluginError: as for :meth:`load`.
+        """
+        return None if self.select_tokens is None else typing.cast(Any, self._import(self.select_tokens))
+
+    def _import(self, target: Any) -> Any:
+        if not isinstance(target, str):
+            return target
         try:
-            return typing.cast(T, modules.load_object(self.target))
+            return modules.load_object(target)
         except (Exception, SystemExit) as error:
-            whence = "" if self.target == self.name else f" of {self.owner} cannot be imported from {self.target}"
+            whence = "" if target == self.name else f" of {self.owner} cannot be imported from {target}"
             raise PluginError(
                 f"{self.kind} '{self.name}'{whence or ' cannot be imported'}: {type(error).__name__}: {error}"
             ) from error
@@ -105,10 +128,15 @@ class Selected(Generic[T]):
 
     def load(self) -> T:
         """Import the target; where the entry has options they are bound as the keyword ``options``."""
-        target = self.entry.load()
-        if self.options is None:
-            return target
-        return typing.cast(T, functools.partial(typing.cast(Callable[..., Any], target), options=self.options))
+        return typing.cast(T, self._bind(self.entry.load()))
+
+    def load_select_tokens(self) -> Callable[..., Any] | None:
+        """Import the token selector of a policy loss, with the same options; None when the entry has none."""
+        selector = self.entry.load_select_tokens()
+        return None if selector is None else typing.cast(Any, self._bind(selector))
+
+    def _bind(self, target: Any) -> Any:
+        return target if self.options is None else functools.partial(target, options=self.options)
 
 
 class Registry(Generic[T]):

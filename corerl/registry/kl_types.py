@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 class KLType(Protocol):
     """(b, T) log-probs of the sampled tokens under the policy and the reference in, (b, T) KL terms out.
 
-    Differentiable in ``log_probs``. An entry that declares ``needs_logits`` gets (b, T, V) logits instead of log-probs.
+    Differentiable in ``log_probs``. An entry that declares ``needs_logits`` gets (b, T, V) log-probs of the whole
+    vocabulary instead, 0 outside the responses.
     """
 
     def __call__(self, log_probs: "Tensor", ref_log_probs: "Tensor") -> "Tensor": ...

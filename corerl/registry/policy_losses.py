@@ -1,16 +1,19 @@
 """Policy losses: per-token terms; the core alone reduces them to a scalar."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from corerl.registry.losses import LossOutput, Mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+__all__ = ["LossOutput", "Mean", "PolicyLoss", "PolicyLossInputs", "TokenSelector"]
+
 
 @dataclass(frozen=True)
 class PolicyLossInputs:
-    """What a loss is given; b responses of one micro-batch, T response tokens.
+    """What a loss is given; b responses of one micro-batch, T response tokens. Every number is finite.
 
     Attributes:
         log_probs: (b, T) float32, log pi of the sampled tokens under the policy being trained; carries the gradient.
@@ -18,6 +21,8 @@ class PolicyLossInputs:
         advantages: (b, T) float32.
         response_mask: (b, T) bool. Elsewhere the other tensors are 0 and the terms are ignored.
         rollout_log_probs: (b, T) float32 as the rollout backend reported them, when it does.
+        ref_log_probs: (b, T) float32 under the reference model, with ``needs_ref``.
+        selected: (b, T) bool, what the entry's ``select_tokens`` chose, for an entry that has one.
     """
 
     log_probs: "Tensor"
@@ -25,43 +30,36 @@ class PolicyLossInputs:
     advantages: "Tensor"
     response_mask: "Tensor"
     rollout_log_probs: "Tensor | None" = None
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A metric that is a mean: its sum and its count, so that any partition of the batch gives the same number."""
-
-    total: "Tensor | float"
-    count: "Tensor | float"
-
-    def __add__(self, other: "Mean") -> "Mean":
-        return Mean(self.total + other.total, self.count + other.count)
-
-    @property
-    def value(self) -> float:
-        """The mean; 0 of nothing."""
-        return float(self.total) / float(self.count) if self.count else 0.0
-
-
-def add_means(sums: dict[str, Mean], metrics: Mapping[str, Mean]) -> None:
-    """Add metrics to those of the same name."""
-    for name, mean in metrics.items():
-        sums[name] = sums[name] + mean if name in sums else mean
-
-
-@dataclass(frozen=True)
-class PolicyLossOutput:
-    """Per-token terms (b, T), to be minimised, and metrics; ``clipfrac`` becomes ``actor/clipfrac``."""
-
-    terms: "Tensor"
-    metrics: Mapping[str, Mean] = field(default_factory=dict)
+    ref_log_probs: "Tensor | None" = None
+    selected: "Tensor | None" = None
 
 
 class PolicyLoss(Protocol):
     """A function of each response alone: the terms of one row do not depend on which rows stand beside it.
 
     A sequence-level loss spreads its term over the row's tokens, so that the aggregation gives the paper's formula.
-    With options it also takes ``options``, an instance of the dataclass it was registered with.
+    With options it also takes ``options``, an instance of the dataclass it was registered with. A loss that must see
+    the whole mini-batch is registered with a :class:`TokenSelector`, ``select_tokens="module:function"``.
     """
 
-    def __call__(self, inputs: PolicyLossInputs) -> PolicyLossOutput: ...
+    def __call__(self, inputs: PolicyLossInputs) -> LossOutput: ...
+
+
+class TokenSelector(Protocol):
+    """Chooses tokens of a whole mini-batch, on all ranks, before it is cut.
+
+    The choice reaches the loss as ``selected``.
+
+    It takes the same options as the loss that it is registered with.
+
+    Args:
+        inputs: of all B responses of the mini-batch; ``log_probs`` are those of the policy as it is just before this
+            update, without gradient.
+        uniforms: (B, T) float64, an independent number in [0, 1) for each token: the only randomness that a choice may
+            use, so that the same tokens are chosen in whatever order the rows stand.
+
+    Returns:
+        (B, T) bool.
+    """
+
+    def __call__(self, inputs: PolicyLossInputs, uniforms: "Tensor") -> "Tensor": ...

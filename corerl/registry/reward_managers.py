@@ -17,6 +17,8 @@ class RewardRequest:
     extra_info: Mapping[str, Any] = field(default_factory=dict)
     response_length: int = 0
     """tokens in the response"""
+    max_response_length: int = 0
+    """tokens that the response could have had at most, ``data.max_response_length``"""
     truncated: bool = False
     """the response ended by its length, not by a stop token"""
 

@@ -1,9 +1,9 @@
 """Training strategies: how a model is placed on devices, run and updated."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from corerl.config.schema import ModelConfig, OptimConfig
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from corerl.batch.experience import Experience
     from corerl.objective import Objective
-    from corerl.registry.policy_losses import Mean
+    from corerl.registry.losses import Mean
     from corerl.telemetry.throughput import ModelShape
 
 
@@ -39,7 +39,8 @@ class StrategySpec:
         temperature: log-probs are those of softmax(logits / temperature), the distribution that was sampled from.
         micro_batching: how forward-only passes and mini-batches are cut into micro-batches.
         grad_clip: largest gradient norm.
-        seed: of random weights (``model.load_format: dummy``).
+        seed: of random weights (``model.load_format: dummy``, and the value head).
+        head: ``lm`` for a language model; ``value`` for a critic: the same body with one number for each token.
     """
 
     model: ModelConfig
@@ -50,13 +51,30 @@ class StrategySpec:
     grad_clip: float = 1.0
     temperature: float = 1.0
     seed: int = 0
+    head: Literal["lm", "value"] = "lm"
 
 
-class LogProbs(NamedTuple):
-    """(B, T) float32 on the CPU, 0 where ``response_mask`` is 0. ``entropy`` is in nats."""
+Output = Literal["log_probs", "entropy", "sum_pi_squared", "vocabulary_log_probs", "values"]
 
-    log_probs: "Tensor"
+
+class TokenOutputs(NamedTuple):
+    """What a model says about the response tokens: (B, T) each, 0 outside the responses, None what was not wanted.
+
+    ``pi`` is softmax(logits / temperature) at the position that predicts the token.
+
+    Attributes:
+        log_probs: log pi of the token.
+        entropy: of pi, in nats.
+        sum_pi_squared: the sum of pi(v)^2 over the vocabulary.
+        vocabulary_log_probs: (B, T, V), log pi of every token of the vocabulary.
+        values: of a critic, its prediction before the token.
+    """
+
+    log_probs: "Tensor | None" = None
     entropy: "Tensor | None" = None
+    sum_pi_squared: "Tensor | None" = None
+    vocabulary_log_probs: "Tensor | None" = None
+    values: "Tensor | None" = None
 
 
 class TrainingStrategy(Protocol):
@@ -65,8 +83,8 @@ class TrainingStrategy(Protocol):
     data_parallel_rank: int
     data_parallel_size: int
 
-    def log_probs(self, batch: "Experience", *, entropy: bool = False) -> LogProbs:
-        """Log-probs of the response tokens (and the entropy at each), without gradients."""
+    def forward(self, batch: "Experience", wanted: Collection[Output]) -> TokenOutputs:
+        """What is wanted, without gradients: float32, on the CPU."""
         ...
 
     def update(self, mini_batch: "Experience", objective: "Objective") -> "dict[str, Mean]":
@@ -76,7 +94,8 @@ class TrainingStrategy(Protocol):
         ``grad_norm`` (before clipping) and ``lr`` (of this step).
 
         Raises:
-            NonFiniteError: the loss or the gradient norm is not finite; the weights are as before the call.
+            NonFiniteError: the loss or the gradient norm is not finite. Weights and optimizer are as before the call,
+                and ``rows`` are the samples of the mini-batch whose own loss or gradient is not finite.
         """
         ...
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from corerl.batch.experience import Experience
 from corerl.objective import masked_mean
-from corerl.registry.policy_losses import Mean, add_means
+from corerl.registry.losses import Mean, add_means
 from corerl.registry.reward_managers import RewardResult
+from corerl.registry.training_strategies import TokenOutputs
 from corerl.telemetry.throughput import ModelShape, mfu
 
 PER_TOKEN_PARTS = {"gen": "response", "reward": "response"}
@@ -24,9 +25,11 @@ def merge_means(updates: Iterable[Mapping[str, Mean]], prefix: str) -> dict[str,
     return {f"{prefix}/{name}": mean.value for name, mean in sums.items() if mean.count}
 
 
-def entropy_metric(entropy: Tensor | None, experience: Experience) -> dict[str, Mean]:
+def policy_metrics(outputs: TokenOutputs, experience: Experience) -> dict[str, float]:
     """Mean entropy, in nats, of the policy at the trained tokens before the update."""
-    return {} if entropy is None else {"entropy": masked_mean(entropy, experience.response_mask)}
+    if outputs.entropy is None:
+        return {}
+    return merge_means([{"entropy": masked_mean(outputs.entropy, experience.response_mask)}], "actor")
 
 
 def step_metrics(
@@ -35,10 +38,25 @@ def step_metrics(
     """Everything about the batch of one step."""
     return {
         **score_metrics(results),
+        **group_metrics(experience, results),
         **batch_metrics(experience, truncated, max_prompt_length),
         **mismatch_metrics(experience),
         **sequence_length_metrics(experience.lengths, [int(experience.lengths.sum())]),
     }
+
+
+def group_metrics(experience: Experience, results: Sequence[RewardResult]) -> dict[str, float]:
+    """``reward/groups_without_spread``: share of prompts whose scored responses all have one score."""
+    ids = experience.group_ids
+    infinity = float("inf")
+    none = torch.full((int(ids.max()) + 1,), infinity)
+    low = none.scatter_reduce(
+        0, ids, torch.tensor([infinity if result.score is None else result.score for result in results]), "amin"
+    )
+    high = (-none).scatter_reduce(
+        0, ids, torch.tensor([-infinity if result.score is None else result.score for result in results]), "amax"
+    )
+    return {"reward/groups_without_spread": float((low >= high).float().mean())}
 
 
 def score_metrics(results: Sequence[RewardResult]) -> dict[str, float]:
@@ -61,6 +79,11 @@ def batch_metrics(experience: Experience, truncated: Sequence[bool], max_prompt_
     if experience.advantages is not None and experience.returns is not None:
         metrics |= _spread("critic/advantages", experience.advantages[mask])
         metrics |= _spread("critic/returns", experience.returns[mask])
+        if experience.values is not None and mask.any():
+            metrics |= _spread("critic/values", experience.values[mask])
+            error = (experience.returns - experience.values)[mask].var(correction=0)
+            spread = experience.returns[mask].var(correction=0).clamp(min=1e-8)
+            metrics["critic/vf_explained_var"] = float(1 - error / spread)
     metrics |= _spread("response_length", experience.response_lengths)
     metrics["response_length/clip_ratio"] = sum(truncated) / len(truncated)
     metrics |= _spread("prompt_length", experience.prompt_lengths)

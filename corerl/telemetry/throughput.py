@@ -9,12 +9,13 @@ PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "H800": 989.0, "H20": 148.0, "A100"
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What the FLOPs of a pass depend on. ``device_name`` is '' on a CPU."""
+    """What the FLOPs of a pass depend on, and the vocabulary's size. ``device_name`` is '' on a CPU."""
 
     parameters: int
     layers: int
     hidden_size: int
     device_name: str = ""
+    vocabulary: int = 0
 
 
 def training_flops(shape: ModelShape, lengths: Sequence[int]) -> float:

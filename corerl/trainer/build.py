@@ -9,12 +9,15 @@ from corerl.checkpoint.store import CheckpointStore
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.notices import say
+from corerl.trainer.collection import Collector
+from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.loop import Trainer
+from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.plan import Plan
-from corerl.trainer.requests import training_sampling, validation_sampling
+from corerl.trainer.requests import validation_sampling
 from corerl.trainer.run import Run, new_folder
 from corerl.trainer.scoring import Notices
-from corerl.trainer.workers import PolicyWorker, ReferenceWorker, RolloutWorker
+from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker, RolloutWorker
 
 
 def train(plan: Plan) -> Path:
@@ -28,37 +31,55 @@ def train(plan: Plan) -> Path:
         stack.callback(reward.close)
         runtime = parts.runtime.load()(config.runtime)
         stack.callback(runtime.close)
-        actor = runtime.spawn("actor", PolicyWorker, config, plan.total_steps * plan.updates_per_step)
+        actor = runtime.spawn("actor", PolicyWorker, config, plan.policy_updates)
+        critic = runtime.spawn("critic", CriticWorker, config, plan.critic_updates) if parts.value_loss else None
         needs_ref = parts.kl_loss or parts.kl_penalty or parts.policy_loss.entry.needs_ref
         reference = runtime.spawn("ref", ReferenceWorker, config) if needs_ref else None
         rollout = runtime.spawn("rollout", RolloutWorker, config)
         stack.callback(rollout.close)
         if checkpoint is not None:
             actor.load(checkpoint.path / "actor")
+            if critic is not None:
+                critic.load(checkpoint.path / "critic")
         run = Run(config, parts, plan.plugins, checkpoint.run_folder if checkpoint else new_folder(config))
         run.describe()
         say(f"run folder: {run.folder}")
         log = _open_log(run, plan)
         stack.callback(log.close)
+        seeds, shape = Seeds(config.trainer.seed), actor.shape()
+        vocabulary_reference = None
+        if reference and any(part.entry.needs_logits for part in (parts.kl_loss, parts.kl_penalty) if part):
+            vocabulary_reference = VocabularyReference(
+                reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb
+            )
         trainer = Trainer(
             run=run,
             actor=actor,
-            rollout=rollout,
+            critic=critic,
             reference=reference,
-            reward=reward,
+            collector=Collector(
+                config,
+                rollout,
+                reward,
+                plan.tokenizer,
+                seeds,
+                greedy_baseline=parts.adv_estimator.entry.needs_greedy_baseline,
+                batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
+            ),
             estimate_advantages=parts.adv_estimator.load(),
-            kl_penalty=parts.kl_penalty.load() if parts.kl_penalty else None,
-            tokenizer=plan.tokenizer,
+            select_tokens=parts.policy_loss.load_select_tokens(),
+            kl_penalty=_kl_penalty(plan, actor, vocabulary_reference),
+            vocabulary_reference=vocabulary_reference,
             train_prompts=plan.train_prompts,
             val_prompts=plan.val_prompts,
             sampler=plan.sampler,
             notices=Notices(plan.scorers),
+            nonfinite=NonFiniteGuard(run.folder / "nonfinite", skip=config.trainer.on_nonfinite == "skip"),
             log=log,
             checkpoints=CheckpointStore(run.folder / "checkpoints", config.checkpoint.max_to_keep),
-            seeds=Seeds(config.trainer.seed),
-            training_sampling=training_sampling(config, plan.tokenizer.stop_token_ids),
+            seeds=seeds,
             validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),
-            shape=actor.shape(),
+            shape=shape,
             total_steps=plan.total_steps,
             step=checkpoint.step if checkpoint else 0,
         )
@@ -66,6 +87,19 @@ def train(plan: Plan) -> Path:
         stack.callback(gc.unfreeze)
         _fit(trainer)
     return run.folder
+
+
+def _kl_penalty(plan: Plan, actor: PolicyWorker, vocabulary_reference: VocabularyReference | None) -> KLPenalty | None:
+    """The penalty in the reward, with the coefficient of the checkpoint where there is one."""
+    config, kl_type, controller = plan.config, plan.parts.kl_penalty, plan.parts.kl_controller
+    if kl_type is None or controller is None:
+        return None
+    coef = config.algorithm.kl_ctrl.kl_coef
+    if plan.checkpoint is not None and plan.checkpoint.kl_coef is not None:
+        coef = plan.checkpoint.kl_coef
+    of_vocabulary = vocabulary_reference if kl_type.entry.needs_logits else None
+    mini_batch_size = config.actor.ppo_mini_batch_size
+    return KLPenalty(kl_type.load(), controller.load(), coef, actor, of_vocabulary, mini_batch_size)
 
 
 def _open_log(run: Run, plan: Plan) -> MetricsLog:

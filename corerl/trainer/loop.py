@@ -1,34 +1,38 @@
 """The training loop."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+
+import torch
 
 from corerl.batch.experience import Experience
 from corerl.batch.micro_batches import mini_batches
-from corerl.batch.rollouts import Rollouts
 from corerl.checkpoint.store import CheckpointStore
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
-from corerl.data.tokenizer import ChatTokenizer
-from corerl.errors import RunError
-from corerl.objective import loss_weights, masked_mean
-from corerl.registry.advantage_estimators import AdvantageEstimator
-from corerl.registry.kl_types import KLType
-from corerl.registry.policy_losses import Mean
-from corerl.registry.reward_managers import RewardManager, RewardResult
+from corerl.errors import NonFiniteError, RunError
+from corerl.objective import loss_weights, policy_loss_inputs
+from corerl.objective.rollout_correction import correct, mismatch
+from corerl.registry.advantage_estimators import AdvantageEstimator, AdvantageInputs
+from corerl.registry.losses import Mean
+from corerl.registry.policy_losses import TokenSelector
+from corerl.registry.reward_managers import RewardResult
 from corerl.registry.rollout_backends import SamplingParams
+from corerl.registry.training_strategies import Output
 from corerl.seeding import Seeds
-from corerl.telemetry.metrics import entropy_metric, merge_means, performance_metrics, step_metrics
+from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, step_metrics
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.notices import say
 from corerl.telemetry.throughput import ModelShape
 from corerl.telemetry.timers import Timers
+from corerl.trainer.collection import Collector, ScoredRollouts
 from corerl.trainer.evaluation import ValidationSample, validation_metrics, validation_samples
-from corerl.trainer.requests import make_requests
+from corerl.trainer.kl import KLPenalty, VocabularyReference
+from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.run import Run
 from corerl.trainer.samples import write_rollouts
-from corerl.trainer.scoring import Notices, advantage_inputs, assign_scores
-from corerl.trainer.workers import PolicyWorker, ReferenceWorker, RolloutWorker
+from corerl.trainer.scoring import Notices
+from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker
 
 
 @dataclasses.dataclass
@@ -37,20 +41,21 @@ class Trainer:
 
     run: Run
     actor: PolicyWorker
-    rollout: RolloutWorker
+    critic: CriticWorker | None
     reference: ReferenceWorker | None
-    reward: RewardManager
+    collector: Collector
     estimate_advantages: AdvantageEstimator
-    kl_penalty: KLType | None
-    tokenizer: ChatTokenizer
+    select_tokens: TokenSelector | None
+    kl_penalty: KLPenalty | None
+    vocabulary_reference: VocabularyReference | None
     train_prompts: PromptDataset
     val_prompts: list[Prompt]
     sampler: PromptSampler
     notices: Notices
+    nonfinite: NonFiniteGuard
     log: MetricsLog
     checkpoints: CheckpointStore
     seeds: Seeds
-    training_sampling: SamplingParams
     validation_sampling: SamplingParams
     shape: ModelShape
     total_steps: int
@@ -59,88 +64,167 @@ class Trainer:
     def fit(self) -> None:
         """Train from ``step`` to ``total_steps``."""
         config = self.run.config.trainer
-        self.rollout.update_weights(self.actor.weights(), version=self.step)
+        self.collector.rollout.update_weights(self.actor.weights(), version=self.step)
         if self.step == 0 and config.val_before_train and self.val_prompts:
             self.log.write(self.evaluate(), step=0)
-        batches = iter(self.sampler)
         while self.step < self.total_steps:
             self.step += 1
             try:
-                metrics = self.train_step([self.train_prompts[index] for index in next(batches)])
+                metrics = self.train_step()
             except RunError as error:
-                raise type(error)(f"step {self.step}: {error}") from error
+                error.args = (f"step {self.step}: {error}", *error.args[1:])
+                raise
             if self.val_prompts and self._is_due(config.test_freq):
                 metrics |= self.evaluate()
             self.log.write(metrics, step=self.step)
             self.run.plugins.hook.step_ended(run=self.run, step=self.step, metrics=metrics)
             if self._is_due(config.save_freq):
-                path = self.checkpoints.save(self.step, self.actor, self.sampler.state_dict())
-                self.run.plugins.hook.checkpoint_saved(run=self.run, step=self.step, path=path)
+                self.save()
 
-    def train_step(self, prompts: Sequence[Prompt]) -> dict[str, float]:
+    def train_step(self) -> dict[str, float]:
         """One step: generate, score, estimate advantages, update, hand the new weights to the rollout backend."""
         timers = Timers()
         with timers("step"):
-            with timers("gen"):
-                seeds = self.seeds.training_requests(self.step, len(prompts))
-                rollouts = self.generate(prompts, self.training_sampling, seeds, f"train-{self.step}")
-            with timers("reward"):
-                results = self.reward.score(rollouts.reward_requests())
-                experience = rollouts.experience()
-                assign_scores(experience, results)
-            with timers("old_log_prob"):
-                experience.old_log_probs, entropy = self.actor.log_probs(experience, entropy=True)
-            if self.reference is not None:
-                with timers("ref"):
-                    experience.ref_log_probs = self.reference.log_probs(experience).log_probs
+            batch, metrics = self.collector.collect(self.step, self.next_prompts, timers)
+            experience = batch.experience()
+            metrics |= self.compute(experience, timers)
+            metrics["training/nonfinite_samples"] = self.nonfinite.mask_samples(self.step, experience, batch)
             with timers("adv"):
-                penalty = self.penalize_kl(experience)
-                experience.advantages, experience.returns = self.estimate_advantages(advantage_inputs(experience))
-            with timers("update_actor"):
-                updates = [self.actor.update(mini_batch) for mini_batch in self.mini_batches(experience)]
+                if self.kl_penalty is not None:
+                    metrics |= self.kl_penalty.subtract(experience)
+                inputs = self.advantage_inputs(experience, batch)
+                experience.advantages, experience.returns = self.estimate_advantages(inputs)
+            longest = self.run.config.data.max_prompt_length
+            metrics |= step_metrics(experience, batch.results, batch.rollouts.truncated, longest)
+            metrics |= self.update(experience, batch, timers)
             with timers("update_weights"):
-                self.rollout.update_weights(self.actor.weights(), version=self.step)
-            if not updates:
-                say(f"step {self.step}: no response has a score, so the weights stay as they are")
-            self.tell(rollouts, results)
-        metrics = {"training/global_step": float(self.step), "training/epoch": float(self.sampler.epoch)} | penalty
-        metrics |= merge_means([*updates, entropy_metric(entropy, experience)], "actor")
-        metrics |= step_metrics(experience, results, rollouts.truncated, self.run.config.data.max_prompt_length)
+                self.collector.rollout.update_weights(self.actor.weights(), version=self.step)
+            self.tell(experience, batch)
+        metrics |= {"training/global_step": float(self.step), "training/epoch": float(self.sampler.epoch)}
         return metrics | performance_metrics(timers.seconds, experience, self.shape)
 
-    def generate(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str
-    ) -> Rollouts:
-        """Responses to all prompts, decoded."""
-        outputs = self.rollout.generate(make_requests(prompts, sampling, seeds, prefix))
-        return Rollouts.collect(prompts, outputs, self.tokenizer.decode)
+    def next_prompts(self) -> list[Prompt]:
+        """The sampler's next batch."""
+        return [self.train_prompts[index] for index in next(self.sampler)]
 
-    def penalize_kl(self, experience: Experience) -> dict[str, float]:
-        """With ``algorithm.use_kl_in_reward``, subtract kl_coef · KL from each token's reward."""
-        if self.kl_penalty is None:
+    def compute(self, experience: Experience, timers: Timers) -> dict[str, float]:
+        """What the models say about the responses before the update: old and reference log-probs, values."""
+        with timers("old_log_prob"):
+            if self.run.config.algorithm.rollout_correction.bypass_mode:
+                experience.old_log_probs, metrics = experience.rollout_log_probs, {}
+            else:
+                outputs = self.actor.forward(experience, self._policy_outputs())
+                experience.old_log_probs, experience.sum_pi_squared = outputs.log_probs, outputs.sum_pi_squared
+                metrics = policy_metrics(outputs, experience)
+        if self.reference is not None and self.reference.is_needed_for_log_probs:
+            with timers("ref"):
+                experience.ref_log_probs = self.reference.forward(experience, ["log_probs"]).log_probs
+        if self.critic is not None:
+            with timers("values"):
+                experience.values = self.critic.forward(experience, ["values"]).values
+        return metrics
+
+    def _policy_outputs(self) -> list[Output]:
+        wanted: list[Output] = ["log_probs", "entropy"]
+        if self.run.parts.adv_estimator.entry.needs_sum_pi_squared:
+            wanted.append("sum_pi_squared")
+        return wanted
+
+    def advantage_inputs(self, experience: Experience, batch: ScoredRollouts) -> AdvantageInputs:
+        """What the advantage estimator is given."""
+        assert experience.rewards is not None
+        return AdvantageInputs(
+            rewards=experience.rewards,
+            response_mask=experience.response_mask,
+            group_ids=experience.group_ids,
+            values=experience.values,
+            greedy_scores=experience.greedy_scores,
+            log_probs=experience.old_log_probs,
+            sum_pi_squared=experience.sum_pi_squared,
+            components=batch.components(),
+        )
+
+    def update(self, experience: Experience, batch: ScoredRollouts, timers: Timers) -> dict[str, float]:
+        """All optimizer steps, of the critic and of the policy."""
+        config = self.run.config
+        metrics: dict[str, float] = {}
+        if self.critic is not None:
+            size = config.critic.ppo_mini_batch_size or config.actor.ppo_mini_batch_size
+            epochs = config.critic.ppo_epochs or config.actor.ppo_epochs
+            cut = self.mini_batches(experience, size, epochs, config.critic.loss_agg_mode)
+            with timers("update_critic"):
+                metrics |= merge_means(self.updates(self.critic.update, cut, experience, batch), "critic")
+        if self.step <= config.trainer.critic_warmup:
+            return metrics
+        metrics |= self.correct_rollouts(experience)
+        actor = config.actor
+        cut = self.mini_batches(experience, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
+        with timers("update_actor"):
+            prepared = ((rows, self.prepare(mini_batch, number)) for number, (rows, mini_batch) in enumerate(cut))
+            metrics |= merge_means(self.updates(self.actor.update, prepared, experience, batch), "actor")
+        if not experience.response_mask.any():
+            say(f"step {self.step}: no response has a score, so the weights stay as they are")
+        return metrics
+
+    def updates(
+        self,
+        update: Callable[[Experience], dict[str, Mean]],
+        cut: Iterator[tuple[torch.Tensor, Experience]],
+        experience: Experience,
+        batch: ScoredRollouts,
+    ) -> Iterator[dict[str, Mean]]:
+        """The metrics of each optimizer step; one whose loss or gradient is not finite is not taken."""
+        for rows, mini_batch in cut:
+            try:
+                metrics = update(mini_batch)
+            except NonFiniteError as error:
+                samples = rows[list(error.rows)] if error.rows else rows
+                self.nonfinite.handle(self.step, error, samples.tolist(), experience, batch)
+                metrics = {}
+            yield metrics | {"skipped_updates": Mean(float(not metrics), 1.0)}
+
+    def correct_rollouts(self, experience: Experience) -> dict[str, float]:
+        """``algorithm.rollout_correction``: weights and rejected tokens; how far engine and trainer are apart."""
+        config, old, rollout = (
+            self.run.config.algorithm.rollout_correction,
+            experience.old_log_probs,
+            experience.rollout_log_probs,
+        )
+        if old is None or rollout is None or config.bypass_mode:
             return {}
-        assert experience.rewards is not None and experience.old_log_probs is not None
-        assert experience.ref_log_probs is not None
-        kl = self.kl_penalty(experience.old_log_probs, experience.ref_log_probs)
-        coef = self.run.config.algorithm.kl_ctrl.kl_coef
-        experience.rewards = experience.rewards - coef * kl * experience.response_mask
-        mean = masked_mean(kl, experience.response_mask)
-        return merge_means([{"reward_kl_penalty": mean, "reward_kl_penalty_coeff": Mean(coef, 1)}], "actor")
+        means = mismatch(old, rollout, experience.response_mask, config)
+        before = experience.response_mask
+        experience.rollout_weights, experience.response_mask = correct(old, rollout, before, config)
+        if config.rollout_is or config.rollout_rs:
+            means["rejected_fraction"] = Mean((before & ~experience.response_mask).sum(), before.sum())
+        return merge_means([means], "rollout_corr")
 
-    def mini_batches(self, experience: Experience) -> Iterator[Experience]:
-        """The mini-batches of all ``ppo_epochs``, each with the loss weights of its own tokens.
+    def mini_batches(
+        self, experience: Experience, size: int, epochs: int, loss_agg_mode: str
+    ) -> Iterator[tuple[torch.Tensor, Experience]]:
+        """(rows, mini-batch) of all epochs, each with the loss weights of its own tokens.
 
         One without a trained token is left out: its gradient is 0, and yet momentum and decay would move the weights.
         """
-        actor, data = self.run.config.actor, self.run.config.data
-        scale_factor = actor.loss_scale_factor or data.max_response_length
-        for _ in range(actor.ppo_epochs):
-            for rows in mini_batches(experience.group_ids, actor.ppo_mini_batch_size):
+        config = self.run.config
+        scale_factor = config.actor.loss_scale_factor or config.data.max_response_length
+        for _ in range(epochs):
+            for rows in mini_batches(experience.group_ids, size):
                 mini_batch = experience.select(rows)
-                if not mini_batch.response_mask.any():
-                    continue
-                mini_batch.loss_weights = loss_weights(mini_batch.response_mask, actor.loss_agg_mode, scale_factor)
-                yield mini_batch
+                if mini_batch.response_mask.any():
+                    mini_batch.loss_weights = loss_weights(mini_batch.response_mask, loss_agg_mode, scale_factor)
+                    yield rows, mini_batch
+
+    def prepare(self, mini_batch: Experience, number: int) -> Experience:
+        """Add what the policy's objective needs of the whole mini-batch just before its update."""
+        if self.vocabulary_reference is not None and self.run.parts.kl_loss is not None:
+            self.vocabulary_reference.add(mini_batch)
+        if self.select_tokens is not None:
+            present = self.actor.forward(mini_batch, ["log_probs"]).log_probs
+            assert present is not None
+            uniforms = torch.from_numpy(self.seeds.uniforms(self.step, number, tuple(present.shape)))
+            mini_batch.selected = self.select_tokens(policy_loss_inputs(present, mini_batch), uniforms)
+        return mini_batch
 
     def evaluate(self) -> dict[str, float]:
         """Generate for the validation prompts and score; the state of training is not touched."""
@@ -152,23 +236,35 @@ class Trainer:
         with timers("testing"):
             seeds = self.seeds.validation_requests(len(self.val_prompts))
             for start in range(0, len(self.val_prompts), size):
-                part = slice(start, start + size)
-                rollouts = self.generate(self.val_prompts[part], self.validation_sampling, seeds[part], f"val-{start}")
-                part_results = self.reward.score(rollouts.reward_requests())
+                part, prefix = slice(start, start + size), f"val-{start}"
+                rollouts = self.collector.generate(
+                    self.val_prompts[part], self.validation_sampling, seeds[part], prefix
+                )
+                part_results = self.collector.score(rollouts)
                 samples += validation_samples(rollouts, part_results)
                 results += part_results
         if notice := self.notices.errors(results):
             say(f"step {self.step}, evaluation: {notice}")
         return validation_metrics(samples, values.n) | {"timing_s/testing": timers.seconds["testing"]}
 
-    def tell(self, rollouts: Rollouts, results: Sequence[RewardResult]) -> None:
+    def tell(self, experience: Experience, batch: ScoredRollouts) -> None:
         """Notices about the scores, and sample rollouts on disk."""
-        for notice in (self.notices.errors(results), self.notices.all_zero(rollouts, results)):
-            if notice is not None:
-                say(f"step {self.step}: {notice}")
+        notices = [self.notices.errors(batch.results), self.notices.all_zero(batch.rollouts, batch.results)]
+        if self.run.parts.adv_estimator.entry.needs_groups:
+            notices.append(self.notices.lone_responses(experience))
+        for notice in filter(None, notices):
+            say(f"step {self.step}: {notice}")
         frequency = self.run.config.trainer.log_rollouts_freq
         if frequency > 0 and self._is_due(frequency):
-            write_rollouts(self.run.folder / "rollouts" / f"step_{self.step:06d}.parquet", rollouts, results)
+            path = self.run.folder / "rollouts" / f"step_{self.step:06d}.parquet"
+            write_rollouts(path, batch.rollouts, batch.results)
+
+    def save(self) -> None:
+        """Write a checkpoint of this step."""
+        kl_coef = None if self.kl_penalty is None else self.kl_penalty.coef
+        state = {"sampler": self.sampler.state_dict(), "kl_coef": kl_coef}
+        path = self.checkpoints.save(self.step, self.actor, state, critic=self.critic)
+        self.run.plugins.hook.checkpoint_saved(run=self.run, step=self.step, path=path)
 
     def _is_due(self, frequency: int) -> bool:
         """Every so many steps, and after the last."""

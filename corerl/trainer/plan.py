@@ -39,9 +39,21 @@ class Plan:
 
     @property
     def updates_per_step(self) -> int:
-        """Optimizer steps in a training step."""
+        """Optimizer steps of the policy in a training step."""
         actor = self.config.actor
         return actor.ppo_epochs * (self.config.data.train_batch_size // actor.ppo_mini_batch_size)
+
+    @property
+    def policy_updates(self) -> int:
+        """Optimizer steps of the policy in the whole run."""
+        return max(1, self.total_steps - self.config.trainer.critic_warmup) * self.updates_per_step
+
+    @property
+    def critic_updates(self) -> int:
+        """Optimizer steps of the critic in the whole run."""
+        actor, critic = self.config.actor, self.config.critic
+        mini_batches = self.config.data.train_batch_size // (critic.ppo_mini_batch_size or actor.ppo_mini_batch_size)
+        return self.total_steps * (critic.ppo_epochs or actor.ppo_epochs) * mini_batches
 
     def __str__(self) -> str:
         config = self.config
@@ -78,7 +90,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
         val_prompts = list(validation)
     sampler = PromptSampler(
         len(train_prompts),
-        config.data.train_batch_size,
+        config.data.gen_batch_size or config.data.train_batch_size,
         shuffle=config.data.shuffle,
         seed=config.trainer.seed if config.data.seed is None else config.data.seed,
     )

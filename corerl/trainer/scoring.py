@@ -1,18 +1,19 @@
 """From rollouts to token rewards: which scorer scores what, failed samples, and the notice when every reward is 0."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from corerl.batch.experience import Experience
 from corerl.batch.rollouts import Rollouts
 from corerl.config.parts import Parts
-from corerl.errors import DataError, NameClashError
+from corerl.errors import DataError, NameClashError, RunError
 from corerl.options import did_you_mean
 from corerl.registry import Entry, Registries, Selected
-from corerl.registry.advantage_estimators import AdvantageInputs
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.scorers import Scorer
 
@@ -54,19 +55,26 @@ def _scorers_by_source(registries: Registries) -> dict[str, list[Entry[Scorer]]]
     return by_source
 
 
-def assign_scores(experience: Experience, results: Sequence[RewardResult]) -> None:
-    """Put each score on its response's last token; a response without a score is masked out of the batch."""
-    scored = torch.tensor([result.score is not None for result in results])
+def check_results(results: Sequence[RewardResult], count: int) -> None:
+    """Whether a reward manager kept its contract.
+
+    Raises:
+        RunError: it gave another number of results than there are responses, or a score that is not finite.
+    """
+    if len(results) != count:
+        raise RunError(f"the reward manager gave {len(results)} results for {count} responses")
+    for number, result in enumerate(results):
+        if result.score is not None and not math.isfinite(result.score):
+            raise RunError(
+                f"the reward manager gave the score {result.score} for response {number}: a score is finite, or None "
+                "with an error"
+            )
+
+
+def score_tensors(results: Sequence[RewardResult]) -> tuple[Tensor, Tensor]:
+    """(B,) float32 scores, 0 where there is none, and (B,) bool, which there are."""
     scores = torch.tensor([0.0 if result.score is None else result.score for result in results])
-    experience.response_mask &= scored[:, None]
-    experience.rewards = torch.zeros(experience.response_mask.shape)
-    experience.rewards[torch.arange(len(results)), experience.response_lengths - 1] = scores
-
-
-def advantage_inputs(experience: Experience) -> AdvantageInputs:
-    """What the advantage estimator is given."""
-    assert experience.rewards is not None
-    return AdvantageInputs(experience.rewards, experience.response_mask, experience.group_ids)
+    return scores, torch.tensor([result.score is not None for result in results], dtype=torch.bool)
 
 
 @dataclass
@@ -91,6 +99,12 @@ class Notices:
             f"{reasons.total()} of {len(results)} responses could not be scored and are left out; "
             f"{count} times: {reason}"
         )
+
+    def lone_responses(self, experience: Experience) -> str | None:
+        """How many groups have a single response with a score, which leaves them nothing to compare, or None."""
+        scored = experience.group_ids[experience.response_mask.any(dim=1)]
+        lone = int((torch.bincount(scored) == 1).sum())
+        return f"{lone} prompts have one response with a score: its advantage is 0" if lone else None
 
     def all_zero(self, rollouts: Rollouts, results: Sequence[RewardResult], examples: int = 3) -> str | None:
         """When every score is 0: the data sources, their scorers and what was extracted from some responses.

@@ -84,7 +84,8 @@ def batch_of(examples: Sequence[ChatExample]) -> Experience:
 def mean_loss(strategy: TrainingStrategy, examples: Sequence[ChatExample]) -> float:
     """Mean cross-entropy, in nats, of the learned tokens."""
     batch = batch_of(examples)
-    log_probs = strategy.log_probs(batch).log_probs
+    log_probs = strategy.forward(batch, ["log_probs"]).log_probs
+    assert log_probs is not None
     return -float(log_probs[batch.response_mask].mean())
 
 

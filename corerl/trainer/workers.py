@@ -1,21 +1,22 @@
 """The roles. A worker is built from the config alone, so that it can live in any process: it loads the same plugins."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
 from corerl.batch.experience import Experience
 from corerl.config.parts import Parts, resolve_parts
-from corerl.config.schema import TrainConfig
+from corerl.config.schema import CriticConfig, ModelConfig, TrainConfig
 from corerl.errors import DeadlineError
 from corerl.models import resolve_device
-from corerl.objective import PolicyObjective
+from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
-from corerl.registry.policy_losses import Mean
+from corerl.registry.losses import Mean
 from corerl.registry.rollout_backends import Completion, GenerationRequest
-from corerl.registry.training_strategies import LogProbs, MicroBatching, StrategySpec
+from corerl.registry.training_strategies import MicroBatching, Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
 
 
@@ -51,11 +52,12 @@ class PolicyWorker:
             policy_loss=parts.policy_loss.load(),
             kl_type=parts.kl_loss.load() if parts.kl_loss else None,
             kl_loss_coef=actor.kl_loss_coef,
+            kl_of_vocabulary=parts.kl_loss is not None and parts.kl_loss.entry.needs_logits,
             entropy_coeff=actor.entropy_coeff,
         )
 
-    def log_probs(self, batch: Experience, *, entropy: bool = False) -> LogProbs:
-        return self.strategy.log_probs(batch, entropy=entropy)
+    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+        return self.strategy.forward(batch, wanted)
 
     def update(self, mini_batch: Experience) -> dict[str, Mean]:
         return self.strategy.update(mini_batch, self.objective)
@@ -76,25 +78,64 @@ class PolicyWorker:
         self.strategy.export(folder)
 
 
+class CriticWorker:
+    """The value model, for estimators that need one: trained by a strategy, with an optimizer of its own.
+
+    Args:
+        total_updates: optimizer steps in the whole run.
+    """
+
+    def __init__(self, config: TrainConfig, total_updates: int) -> None:
+        parts, critic = parts_of(config), config.critic
+        assert parts.critic_strategy is not None and parts.value_loss is not None
+        self.strategy = parts.critic_strategy.load()(
+            StrategySpec(
+                model=_model(config, critic.path),
+                device=resolve_device(config.actor.device),
+                micro_batching=_micro_batching(config, critic),
+                optim=critic.optim,
+                total_steps=total_updates,
+                grad_clip=critic.grad_clip,
+                seed=config.trainer.seed,
+                head="value",
+            )
+        )
+        self.objective = ValueObjective(parts.value_loss.load())
+
+    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+        return self.strategy.forward(batch, wanted)
+
+    def update(self, mini_batch: Experience) -> dict[str, Mean]:
+        return self.strategy.update(mini_batch, self.objective)
+
+    def save(self, folder: Path) -> None:
+        self.strategy.save(folder)
+
+    def load(self, folder: Path) -> None:
+        self.strategy.load(folder)
+
+
 class ReferenceWorker:
     """The reference model: the same strategy, never updated."""
 
     def __init__(self, config: TrainConfig) -> None:
-        model = config.model
-        if config.ref.path is not None:
-            model = type(model)(**{**vars(model), "path": config.ref.path})
-        self.strategy = parts_of(config).strategy.load()(
+        parts = parts_of(config)
+        kl_types = [part for part in (parts.kl_loss, parts.kl_penalty) if part is not None]
+        self.is_needed_for_log_probs = parts.policy_loss.entry.needs_ref or any(
+            not part.entry.needs_logits for part in kl_types
+        )
+        self.strategy = parts.strategy.load()(
             StrategySpec(
-                model=model,
+                model=_model(config, config.ref.path),
                 device=resolve_device(config.actor.device),
-                micro_batching=_micro_batching(config, reference=True),
+                micro_batching=_reference_micro_batching(config),
                 temperature=config.rollout.temperature,
                 seed=config.trainer.seed,
             )
         )
 
-    def log_probs(self, batch: Experience) -> LogProbs:
-        return self.strategy.log_probs(batch)
+    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+        return self.strategy.forward(batch, wanted)
 
 
 class RolloutWorker:
@@ -132,10 +173,22 @@ class RolloutWorker:
         self.backend.close()
 
 
-def _micro_batching(config: TrainConfig, *, reference: bool = False) -> MicroBatching:
+def _model(config: TrainConfig, path: str | None) -> ModelConfig:
+    return config.model if path is None else dataclasses.replace(config.model, path=path)
+
+
+def _micro_batching(config: TrainConfig, critic: CriticConfig | None = None) -> MicroBatching:
+    """The actor's, or the critic's where it has its own."""
+    actor = config.actor
+    if actor.use_dynamic_bsz:
+        own_tokens = critic.ppo_max_token_len_per_gpu if critic else None
+        return MicroBatching(max_tokens=own_tokens or actor.ppo_max_token_len_per_gpu)
+    own_sequences = critic.ppo_micro_batch_size_per_gpu if critic else None
+    return MicroBatching(max_sequences=own_sequences or actor.ppo_micro_batch_size_per_gpu)
+
+
+def _reference_micro_batching(config: TrainConfig) -> MicroBatching:
     actor, ref = config.actor, config.ref
     if actor.use_dynamic_bsz:
-        tokens = ref.log_prob_max_token_len_per_gpu if reference else None
-        return MicroBatching(max_tokens=tokens or actor.ppo_max_token_len_per_gpu)
-    sequences = ref.log_prob_micro_batch_size_per_gpu if reference else None
-    return MicroBatching(max_sequences=sequences or actor.ppo_micro_batch_size_per_gpu)
+        return MicroBatching(max_tokens=ref.log_prob_max_token_len_per_gpu or actor.ppo_max_token_len_per_gpu)
+    return MicroBatching(max_sequences=ref.log_prob_micro_batch_size_per_gpu or actor.ppo_micro_batch_size_per_gpu)

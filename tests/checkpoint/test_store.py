@@ -20,16 +20,17 @@ class Actor:
 def test_the_latest_of_a_run_and_a_named_checkpoint_are_found(tmp_path):
     store = CheckpointStore(tmp_path / "checkpoints")
     for step in (1, 10, 2):
-        store.save(step, Actor(), {"epoch": 0, "position": step})
+        store.save(step, Actor(), {"sampler": {"epoch": 0, "position": step}, "kl_coef": 0.5})
     latest = find_checkpoint(str(tmp_path))
     assert (latest.step, latest.sampler["position"], latest.run_folder) == (2, 2, tmp_path)
+    assert latest.kl_coef == 0.5
     assert find_checkpoint(str(tmp_path / "checkpoints" / "global_step_10")).step == 10
     assert find_checkpoint("never") is None
 
 
 def test_a_failure_leaves_the_last_complete_one(tmp_path):
     store = CheckpointStore(tmp_path / "checkpoints")
-    store.save(1, Actor(), {})
+    store.save(1, Actor(), {"sampler": {}})
     with pytest.raises(OSError, match="disk full"):
         store.save(2, Actor(fails=True), {})
     assert find_checkpoint(str(tmp_path)).step == 1

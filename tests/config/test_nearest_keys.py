@@ -16,8 +16,8 @@ def test_every_key_is_listed_with_its_sections() -> None:
 @pytest.mark.parametrize(
     ("key", "near"),
     [
-        ("data.lr", ["actor.optim.lr"]),
-        ("lr", ["actor.optim.lr"]),
+        ("data.lr", ["actor.optim.lr", "critic.optim.lr"]),
+        ("lr", ["actor.optim.lr", "critic.optim.lr"]),
         ("actor.rollout_n", ["rollout.n"]),
         ("data.n", ["rollout.n", "rollout.val_kwargs.n"]),
         ("actor_rollout_ref.actor.optim.lr", ["actor.optim.lr"]),

@@ -46,6 +46,9 @@ def registries() -> Registries:
     add("policy_losses", "grouped", needs_groups=True)
     add("kl_types", "low_var_kl")
     add("kl_types", "full", needs_logits=True)
+    add("kl_controllers", "fixed")
+    add("value_losses", "clipped")
+    add("batch_filters", "dynamic_sampling")
     add("training_strategies", "torch")
     add("rollout_backends", "hf", options=PortOptions)
     add("reward_managers", "naive")
@@ -185,14 +188,23 @@ WRONG = {
         ["rollout.n=1", "algorithm.adv_estimator=single", "actor.policy_loss=grouped"],
         r"^rollout.n: must be at least 2, not 1: actor.policy_loss=grouped compares",
     ),
-    "a critic": (
-        ["algorithm.adv_estimator=gae"],
-        r"^algorithm.adv_estimator: advantage estimator 'gae' needs a critic \(a value model\), which this version",
+    "warming up no critic": (
+        ["trainer.critic_warmup=2"],
+        r"^trainer.critic_warmup: 2 steps would update nothing: advantage estimator 'grpo' has no critic$",
     ),
-    "a greedy baseline": (["algorithm.adv_estimator=remax"], r"needs the score of a greedy response to every prompt"),
-    "logits": (
-        ["actor.use_kl_loss=true", "actor.kl_loss_type=full"],
-        r"^actor.kl_loss_type: KL type 'full' needs the logits of the whole vocabulary",
+    "mini-batches of the critic": (
+        ["algorithm.adv_estimator=gae", "critic.ppo_mini_batch_size=512"],
+        r"^critic.ppo_mini_batch_size: 512 prompts are more than data.train_batch_size",
+    ),
+    "generated batches without a filter": (["data.gen_batch_size=512"], r"^data.gen_batch_size: has an effect with"),
+    "a KL loss of no weight": (["actor.use_kl_loss=true", "actor.kl_loss_coef=0"], r"^actor.kl_loss_coef: is 0"),
+    "crossed thresholds": (
+        ["algorithm.rollout_correction.rollout_is_threshold_lower=3"],
+        r"^algorithm.rollout_correction.rollout_is_threshold_lower: is 3.0, which is more than rollout_is_threshold = 2",
+    ),
+    "correcting what is bypassed": (
+        ["algorithm.rollout_correction={bypass_mode: true, rollout_is: token}"],
+        r"^algorithm.rollout_correction.bypass_mode: takes the rollout backend's log-probs as the old ones",
     ),
     "no tokens": (["rollout.top_k=0"], r"^rollout.top_k: must be at least 1, or -1 for all tokens, not 0$"),
     "no tokens in evaluation": (["rollout.val_kwargs.top_k=0"], r"^rollout.val_kwargs.top_k: must be at least 1"),

@@ -21,7 +21,7 @@ from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
 
 SCORERS_AND_LOSSES = """
-from corerl.registry.policy_losses import PolicyLossOutput
+from corerl.registry.policy_losses import LossOutput
 
 calls = 0
 
@@ -39,10 +39,10 @@ def length(response, ground_truth, data_source, extra_info):
 def nan_in_second_step(inputs):
     global calls
     calls += 1
-    return PolicyLossOutput(inputs.log_probs * (float("nan") if calls > 2 else 1.0))
+    return LossOutput(inputs.log_probs * (float("nan") if calls > 2 else 1.0))
 
 def one_number(inputs):
-    return PolicyLossOutput(-(inputs.advantages * inputs.log_probs).sum())
+    return LossOutput(-(inputs.advantages * inputs.log_probs).sum())
 """
 
 

@@ -57,7 +57,7 @@ def register_policy_losses(register):
 """
 
 PARTS = """
-from corerl.registry.policy_losses import Mean, PolicyLossOutput
+from corerl.registry.policy_losses import Mean, LossOutput
 
 
 def even_length(response, ground_truth, data_source, extra_info):
@@ -66,7 +66,7 @@ def even_length(response, ground_truth, data_source, extra_info):
 
 def scaled(inputs, options):
     terms = -options.scale * inputs.advantages * inputs.log_probs
-    return PolicyLossOutput(terms, {"acme_scale": Mean(options.scale, 1.0)})
+    return LossOutput(terms, {"acme_scale": Mean(options.scale, 1.0)})
 """
 
 CONFIG = """

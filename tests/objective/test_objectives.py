@@ -3,7 +3,8 @@ import torch
 
 from corerl.batch.experience import collate
 from corerl.objective import PolicyObjective, SupervisedObjective, loss_weights
-from corerl.registry.policy_losses import PolicyLossOutput
+from corerl.registry.policy_losses import LossOutput
+from corerl.registry.training_strategies import TokenOutputs
 
 
 def batch():
@@ -17,20 +18,20 @@ def batch():
 
 def test_supervised_objective_is_the_mean_cross_entropy_of_the_response_tokens():
     log_probs = torch.tensor([[-1.0, -2.0], [-6.0, 99.0]])
-    output = SupervisedObjective()(log_probs, None, batch())
+    output = SupervisedObjective()(TokenOutputs(log_probs), batch())
     assert float(output.loss) == pytest.approx((1 + 2 + 6) / 3)
 
 
 def test_policy_objective_adds_kl_and_subtracts_entropy_with_their_weights():
     objective = PolicyObjective(
-        policy_loss=lambda inputs: PolicyLossOutput(-inputs.advantages * inputs.log_probs),
+        policy_loss=lambda inputs: LossOutput(-inputs.advantages * inputs.log_probs),
         kl_type=lambda log_probs, ref: log_probs - ref,
         kl_loss_coef=0.1,
         entropy_coeff=0.01,
     )
     log_probs = torch.tensor([[-1.0, -2.0], [-4.0, 0.0]])
     entropy = torch.tensor([[1.0, 2.0], [3.0, 99.0]])
-    output = objective(log_probs, entropy, batch())
+    output = objective(TokenOutputs(log_probs, entropy), batch())
     policy, kl, bonus = (1 + 2 - 4) / 3, (0.5 + 0.0 - 2.0) / 3, (1 + 2 + 3) / 3
     assert float(output.loss) == pytest.approx(policy + 0.1 * kl - 0.01 * bonus)
     assert {name: float(value) for name, value in output.parts.items()} == pytest.approx(
@@ -41,7 +42,7 @@ def test_policy_objective_adds_kl_and_subtracts_entropy_with_their_weights():
 
 def test_nan_outside_the_mask_reaches_neither_loss_nor_gradient():
     log_probs = torch.tensor([[-1.0, -2.0], [-4.0, float("nan")]], requires_grad=True)
-    output = SupervisedObjective()(log_probs, None, batch())
+    output = SupervisedObjective()(TokenOutputs(log_probs), batch())
     output.loss.backward()
     assert torch.isfinite(output.loss)
     assert log_probs.grad[1, 1] == 0

@@ -9,7 +9,7 @@ import pytest
 
 from corerl import hookspecs
 from corerl.plugins import Plugins
-from corerl.registry.entry_checks import check_entry
+from corerl.testing.checks import checks_of, outcome
 
 _MANAGER = pluggy.PluginManager("corerl")
 HOOKS = [name for name in vars(hookspecs) if _MANAGER.parse_hookspec_opts(hookspecs, name) is not None]
@@ -39,9 +39,9 @@ def test_the_example_is_a_working_plugin(hook: str, core_alone: None, tmp_path: 
         assert registry_name == hook.removeprefix("register_")
         assert getattr(plugins.registries, registry_name).get(entry.name) is entry
         if not isinstance(entry.target, str):  # the others name packages that do not exist
-            results = list(check_entry(getattr(plugins.registries, registry_name), entry))
-            assert {result.check for result in results if result.ok} >= {"summary", "contract"}
-            assert [result for result in results if not result.ok] == []
+            results = list(map(outcome, checks_of(getattr(plugins.registries, registry_name), entry)))
+            assert {result.check for result in results if result.status == "ok"} >= {"summary", "contract"}
+            assert [result for result in results if result.status == "failed"] == []
     else:
         implementations = getattr(plugins.hook, hook).get_hookimpls()
         assert [implementation.plugin_name for implementation in implementations] == [str(file)]

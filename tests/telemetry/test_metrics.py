@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from corerl.batch.experience import collate
-from corerl.registry.policy_losses import Mean
+from corerl.registry.losses import Mean
 from corerl.registry.reward_managers import RewardResult
 from corerl.telemetry.metrics import merge_means, performance_metrics, step_metrics
 from corerl.telemetry.throughput import ModelShape, mfu, training_flops

@@ -1,14 +1,15 @@
 import pytest
 import torch
 
-from corerl.batch.experience import collate
 from corerl.batch.rollouts import Rollouts
 from corerl.data.prompts import Prompt
+from corerl.errors import RunError
 from corerl.registry import Entry, Owner, Selected
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.rollout_backends import Completion
+from corerl.trainer.collection import ScoredRollouts
 from corerl.trainer.evaluation import validation_metrics, validation_samples
-from corerl.trainer.scoring import Notices, assign_scores
+from corerl.trainer.scoring import Notices, check_results
 
 SCORERS = {"acme/sums": Selected(Entry("scorer", "sums", lambda *_: 0.0, Owner("acme-rewards", "1.2")))}
 
@@ -24,14 +25,54 @@ def test_rollouts_are_flattened_with_their_groups():
     assert collected.group_ids == [0, 0, 1, 1]
     assert collected.truncated == [False, True, False, True]
     assert collected.responses[:2] == ["tokens [3, 4]", "tokens [5]"]
-    assert [request.response_length for request in collected.reward_requests()] == [2, 1, 2, 1]
+    assert [request.response_length for request in collected.reward_requests(7)] == [2, 1, 2, 1]
+    assert {request.max_response_length for request in collected.reward_requests(7)} == {7}
 
 
 def test_a_score_is_on_the_last_token_and_a_failed_sample_is_masked_out():
-    batch = collate([[1], [1]], [[2, 3], [4]], [0, 0])
-    assign_scores(batch, [RewardResult(0.5), RewardResult(None, error="boom")])
+    batch = ScoredRollouts(rollouts(1), [RewardResult(0.5), RewardResult(None, error="boom")]).experience()
     assert batch.rewards.tolist() == [[0.0, 0.5], [0.0, 0.0]]
     assert batch.response_mask.tolist() == [[True, True], [False, False]]
+
+
+def test_a_sample_whose_greedy_baseline_has_no_score_is_masked_out():
+    results = [RewardResult(0.5), RewardResult(1.0)] * 2
+    greedy = [RewardResult(0.25)] * 2 + [RewardResult(None, error="boom")] * 2
+    batch = ScoredRollouts(rollouts(2), results, greedy).experience()
+    assert batch.greedy_scores.tolist() == [0.25, 0.25, 0.0, 0.0]
+    assert batch.response_mask.any(dim=1).tolist() == [True, True, False, False]
+    assert batch.rewards.sum(dim=1).tolist() == [0.5, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ([RewardResult(1.0)], "1 results for 2 responses"),
+        ([RewardResult(1.0), RewardResult(float("nan"))], "score nan for response 1"),
+    ],
+)
+def test_a_reward_manager_that_breaks_its_contract_is_an_error(results, words):
+    with pytest.raises(RunError, match=words):
+        check_results(results, 2)
+
+
+def test_selected_and_joined_rollouts_number_their_groups_anew():
+    first = ScoredRollouts(rollouts(3), [RewardResult(float(row)) for row in range(6)]).select([2, 3, 4])
+    assert first.rollouts.group_ids == [0, 0, 1]
+    joined = ScoredRollouts.join([first, ScoredRollouts(rollouts(1), [RewardResult(8.0), RewardResult(9.0)])])
+    assert joined.rollouts.group_ids == [0, 0, 1, 2, 2]
+    assert [result.score for result in joined.results] == [2.0, 3.0, 4.0, 8.0, 9.0]
+
+
+def test_components_are_zero_where_a_scorer_gives_none():
+    batch = ScoredRollouts(rollouts(1), [RewardResult(1.0, {"format": 0.5}), RewardResult(None, error="boom")])
+    assert {name: values.tolist() for name, values in batch.components().items()} == {"format": [0.5, 0.0]}
+
+
+def test_the_notice_of_lone_responses_counts_prompts():
+    batch = ScoredRollouts(rollouts(2), [RewardResult(1.0), RewardResult(None, error="x"), *[RewardResult(0.0)] * 2])
+    assert Notices(SCORERS).lone_responses(batch.experience()).startswith("1 prompts have one response with a score")
+    assert Notices(SCORERS).lone_responses(ScoredRollouts(rollouts(1), [RewardResult(0.0)] * 2).experience()) is None
 
 
 def test_the_notice_of_zero_rewards_names_source_scorer_and_three_extractions():

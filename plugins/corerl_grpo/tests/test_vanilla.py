@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from corerl.registry.policy_losses import PolicyLossInputs
+from corerl_grpo.losses.options import VanillaOptions
 from corerl_grpo.losses.vanilla import vanilla
-from corerl_grpo.options import VanillaOptions
 
 OPTIONS = VanillaOptions(clip_ratio_low=0.2, clip_ratio_high=0.28, clip_ratio_c=3.0)
 

@@ -1,6 +1,7 @@
 """Training strategy ``torch``: one model on one device."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ from corerl.batch.experience import Experience
 from corerl.batch.micro_batches import micro_batches
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import NonFiniteError
-from corerl.models import compute_dtype, load_causal_lm
+from corerl.models import compute_dtype, load_model
 from corerl.objective import Objective
-from corerl.registry.policy_losses import Mean, add_means
-from corerl.registry.training_strategies import LogProbs, StrategySpec
+from corerl.registry.losses import Mean, add_means
+from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
 from corerl_fsdp.optimizer import build_optimizer, build_schedule
-from corerl_fsdp.response_logits import response_log_probs
+from corerl_fsdp.token_outputs import critic_outputs, language_model_outputs
 
 
 class SingleDeviceStrategy:
@@ -32,7 +33,7 @@ class SingleDeviceStrategy:
         self.spec = spec
         self.compute_dtype = compute_dtype(spec.model, spec.device)
         weights_dtype = self.compute_dtype if spec.optim is None else torch.float32
-        self.model = load_causal_lm(spec.model, device=spec.device, dtype=weights_dtype, seed=spec.seed)
+        self.model = load_model(spec.model, spec.head, device=spec.device, dtype=weights_dtype, seed=spec.seed)
         self.model.train(spec.optim is not None)
         if spec.optim is None:
             self.model.requires_grad_(False)
@@ -43,15 +44,16 @@ class SingleDeviceStrategy:
         self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
 
     @torch.no_grad()
-    def log_probs(self, batch: Experience, *, entropy: bool = False) -> LogProbs:
-        shape = batch.response_mask.shape
-        result = LogProbs(torch.zeros(shape), torch.zeros(shape) if entropy else None)
+    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+        results: dict[str, Tensor] = {}
         for rows in micro_batches(batch.lengths, self.spec.micro_batching):
-            log_probs, entropies = self._forward(batch.select(rows).to(self.spec.device), entropy)
-            result.log_probs[rows, : log_probs.shape[1]] = log_probs.cpu()
-            if result.entropy is not None and entropies is not None:
-                result.entropy[rows, : log_probs.shape[1]] = entropies.cpu()
-        return result
+            outputs = self._forward(batch.select(rows).to(self.spec.device), wanted)
+            for name in wanted:
+                part: Tensor = getattr(outputs, name)
+                if name not in results:
+                    results[name] = torch.zeros(*batch.response_mask.shape, *part.shape[2:])
+                results[name][rows, : part.shape[1]] = part.cpu()
+        return TokenOutputs(**results)
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         losses: list[Tensor] = []
@@ -59,14 +61,18 @@ class SingleDeviceStrategy:
         metrics: dict[str, Mean] = {}
         for rows in micro_batches(mini_batch.lengths, self.spec.micro_batching):
             micro_batch = mini_batch.select(rows).to(self.spec.device)
-            output = objective(*self._forward(micro_batch, objective.needs_entropy), micro_batch)
+            output = objective(self._forward(micro_batch, objective.wanted), micro_batch)
             output.loss.backward()  # type: ignore[no-untyped-call]
             losses.append(output.loss.detach())
             for name, part in output.parts.items():
                 parts[name] = parts[name] + part if name in parts else part
             add_means(metrics, output.metrics)
-        grad_norm, lr = self._step(float(torch.stack(losses).sum()))
-        once: dict[str, Tensor | float] = {**parts, "grad_norm": grad_norm, "lr": lr}
+        loss = float(torch.stack(losses).sum())
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.grad_clip))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise self._nonfinite(loss, norm, mini_batch, objective)
+        lr = self._step()
+        once: dict[str, Tensor | float] = {**parts, "grad_norm": norm, "lr": lr}
         return {name: Mean(float(mean.total), float(mean.count)) for name, mean in metrics.items()} | {
             name: Mean(float(value), 1.0) for name, value in once.items()
         }
@@ -74,7 +80,8 @@ class SingleDeviceStrategy:
     def shape(self) -> ModelShape:
         config = self.model.config.get_text_config()
         name = torch.cuda.get_device_name() if self.spec.device == "cuda" else ""
-        return ModelShape(self.model.num_parameters(), config.num_hidden_layers, config.hidden_size, name)
+        parameters, layers = self.model.num_parameters(), config.num_hidden_layers
+        return ModelShape(parameters, layers, config.hidden_size, name, config.vocab_size)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in self.model.named_parameters():
@@ -105,26 +112,38 @@ class SingleDeviceStrategy:
         self.model.save_pretrained(folder, state_dict=weights)
         load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
 
-    def _forward(self, batch: Experience, entropy: bool) -> tuple[Tensor, Tensor | None]:
+    def _forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         with self._autocast():
-            return response_log_probs(self.model, batch, temperature=self.spec.temperature, entropy=entropy)
+            if self.spec.head == "value":
+                return critic_outputs(self.model, batch)
+            return language_model_outputs(self.model, batch, wanted, temperature=self.spec.temperature)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         enabled = self.compute_dtype != torch.float32
         return torch.autocast(self.spec.device, dtype=self.compute_dtype, enabled=enabled)
 
-    def _step(self, loss: float) -> tuple[float, float]:
-        """Clip, check and take the optimizer step; the gradient norm before clipping and the rate of this step."""
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.grad_clip))
+    def _step(self) -> float:
+        """Take the optimizer step; its learning rate."""
         lr = float(self.schedule.get_last_lr()[0])
-        finite = all(torch.isfinite(torch.tensor([loss, norm])).tolist())
-        if finite:
-            self.optimizer.step()
-            self.schedule.step()
+        self.optimizer.step()
+        self.schedule.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if not finite:
-            raise NonFiniteError(f"loss {loss} with gradient norm {norm}: the optimizer step was not taken")
-        return norm, lr
+        return lr
+
+    def _nonfinite(self, loss: float, norm: float, mini_batch: Experience, objective: Objective) -> NonFiniteError:
+        """The error, with the rows whose own loss or gradient is not finite: each is run once more, alone."""
+        rows = []
+        for row in range(len(mini_batch)):
+            self.optimizer.zero_grad(set_to_none=True)
+            alone = mini_batch.select(torch.tensor([row])).to(self.spec.device)
+            own_loss = objective(self._forward(alone, objective.wanted), alone).loss
+            own_loss.backward()  # type: ignore[no-untyped-call]
+            gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+            own_norm = torch.nn.utils.get_total_norm(gradients)
+            if not (math.isfinite(own_loss.item()) and math.isfinite(own_norm.item())):
+                rows.append(row)
+        self.optimizer.zero_grad(set_to_none=True)
+        return NonFiniteError(f"loss {loss} with gradient norm {norm}: the optimizer step was not taken", rows)
 
     def _move(self, device: str) -> None:
         self.model.to(device)

@@ -5,30 +5,214 @@ from corerl.hookspecs import Register
 from corerl.registry.advantage_estimators import AdvantageEstimator
 from corerl.registry.kl_types import KLType
 from corerl.registry.policy_losses import PolicyLoss
-from corerl_grpo.options import GrpoOptions, VanillaOptions
+from corerl_grpo.advantages import options as advantage_options
+from corerl_grpo.losses import options as loss_options
 
 
 @hookimpl
 def register_advantage_estimators(register: Register[AdvantageEstimator]) -> None:
+    package = "corerl_grpo.advantages"
     register(
         "grpo",
-        "corerl_grpo.advantages.grpo:grpo",
-        options=GrpoOptions,
+        f"{package}.grpo:grpo",
+        options=advantage_options.GrpoOptions,
         needs_groups=True,
         summary="score minus the group's mean, over its deviation (DeepSeekMath, 2402.03300)",
+    )
+    register(
+        "dr_grpo",
+        f"{package}.dr_grpo:dr_grpo",
+        needs_groups=True,
+        summary="score minus the group's mean (Dr. GRPO, 2503.20783)",
+    )
+    register(
+        "grpo_passk",
+        f"{package}.grpo_passk:grpo_passk",
+        options=advantage_options.GrpoPasskOptions,
+        needs_groups=True,
+        summary="the group's best response alone: best minus second best, over the deviation (2503.19595)",
+    )
+    register(
+        "gdpo",
+        f"{package}.gdpo:gdpo",
+        options=advantage_options.GdpoOptions,
+        needs_groups=True,
+        summary="components of the score normalised one by one in the group, added, whitened (2601.05242)",
+    )
+    register(
+        "rloo",
+        f"{package}.rloo:rloo",
+        needs_groups=True,
+        summary="score minus the mean of the group's others (2402.14740)",
+    )
+    register(
+        "reinforce_plus_plus",
+        f"{package}.reinforce_plus_plus:reinforce_plus_plus",
+        options=advantage_options.ReinforcePlusPlusOptions,
+        summary="discounted return, whitened over the batch (2501.03262)",
+    )
+    register(
+        "reinforce_plus_plus_baseline",
+        f"{package}.reinforce_plus_plus_baseline:reinforce_plus_plus_baseline",
+        needs_groups=True,
+        summary="score minus the group's mean, whitened over the batch (2501.03262)",
+    )
+    register(
+        "remax",
+        f"{package}.remax:remax",
+        needs_greedy_baseline=True,
+        summary="return minus the score of a greedy response (2310.10505)",
+    )
+    register(
+        "opo",
+        f"{package}.opo:opo",
+        needs_groups=True,
+        summary="score minus the group's mean weighted by length (2505.23585)",
+    )
+    register(
+        "gpg",
+        f"{package}.gpg:gpg",
+        options=advantage_options.GpgOptions,
+        needs_groups=True,
+        summary="score minus the group's mean, times batch size over the number of non-zero scores (2504.02546)",
+    )
+    register(
+        "maxrl",
+        f"{package}.maxrl:maxrl",
+        needs_groups=True,
+        summary="score minus the group's mean, over the mean; scores in [0, 1] (2602.02710)",
+    )
+    register(
+        "optimal_token_baseline",
+        f"{package}.optimal_token_baseline:optimal_token_baseline",
+        options=advantage_options.OptimalTokenBaselineOptions,
+        needs_groups=True,
+        needs_sum_pi_squared=True,
+        summary="return minus, at each token, the group's mean return weighted by gradient energy (2602.07078)",
     )
 
 
 @hookimpl
 def register_policy_losses(register: Register[PolicyLoss]) -> None:
+    package = "corerl_grpo.losses"
     register(
         "vanilla",
-        "corerl_grpo.losses.vanilla:vanilla",
-        options=VanillaOptions,
+        f"{package}.vanilla:vanilla",
+        options=loss_options.VanillaOptions,
         summary="PPO clip with two widths and the dual clip (1707.06347, 1912.09729, 2503.14476)",
+    )
+    register(
+        "gspo",
+        f"{package}.gspo:gspo",
+        options=loss_options.GspoOptions,
+        summary="PPO clip on the ratio of the whole sequence (GSPO, 2507.18071)",
+    )
+    register(
+        "gmpo",
+        f"{package}.gmpo:gmpo",
+        options=loss_options.GmpoOptions,
+        summary="geometric mean of the clipped ratios of a sequence (GMPO, 2507.20673)",
+    )
+    register(
+        "geo_mean",
+        f"{package}.gmpo:gmpo",
+        options=loss_options.GmpoOptions,
+        summary="another name of gmpo (GMPO, 2507.20673)",
+    )
+    register(
+        "cispo",
+        f"{package}.cispo:cispo",
+        options=loss_options.CispoOptions,
+        summary="policy gradient with a clipped importance weight (MiniMax-M1, 2506.13585)",
+    )
+    register(
+        "sapo",
+        f"{package}.sapo:sapo",
+        options=loss_options.SapoOptions,
+        summary="sigmoid gate on the ratio (SAPO, 2511.20347)",
+    )
+    register(
+        "clip_cov",
+        f"{package}.clip_cov:clip_cov",
+        options=loss_options.ClipCovOptions,
+        select_tokens=f"{package}.clip_cov:select_tokens",
+        summary="PPO clip, a few tokens of high covariance without gradient (2505.22617)",
+    )
+    register(
+        "kl_cov",
+        f"{package}.kl_cov:kl_cov",
+        options=loss_options.KlCovOptions,
+        select_tokens=f"{package}.kl_cov:select_tokens",
+        summary="a KL term on the tokens of the largest covariance (2505.22617)",
+    )
+    register(
+        "gpg",
+        f"{package}.gpg:gpg",
+        summary="plain policy gradient (GPG, 2504.02546)",
+    )
+    register(
+        "dppo_tv",
+        f"{package}.dppo_tv:dppo_tv",
+        options=loss_options.DppoTvOptions,
+        summary="trust region by total variation, on the sampled token (DPPO, 2602.04879)",
+    )
+    register(
+        "dppo_kl",
+        f"{package}.dppo_kl:dppo_kl",
+        options=loss_options.DppoKlOptions,
+        summary="trust region by KL divergence, on the sampled token (DPPO, 2602.04879)",
+    )
+    register(
+        "dro",
+        f"{package}.dro:dro",
+        options=loss_options.DroOptions,
+        summary="policy gradient with a quadratic penalty on the log-ratio (DRO, 2405.19107)",
+    )
+    register(
+        "reinforce",
+        f"{package}.reinforce:reinforce",
+        options=loss_options.ReinforceOptions,
+        summary="policy gradient with a capped importance weight (Williams 1992, IMPALA 1802.01561)",
+    )
+    register(
+        "opd",
+        f"{package}.opd:opd",
+        options=loss_options.OpdOptions,
+        needs_ref=True,
+        summary="on-policy distillation from the reference model (GKD, 2306.13649)",
     )
 
 
 @hookimpl
 def register_kl_types(register: Register[KLType]) -> None:
-    register("low_var_kl", "corerl_grpo.kl.low_var_kl:low_var_kl", summary="k3: exp(-d) + d - 1 (Schulman 2020)")
+    package = "corerl_grpo.kl"
+    register("kl", f"{package}.kl:kl", summary="k1: d = log pi - log pi_ref (Schulman 2020)")
+    register("k1", f"{package}.kl:kl", summary="another name of kl")
+    register("abs", f"{package}.abs:absolute", summary="|d| (Ziegler et al. 2019, 1909.08593)")
+    register("mse", f"{package}.mse:mse", summary="k2: d² / 2 (Schulman 2020)")
+    register("k2", f"{package}.mse:mse", summary="another name of mse")
+    register("low_var_kl", f"{package}.low_var_kl:low_var_kl", summary="k3: exp(-d) + d - 1 (Schulman 2020)")
+    register("k3", f"{package}.low_var_kl:low_var_kl", summary="another name of low_var_kl")
+    register(
+        "full",
+        f"{package}.full:full",
+        needs_logits=True,
+        summary="the divergence itself, over the vocabulary (Schulman 2020)",
+    )
+    register(
+        "kl+",
+        f"{package}.straight_through:kl_plus",
+        summary="the value of kl, the gradient of k2 (Schulman 2020, 2510.01555)",
+    )
+    register("k1+", f"{package}.straight_through:kl_plus", summary="another name of kl+")
+    register(
+        "abs+",
+        f"{package}.straight_through:abs_plus",
+        summary="the value of abs, the gradient of k2 (Schulman 2020, 2510.01555)",
+    )
+    register(
+        "low_var_kl+",
+        f"{package}.straight_through:low_var_kl_plus",
+        summary="the value of low_var_kl, the gradient of k2 (Schulman 2020, 2510.01555)",
+    )
+    register("k3+", f"{package}.straight_through:low_var_kl_plus", summary="another name of low_var_kl+")

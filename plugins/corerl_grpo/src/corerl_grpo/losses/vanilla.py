@@ -10,24 +10,17 @@ Schulman et al. 2017, arXiv 1707.06347, equation 7; two widths: Yu et al. 2025 (
 dual clip: Ye et al. 2020, arXiv 1912.09729, equation 5. d is clamped to ±20 before the exponential.
 """
 
-import torch
+from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl_grpo.losses.clip import clip_fractions, clipped_surrogate
+from corerl_grpo.losses.options import VanillaOptions
+from corerl_grpo.losses.ratio import importance_ratio
 
-from corerl.objective import masked_mean
-from corerl.registry.policy_losses import PolicyLossInputs, PolicyLossOutput
-from corerl_grpo.options import VanillaOptions
 
-
-def vanilla(inputs: PolicyLossInputs, options: VanillaOptions) -> PolicyLossOutput:
+def vanilla(inputs: PolicyLossInputs, options: VanillaOptions) -> LossOutput:
     """Metrics: ``pg_clipfrac``, tokens whose ratio was clipped; ``pg_clipfrac_lower``, tokens held by the dual clip."""
-    advantages, mask = inputs.advantages, inputs.response_mask
-    ratio = (inputs.log_probs - inputs.old_log_probs).clamp(-20.0, 20.0).exp()
-    unclipped = -advantages * ratio
-    clipped = -advantages * ratio.clamp(1 - options.clip_ratio_low, 1 + options.clip_ratio_high)
-    surrogate = torch.maximum(unclipped, clipped)
-    bound = -advantages * options.clip_ratio_c
-    terms = torch.where(advantages < 0, torch.minimum(surrogate, bound), surrogate)
-    metrics = {
-        "pg_clipfrac": masked_mean((clipped > unclipped).float(), mask),
-        "pg_clipfrac_lower": masked_mean(((advantages < 0) & (surrogate > bound)).float(), mask),
-    }
-    return PolicyLossOutput(terms, metrics)
+    advantages = inputs.advantages
+    ratio = importance_ratio(inputs.log_probs, inputs.old_log_probs)
+    low, high = 1 - options.clip_ratio_low, 1 + options.clip_ratio_high
+    terms = clipped_surrogate(advantages, ratio, low, high, options.clip_ratio_c)
+    clipped, held = clip_fractions(terms, advantages, ratio, inputs.response_mask)
+    return LossOutput(terms, {"pg_clipfrac": clipped, "pg_clipfrac_lower": held})

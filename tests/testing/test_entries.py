@@ -1,6 +1,7 @@
-"""The checks that need no model."""
+"""The light checks."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import click
@@ -8,7 +9,7 @@ import pytest
 
 from corerl import option
 from corerl.registry import Entry, Owner, Registries, Registry
-from corerl.registry.entry_checks import check_entry
+from corerl.testing.checks import checks_of, outcome
 
 
 def good(response: str, ground_truth: Any, data_source: str, extra_info: Any) -> float:
@@ -17,14 +18,15 @@ def good(response: str, ground_truth: Any, data_source: str, extra_info: Any) ->
 
 def failures(registry: Registry[Any], target: Any, **facts: Any) -> dict[str, str]:
     entry: Entry[Any] = Entry(registry.kind, "mine", target, Owner("acme"), **{"summary": "one line", **facts})
-    return {result.check: result.reason for result in check_entry(registry, entry) if not result.ok}
+    results = map(outcome, checks_of(registry, entry, light=True))
+    return {result.check: result.reason for result in results if result.status == "failed"}
 
 
 def test_a_good_entry_passes_every_check() -> None:
     entry: Entry[Any] = Entry("scorer", "mine", good, Owner("acme"), summary="one line")
-    results = list(check_entry(Registries().scorers, entry))
+    results = list(map(outcome, checks_of(Registries().scorers, entry, light=True)))
     assert [result.check for result in results] == ["name", "summary", "options", "help", "import", "contract"]
-    assert all(result.ok for result in results)
+    assert all(result.status == "ok" for result in results)
 
 
 def test_an_empty_summary_fails() -> None:
@@ -106,3 +108,36 @@ def test_bad_options_fail(options: type, check: str, reason: str) -> None:
 def test_a_command_must_be_a_click_command() -> None:
     assert failures(Registries().commands, click.Command("mine")) == {}
     assert "must be a click command" in failures(Registries().commands, print)["contract"]
+
+
+def test_an_engine_that_is_not_installed_is_skipped_and_named(tmp_path: Path) -> None:
+    backend = tmp_path / "backend.py"
+    backend.write_text("import no_such_engine\n")
+    entry: Entry[Any] = Entry("rollout backend", "mine", f"{backend}:Backend", Owner("acme"), summary="one line")
+    results = {result.check: result for result in map(outcome, checks_of(Registries().rollout_backends, entry))}
+    assert (results["import"].status, results["import"].reason) == (
+        "skipped",
+        "it needs the module no_such_engine, which is not installed",
+    )
+    assert "contract" not in results
+
+
+def test_a_preset_is_called_without_arguments() -> None:
+    assert failures(Registries().presets, lambda: {}) == {}
+    assert "it is called as mine()" in failures(Registries().presets, lambda config: {})["contract"]
+    reason = failures(Registries().presets, lambda options: {}, options=Options)["contract"]
+    assert reason == "a preset has no options: it is called without arguments"
+
+
+def test_a_token_selector_is_called_with_inputs_and_uniforms() -> None:
+    def loss(inputs: Any) -> None: ...
+
+    def select(inputs: Any, uniforms: Any) -> None: ...
+
+    assert failures(Registries().policy_losses, loss, select_tokens=select) == {}
+    assert (
+        "too many positional arguments: it is called as loss(inputs, uniforms)"
+        in failures(Registries().policy_losses, loss, select_tokens=loss)["contract"]
+    )
+    assert "No module named" in failures(Registries().policy_losses, loss, select_tokens="no_such_module:x")["import"]
+    assert "a KL type selects no tokens" in failures(Registries().kl_types, select, select_tokens=select)["contract"]

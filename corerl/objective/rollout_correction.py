@@ -1,0 +1,152 @@
+"""Rollout correction: the rollout backend samples from a policy that differs a little from the trainer's.
+
+With lr = log pi_old (trainer) - log pi_rollout (engine) at each token, clamped to ±20, and n the response's tokens, the
+importance weight of ``rollout_is`` is::
+
+    token       exp(lr)
+    sequence    exp(sum lr)          the same for all tokens of a response
+    geometric   exp(sum lr / n)
+
+and ``rollout_is_mode`` bounds it by the thresholds lo and hi::
+
+    truncate    min(w, hi)
+    clip        min(max(w, lo), hi)
+    mask        w where lo <= w <= hi; elsewhere the token leaves the batch
+
+Truncated importance sampling: Espeholt et al. 2018 (IMPALA), arXiv 1802.01561, section 4.1, rho-bar; masking: IcePop,
+Ling Team 2025, "Every Step Evolves", arXiv 2510.18855. ``rollout_rs`` rejects tokens, or whole responses, by k1 = -lr,
+k2 = lr²/2 or k3 = exp(lr) - 1 - lr (Schulman 2020) of each token, or by their sum, mean or maximum over a response: k2
+and k3 above ``rollout_rs_threshold``, k1 where exp(-k1) is outside the two thresholds.
+
+A token that is masked or rejected counts in no numerator and in no denominator of the loss. Advantages are estimated
+before: a rejected response is still part of its group's baseline. Frameworks in common use leave masked tokens in the
+denominator, so that the effective learning rate falls as the mismatch grows; here it does not.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from corerl.config.schema import RolloutCorrectionConfig
+from corerl.registry.losses import Mean
+
+
+class Correction(NamedTuple):
+    """(B, T) each: the weights of the policy loss's terms, or None; the tokens that are trained on."""
+
+    weights: Tensor | None
+    response_mask: Tensor
+
+
+def correct(
+    old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor, config: RolloutCorrectionConfig
+) -> Correction:
+    """Weights and rejection for a whole batch; log-probs are (B, T), finite where the mask is true."""
+    log_ratio = _log_ratio(old_log_probs, rollout_log_probs, response_mask)
+    kept = response_mask
+    if config.rollout_rs is not None:
+        kept = kept & _accepted(log_ratio, response_mask, config)
+    if config.rollout_is is None:
+        return Correction(None, kept)
+    weights = _level(log_ratio, response_mask, config.rollout_is).exp()
+    upper = config.rollout_is_threshold
+    lower = 1 / upper if config.rollout_is_threshold_lower is None else config.rollout_is_threshold_lower
+    if config.rollout_is_mode == "truncate":
+        weights = weights.clamp(max=upper)
+    elif config.rollout_is_mode == "clip":
+        weights = weights.clamp(lower, upper)
+    else:
+        kept = kept & (weights >= lower) & (weights <= upper)
+    if config.rollout_is_batch_normalize:
+        weights = weights / _mean(weights, kept).clamp(min=1e-8)
+    return Correction(torch.where(kept, weights, 0.0), kept)
+
+
+def mismatch(
+    old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor, config: RolloutCorrectionConfig
+) -> dict[str, Mean]:
+    """How far the two policies are apart on the sampled tokens, before any correction.
+
+    ``kl`` (k1) and ``k3_kl`` estimate KL(pi_rollout || pi_old), in nats a token. ``training_ppl``, ``rollout_ppl`` and
+    ``ppl_ratio`` = exp(-mean lr) are means over responses. ``chi2_token`` = E[exp(lr)²] - 1, ``chi2_seq`` the same of
+    whole responses. ``rollout_is_eff_sample_size`` = 1 / mean((w / mean w)²) of the weights w at level ``rollout_is``
+    (token where that is null), between 0 and 1; ``rollout_is_ratio_fraction_high`` and ``_low``: share of them outside
+    the thresholds.
+    """
+    if not response_mask.any():
+        return {}
+    log_ratio = _log_ratio(old_log_probs, rollout_log_probs, response_mask)
+    lengths = response_mask.sum(1)
+    rows = lengths > 0
+    mean_ratio = (log_ratio.sum(1) / lengths.clamp(min=1))[rows]
+    ratio = log_ratio[response_mask].exp()
+
+    def perplexity(log_probs: Tensor) -> Tensor:
+        return (-torch.where(response_mask, log_probs, 0.0).sum(1)[rows] / lengths[rows]).exp()
+
+    level = config.rollout_is or "token"
+    weights = ratio if level == "token" else _level(log_ratio, response_mask, level)[:, 0][rows].exp()
+    upper = config.rollout_is_threshold
+    lower = 1 / upper if config.rollout_is_threshold_lower is None else config.rollout_is_threshold_lower
+    values = {
+        "kl": -log_ratio[response_mask],
+        "k3_kl": ratio - 1 - log_ratio[response_mask],
+        "training_ppl": perplexity(old_log_probs),
+        "rollout_ppl": perplexity(rollout_log_probs),
+        "ppl_ratio": (-mean_ratio).exp(),
+        "chi2_token": ratio.square() - 1,
+        "chi2_seq": (2 * log_ratio.sum(1)[rows]).clamp(max=20.0).exp() - 1,
+        "rollout_is_mean": weights,
+        "rollout_is_ratio_fraction_high": (weights > upper).float(),
+        "rollout_is_ratio_fraction_low": (weights < lower).float(),
+    }
+    metrics = {name: Mean(float(value.sum()), value.numel()) for name, value in values.items()}
+    effective = weights.mean().square() / weights.square().mean()
+    return metrics | {"rollout_is_eff_sample_size": Mean(float(effective), 1)}
+
+
+def _log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor) -> Tensor:
+    return torch.where(response_mask, old_log_probs - rollout_log_probs, 0.0).clamp(-20.0, 20.0)
+
+
+def _level(log_ratio: Tensor, response_mask: Tensor, level: str) -> Tensor:
+    """(B, T) log of the weight at a level."""
+    if level == "token":
+        return log_ratio
+    total = log_ratio.sum(1, keepdim=True)
+    if level == "geometric":
+        total = total / response_mask.sum(1, keepdim=True).clamp(min=1)
+    return total.clamp(-20.0, 20.0).expand_as(log_ratio)
+
+
+def _accepted(log_ratio: Tensor, response_mask: Tensor, config: RolloutCorrectionConfig) -> Tensor:
+    """(B, T) bool, what ``rollout_rs`` does not reject."""
+    assert config.rollout_rs is not None
+    reduction, _, statistic = config.rollout_rs.rpartition("_")
+    values = {
+        "k1": -log_ratio,
+        "k2": log_ratio.square() / 2,
+        "k3": log_ratio.exp() - 1 - log_ratio,
+    }[statistic]
+    if reduction != "token":
+        values = _of_response(values, response_mask, reduction.removeprefix("seq_"))
+    upper = config.rollout_rs_threshold
+    if statistic != "k1":
+        return values <= upper
+    lower = 1 / upper if config.rollout_rs_threshold_lower is None else config.rollout_rs_threshold_lower
+    ratio = (-values).exp()
+    return (ratio >= lower) & (ratio <= upper)
+
+
+def _of_response(values: Tensor, response_mask: Tensor, reduction: str) -> Tensor:
+    """(B, 1): the sum, mean or largest magnitude (with its sign) of a response's values."""
+    if reduction == "max":
+        largest = values.abs().where(response_mask, -1.0).argmax(1, keepdim=True)
+        return values.gather(1, largest)
+    total = values.sum(1, keepdim=True)
+    return total if reduction == "sum" else total / response_mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)

@@ -1,0 +1,38 @@
+"""What policy losses and value losses have in common: terms for each token, and metrics that are means."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A metric that is a mean: its sum and its count, so that any partition of the batch gives the same number."""
+
+    total: "Tensor | float"
+    count: "Tensor | float"
+
+    def __add__(self, other: "Mean") -> "Mean":
+        return Mean(self.total + other.total, self.count + other.count)
+
+    @property
+    def value(self) -> float:
+        """The mean; 0 of nothing."""
+        return float(self.total) / float(self.count) if self.count else 0.0
+
+
+def add_means(sums: dict[str, Mean], metrics: Mapping[str, Mean]) -> None:
+    """Add metrics to those of the same name."""
+    for name, mean in metrics.items():
+        sums[name] = sums[name] + mean if name in sums else mean
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """Per-token terms (b, T), to be minimised, and metrics; a policy loss's ``clipfrac`` becomes ``actor/clipfrac``."""
+
+    terms: "Tensor"
+    metrics: Mapping[str, Mean] = field(default_factory=dict)

@@ -1,0 +1,37 @@
+"""Value losses: what a critic minimises, as per-token terms."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from corerl.registry.losses import LossOutput, Mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LossOutput", "Mean", "ValueLoss", "ValueLossInputs"]
+
+
+@dataclass(frozen=True)
+class ValueLossInputs:
+    """What a value loss is given; b responses of one micro-batch, T response tokens. Every number is finite.
+
+    Attributes:
+        values: (b, T) float32, what the critic predicts before each response token; carries the gradient.
+        old_values: (b, T) float32, the same at the start of the step.
+        returns: (b, T) float32, the target.
+        response_mask: (b, T) bool. Elsewhere the terms are ignored.
+    """
+
+    values: "Tensor"
+    old_values: "Tensor"
+    returns: "Tensor"
+    response_mask: "Tensor"
+
+
+class ValueLoss(Protocol):
+    """A function of each response alone, as a policy loss is; a metric ``clipfrac`` becomes ``critic/clipfrac``.
+
+    With options it also takes ``options``, an instance of the dataclass it was registered with.
+    """
+
+    def __call__(self, inputs: ValueLossInputs) -> LossOutput: ...

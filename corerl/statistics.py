@@ -1,0 +1,171 @@
+"""Sums, means and deviations over groups and over masks, for advantage estimators.
+
+Values are float32 or float64; what comes out has their dtype and device.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+BLOCK = 64
+"""columns of :func:`discounted_sums` that one matrix product takes together"""
+
+WHITEN_EPSILON = 1e-8
+
+
+def group_sums(values: Tensor, group_ids: Tensor) -> Tensor:
+    """The sum of each row's group, at every row.
+
+    Args:
+        values: (B,) or (B, K).
+        group_ids: (B,) int64, 0 … G-1.
+
+    Returns:
+        The shape and dtype of ``values``.
+    """
+    groups = int(group_ids.max()) + 1
+    return values.new_zeros(groups, *values.shape[1:]).index_add_(0, group_ids, values)[group_ids]
+
+
+def group_moments(scores: Tensor, scored: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Size, mean and unbiased standard deviation of each response's group, over its scored responses.
+
+    Args:
+        scores: (B,) or (B, K) float, K scores of each response.
+        scored: (B,) bool, which responses count.
+        group_ids: (B,) int64, 0 … G-1.
+
+    Returns:
+        The size, (B,); the mean and the deviation in the shape of ``scores``. The deviation of a group of one is 0.
+        Float64 inside: equal float32 scores have exactly their value as mean, and no deviation.
+    """
+    values = scores.to(torch.float64).view(len(scores), -1)
+    weights = scored.to(torch.float64)[:, None]
+    count = group_sums(weights, group_ids)
+    mean = group_sums(values * weights, group_ids) / count.clamp(min=1)
+    variance = group_sums(weights * (values - mean) ** 2, group_ids) / (count - 1).clamp(min=1)
+    return count[:, 0].to(scores.dtype), _like(mean, scores), _like(variance.sqrt(), scores)
+
+
+def group_maxima(values: Tensor, group_ids: Tensor) -> Tensor:
+    """The largest value of each row's group, at every row; arguments as for :func:`group_sums`, (B,) alone."""
+    groups = int(group_ids.max()) + 1
+    return values.new_full((groups,), -torch.inf).scatter_reduce_(0, group_ids, values, "amax")[group_ids]
+
+
+def whiten(values: Tensor, mask: Tensor) -> Tensor:
+    """(values - mean) / sqrt(var + 1e-8), mean and unbiased variance over the elements where ``mask`` is true.
+
+    Args:
+        values: (B, T) float.
+        mask: (B, T) bool.
+
+    Returns:
+        (B, T), 0 where ``mask`` is false, and everywhere when fewer than two elements count.
+    """
+    count = torch.count_nonzero(mask)
+    zero = values.new_zeros(())
+    centred = torch.where(mask, values, zero)
+    centred -= (centred.sum(dim=1).sum(dtype=torch.float64) / count.clamp(min=1)).to(values.dtype)
+    torch.where(mask, centred, zero, out=centred)
+    variance = _sum_of_squares(centred) / (count - 1).clamp(min=1)
+    return centred.mul_(torch.where(count > 1, (variance + WHITEN_EPSILON).rsqrt(), zero))
+
+
+def whiten_scores(scores: Tensor, weights: Tensor) -> Tensor:
+    """As :func:`whiten`, where each response has one number that stands at all its tokens.
+
+    Args:
+        scores: (B,) float.
+        weights: (B,) int: how often each response counts, its number of tokens; 0 leaves it out.
+
+    Returns:
+        (B,), 0 where the weight is, and everywhere when the weights add up to fewer than two.
+    """
+    counts = weights.to(scores.dtype)
+    total = counts.sum()
+    mean = (scores * counts).sum() / total.clamp(min=1)
+    centred = torch.where(weights > 0, scores - mean, 0.0)
+    variance = (centred.square() * counts).sum() / (total - 1).clamp(min=1)
+    return torch.where(total > 1, centred * (variance + WHITEN_EPSILON).rsqrt(), 0.0)
+
+
+def discounted_sums(values: Tensor, mask: Tensor, discount: float) -> Tensor:
+    """y_t = values_t + discount · y_(next true t): the recursion skips masked tokens and is carried over them.
+
+    Args:
+        values: (B, T) float; where ``mask`` is false they are not looked at.
+        mask: (B, T) bool, with or without holes.
+        discount: 0 … 1.
+
+    Returns:
+        (B, T), 0 where ``mask`` is false.
+    """
+    holes = has_holes(mask)
+    if holes and discount != 1:
+        return spread(discounted_row_sums(compact(values, mask), discount), mask)
+    sums = discounted_row_sums(torch.where(mask, values, 0.0), discount)
+    return torch.where(mask, sums, 0.0) if holes else sums
+
+
+def _like(values: Tensor, scores: Tensor) -> Tensor:
+    return values.view(scores.shape).to(scores.dtype)
+
+
+def discounted_row_sums(values: Tensor, discount: float) -> Tensor:
+    """y_t = values_t + discount · y_(t+1) over whole rows of ``values``, (B, T).
+
+    Within blocks of columns by a product with a triangular matrix of powers; what flows into a block from those after
+    it is another such product of the blocks' first sums. Matrix products in less than float32 (TF32) would show here.
+    """
+    tokens = values.shape[1]
+    blocks = functional.pad(values, (0, -tokens % BLOCK)) if tokens % BLOCK else values
+    blocks = blocks.reshape(len(values), -1, BLOCK)
+    sums: Tensor = blocks @ _powers(discount, BLOCK, values)
+    firsts = functional.pad(sums[:, 1:, 0], (0, 1))
+    carried = firsts @ _powers(discount**BLOCK, firsts.shape[1], values)
+    decay = discount ** torch.arange(BLOCK, 0, -1, dtype=torch.float64, device=values.device)
+    sums.addcmul_(carried[:, :, None], decay.to(values.dtype))
+    return sums.view(len(values), -1)[:, :tokens].contiguous()
+
+
+def has_holes(mask: Tensor) -> bool:
+    """Whether in some row of ``mask``, (B, T) bool, a false element stands before a true one."""
+    return bool((mask[:, 1:] > mask[:, :-1]).any())
+
+
+def compact(values: Tensor, mask: Tensor) -> Tensor:
+    """The elements where ``mask`` is true, moved to the left.
+
+    Args:
+        values: (B, T).
+        mask: (B, T) bool.
+
+    Returns:
+        (B, largest number of true elements in a row), 0 after a row's last element.
+    """
+    left = _left(mask)
+    return values.new_zeros(left.shape).masked_scatter_(left, values[mask])
+
+
+def spread(values: Tensor, mask: Tensor) -> Tensor:
+    """The inverse of :func:`compact`: (B, T), 0 where ``mask`` is false."""
+    return values.new_zeros(mask.shape).masked_scatter_(mask, values[_left(mask)])
+
+
+def _left(mask: Tensor) -> Tensor:
+    """``compact(mask, mask)``: in each row as many true elements as in ``mask``, first."""
+    lengths = mask.sum(dim=1, keepdim=True)
+    return torch.arange(int(lengths.max()), device=mask.device) < lengths
+
+
+def _sum_of_squares(values: Tensor) -> Tensor:
+    """By rows: a sum over everything at once would lose digits of float32."""
+    return torch.linalg.vector_norm(values, dim=1).square().sum()
+
+
+def _powers(base: float, size: int, like: Tensor) -> Tensor:
+    """(size, size): base^(row - column) on and below the diagonal; powers too small for a normal number are 0."""
+    steps = torch.arange(size, dtype=torch.float64, device=like.device)
+    powers = torch.tril(base ** (steps[:, None] - steps).clamp(min=0)).to(like.dtype)
+    return torch.where(powers < torch.finfo(like.dtype).tiny, 0.0, powers)

@@ -1,0 +1,136 @@
+"""What a check is, and which checks there are of an entry, a registered name or a distribution."""
+
+import functools
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from corerl.errors import ConfigError
+from corerl.registry.base import Entry, Registry, Selected
+from corerl.testing import entries
+from corerl.testing.results import CheckFailed, CheckSkipped, Run, skipping
+
+__all__ = ["BEHAVIOUR", "Check", "CheckFailed", "CheckSkipped", "Outcome", "Run", "checks_of", "outcome", "skipping"]
+
+BEHAVIOUR = {
+    "advantage estimator": "corerl.testing.advantage_estimators",
+    "policy loss": "corerl.testing.policy_losses",
+    "KL type": "corerl.testing.kl_types",
+    "KL controller": "corerl.testing.kl_controllers",
+    "value loss": "corerl.testing.value_losses",
+    "batch filter": "corerl.testing.batch_filters",
+    "preset": "corerl.testing.presets",
+    "reward manager": "corerl.testing.reward_managers",
+    "scorer": "corerl.testing.scorers",
+    "rollout backend": "corerl.testing.rollout_backends",
+    "training strategy": "corerl.testing.training_strategies",
+}
+"""kind -> the module with ``checks(selected)``; imported when its checks are asked for, because most need torch."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of one entry.
+
+    Attributes:
+        kind: of the entry, in words ("policy loss").
+        entry: its name.
+        name: what is checked, as a Python name ("finite_at_extreme_ratios").
+        run: returns when the check holds; raises :class:`CheckFailed` or :class:`CheckSkipped`.
+    """
+
+    kind: str
+    entry: str
+    name: str
+    run: Run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a check; ``reason`` is '' where it holds."""
+
+    kind: str
+    entry: str
+    check: str
+    status: Literal["ok", "skipped", "failed"]
+    reason: str = ""
+
+
+def checks_of(
+    registry: Registry[Any], entry: Entry[Any], options: Mapping[str, Any] | None = None, *, light: bool = False
+) -> Iterator[Check]:
+    """Every check of an entry: first the light ones of :mod:`corerl.testing.entries`, then those of its kind.
+
+    Args:
+        options: the entry's options as plain values; defaults fill in the rest.
+        light: leave out the checks of the kind, which need torch.
+
+    Raises:
+        ConfigError: ``options`` has an unknown key, a wrong type or a value out of range.
+    """
+    for name, run in entries.checks(registry, entry):
+        yield _check(entry, name, run)
+    if not light and entry.kind in BEHAVIOUR and entries.importable(entry):
+        for name, run in _behaviour(entry, options):
+            yield _check(entry, name, run)
+
+
+def outcome(check: Check) -> Outcome:
+    """Run a check and say what became of it."""
+    status: Literal["ok", "skipped", "failed"] = "ok"
+    reason = ""
+    try:
+        check.run()
+    except CheckSkipped as skipped:
+        status, reason = "skipped", str(skipped)
+    except CheckFailed as failure:
+        status, reason = "failed", str(failure)
+    return Outcome(check.kind, check.entry, check.name, status, reason)
+
+
+def _behaviour(entry: Entry[Any], options: Mapping[str, Any] | None) -> Iterator[tuple[str, Run]]:
+    missing = [name for name in entries.required_options(entry) if name not in (options or {})]
+    if missing:
+        yield "behaviour", skipping(f"the options {', '.join(missing)} have no default and were not given")
+        return
+    try:
+        selected = _selected(entry, options)
+    except ConfigError as error:
+        if options:
+            raise
+        yield "behaviour", skipping(f"its options have no usable defaults: {error}")
+        return
+    try:
+        module = importlib.import_module(BEHAVIOUR[entry.kind])
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "corerl":
+            raise
+        yield "behaviour", skipping(f"the checks need the module {error.name}, which is not installed")
+        return
+    yield from module.checks(selected)
+
+
+def _selected(entry: Entry[Any], options: Mapping[str, Any] | None) -> Selected[Any]:
+    from corerl.config import typed
+
+    if entry.options is not None:
+        return Selected(entry, typed.build(entry.options, options or {}, entry.name))
+    if options:
+        raise ConfigError(f"{entry.name}.{next(iter(options))}", f"{entry.kind} '{entry.name}' has no options")
+    return Selected(entry)
+
+
+def _check(entry: Entry[Any], name: str, run: Run) -> Check:
+    return Check(entry.kind, entry.name, name, functools.partial(_guarded, run))
+
+
+def _guarded(run: Run) -> None:
+    """Whatever else the implementation raises is a failure of it."""
+    try:
+        run()
+    except (CheckFailed, CheckSkipped):
+        raise
+    except Exception as error:
+        message = " ".join(str(error).split())
+        raise CheckFailed(f"it raised {type(error).__name__}: {message}") from error

@@ -1,0 +1,251 @@
+"""Checks that policy losses and value losses share: terms of each row alone, and the right gradient."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from corerl.objective import loss_weights
+from corerl.registry.losses import LossOutput, Mean, add_means
+from corerl.testing.results import CheckFailed, CheckSkipped, Run
+from corerl.testing.tensors import (
+    DTYPES,
+    expect,
+    expect_equal,
+    expect_finite,
+    expect_shape,
+    expect_untouched,
+    expect_vectorised,
+    generator,
+    tensors_of,
+)
+
+STEP = 1e-6
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss with inputs.
+
+    Attributes:
+        loss: options bound.
+        inputs: PolicyLossInputs or ValueLossInputs.
+        moving: the attribute of the inputs that carries the gradient.
+    """
+
+    loss: Callable[[Any], LossOutput]
+    inputs: Any
+    moving: str
+
+    @property
+    def mask(self) -> Tensor:
+        mask: Tensor = self.inputs.response_mask
+        return mask
+
+    def given(self, **tensors: Tensor) -> "Case":
+        """The case with other tensors."""
+        return dataclasses.replace(self, inputs=dataclasses.replace(self.inputs, **tensors))
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "Case":
+        """The case with every (b, T) tensor changed in the same way."""
+        return self.given(**{name: change(tensor) for name, tensor in tensors_of(self.inputs).items()})
+
+    def filled(self, change: Callable[[Tensor], Tensor]) -> "Case":
+        """The case with every number that stands outside the mask changed."""
+        numbers = {name: tensor for name, tensor in tensors_of(self.inputs).items() if tensor.is_floating_point()}
+        return self.given(**{name: torch.where(self.mask, each, change(each)) for name, each in numbers.items()})
+
+    def output(self) -> LossOutput:
+        return self.loss(self.inputs)
+
+    def terms(self) -> Tensor:
+        """(b, T), 0 outside the mask."""
+        return torch.where(self.mask, self.output().terms, 0.0)
+
+    def gradient(self) -> tuple[Tensor, Tensor]:
+        """The token-mean loss, and its gradient (b, T)."""
+        leaf = getattr(self.inputs, self.moving).detach().clone().requires_grad_()
+        case = self.given(**{self.moving: leaf})
+        loss = case.total()
+        if not loss.requires_grad:
+            raise CheckFailed(f"its terms do not depend on {self.moving}: they carry no gradient")
+        (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True)
+        return loss.detach(), torch.zeros_like(leaf) if gradient is None else gradient
+
+    def total(self) -> Tensor:
+        """The token-mean loss."""
+        terms = self.output().terms
+        return torch.where(self.mask, terms * loss_weights(self.mask, "token-mean").to(terms.dtype), 0.0).sum()
+
+
+Make = Callable[..., Case]
+"""``make(dtype, rows=…, width=…)`` gives a seeded case."""
+
+
+def checks(make: Make) -> Iterator[tuple[str, Run]]:
+    """(name, run) pairs."""
+    for name, check in _CHECKS.items():
+        yield name, partial(in_both_dtypes, check, make)
+    yield "gradient_matches_differences", lambda: _gradient_matches_differences(make(torch.float64))
+    yield "vectorised", partial(_vectorised, make)
+
+
+def in_both_dtypes(check: Callable[[Case], None], make: Make) -> None:
+    """Run a check in float32 and float64; the message of a failure names which."""
+    for dtype in DTYPES:
+        try:
+            check(make(dtype))
+        except CheckFailed as failure:
+            raise CheckFailed(f"{failure} ({str(dtype).removeprefix('torch.')})") from None
+
+
+def _shape_and_dtype(case: Case) -> None:
+    output = case.output()
+    expect(isinstance(output, LossOutput), f"it returns {type(output).__name__}, not LossOutput")
+    expect_shape("the terms", output.terms, tuple(case.mask.shape), getattr(case.inputs, case.moving).dtype)
+    expect_finite("the terms", case.terms())
+
+
+def _inputs_untouched(case: Case) -> None:
+    expect_untouched(case.inputs, case.output)
+
+
+def _deterministic(case: Case) -> None:
+    expect(torch.equal(case.terms(), case.terms()), "two calls with the same inputs give different terms")
+
+
+def _part(case: Case, rows: Tensor) -> Case:
+    return case.changed(lambda each: each[rows])
+
+
+def _rows_independent(case: Case) -> None:
+    alone = torch.cat([_part(case, torch.tensor([row])).terms() for row in range(len(case.mask))])
+    expect_equal(
+        "the terms",
+        alone,
+        case.terms(),
+        "with the rows that stand beside a response: a mean over the micro-batch is the usual cause, and the "
+        "aggregation is CoreRL's",
+    )
+
+
+def _padding(case: Case) -> None:
+    width = case.mask.shape[1]
+    wide = case.changed(lambda each: torch.nn.functional.pad(each, (0, 5)))
+    expect_equal("the terms", wide.terms()[:, :width], case.terms(), "with five columns of padding")
+
+
+def _row_order(case: Case) -> None:
+    order = torch.randperm(len(case.mask), generator=generator(1))
+    expect_equal(
+        "the terms", case.changed(lambda each: each[order]).terms(), case.terms()[order], "with the order of the rows"
+    )
+
+
+def _masked_tokens(case: Case) -> None:
+    """What stands at masked tokens changes nothing, and they get no gradient; NaN there stays there."""
+    random = generator(4)
+    loss, gradient = case.gradient()
+    fills: list[tuple[str, Callable[[Tensor], Tensor]]] = [
+        ("other numbers", lambda each: torch.rand(each.shape, generator=random).to(each.dtype) * -1e4),
+        ("NaN", lambda each: torch.full_like(each, torch.nan)),
+    ]
+    for what, fill in fills:
+        filled_loss, filled_gradient = case.filled(fill).gradient()
+        expect_same(loss, filled_loss, f"the loss changes with {what} at masked tokens")
+        inside = filled_gradient[case.mask]
+        expect_same(gradient[case.mask], inside, f"the gradient changes with {what} at masked tokens")
+        if what != "NaN":
+            outside = filled_gradient[~case.mask]
+            expect(
+                not outside.any(),
+                f"masked tokens get the gradient {float(outside.abs().max()) if len(outside) else 0:.3g}",
+            )
+
+
+def expect_same(want: Tensor, got: Tensor, message: str) -> None:
+    """Raise CheckFailed when ``got`` is not finite or not ``want``."""
+    same = bool(torch.isfinite(got).all()) and torch.allclose(got, want, rtol=1e-5, atol=1e-9)
+    expect(same, message)
+
+
+def _metrics_add_up(case: Case) -> None:
+    whole = case.output().metrics
+    parts: dict[str, Mean] = {}
+    for start in range(0, len(case.mask), 2):
+        add_means(parts, _part(case, torch.arange(start, start + 2)).output().metrics)
+    for name, mean in whole.items():
+        expect(isinstance(mean, Mean), f"the metric {name} is {type(mean).__name__}, not Mean(total, count)")
+        for number in (mean.total, mean.count):
+            expect(not (isinstance(number, Tensor) and number.requires_grad), f"the metric {name} carries the gradient")
+        part = parts.get(name, Mean(0.0, 0.0))
+        for what, one, other in (("total", mean.total, part.total), ("count", mean.count, part.count)):
+            expect(
+                abs(float(one) - float(other)) <= 1e-5 * max(1.0, abs(float(one))),
+                f"the {what} of the metric {name} is {float(one):.6g}, and {float(other):.6g} over micro-batches",
+            )
+
+
+def _gradient_matches_differences(case: Case) -> None:
+    """Central differences of the loss; a loss that stops gradients has another gradient on purpose."""
+    with _StoppedGradients() as stopped:
+        _, gradient = case.gradient()
+    point = getattr(case.inputs, case.moving).detach()
+    numeric = torch.zeros_like(point)
+    for row, column in case.mask.nonzero().tolist():
+        sides = []
+        for step in (STEP, -STEP):
+            moved = point.clone()
+            moved[row, column] += step
+            sides.append(float(case.given(**{case.moving: moved}).total().detach()))
+        numeric[row, column] = (sides[0] - sides[1]) / (2 * STEP)
+    error = float((gradient - numeric).abs().max() / numeric.abs().max().clamp(min=1e-3))
+    if not error <= 1e-5 and stopped.seen:
+        raise CheckSkipped(f"it stops gradients ({stopped.seen}), so its gradient is not that of its value")
+    expect(error <= 1e-5, f"the gradient differs from central differences of the loss by {error:.3g} (relative)")
+
+
+class _StoppedGradients(TorchFunctionMode):
+    """Records by what means a gradient was stopped."""
+
+    seen: str = ""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ("detach", "detach_"):
+            self.seen = "detach"
+        elif name == "__get__" and func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
+            self.seen = "data"
+        elif name == "_set_grad_enabled" and not all(args):
+            self.seen = "no_grad"
+        return func(*args, **(kwargs or {}))
+
+
+def _vectorised(make: Make) -> None:
+    def responses(rows: int) -> Callable[[], object]:
+        return make(torch.float32, rows=rows).output
+
+    def tokens(width: int) -> Callable[[], object]:
+        return make(torch.float32, width=width).output
+
+    expect_vectorised(responses, "responses")
+    expect_vectorised(tokens, "tokens")
+
+
+_CHECKS: dict[str, Callable[[Case], None]] = {
+    "shape_and_dtype": _shape_and_dtype,
+    "inputs_untouched": _inputs_untouched,
+    "deterministic": _deterministic,
+    "rows_are_independent": _rows_independent,
+    "invariant_to_padding": _padding,
+    "invariant_to_row_order": _row_order,
+    "masked_tokens_do_not_count": _masked_tokens,
+    "metrics_add_up": _metrics_add_up,
+}

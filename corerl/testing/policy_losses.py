@@ -1,0 +1,142 @@
+"""Checks of policy losses: the contract of :mod:`corerl.registry.policy_losses`."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corerl.registry.base import Selected
+from corerl.registry.policy_losses import PolicyLoss, PolicyLossInputs
+from corerl.testing import invariance, losses
+from corerl.testing.losses import Case
+from corerl.testing.results import Run, skipping
+from corerl.testing.tensors import (
+    DTYPES,
+    expect,
+    expect_finite,
+    expect_shape,
+    expect_untouched,
+    generator,
+    response_mask,
+)
+
+ROWS, WIDTH = 6, 8
+
+
+def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
+    """(name, run) pairs."""
+    make = partial(example, selected)
+    yield from losses.checks(make)
+    yield "finite_at_extreme_ratios", partial(losses.in_both_dtypes, _finite_at_extreme_ratios, make)
+    yield "gradient_follows_the_advantage", partial(losses.in_both_dtypes, _gradient_follows_the_advantage, make)
+    for name, check in (("selector_shape", _selector_shape), ("selector_is_pure", _selector_is_pure)):
+        has_one = selected.entry.select_tokens is not None
+        yield name, partial(check, selected) if has_one else skipping("it declares no select_tokens")
+    yield from invariance.checks(selected)
+
+
+def example(selected: Selected[PolicyLoss], dtype: torch.dtype, *, rows: int = ROWS, width: int = WIDTH) -> Case:
+    """Seeded inputs with whatever the entry declares to need; odd rows are all but on-policy."""
+    random = generator(5)
+    mask = response_mask(rows, width, random)
+
+    def noise(scale: Tensor | float) -> Tensor:
+        return scale * torch.randn(rows, width, generator=random, dtype=torch.float64)
+
+    old = -2 * torch.rand(rows, width, generator=random, dtype=torch.float64) - 1.5
+    scale = torch.where(torch.arange(rows) % 2 == 0, 0.3, 1e-4)[:, None]
+    numbers = {
+        "log_probs": old + noise(scale),
+        "old_log_probs": old,
+        "advantages": noise(0.1) + noise(1.0)[:, :1],
+        "rollout_log_probs": old + noise(0.01),
+    }
+    if selected.entry.needs_ref:
+        numbers["ref_log_probs"] = old + noise(0.2)
+    inputs = PolicyLossInputs(
+        response_mask=mask, **{name: torch.where(mask, each, 0.0).to(dtype) for name, each in numbers.items()}
+    )
+    return with_selection(selected, Case(selected.load(), inputs, "log_probs"))
+
+
+def with_selection(selected: Selected[PolicyLoss], case: Case) -> Case:
+    """The case with the choice of the entry's token selector, where it has one."""
+    select = selected.load_select_tokens()
+    return case if select is None else case.given(selected=select(case.inputs, _uniforms(case.mask)))
+
+
+def _uniforms(mask: Tensor) -> Tensor:
+    return torch.rand(mask.shape, generator=generator(6), dtype=torch.float64)
+
+
+def _finite_at_extreme_ratios(case: Case) -> None:
+    mask = case.mask
+    for ratio in (50.0, -50.0, 1e4, -1e4):
+        for sign in (1.0, -1.0):
+            low, high = torch.full_like(case.inputs.log_probs, -abs(ratio)), torch.zeros_like(case.inputs.log_probs)
+            new, old = (high, low) if ratio > 0 else (low, high)
+            advantages = torch.where(mask, sign, 0.0).to(new.dtype)
+            extreme = case.given(
+                log_probs=torch.where(mask, new, 0.0),
+                old_log_probs=torch.where(mask, old, 0.0),
+                advantages=advantages,
+                rollout_log_probs=torch.where(mask, old, 0.0),
+            )
+            where = f"at a log-ratio of {ratio:g} with advantage {sign:g}"
+            expect_finite(f"{where} the terms", extreme.terms())
+            expect_finite(f"{where} the gradients", extreme.gradient()[1])
+
+
+def _gradient_follows_the_advantage(case: Case) -> None:
+    """On-policy, where the gradient is -A times something that is never negative."""
+    mask, old = case.mask, case.inputs.old_log_probs
+    signs = torch.where(torch.arange(len(mask)) % 2 == 0, 1.0, -1.0)[:, None].to(old.dtype)
+    advantages = torch.where(mask, signs.expand_as(old), 0.0)
+    references: dict[str, Tensor] = {"rollout_log_probs": old}
+    if case.inputs.ref_log_probs is not None:
+        references["ref_log_probs"] = old
+    _, gradient = case.given(log_probs=old, advantages=advantages, **references).gradient()
+    push = (-gradient * advantages)[mask]
+    expect(
+        bool((push >= 0).all()),
+        "where the policy is still the old one, the loss rises with log pi of a token whose advantage is positive, or "
+        "falls with that of one whose advantage is negative",
+    )
+    for sign, what in ((1, "positive"), (-1, "negative")):
+        expect(
+            gradient[mask & (advantages == sign)].any(), f"on-policy, tokens with a {what} advantage get no gradient"
+        )
+
+
+def _selection(selected: Selected[PolicyLoss], inputs: PolicyLossInputs, uniforms: Tensor) -> Any:
+    select = selected.load_select_tokens()
+    assert select is not None
+    return select(inputs, uniforms)
+
+
+def _selector_shape(selected: Selected[PolicyLoss]) -> None:
+    for dtype in DTYPES:
+        case = example(selected, dtype)
+        choice = _selection(selected, case.inputs, _uniforms(case.mask))
+        expect_shape("the selected tokens", choice, tuple(case.mask.shape), torch.bool)
+
+
+def _selector_is_pure(selected: Selected[PolicyLoss]) -> None:
+    """The choice depends on the inputs and the uniforms alone: neither on calls, nor on the order of the rows."""
+    case = example(selected, torch.float64)
+    uniforms = _uniforms(case.mask)
+    choice = _selection(selected, case.inputs, uniforms)
+    expect_untouched(case.inputs, lambda: _selection(selected, case.inputs, uniforms))
+    expect(
+        torch.equal(choice, _selection(selected, case.inputs, uniforms)),
+        "two calls select different tokens: the uniforms are the only randomness that a selector may use",
+    )
+    order = torch.randperm(len(choice), generator=generator(1))
+    moved = _selection(selected, case.changed(lambda each: each[order]).inputs, uniforms[order])
+    expect(torch.equal(moved, choice[order]), "the selected tokens change with the order of the rows")
+    width = case.mask.shape[1]
+    wide = case.changed(lambda each: torch.nn.functional.pad(each, (0, 3)))
+    padded = _selection(selected, wide.inputs, torch.nn.functional.pad(uniforms, (0, 3)))
+    expect(torch.equal(padded[:, :width], choice), "the selected tokens change with columns of padding")

@@ -1,0 +1,154 @@
+"""Checks of rollout backends, on a tiny model that plain transformers runs beside them.
+
+The engine is started once for all checks; one that leaves it in doubt stops it, and the next starts another. The device
+is the CPU, or a CUDA device for a backend that refuses the CPU (RequestError).
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+
+import torch
+
+from corerl.registry.base import Selected
+from corerl.registry.rollout_backends import RolloutBackendFactory
+from corerl.testing.results import CheckFailed, Run
+from corerl.testing.rollout_engine import PROMPTS, Engine, request
+from corerl.testing.rollout_lifecycle import LIFECYCLE
+from corerl.testing.tiny_model import VOCABULARY
+
+
+def checks(selected: Selected[RolloutBackendFactory], *, tolerance: float | None = None) -> Iterator[tuple[str, Run]]:
+    """(name, run) pairs; ``tolerance`` of log-probs, for an engine that cannot compute in float32."""
+    engine = Engine(selected, tolerance)
+    for name, check in CHECKS.items():
+        yield name, functools.partial(engine.checked, check)
+
+
+def _completions(engine: Engine) -> None:
+    for n in (1, 3):
+        engine.generate(*(request(prompt, n=n) for prompt in PROMPTS))
+
+
+def _no_requests(engine: Engine) -> None:
+    if (outputs := engine.wait(lambda backend: backend.generate([]))) != []:
+        raise CheckFailed(f"no requests gave {outputs!r:.80}: it must be an empty list")
+
+
+def _log_probs(engine: Engine) -> None:
+    requests = [request(prompt, n=3, max_tokens=20) for prompt in PROMPTS]
+    engine.agree(requests, engine.generate(*requests), "at temperature 1")
+
+
+def _log_probs_at_a_temperature(engine: Engine) -> None:
+    requests = [request(prompt, n=3, temperature=each) for prompt, each in zip(PROMPTS, (0.5, 2.0) * 2, strict=True)]
+    engine.agree(requests, engine.generate(*requests), "at temperatures 0.5 and 2")
+
+
+def _log_probs_before_top_p_and_top_k(engine: Engine) -> None:
+    requests = [request(prompt, n=3, top_p=0.6, temperature=0.8) for prompt in PROMPTS]
+    engine.agree(requests, engine.generate(*requests), "with top_p=0.6")
+    requests = [request(prompt, n=3, top_k=4) for prompt in PROMPTS]
+    engine.agree(requests, engine.generate(*requests), "with top_k=4")
+
+
+def _top_p_and_top_k(engine: Engine) -> None:
+    for limit in ({"top_k": 4}, {"top_p": 0.4}):
+        for completion in engine.one(n=32, max_tokens=3, **limit):
+            log_probs = engine.log_probs(PROMPTS[0], completion.token_ids)
+            for chosen, row in zip(completion.token_ids, log_probs, strict=True):
+                better = row[row > row[chosen] + 2 * engine.tolerance].exp()
+                if len(better) >= limit.get("top_k", VOCABULARY) or better.sum() > limit.get("top_p", 1) + 1e-3:
+                    raise CheckFailed(f"with {limit} a token was drawn that {len(better)} others stand before")
+
+
+def _samples_follow_the_softmax(engine: Engine) -> None:
+    """The mean log-prob of many samples is the negative entropy, at every temperature."""
+    for temperature in (0.5, 1.0, 2.0):
+        completions = engine.one(n=512, max_tokens=1, temperature=temperature)
+        log_probs = engine.log_probs(PROMPTS[0], [0], temperature)[0]
+        mean = float((log_probs.exp() * log_probs).sum())
+        deviation = float((log_probs.exp() * (log_probs - mean) ** 2).sum()) ** 0.5
+        drawn = float(log_probs[torch.tensor([completion.token_ids[0] for completion in completions])].mean())
+        if abs(drawn - mean) > 5 * deviation / len(completions) ** 0.5:
+            raise CheckFailed(
+                f"512 tokens drawn at temperature {temperature:g} have a mean log-prob of {drawn:.3f}, and those of "
+                f"softmax(logits / temperature) {mean:.3f}"
+            )
+
+
+def _samples_differ(engine: Engine) -> None:
+    samples = {tuple(completion.token_ids) for completion in engine.one(n=6, max_tokens=16)}
+    if len(samples) < 6:
+        raise CheckFailed(f"6 samples of one prompt hold only {len(samples)} different responses of 16 tokens")
+
+
+def _greedy(engine: Engine) -> None:
+    requests = [request(prompt, temperature=0.0) for prompt in PROMPTS]
+    outputs = engine.generate(*requests)
+    for each, [completion] in zip(requests, outputs, strict=True):
+        log_probs = engine.log_probs(each.prompt_ids, completion.token_ids)
+        chosen = log_probs.gather(1, torch.tensor(list(completion.token_ids))[:, None])[:, 0]
+        if (log_probs.max(dim=1).values - chosen).max() > 2 * engine.tolerance:
+            raise CheckFailed("at temperature 0 a token was chosen that is not the most likely one")
+    engine.agree(requests, outputs, "at temperature 0, where they are those of the logits themselves,")
+
+
+def _stop_tokens(engine: Engine) -> None:
+    stops = tuple(range(0, VOCABULARY, 8))
+    reasons = set()
+    for completion in engine.one(n=24, max_tokens=24, stop_token_ids=stops):
+        tokens = list(completion.token_ids)
+        reasons.add(completion.finish_reason)
+        if set(tokens[:-1]) & set(stops):
+            raise CheckFailed("a response goes on after a stop token")
+        if (completion.finish_reason == "stop") != (tokens[-1:] != [] and tokens[-1] in stops):
+            raise CheckFailed(
+                f"a response with the finish reason {completion.finish_reason} ends with the tokens {tokens[-1:]}, "
+                "where stop_token_ids are 0, 8, 16, …"
+            )
+    if "stop" not in reasons:
+        raise CheckFailed("24 responses of 24 tokens met no stop token, though one token in eight is one")
+
+
+def _max_tokens(engine: Engine) -> None:
+    limits = (1, 17, 5, 30)
+    requests = [request(prompt, max_tokens=limit) for prompt, limit in zip(PROMPTS, limits, strict=True)]
+    ends = [(len(each.token_ids), each.finish_reason) for [each] in engine.generate(*requests)]
+    if ends != [(limit, "length") for limit in limits]:
+        raise CheckFailed(f"requests without stop tokens and with max_tokens {limits} ended with {ends}")
+
+
+def _ignore_eos(engine: Engine) -> None:
+    everything = tuple(range(VOCABULARY))
+    for completion in engine.one(n=8, max_tokens=9, stop_token_ids=everything, ignore_eos=True):
+        if (len(completion.token_ids), completion.finish_reason) != (9, "length"):
+            end = f"after {len(completion.token_ids)} tokens with '{completion.finish_reason}'"
+            raise CheckFailed(f"a request with ignore_eos and max_tokens=9 ended {end}")
+
+
+def _seed(engine: Engine) -> None:
+    first, again, other = (
+        [list(completion.token_ids) for completion in engine.one(n=2, max_tokens=24, seed=seed)] for seed in (4, 4, 5)
+    )
+    if first != again:
+        raise CheckFailed("the same seed, prompt and weights gave other tokens the second time")
+    if any(sample in first for sample in other):
+        raise CheckFailed("another seed gave the same tokens")
+
+
+CHECKS: dict[str, Callable[[Engine], None]] = {
+    "completions": _completions,
+    "no_requests": _no_requests,
+    "log_probs": _log_probs,
+    "log_probs_at_a_temperature": _log_probs_at_a_temperature,
+    "log_probs_before_top_p_and_top_k": _log_probs_before_top_p_and_top_k,
+    "top_p_and_top_k": _top_p_and_top_k,
+    "samples_follow_the_softmax": _samples_follow_the_softmax,
+    "samples_differ": _samples_differ,
+    "greedy": _greedy,
+    "stop_tokens": _stop_tokens,
+    "max_tokens": _max_tokens,
+    "ignore_eos": _ignore_eos,
+    "seed": _seed,
+    **LIFECYCLE,
+}

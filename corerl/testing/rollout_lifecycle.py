@@ -1,0 +1,174 @@
+"""Checks of what happens to a rollout backend: overlapping calls, aborts, weight updates, sleep, the end."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from corerl.errors import CoreRLError, RunError
+from corerl.registry.rollout_backends import Completion, RolloutBackend
+from corerl.testing.deadline import within
+from corerl.testing.results import CheckFailed
+from corerl.testing.rollout_engine import DEADLINE, PROMPTS, Engine, request, well_formed
+
+SOON = 10.0
+"""seconds after which an abort or a cancellation has taken effect"""
+
+FOREVER = 20_000
+"""tokens"""
+
+T = TypeVar("T")
+
+
+def _update_is_used(engine: Engine) -> None:
+    """Prompts that were generated from before show whether anything of the old weights was kept."""
+    before = [request(prompt) for prompt in PROMPTS]
+    engine.generate(*before)
+    for version, scale in ((5, 0.6), (6, 1.1)):
+        engine.update(engine.changed_weights(scale), version)
+        requests = [request(prompt, n=2) for prompt in PROMPTS]
+        outputs = engine.generate(*requests)
+        engine.agree(requests, outputs, "after a weight update (whose tensors are then overwritten)")
+        versions = {completion.weight_version for completions in outputs for completion in completions}
+        if versions != {version}:
+            raise CheckFailed(f"after the update to version {version} the completions carry {sorted(versions)}")
+    engine.update(engine.changed_weights(1.0), 7)
+
+
+def _broken_updates(engine: Engine) -> None:
+    """Nothing of an update that is not complete is generated from, and the next complete one repairs it."""
+    name = "model.layers.1.mlp.up_proj.weight"
+    weights = dict(engine.changed_weights(0.7))
+    broken = {
+        "lacks a tensor": (name, {key: tensor for key, tensor in weights.items() if key != name}),
+        "has a tensor of another shape": (name, {**weights, name: weights[name][:-1]}),
+        "has an unknown tensor": ("model.what.weight", {**weights, "model.what.weight": torch.ones(3)}),
+    }
+    engine.update(engine.changed_weights(1.0), 10)
+    for number, (what, (culprit, sent)) in enumerate(broken.items()):
+        _refused(engine, what, culprit, sent)
+        _nothing_or_the_old(engine, 10 + number, f"after an update that {what}")
+        engine.update(engine.changed_weights(1.0), 11 + number)
+        each = request()
+        engine.agree([each], engine.generate(each), "after a complete update that follows a broken one")
+
+
+def _refused(engine: Engine, what: str, culprit: str, weights: dict[str, Tensor]) -> None:
+    backend = engine.backend
+    try:
+        within(DEADLINE, lambda: backend.update_weights(iter(weights.items()), 99), "update_weights()")
+    except RunError as error:
+        if culprit in str(error):
+            return
+        raise CheckFailed(f"an update that {what} was refused without naming '{culprit}': {error}") from error
+    raise CheckFailed(f"an update that {what} ('{culprit}') was taken: it must raise RunError")
+
+
+def _nothing_or_the_old(engine: Engine, version: int, when: str) -> None:
+    """Generating raises, or goes on with the complete weights from before."""
+    each = request()
+    try:
+        outputs = engine.generate(each)
+    except CoreRLError:
+        return
+    engine.agree([each], outputs, when)
+    if outputs[0][0].weight_version != version:
+        raise CheckFailed(f"{when} a completion carries version {outputs[0][0].weight_version} and not {version}")
+
+
+def _sleep_and_wake(engine: Engine) -> None:
+    engine.update(engine.changed_weights(1.0), 20)
+    backend = engine.backend
+    for version in (21, 22):
+        within(DEADLINE, backend.sleep, "sleep()")
+        within(DEADLINE, backend.wake, "wake()")
+        _nothing_or_the_old(engine, version - 1, "after sleep(), wake() and no update")
+        engine.update(engine.changed_weights(1.0), version)
+        requests = [request(prompt) for prompt in PROMPTS]
+        engine.agree(requests, engine.generate(*requests), "after sleep(), wake() and an update")
+
+
+def _abort(engine: Engine) -> None:
+    """Two long requests of one call are aborted one after the other."""
+    requests = [request(max_tokens=FOREVER), request(PROMPTS[1], max_tokens=FOREVER), request(max_tokens=9)]
+    first, second, _ = (each.request_id for each in requests)
+
+    async def work(backend: RolloutBackend) -> list[list[Completion]]:
+        task = asyncio.create_task(backend.generate(requests))
+        await asyncio.sleep(0.2)
+        backend.abort([first, "unheard-of"])
+        await asyncio.sleep(0.3)
+        backend.abort([second])
+        return await _soon(task, "a call whose long requests were aborted")
+
+    outputs = engine.wait(work)
+    reasons = [completion.finish_reason for [completion] in outputs]
+    if reasons != ["abort", "abort", "length"]:
+        raise CheckFailed(f"two aborted requests and one with max_tokens=9 ended with {', '.join(reasons)}")
+    lengths = [len(completion.token_ids) for [completion] in outputs]
+    if lengths[0] >= lengths[1]:
+        raise CheckFailed(
+            f"a request ended with {lengths[1]} tokens, as another of its call was aborted with {lengths[0]}"
+        )
+    if max(lengths) < 2000:  # a plain forward of more would take long
+        engine.agree(requests, outputs, "of a call with aborted requests")
+
+
+async def _soon(task: "asyncio.Task[T]", what: str) -> T:
+    done, _ = await asyncio.wait([task], timeout=SOON)
+    if not done:
+        task.cancel()
+        raise CheckFailed(f"{what} had not ended after {SOON:g} s")
+    return task.result()
+
+
+def _overlapping_calls(engine: Engine) -> None:
+    calls = [[request(prompt, n=2, max_tokens=15 + n)] for n, prompt in enumerate(PROMPTS)]
+
+    async def work(backend: RolloutBackend) -> list[list[list[Completion]]]:
+        return await asyncio.gather(*(backend.generate(call) for call in calls))
+
+    for call, outputs in zip(calls, engine.wait(work), strict=True):
+        well_formed(call[0], outputs[0])
+        engine.agree(call, outputs, "of calls that overlap")
+
+
+def _cancellation(engine: Engine) -> None:
+    async def work(backend: RolloutBackend) -> list[list[Completion]]:
+        task = asyncio.create_task(backend.generate([request(max_tokens=FOREVER)]))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        await asyncio.wait([task], timeout=SOON)
+        if not task.done():
+            raise CheckFailed(f"a call of generate() that was cancelled had not ended after {SOON:g} s")
+        return await _soon(asyncio.create_task(backend.generate([request()])), "a call after one that was cancelled")
+
+    engine.wait(work)
+
+
+def _close(engine: Engine) -> None:
+    backend = engine.backend
+    within(DEADLINE, backend.health, "health()")
+    engine.stop()
+    for what, ask in (
+        ("health()", backend.health),
+        ("generate()", lambda: asyncio.run(backend.generate([request(max_tokens=1)]))),
+    ):
+        try:
+            within(DEADLINE, ask, what)
+        except RunError:
+            continue
+        raise CheckFailed(f"after close() {what} returned: it must raise RunError")
+
+
+LIFECYCLE: dict[str, Callable[[Engine], None]] = {
+    "overlapping_calls": _overlapping_calls,
+    "abort": _abort,
+    "cancellation": _cancellation,
+    "update_is_used": _update_is_used,
+    "broken_updates": _broken_updates,
+    "sleep_and_wake": _sleep_and_wake,
+    "close": _close,
+}

@@ -1,0 +1,125 @@
+"""What the checks of tensor functions share: seeded examples, comparisons, counting of operations."""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from corerl.testing.results import CheckFailed
+
+DTYPES = (torch.float32, torch.float64)
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-9}
+
+
+def generator(seed: int) -> torch.Generator:
+    """A seeded source of random numbers of its own."""
+    return torch.Generator().manual_seed(seed)
+
+
+def expect(holds: object, message: str) -> None:
+    """Raise CheckFailed with ``message`` unless ``holds``."""
+    if not holds:
+        raise CheckFailed(message)
+
+
+def expect_shape(what: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Raise CheckFailed unless ``tensor`` is a tensor of this shape and dtype."""
+    expect(isinstance(tensor, Tensor), f"{what} must be a tensor, not {type(tensor).__name__}")
+    expect(tuple(tensor.shape) == shape, f"{what} have the shape {tuple(tensor.shape)} where {shape} is right")
+    expect(tensor.dtype == dtype, f"{what} are {tensor.dtype} where the inputs are {dtype}")
+
+
+def expect_finite(what: str, tensor: Tensor) -> None:
+    """Raise CheckFailed when an element is NaN or infinite."""
+    bad = tensor[~torch.isfinite(tensor)]
+    expect(not len(bad), f"{what} hold {float(bad[0]) if len(bad) else ''}")
+
+
+def expect_equal(what: str, got: Tensor, want: Tensor, when: str) -> None:
+    """Raise CheckFailed where two tensors differ by more than rounding."""
+    size = max(1.0, float(want.detach().abs().max())) if want.numel() else 1.0
+    difference = float((got - want).detach().abs().max()) if want.numel() else 0.0
+    expect(difference <= TOLERANCE[want.dtype] * size, f"{what} change by {difference:.3g} {when}")
+
+
+def response_mask(rows: int, width: int, random: torch.Generator) -> Tensor:
+    """(rows, width) bool with lengths from 1 to ``width``, holes, and one row (index 2) that is wholly masked."""
+    lengths = torch.randint(1, width + 1, (rows, 1), generator=random)
+    lengths[0], lengths[1] = width, 1
+    mask = torch.arange(width) < lengths
+    holes = torch.rand(rows, width, generator=random) < 0.2
+    holes[:, 0] = False
+    mask = mask & ~holes
+    if rows > 2:
+        mask[2] = False
+    return mask
+
+
+def tensors_of(inputs: Any) -> dict[str, Tensor]:
+    """The tensors among the attributes of an inputs dataclass, those of mappings under ``attribute.key``."""
+    found: dict[str, Tensor] = {}
+    for name, value in vars(inputs).items():
+        if isinstance(value, Tensor):
+            found[name] = value
+        elif isinstance(value, Mapping):
+            found.update({f"{name}.{key}": item for key, item in value.items()})
+    return found
+
+
+def expect_untouched(inputs: Any, call: Callable[[], object]) -> None:
+    """Raise CheckFailed when ``call`` changes a tensor of ``inputs``."""
+    before = {name: tensor.detach().clone() for name, tensor in tensors_of(inputs).items()}
+    call()
+    for name, tensor in tensors_of(inputs).items():
+        expect(torch.equal(tensor.detach(), before[name]), f"it modifies its input {name}")
+
+
+def expect_vectorised(
+    call_at: Callable[[int], Callable[[], object]], what: str, small: int = 8, large: int = 64
+) -> None:
+    """Raise CheckFailed when the work of a call grows with a size as that of a Python loop does.
+
+    Args:
+        call_at: gives the call for a size.
+        what: what there is more of ("responses").
+    """
+    for count, of in ((_operations, "torch operations"), (_calls, "Python calls")):
+        few, many = count(call_at(small)), count(call_at(large))
+        expect(
+            many - few < large - small,
+            f"it loops in Python: {few} {of} with {small} {what}, {many} with {large}",
+        )
+
+
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    count: int = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def _operations(call: Callable[[], object]) -> int:
+    counter = _Counter()  # type: ignore[no-untyped-call]
+    with counter:
+        call()
+    return counter.count
+
+
+def _calls(call: Callable[[], object]) -> int:
+    count = 0
+
+    def see(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    present = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        call()
+    finally:
+        sys.setprofile(present)
+    return count

@@ -1,0 +1,178 @@
+"""Collecting a step's batch: generate, score, and with a batch filter generate again until enough groups are kept."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from corerl.batch.experience import Experience
+from corerl.batch.rollouts import Rollouts
+from corerl.config.schema import TrainConfig
+from corerl.data.prompts import Prompt
+from corerl.data.tokenizer import ChatTokenizer
+from corerl.errors import RunError
+from corerl.registry.batch_filters import BatchFilter, FilterInputs
+from corerl.registry.reward_managers import RewardManager, RewardResult
+from corerl.registry.rollout_backends import SamplingParams
+from corerl.seeding import Seeds
+from corerl.telemetry.timers import Timers
+from corerl.trainer.requests import make_requests, training_sampling
+from corerl.trainer.scoring import check_results, score_tensors
+from corerl.trainer.workers import RolloutWorker
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoredRollouts:
+    """B responses with their scores.
+
+    Attributes:
+        greedy_results: of the greedy response to each row's prompt, one a row; None when nobody needs them.
+    """
+
+    rollouts: Rollouts
+    results: list[RewardResult]
+    greedy_results: list[RewardResult] | None = None
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def experience(self) -> Experience:
+        """The tensors, each score on its response's last token; a row without a score, or baseline, is masked out."""
+        experience = self.rollouts.experience()
+        scores, scored = score_tensors(self.results)
+        if self.greedy_results is not None:
+            experience.greedy_scores, has_baseline = score_tensors(self.greedy_results)
+            scored &= has_baseline
+        experience.response_mask &= scored[:, None]
+        experience.rewards = torch.zeros(experience.response_mask.shape)
+        experience.rewards[torch.arange(len(self)), experience.response_lengths - 1] = torch.where(scored, scores, 0.0)
+        return experience
+
+    def components(self) -> dict[str, Tensor]:
+        """Name -> (B,) float32: the named parts of the scores, 0 in a row that lacks one."""
+        names = dict.fromkeys(name for result in self.results for name in result.components)
+        return {name: torch.tensor([result.components.get(name, 0.0) for result in self.results]) for name in names}
+
+    def select(self, rows: Sequence[int]) -> "ScoredRollouts":
+        """These rows, groups renumbered in the order in which they come."""
+        greedy = self.greedy_results
+        return ScoredRollouts(
+            self.rollouts.select(rows),
+            [self.results[row] for row in rows],
+            None if greedy is None else [greedy[row] for row in rows],
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence["ScoredRollouts"]) -> "ScoredRollouts":
+        """All rows, one part after the other; the groups of different parts are different."""
+        if len(parts) == 1:
+            return parts[0]
+        greedy = [result for part in parts for result in part.greedy_results or ()]
+        return cls(
+            Rollouts.join([part.rollouts for part in parts]),
+            [result for part in parts for result in part.results],
+            greedy if parts[0].greedy_results is not None else None,
+        )
+
+
+class Collector:
+    """Generates and scores.
+
+    Args:
+        greedy_baseline: score a greedy response to every prompt as well.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        rollout: RolloutWorker,
+        reward: RewardManager,
+        tokenizer: ChatTokenizer,
+        seeds: Seeds,
+        *,
+        greedy_baseline: bool,
+        batch_filter: BatchFilter | None,
+    ) -> None:
+        self.config = config
+        self.rollout = rollout
+        self.reward = reward
+        self.tokenizer = tokenizer
+        self.seeds = seeds
+        self.batch_filter = batch_filter
+        self.sampling = training_sampling(config, tokenizer.stop_token_ids)
+        self.greedy = dataclasses.replace(self.sampling, n=1, temperature=0.0, top_p=1.0, top_k=-1)
+        self.greedy_baseline = greedy_baseline
+
+    def collect(
+        self, step: int, draw: Callable[[], list[Prompt]], timers: Timers
+    ) -> tuple[ScoredRollouts, dict[str, float]]:
+        """The batch of a step, and metrics of what was left out of it.
+
+        Args:
+            draw: gives the next prompts.
+
+        Raises:
+            RunError: after ``algorithm.filter_groups.max_num_gen_batches`` generated batches too few groups are kept.
+        """
+        if self.batch_filter is None:
+            return self.sample(draw(), step, 0, timers), {}
+        wanted, most = self.config.data.train_batch_size, self.config.algorithm.filter_groups.max_num_gen_batches
+        kept: list[ScoredRollouts] = []
+        groups = generated = 0
+        for round_ in range(most):
+            prompts = draw()
+            sampled = self.sample(prompts, step, round_, timers)
+            kept_rows = self._kept_rows(sampled, wanted - groups)
+            generated += len(prompts)
+            if kept_rows:
+                kept.append(sampled.select(kept_rows))
+                groups += kept[-1].rollouts.groups
+            if groups == wanted:
+                metrics = {"training/num_gen_batches": round_ + 1.0, "training/num_gen_prompts": float(generated)}
+                return ScoredRollouts.join(kept), metrics
+        raise RunError(
+            f"algorithm.filter_groups kept {groups} of the {generated} prompts in {most} generated batches, and a step "
+            f"needs {wanted}: the prompts are too easy or too hard for the model as it is now (look at the sample "
+            "rollouts), or raise algorithm.filter_groups.max_num_gen_batches, data.gen_batch_size or rollout.n"
+        )
+
+    def sample(self, prompts: Sequence[Prompt], step: int, round_: int, timers: Timers) -> ScoredRollouts:
+        """``rollout.n`` scored responses to each prompt, and the score of a greedy one where it is needed."""
+        seeds = self.seeds.training_requests(step, len(prompts), round_)
+        prefix = f"train-{step}-{round_}"
+        requests = make_requests(prompts, self.sampling, seeds, prefix)
+        if self.greedy_baseline:
+            requests += make_requests(prompts, self.greedy, seeds, f"{prefix}-greedy")
+        with timers("gen"):
+            outputs = self.rollout.generate(requests)
+            rollouts = Rollouts.collect(prompts, outputs[: len(prompts)], self.tokenizer.decode)
+        with timers("reward"):
+            results = self.score(rollouts)
+            if not self.greedy_baseline:
+                return ScoredRollouts(rollouts, results)
+            by_prompt = self.score(Rollouts.collect(prompts, outputs[len(prompts) :], self.tokenizer.decode))
+        return ScoredRollouts(rollouts, results, [by_prompt[group] for group in rollouts.group_ids])
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str
+    ) -> Rollouts:
+        """Responses to all prompts, decoded."""
+        outputs = self.rollout.generate(make_requests(prompts, sampling, seeds, prefix))
+        return Rollouts.collect(prompts, outputs, self.tokenizer.decode)
+
+    def score(self, rollouts: Rollouts) -> list[RewardResult]:
+        """One result a response."""
+        results = self.reward.score(rollouts.reward_requests(self.config.data.max_response_length))
+        check_results(results, len(rollouts))
+        return results
+
+    def _kept_rows(self, sampled: ScoredRollouts, most: int) -> list[int]:
+        """The rows of the first ``most`` groups that the filter keeps."""
+        assert self.batch_filter is not None
+        scores, scored = score_tensors(sampled.results)
+        group_ids = torch.tensor(sampled.rollouts.group_ids)
+        keep = self.batch_filter(FilterInputs(scores, scored, group_ids, sampled.components()))
+        groups = torch.unique(group_ids[keep])[:most]
+        rows: list[int] = torch.isin(group_ids, groups).nonzero().squeeze(1).tolist()
+        return rows

@@ -1,0 +1,89 @@
+"""What happens when something that must be a number is NaN or infinite: ``trainer.on_nonfinite``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from corerl.batch.experience import Experience
+from corerl.errors import NonFiniteError
+from corerl.files import atomic_path
+from corerl.telemetry.notices import say
+from corerl.trainer.collection import ScoredRollouts
+from corerl.trainer.samples import write_rollouts
+
+TOKEN_VALUES = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "values", "rewards", "advantages", "returns")
+
+
+@dataclass
+class NonFiniteGuard:
+    """Names the samples, saves them for study, and ends the run or goes on without them.
+
+    Attributes:
+        folder: gets ``step_N/rollouts.parquet`` (text and scores) and ``step_N/experience.safetensors`` (tensors).
+        skip: ``trainer.on_nonfinite`` is ``skip``.
+    """
+
+    folder: Path
+    skip: bool
+
+    def mask_samples(self, step: int, experience: Experience, batch: ScoredRollouts) -> int:
+        """Take rows with a number that is not finite out of the batch; how many there are.
+
+        Raises:
+            NonFiniteError: there are some, and they are not to be skipped.
+        """
+        reasons = _reasons(experience)
+        if not reasons:
+            return 0
+        rows = sorted({row for rows in reasons.values() for row in rows})
+        what = ", ".join(f"{name} of {len(rows)} responses" for name, rows in reasons.items())
+        self.handle(step, NonFiniteError(f"not finite: {what}", rows), rows, experience, batch)
+        experience.response_mask[rows] = False
+        for name in TOKEN_VALUES:
+            tensor: Tensor | None = getattr(experience, name)
+            if tensor is not None:
+                tensor[rows] = 0.0
+        return len(rows)
+
+    def handle(
+        self, step: int, error: NonFiniteError, rows: Sequence[int], experience: Experience, batch: ScoredRollouts
+    ) -> None:
+        """Save the samples ``rows`` of the batch; raise ``error`` with their names, or print it and go on.
+
+        Raises:
+            NonFiniteError: ``error``, completed.
+        """
+        folder = self.folder / f"step_{step:06d}"
+        with atomic_path(folder, folder=True) as temporary:
+            chosen = batch.select(rows)
+            write_rollouts(temporary / "rollouts.parquet", chosen.rollouts, chosen.results)
+            tensors = experience.select(torch.tensor(rows)).tensors()
+            save_file(
+                {name: tensor.contiguous() for name, tensor in tensors.items()}, temporary / "experience.safetensors"
+            )
+        names = ", ".join(_name(batch, row) for row in rows[:4]) + (", …" if len(rows) > 4 else "")
+        message = f"{error}; {len(rows)} samples ({names}) are saved in {folder}"
+        if not self.skip:
+            raise NonFiniteError(f"{message}; trainer.on_nonfinite=skip goes on without them", rows) from error
+        say(f"step {step}: {message}")
+
+
+def _reasons(experience: Experience) -> dict[str, list[int]]:
+    """Name of a tensor → rows with a NaN or an infinity at a trained token."""
+    reasons = {}
+    for name in TOKEN_VALUES:
+        tensor: Tensor | None = getattr(experience, name)
+        if tensor is not None and not torch.isfinite(tensor.sum()):
+            bad = (~torch.isfinite(tensor) & experience.response_mask).any(dim=1)
+            if bad.any():
+                reasons[name] = bad.nonzero().squeeze(1).tolist()
+    return reasons
+
+
+def _name(batch: ScoredRollouts, row: int) -> str:
+    prompt = batch.rollouts.prompts[row]
+    return f"response {row} to prompt {prompt.index} of '{prompt.data_source}'"

@@ -1,0 +1,46 @@
+"""Dynamic sampling: groups in which all responses did equally well teach nothing.
+
+With s_i the metric of the scored responses i of a group, the group is kept when::
+
+    max_i s_i > min_i s_i
+
+Yu et al. 2025 (DAPO), arXiv 2503.14476, equation 11: 0 < number of correct responses < G. For a metric that is 0 or 1
+this is the same. Equality is exact. A group with fewer than two scored responses is dropped.
+
+The paper's metric is correctness. A score that the reward manager ``dapo`` has shaped by length differs between
+responses that are all correct: take its component ``score_before_penalty``.
+"""
+
+import torch
+from torch import Tensor
+
+from corerl.errors import RunError
+from corerl.registry.batch_filters import FilterInputs
+from corerl_dapo.options import DynamicSamplingOptions
+
+
+def dynamic_sampling(inputs: FilterInputs, options: DynamicSamplingOptions) -> Tensor:
+    """(B,) bool, true for the rows of kept groups, those without a score included.
+
+    Raises:
+        RunError: ``metric`` is neither ``score`` nor a component.
+    """
+    metric = metric_values(inputs, options.metric)
+    groups = int(inputs.group_ids.max()) + 1
+    largest = metric.new_full((groups,), -torch.inf).scatter_reduce_(
+        0, inputs.group_ids, torch.where(inputs.scored, metric, -torch.inf), "amax"
+    )
+    smallest = metric.new_full((groups,), torch.inf).scatter_reduce_(
+        0, inputs.group_ids, torch.where(inputs.scored, metric, torch.inf), "amin"
+    )
+    return (largest > smallest)[inputs.group_ids]
+
+
+def metric_values(inputs: FilterInputs, name: str) -> Tensor:
+    """(B,) float."""
+    if name == "score":
+        return inputs.scores
+    if name not in inputs.components:
+        known = ", ".join(["score", *sorted(inputs.components)])
+        raise RunError(f"dynamic_sampling: metric '{name}' is no component of this run's scores; known: {known}")
+    return inputs.components[name]

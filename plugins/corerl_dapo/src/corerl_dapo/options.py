@@ -1,0 +1,20 @@
+"""Options of what corerl-dapo registers; light, so that they can be checked without torch."""
+
+from dataclasses import dataclass
+
+from corerl import option
+
+
+@dataclass(frozen=True)
+class DynamicSamplingOptions:
+    metric: str = option("score", "what must differ within a group: score, or the name of a component of the scores")
+
+
+@dataclass(frozen=True)
+class DapoOptions:
+    overlong_buffer_len: int | None = option(
+        None, "last tokens over which the penalty rises; null: a fifth of the largest length, as in the paper", ge=1
+    )
+    overlong_penalty_factor: float = option(1.0, "penalty at the largest length", ge=0)
+    max_resp_len: int | None = option(None, "the largest length; null: data.max_response_length", ge=1)
+    plus_minus_one: bool = option(False, "turn the scorer's 0 … 1 into -1 … 1, as in the paper")

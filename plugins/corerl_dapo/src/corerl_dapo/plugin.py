@@ -1,0 +1,37 @@
+"""What corerl-dapo registers."""
+
+from corerl import hookimpl
+from corerl.hookspecs import Register
+from corerl.registry.batch_filters import BatchFilter
+from corerl.registry.presets import Preset
+from corerl.registry.reward_managers import RewardManagerFactory
+from corerl_dapo.options import DapoOptions, DynamicSamplingOptions
+
+
+@hookimpl
+def register_batch_filters(register: Register[BatchFilter]) -> None:
+    register(
+        "dynamic_sampling",
+        "corerl_dapo.dynamic_sampling:dynamic_sampling",
+        options=DynamicSamplingOptions,
+        summary="groups whose responses did not all do equally well (DAPO, 2503.14476)",
+    )
+
+
+@hookimpl
+def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
+    register(
+        "dapo",
+        "corerl_dapo.reward_manager:DapoRewardManager",
+        options=DapoOptions,
+        summary="as naive, less a penalty for responses near the largest length (DAPO, 2503.14476)",
+    )
+
+
+@hookimpl
+def register_presets(register: Register[Preset]) -> None:
+    register(
+        "dapo",
+        "corerl_dapo.presets:dapo",
+        summary="clip-higher, dynamic sampling, token mean, overlong shaping, no KL (DAPO, 2503.14476)",
+    )

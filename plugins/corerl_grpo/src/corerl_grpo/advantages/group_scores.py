@@ -1,0 +1,42 @@
+"""What estimators with one number for a response start from and end with: scores and their groups, and A_t = a."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.statistics import group_moments
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """(B,) each.
+
+    Attributes:
+        scores: the row's token rewards summed.
+        scored: the row has a score, that is a token of the policy's own.
+        compared: it has one, and so has another row of its group; only these rows get an advantage.
+        count, mean, std: number, mean and unbiased deviation of the scores in the row's group.
+    """
+
+    scores: Tensor
+    scored: Tensor
+    compared: Tensor
+    count: Tensor
+    mean: Tensor
+    std: Tensor
+
+
+def group_scores(inputs: AdvantageInputs) -> GroupScores:
+    """The scores of the responses and the moments of their groups; a row with an empty mask counts nowhere."""
+    scores = inputs.rewards.sum(dim=1)  # rewards are 0 outside the mask
+    scored = inputs.response_mask.any(dim=1)
+    count, mean, std = group_moments(scores, scored, inputs.group_ids)
+    return GroupScores(scores, scored, scored & (count > 1), count, mean, std)
+
+
+def over_tokens(per_response: Tensor, inputs: AdvantageInputs) -> Advantages:
+    """One number for each response, (B,), at all its tokens; the returns are the same tensor."""
+    advantages = torch.where(inputs.response_mask, per_response[:, None], 0.0)
+    return Advantages(advantages, advantages)

@@ -1,0 +1,43 @@
+"""Options of the advantage estimators; light, so that they can be checked without torch."""
+
+from dataclasses import dataclass
+
+from corerl import option
+
+
+@dataclass(frozen=True)
+class GrpoOptions:
+    norm_adv_by_std_in_grpo: bool = option(True, "divide by the group's standard deviation")
+
+
+@dataclass(frozen=True)
+class GrpoPasskOptions:
+    norm_adv_by_std_in_grpo: bool = option(True, "divide by the group's standard deviation")
+
+
+@dataclass(frozen=True)
+class GdpoOptions:
+    component_keys: list[str] = option(help="components of the score; none: all that the scorers give", factory=list)
+    component_weights: list[float] = option(help="one for each of component_keys; none: all 1", factory=list)
+
+    def __post_init__(self) -> None:
+        if self.component_weights and len(self.component_weights) != len(self.component_keys):
+            raise ValueError(
+                f"component_weights has {len(self.component_weights)} numbers for {len(self.component_keys)} "
+                "component_keys: there must be one for each"
+            )
+
+
+@dataclass(frozen=True)
+class ReinforcePlusPlusOptions:
+    gamma: float = option(1.0, "discount of the return, for each token", ge=0, le=1)
+
+
+@dataclass(frozen=True)
+class GpgOptions:
+    f_norm: float = option(1.0, "advantages are divided by this", gt=0)
+
+
+@dataclass(frozen=True)
+class OptimalTokenBaselineOptions:
+    handle_zero_tail: bool = option(True, "baseline 0 where one response of the group is left; false: its own return")

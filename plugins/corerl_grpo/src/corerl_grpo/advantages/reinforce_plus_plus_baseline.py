@@ -1,0 +1,26 @@
+"""REINFORCE++ with a baseline: the group's mean is subtracted, the deviation is that of the whole batch.
+
+With s_i the score of response i and mu_g the mean score of its group::
+
+    a_i = s_i - mu_g
+    A_i = (a_i - mean(a)) / sqrt(var(a) + 1e-8)     over the whole batch
+
+Hu et al. 2025, "REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Normalization", arXiv 2501.03262
+(the variant "w/ Baseline"). Mean and variance are over the tokens of the batch, as in frameworks in common use: a
+response counts once for each of its tokens.
+
+A group with one scored response has no baseline: its advantage is 0, and it is in no mean.
+"""
+
+import torch
+
+from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.statistics import whiten_scores
+from corerl_grpo.advantages.group_scores import group_scores, over_tokens
+
+
+def reinforce_plus_plus_baseline(inputs: AdvantageInputs) -> Advantages:
+    """Score minus the group's mean, whitened."""
+    group = group_scores(inputs)
+    lengths = torch.where(group.compared, inputs.response_mask.sum(dim=1), 0)
+    return over_tokens(whiten_scores(group.scores - group.mean, lengths), inputs)

@@ -1,0 +1,24 @@
+"""ReMax: the return minus the score of the greedy response.
+
+With b the score of a greedy response to the same prompt::
+
+    A_t = sum_(t' >= t) r_t' - b
+
+Li et al. 2023, "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning Large Language
+Models", arXiv 2310.10505, section 4. The returns are the sums, before b is subtracted.
+
+Responses are not compared within a group: one response to a prompt is enough.
+"""
+
+import torch
+
+from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.statistics import discounted_sums
+
+
+def remax(inputs: AdvantageInputs) -> Advantages:
+    """Return minus the greedy response's score, and the return."""
+    assert inputs.greedy_scores is not None
+    returns = discounted_sums(inputs.rewards, inputs.response_mask, 1.0)
+    advantages = returns - inputs.greedy_scores.to(returns.dtype)[:, None]
+    return Advantages(torch.where(inputs.response_mask, advantages, 0.0), returns)

@@ -1,0 +1,23 @@
+"""CISPO: the importance weight is clipped, no token loses its gradient.
+
+With rho = pi / pi_old and sg the stop of the gradient::
+
+    term = -sg(clip(rho, 1 - clip_ratio_low, 1 + clip_ratio_high)) A log pi
+
+MiniMax 2025, "MiniMax-M1", arXiv 2506.13585, section 3.1, aggregated by ``token-mean``. The paper uses no lower bound,
+so ``clip_ratio_low`` is 1; it does not give the upper one. Frameworks in common use clip at 1 ± 0.2, or above 1
+to 6 alone. The log-ratio is clamped to ±20 before the exponential.
+"""
+
+from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl_grpo.losses.options import CispoOptions
+from corerl_grpo.losses.ratio import importance_ratio, share
+
+
+def cispo(inputs: PolicyLossInputs, options: CispoOptions) -> LossOutput:
+    """Metrics: ``pg_clipfrac``, tokens whose weight was clipped."""
+    ratio = importance_ratio(inputs.log_probs.detach(), inputs.old_log_probs)
+    weights = ratio.clamp(1 - options.clip_ratio_low, 1 + options.clip_ratio_high)
+    clipped = share(weights != ratio, inputs.response_mask)
+    terms = weights.mul_(inputs.advantages).neg_() * inputs.log_probs
+    return LossOutput(terms, {"pg_clipfrac": clipped})

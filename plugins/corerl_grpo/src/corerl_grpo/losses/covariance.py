@@ -1,0 +1,37 @@
+"""Which tokens of a mini-batch have the largest share in the covariance of log-prob and advantage."""
+
+import torch
+from torch import Tensor
+
+from corerl.registry.policy_losses import PolicyLossInputs
+
+
+def token_covariance(inputs: PolicyLossInputs) -> Tensor:
+    """(log pi - its mean) · (A - its mean), means over the response tokens.
+
+    Cui et al. 2025, arXiv 2505.22617, equation 10. In float64, so that the order of the rows does not matter.
+
+    Returns:
+        (B, T) float64; of no meaning outside the responses.
+    """
+    mask = inputs.response_mask
+    tokens = mask.sum().clamp(min=1)
+
+    def centred(values: Tensor) -> Tensor:
+        values = torch.where(mask, values.double(), 0.0)
+        return values - values.sum() / tokens
+
+    return centred(inputs.log_probs) * centred(inputs.advantages)
+
+
+def token_budget(response_mask: Tensor, share: float) -> int:
+    """How many tokens a share of the mini-batch is: rounded down, at least one."""
+    return max(1, int(share * int(response_mask.sum())))
+
+
+def smallest(candidates: Tensor, uniforms: Tensor, count: int) -> Tensor:
+    """The ``count`` candidates, or all when there are fewer, with the smallest numbers; (B, T) bool."""
+    numbers = uniforms[candidates]
+    if count <= 0 or len(numbers) <= count:
+        return candidates if count > 0 else torch.zeros_like(candidates)
+    return candidates & (uniforms <= numbers.kthvalue(count).values)

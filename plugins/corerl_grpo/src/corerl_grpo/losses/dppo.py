@@ -1,0 +1,17 @@
+"""What both forms of DPPO share: the truncated policy gradient on the tokens inside the trust region."""
+
+from torch import Tensor
+
+from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl_grpo.losses.ratio import importance_ratio, share
+
+
+def truncated_policy_gradient(inputs: PolicyLossInputs, outside: Tensor, cap: float) -> LossOutput:
+    """-A sg(min(rho, cap)) log pi, and 0 where ``outside``, (b, T) bool, is true."""
+    ratio = importance_ratio(inputs.log_probs.detach(), inputs.old_log_probs)
+    metrics = {
+        "pg_clipfrac": share(outside, inputs.response_mask),
+        "ratio_capfrac": share((ratio > cap) & ~outside, inputs.response_mask),
+    }
+    weights = ratio.clamp_(max=cap).mul_(inputs.advantages).neg_().masked_fill_(outside, 0.0)
+    return LossOutput(weights * inputs.log_probs, metrics)

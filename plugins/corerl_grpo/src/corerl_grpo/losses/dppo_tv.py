@@ -1,0 +1,27 @@
+"""DPPO with the binary total variation: the clip acts on the probability, not on the ratio.
+
+With rho = pi / pi_old and sg the stop of the gradient::
+
+    term = -A sg(min(rho, clip_ratio_c)) log pi
+         = 0      where A > 0 and pi - pi_old > clip_ratio_high, or A <= 0 and pi_old - pi > clip_ratio_low
+
+|pi - pi_old| of the sampled token is the total variation of the two policies when all other tokens are taken as one. A
+token outside the bound keeps its gradient as long as that leads back inside.
+
+Qi et al. 2026, "Rethinking the Trust Region in LLM Reinforcement Learning", arXiv 2602.04879 (the binary approximation);
+bounds and cap are those of the authors' code. pi_old is the policy at the start of the step,
+where the paper takes the rollout's. The log-ratio is clamped to ±20 before the exponential.
+"""
+
+import torch
+
+from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl_grpo.losses.dppo import truncated_policy_gradient
+from corerl_grpo.losses.options import DppoTvOptions
+
+
+def dppo_tv(inputs: PolicyLossInputs, options: DppoTvOptions) -> LossOutput:
+    """Metrics: ``pg_clipfrac``, tokens outside; ``ratio_capfrac``, tokens inside whose weight was capped."""
+    rise = inputs.log_probs.detach().exp() - inputs.old_log_probs.exp()
+    outside = torch.where(inputs.advantages > 0, rise > options.clip_ratio_high, rise < -options.clip_ratio_low)
+    return truncated_policy_gradient(inputs, outside, options.clip_ratio_c)

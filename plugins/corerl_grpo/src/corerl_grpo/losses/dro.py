@@ -1,0 +1,22 @@
+"""DRO: the policy gradient with a quadratic penalty on the log-ratio, for responses of any age.
+
+With d = log pi - log pi_old::
+
+    term = -(A log pi - beta d² / 2)
+
+Richemond et al. 2024, "Offline Regularised Reinforcement Learning for Large Language Models Alignment", arXiv
+2405.19107: minus the policy's gradient of its loss ½ (r - V - beta d)², over beta, with A = r - V. The paper takes d
+over the whole response and against a reference model; frameworks in common use, and this loss, take it token by token
+against the policy that generated. ``beta`` is not the paper's but that in common use.
+"""
+
+from corerl.objective import masked_mean
+from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl_grpo.losses.options import DroOptions
+
+
+def dro(inputs: PolicyLossInputs, options: DroOptions) -> LossOutput:
+    """Metrics: ``dro_penalty``, the mean of beta d² / 2."""
+    penalty = 0.5 * options.beta * (inputs.log_probs - inputs.old_log_probs).square()
+    terms = penalty - inputs.advantages * inputs.log_probs
+    return LossOutput(terms, {"dro_penalty": masked_mean(penalty.detach(), inputs.response_mask)})

@@ -1,0 +1,25 @@
+"""REINFORCE with a capped importance weight.
+
+With rho = pi / pi_old and sg the stop of the gradient::
+
+    term = -A sg(min(rho, importance_weight_cap)) log pi
+         = -A log pi                                         without use_importance_weights
+
+Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning"; the capped
+weight: Espeholt et al. 2018 (IMPALA), arXiv 1802.01561, section 4.1. The log-ratio is clamped to ±20 before the
+exponential.
+"""
+
+from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl_grpo.losses.options import ReinforceOptions
+from corerl_grpo.losses.ratio import importance_ratio, share
+
+
+def reinforce(inputs: PolicyLossInputs, options: ReinforceOptions) -> LossOutput:
+    """Metrics: ``pg_clipfrac``, tokens whose weight was capped, where there are weights."""
+    if not options.use_importance_weights:
+        return LossOutput(-inputs.advantages * inputs.log_probs)
+    ratio = importance_ratio(inputs.log_probs.detach(), inputs.old_log_probs)
+    capped = share(ratio > options.importance_weight_cap, inputs.response_mask)
+    weights = ratio.clamp_(max=options.importance_weight_cap).mul_(inputs.advantages).neg_()
+    return LossOutput(weights * inputs.log_probs, {"pg_clipfrac": capped})

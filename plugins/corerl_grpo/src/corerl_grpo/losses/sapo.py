@@ -1,0 +1,30 @@
+"""SAPO: a soft gate in place of the clip.
+
+With rho = pi / pi_old::
+
+    tau = tau_pos where A > 0, tau_neg elsewhere
+    term = -A sigmoid(tau (rho - 1)) 4 / tau
+
+The gradient is that of -A rho times 4 p (1 - p), p the sigmoid: 1 at rho = 1, falling on both sides.
+
+Gao et al. 2025, "Soft Adaptive Policy Optimization", arXiv 2511.20347, section 3, with the temperatures of its
+experiments; aggregated by ``seq-mean-token-mean``. The log-ratio is clamped to ±20 before the exponential.
+"""
+
+import torch
+
+from corerl.objective import masked_mean
+from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl_grpo.losses.options import SapoOptions
+from corerl_grpo.losses.ratio import importance_ratio
+
+
+def sapo(inputs: PolicyLossInputs, options: SapoOptions) -> LossOutput:
+    """Metrics: ``gate``, the mean of 4 p (1 - p): 1 on-policy, 0 when no token has a gradient left."""
+    advantages = inputs.advantages
+    tau = torch.where(advantages > 0, advantages.new_tensor(options.tau_pos), advantages.new_tensor(options.tau_neg))
+    ratio = importance_ratio(inputs.log_probs, inputs.old_log_probs)
+    gate = torch.sigmoid(tau * (ratio - 1))
+    terms = advantages * (-4 / tau) * gate
+    fixed = gate.detach()
+    return LossOutput(terms, {"gate": masked_mean(4 * fixed * (1 - fixed), inputs.response_mask)})

@@ -1,0 +1,43 @@
+"""GAE: generalized advantage estimation, with a critic.
+
+With r_t the token rewards and V_t the critic's value before token t, over the valid tokens of a response::
+
+    delta_t = r_t + gamma V_{t+1} - V_t            V after the last token is 0
+    A_t     = delta_t + gamma lam A_{t+1}
+    R_t     = A_t + V_t                            the returns, which the critic learns
+    advantages = whiten(A) over the valid tokens of the batch
+
+Schulman et al. 2015, "High-dimensional continuous control using generalized advantage estimation", arXiv 1506.02438,
+equation 16; as a sum from the end: Schulman et al. 2017 (PPO), arXiv 1707.06347, equations 11 and 12. Whitening is in
+neither; it has been common since OpenAI's baselines.
+
+Masked tokens between the policy's (the output of a tool) are skipped: t + 1 is the next valid token, and neither gamma
+nor lam is applied for those between. Frameworks in common use that skip them differ outside the mask, where they leave
+numbers: here advantages and returns are 0.
+"""
+
+import torch
+from torch import Tensor
+
+from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.statistics import compact, discounted_sums, has_holes, spread, whiten
+from corerl_ppo.options import GaeOptions
+
+
+def gae(inputs: AdvantageInputs, options: GaeOptions) -> Advantages:
+    """Whitened advantages, and returns from before whitening."""
+    rewards, values, mask = inputs.rewards, inputs.values, inputs.response_mask
+    assert values is not None
+    if not has_holes(mask):
+        return gae_without_holes(rewards, values, mask, options)
+    advantages, returns = gae_without_holes(compact(rewards, mask), compact(values, mask), compact(mask, mask), options)
+    return Advantages(spread(advantages, mask), spread(returns, mask))
+
+
+def gae_without_holes(rewards: Tensor, values: Tensor, mask: Tensor, options: GaeOptions) -> Advantages:
+    """All (B, T); the true elements of each row of ``mask`` stand at its start."""
+    values = torch.where(mask, values, 0.0)
+    deltas = rewards - values
+    deltas[:, :-1].add_(values[:, 1:], alpha=options.gamma)
+    advantages = discounted_sums(deltas, mask, options.gamma * options.lam)
+    return Advantages(whiten(advantages, mask), advantages + values)

@@ -1,0 +1,49 @@
+"""What corerl-ppo registers."""
+
+from corerl import hookimpl
+from corerl.hookspecs import Register
+from corerl.registry.advantage_estimators import AdvantageEstimator
+from corerl.registry.kl_controllers import KLController
+from corerl.registry.presets import Preset
+from corerl.registry.value_losses import ValueLoss
+from corerl_ppo.options import AdaptiveOptions, ClippedOptions, GaeOptions
+
+
+@hookimpl
+def register_advantage_estimators(register: Register[AdvantageEstimator]) -> None:
+    register(
+        "gae",
+        "corerl_ppo.gae:gae",
+        options=GaeOptions,
+        needs_critic=True,
+        summary="generalized advantage estimation, whitened (1506.02438, 1707.06347)",
+    )
+
+
+@hookimpl
+def register_value_losses(register: Register[ValueLoss]) -> None:
+    register(
+        "clipped",
+        "corerl_ppo.value_loss:clipped",
+        options=ClippedOptions,
+        summary="half the squared error, the value held near its old one (2005.12729)",
+    )
+    register("squared", "corerl_ppo.value_loss:squared", summary="half the squared error (1707.06347)")
+
+
+@hookimpl
+def register_kl_controllers(register: Register[KLController]) -> None:
+    register("fixed", "corerl_ppo.kl_control:fixed", summary="the coefficient stays as it is")
+    register(
+        "adaptive",
+        "corerl_ppo.kl_control:adaptive",
+        options=AdaptiveOptions,
+        summary="steers the KL towards a target (Ziegler et al. 2019, 1909.08593)",
+    )
+
+
+@hookimpl
+def register_presets(register: Register[Preset]) -> None:
+    register(
+        "ppo", "corerl_ppo.presets:ppo", summary="PPO with a critic and KL in the reward (InstructGPT, 2203.02155)"
+    )
