@@ -66,6 +66,7 @@ def load_model(
             setattr(config, name, 0.0)
         if head == "value":
             config.num_labels = 1
+            config.classifier_dropout = 0.0  # where a config says nothing, transformers drops out a tenth
         with torch.random.fork_rng(devices=[]), torch.device("cpu"):
             torch.manual_seed(seed)
             if model.load_format == "dummy":

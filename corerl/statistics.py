@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-BLOCK = 64
+BLOCK = 32
 """columns of :func:`discounted_sums` that one matrix product takes together"""
 
 WHITEN_EPSILON = 1e-8
@@ -115,18 +115,33 @@ def _like(values: Tensor, scores: Tensor) -> Tensor:
 def discounted_row_sums(values: Tensor, discount: float) -> Tensor:
     """y_t = values_t + discount · y_(t+1) over whole rows of ``values``, (B, T).
 
-    Within blocks of columns by a product with a triangular matrix of powers; what flows into a block from those after
-    it is another such product of the blocks' first sums. Matrix products in less than float32 (TF32) would show here.
+    Within blocks of columns by a product with a triangular matrix of powers. What flows into a block from those after
+    it is the same recursion over the blocks' first sums. Matrix products in less than float32 (TF32) would show here.
     """
-    tokens = values.shape[1]
-    blocks = functional.pad(values, (0, -tokens % BLOCK)) if tokens % BLOCK else values
-    blocks = blocks.reshape(len(values), -1, BLOCK)
-    sums: Tensor = blocks @ _powers(discount, BLOCK, values)
-    firsts = functional.pad(sums[:, 1:, 0], (0, 1))
-    carried = firsts @ _powers(discount**BLOCK, firsts.shape[1], values)
-    decay = discount ** torch.arange(BLOCK, 0, -1, dtype=torch.float64, device=values.device)
-    sums.addcmul_(carried[:, :, None], decay.to(values.dtype))
-    return sums.view(len(values), -1)[:, :tokens].contiguous()
+    rows, tokens = values.shape
+    padded = functional.pad(values, (0, -tokens % BLOCK)) if tokens % BLOCK else values
+    sums: Tensor = padded.reshape(rows, -1, BLOCK) @ _powers(discount, values)
+    if tokens > BLOCK:
+        following = functional.pad(sums[:, 1:, 0], (0, 1))
+        carried = discounted_row_sums(following, discount**BLOCK)
+        decay = discount ** torch.arange(BLOCK, 0, -1, dtype=torch.float64, device=values.device)
+        sums.addcmul_(carried[:, :, None], decay.to(values.dtype))
+    return sums.view(rows, -1)[:, :tokens].contiguous()
+
+
+def row_counts(mask: Tensor) -> Tensor:
+    """The number of true elements in each row of ``mask``, (B, T) bool: (B,) int64.
+
+    ``mask.sum(dim=1)`` first makes a copy of eight bytes for each element. Here eight elements are added at a time, as
+    the bytes of one integer, at most 128 of them so that no byte overflows.
+    """
+    if mask.shape[1] % 8 or mask.storage_offset() % 8 or not mask.is_contiguous():
+        return mask.sum(dim=1)
+    words = mask.view(torch.int64)
+    whole = words.shape[1] // 128 * 128
+    of_parts = words[:, :whole].reshape(len(words), -1, 128).sum(dim=2)
+    of_rest = words[:, whole:].sum(dim=1, keepdim=True)
+    return torch.cat([of_parts, of_rest], dim=1).view(torch.uint8).sum(dim=1)
 
 
 def has_holes(mask: Tensor) -> bool:
@@ -155,17 +170,18 @@ def spread(values: Tensor, mask: Tensor) -> Tensor:
 
 def _left(mask: Tensor) -> Tensor:
     """``compact(mask, mask)``: in each row as many true elements as in ``mask``, first."""
-    lengths = mask.sum(dim=1, keepdim=True)
-    return torch.arange(int(lengths.max()), device=mask.device) < lengths
+    lengths = row_counts(mask)
+    return torch.arange(int(lengths.max()), device=mask.device) < lengths[:, None]
 
 
 def _sum_of_squares(values: Tensor) -> Tensor:
     """By rows: a sum over everything at once would lose digits of float32."""
-    return torch.linalg.vector_norm(values, dim=1).square().sum()
+    norms: Tensor = torch.linalg.vector_norm(values, dim=1)
+    return norms.square().sum()
 
 
-def _powers(base: float, size: int, like: Tensor) -> Tensor:
-    """(size, size): base^(row - column) on and below the diagonal; powers too small for a normal number are 0."""
-    steps = torch.arange(size, dtype=torch.float64, device=like.device)
+def _powers(base: float, like: Tensor) -> Tensor:
+    """(BLOCK, BLOCK): base^(row - column) on and below the diagonal; what is too small for a normal number is 0."""
+    steps = torch.arange(BLOCK, dtype=torch.float64, device=like.device)
     powers = torch.tril(base ** (steps[:, None] - steps).clamp(min=0)).to(like.dtype)
     return torch.where(powers < torch.finfo(like.dtype).tiny, 0.0, powers)

@@ -11,6 +11,7 @@ from corerl.statistics import (
     group_moments,
     group_sums,
     has_holes,
+    row_counts,
     spread,
     whiten,
     whiten_scores,
@@ -40,7 +41,7 @@ def bool_mask(text):
 
 
 @pytest.mark.parametrize("discount", [0.0, 0.5, 0.95, 1.0])
-@pytest.mark.parametrize("tokens", [1, 63, 64, 65, 200, 1024])
+@pytest.mark.parametrize("tokens", [1, 31, 32, 33, 200, 2048])
 @pytest.mark.parametrize("holes", [False, True])
 def test_discounted_sums_are_the_recursion_over_true_tokens(discount, tokens, holes):
     generator = torch.Generator().manual_seed(tokens)
@@ -133,3 +134,12 @@ def test_compact_moves_to_the_left_and_spread_puts_back(text):
     assert left.tolist() == [row + [0.0] * (width - len(row)) for row in kept]
     assert torch.equal(spread(left, mask), values * mask)
     assert compact(mask, mask).dtype == torch.bool and has_holes(mask) == (text != MASKS["right-padded"])
+
+
+@pytest.mark.parametrize("tokens", [5, 8, 1024, 2072, 4096])
+def test_row_counts_are_exact_for_any_width(tokens):
+    mask = torch.rand(3, tokens, generator=torch.Generator().manual_seed(0)) < 0.9
+    mask[0] = True
+    expected = [sum(row) for row in mask.tolist()]
+    assert row_counts(mask).tolist() == expected
+    assert row_counts(mask.t().contiguous().t()).tolist() == expected

@@ -83,7 +83,7 @@ def mismatch(
     ratio = log_ratio[response_mask].exp()
 
     def perplexity(log_probs: Tensor) -> Tensor:
-        return (-torch.where(response_mask, log_probs, 0.0).sum(1)[rows] / lengths[rows]).exp()
+        return (-torch.where(response_mask, log_probs, 0.0).sum(1)[rows] / lengths[rows]).clamp(max=20.0).exp()
 
     level = config.rollout_is or "token"
     weights = ratio if level == "token" else _level(log_ratio, response_mask, level)[:, 0][rows].exp()

@@ -126,7 +126,7 @@ def performance_metrics(seconds: Mapping[str, float], experience: Experience, sh
     metrics["perf/total_num_tokens"] = float(total_tokens)
     metrics["perf/time_per_step"] = seconds["step"]
     metrics["perf/throughput"] = total_tokens / seconds["step"]
-    utilisation = mfu(shape, experience.lengths.tolist(), seconds["update_actor"])
+    utilisation = mfu(shape, experience.lengths.tolist(), seconds.get("update_actor", 0.0))
     if utilisation is not None:
         metrics["perf/mfu/actor"] = utilisation
     metrics["perf/cpu_memory_used_gb"] = _resident_gb()

@@ -1,7 +1,7 @@
 """Checks that policy losses and value losses share: terms of each row alone, and the right gradient."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from corerl.objective import loss_weights
 from corerl.registry.losses import LossOutput, Mean, add_means
@@ -55,10 +56,14 @@ class Case:
         """The case with every (b, T) tensor changed in the same way."""
         return self.given(**{name: change(tensor) for name, tensor in tensors_of(self.inputs).items()})
 
-    def filled(self, change: Callable[[Tensor], Tensor]) -> "Case":
-        """The case with every number that stands outside the mask changed."""
-        numbers = {name: tensor for name, tensor in tensors_of(self.inputs).items() if tensor.is_floating_point()}
-        return self.given(**{name: torch.where(self.mask, each, change(each)) for name, each in numbers.items()})
+    def filled(self, names: Iterable[str], change: Callable[[Tensor], Tensor]) -> "Case":
+        """The case with what stands outside the mask in the named tensors changed."""
+        given = {name: getattr(self.inputs, name) for name in names}
+        return self.given(**{name: torch.where(self.mask, each, change(each)) for name, each in given.items()})
+
+    def differentiable(self) -> "Case":
+        """The case with a leaf that requires its gradient as ``moving``."""
+        return self.given(**{self.moving: getattr(self.inputs, self.moving).detach().clone().requires_grad_()})
 
     def output(self) -> LossOutput:
         return self.loss(self.inputs)
@@ -69,8 +74,8 @@ class Case:
 
     def gradient(self) -> tuple[Tensor, Tensor]:
         """The token-mean loss, and its gradient (b, T)."""
-        leaf = getattr(self.inputs, self.moving).detach().clone().requires_grad_()
-        case = self.given(**{self.moving: leaf})
+        case = self.differentiable()
+        leaf = getattr(case.inputs, self.moving)
         loss = case.total()
         if not loss.requires_grad:
             raise CheckFailed(f"its terms do not depend on {self.moving}: they carry no gradient")
@@ -148,24 +153,20 @@ def _row_order(case: Case) -> None:
 
 
 def _masked_tokens(case: Case) -> None:
-    """What stands at masked tokens changes nothing, and they get no gradient; NaN there stays there."""
+    """Numbers at masked tokens change nothing, and get no gradient; NaN that a model computes there stays there."""
     random = generator(4)
     loss, gradient = case.gradient()
-    fills: list[tuple[str, Callable[[Tensor], Tensor]]] = [
-        ("other numbers", lambda each: torch.rand(each.shape, generator=random).to(each.dtype) * -1e4),
-        ("NaN", lambda each: torch.full_like(each, torch.nan)),
-    ]
-    for what, fill in fills:
-        filled_loss, filled_gradient = case.filled(fill).gradient()
+    numbers = [name for name, tensor in tensors_of(case.inputs).items() if tensor.is_floating_point()]
+    other = case.filled(numbers, lambda each: torch.rand(each.shape, generator=random).to(each.dtype) * -1e4)
+    nan = case.filled([case.moving], lambda each: torch.full_like(each, torch.nan))
+    for what, filled in (("other numbers", other), ("NaN", nan)):
+        filled_loss, filled_gradient = filled.gradient()
         expect_same(loss, filled_loss, f"the loss changes with {what} at masked tokens")
         inside = filled_gradient[case.mask]
         expect_same(gradient[case.mask], inside, f"the gradient changes with {what} at masked tokens")
-        if what != "NaN":
-            outside = filled_gradient[~case.mask]
-            expect(
-                not outside.any(),
-                f"masked tokens get the gradient {float(outside.abs().max()) if len(outside) else 0:.3g}",
-            )
+        if filled is other:
+            strays = filled_gradient[~case.mask & (filled_gradient != 0)]
+            expect(not len(strays), f"masked tokens get the gradient {float(strays[0]) if len(strays) else 0:.3g}")
 
 
 def expect_same(want: Tensor, got: Tensor, message: str) -> None:
@@ -175,7 +176,7 @@ def expect_same(want: Tensor, got: Tensor, message: str) -> None:
 
 
 def _metrics_add_up(case: Case) -> None:
-    whole = case.output().metrics
+    whole = case.differentiable().output().metrics
     parts: dict[str, Mean] = {}
     for start in range(0, len(case.mask), 2):
         add_means(parts, _part(case, torch.arange(start, start + 2)).output().metrics)
@@ -193,8 +194,10 @@ def _metrics_add_up(case: Case) -> None:
 
 def _gradient_matches_differences(case: Case) -> None:
     """Central differences of the loss; a loss that stops gradients has another gradient on purpose."""
+    _, gradient = case.gradient()
+    moving = case.differentiable()
     with _StoppedGradients() as stopped:
-        _, gradient = case.gradient()
+        means = stopped.means(moving.output().terms)
     point = getattr(case.inputs, case.moving).detach()
     numeric = torch.zeros_like(point)
     for row, column in case.mask.nonzero().tolist():
@@ -205,27 +208,42 @@ def _gradient_matches_differences(case: Case) -> None:
             sides.append(float(case.given(**{case.moving: moved}).total().detach()))
         numeric[row, column] = (sides[0] - sides[1]) / (2 * STEP)
     error = float((gradient - numeric).abs().max() / numeric.abs().max().clamp(min=1e-3))
-    if not error <= 1e-5 and stopped.seen:
-        raise CheckSkipped(f"it stops gradients ({stopped.seen}), so its gradient is not that of its value")
+    if not error <= 1e-5 and means:
+        raise CheckSkipped(f"it stops gradients ({means}), so its gradient is not that of its value")
     expect(error <= 1e-5, f"the gradient differs from central differences of the loss by {error:.3g} (relative)")
 
 
 class _StoppedGradients(TorchFunctionMode):
-    """Records by what means a gradient was stopped."""
+    """Follows what is computed from numbers whose gradient was stopped, and by what means it was."""
 
-    seen: str = ""
+    def __init__(self) -> None:
+        super().__init__()
+        self._means: dict[int, tuple[Tensor, str, bool]] = {}
+
+    def means(self, tensor: Tensor) -> str:
+        """How a gradient was stopped on the way to ``tensor``, or ''."""
+        _, means, without_grad = self._means.get(id(tensor), (tensor, "", False))
+        own_backward = without_grad and tensor.requires_grad  # made inside a torch.autograd.Function
+        return "" if own_backward else means
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        means = next(filter(None, map(self.means, given)), "")
         name = getattr(func, "__name__", "")
         if name in ("detach", "detach_"):
-            self.seen = "detach"
+            means = "detach"
         elif name == "__get__" and func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
-            self.seen = "data"
-        elif name == "_set_grad_enabled" and not all(args):
-            self.seen = "no_grad"
-        return func(*args, **(kwargs or {}))
+            means = "data"
+        without_grad = not torch.is_grad_enabled()
+        if without_grad and any(each.requires_grad for each in given):
+            means = means or "no_grad"
+        for leaf in tree_leaves(result):
+            if means and isinstance(leaf, Tensor) and leaf.is_floating_point():  # a comparison has no gradient anyway
+                self._means[id(leaf)] = (leaf, means, without_grad)
+        return result
 
 
 def _vectorised(make: Make) -> None:

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from corerl.registry.base import Selected
@@ -135,7 +136,7 @@ def _request(response: str = "1", length: int = 8, source: str = "source", **ext
 
 
 def _ascending(scores: Sequence[float | None]) -> bool:
-    return all(a is not None and b is not None and a < b for a, b in zip(scores, scores[1:], strict=False))
+    return all(a is not None and b is not None and a < b for a, b in pairwise(scores))
 
 
 def _if_scorers_count(

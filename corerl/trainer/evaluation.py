@@ -1,7 +1,7 @@
 """Evaluation on the validation prompts."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -16,12 +16,13 @@ class ValidationSample(NamedTuple):
     prompt: int
     score: float | None
     response_length: int
+    components: Mapping[str, float]
 
 
 def validation_samples(rollouts: Rollouts, results: Sequence[RewardResult]) -> list[ValidationSample]:
     """What the metrics need of generated and scored responses."""
     return [
-        ValidationSample(prompt.data_source, prompt.index, result.score, len(completion.token_ids))
+        ValidationSample(prompt.data_source, prompt.index, result.score, len(completion.token_ids), result.components)
         for prompt, completion, result in zip(rollouts.prompts, rollouts.completions, results, strict=True)
     ]
 
@@ -29,15 +30,18 @@ def validation_samples(rollouts: Rollouts, results: Sequence[RewardResult]) -> l
 def validation_metrics(samples: Sequence[ValidationSample], n: int) -> dict[str, float]:
     """``val-core/<data source>/reward/mean@n``: the mean over prompts of the mean over their scored responses.
 
-    Responses that could not be scored are left out; their share is ``val-aux/error_ratio``.
+    ``val-aux/<data source>/<component>/mean@n`` is the same of each named part of the scores. Responses that could not
+    be scored are left out; their share is ``val-aux/error_ratio``.
     """
-    scores: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
         if sample.score is not None:
-            scores[sample.data_source][sample.prompt].append(sample.score)
+            values[f"val-core/{sample.data_source}/reward"][sample.prompt].append(sample.score)
+            for name, value in sample.components.items():
+                values[f"val-aux/{sample.data_source}/{name}"][sample.prompt].append(value)
     metrics = {
-        f"val-core/{source}/reward/mean@{n}": fmean(fmean(of_prompt) for of_prompt in by_prompt.values())
-        for source, by_prompt in scores.items()
+        f"{name}/mean@{n}": fmean(fmean(of_prompt) for of_prompt in by_prompt.values())
+        for name, by_prompt in values.items()
     }
     metrics["val-aux/error_ratio"] = fmean(sample.score is None for sample in samples)
     metrics["val-aux/response_length/mean"] = fmean(sample.response_length for sample in samples)

@@ -88,12 +88,14 @@ class Trainer:
             batch, metrics = self.collector.collect(self.step, self.next_prompts, timers)
             experience = batch.experience()
             metrics |= self.compute(experience, timers)
-            metrics["training/nonfinite_samples"] = self.nonfinite.mask_samples(self.step, experience, batch)
+            nonfinite = self.nonfinite.mask_samples(self.step, experience, batch)
             with timers("adv"):
                 if self.kl_penalty is not None:
                     metrics |= self.kl_penalty.subtract(experience)
                 inputs = self.advantage_inputs(experience, batch)
                 experience.advantages, experience.returns = self.estimate_advantages(inputs)
+            nonfinite += self.nonfinite.mask_samples(self.step, experience, batch)
+            metrics["training/nonfinite_samples"] = float(nonfinite)
             longest = self.run.config.data.max_prompt_length
             metrics |= step_metrics(experience, batch.results, batch.rollouts.truncated, longest)
             metrics |= self.update(experience, batch, timers)

@@ -177,17 +177,17 @@ def test_show_an_unknown_name_is_an_error(
 
 
 def test_check_prints_each_check_of_a_good_entry(capsys: pytest.CaptureFixture[str], acme: str) -> None:
-    lines = output(capsys, "check", "scorers/trivia", "--plugin", acme).splitlines()
+    lines = output(capsys, "check", "scorers/trivia", "--plugin", acme, "--light").splitlines()
     assert [line.split() for line in lines] == [
         ["scorer", "trivia", check, "ok"] for check in ("name", "summary", "options", "help", "import", "contract")
     ]
 
 
 def test_check_a_plugin_with_a_fault_fails_and_names_it(capsys: pytest.CaptureFixture[str], acme: str) -> None:
-    results = as_json(capsys, "check", acme, "--plugin", acme, code=1)
+    results = as_json(capsys, "check", acme, "--plugin", acme, "--light", code=1)
     failed = {(result["kind"], result["check"]): result["reason"] for result in results if not result["ok"]}
     assert set(failed) == {("policy loss", "summary"), ("policy loss", "import")}
-    assert "FAILED: is empty" in output(capsys, "check", "lazy_loss", "--plugin", acme, code=1)
+    assert "FAILED: is empty" in output(capsys, "check", "lazy_loss", "--plugin", acme, "--light", code=1)
 
 
 def test_check_a_broken_plugin_fails(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

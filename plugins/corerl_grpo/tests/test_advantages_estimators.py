@@ -170,20 +170,20 @@ def test_gdpo_takes_the_components_and_weights_that_are_asked_for():
     inputs = batch()
     reference = Reference(inputs)
     weights = {"format": 0.5, "accuracy": 2.0}
-    result = estimate("gdpo", inputs, component_keys=list(weights), component_weights=list(weights.values()))
+    result = estimate("gdpo", inputs, gdpo_reward_keys=list(weights), gdpo_reward_weights=list(weights.values()))
     assert torch.allclose(result.advantages, reference.over_tokens(gdpo(reference, weights)), atol=1e-10)
-    alone = estimate("gdpo", inputs, component_keys=["format"])
+    alone = estimate("gdpo", inputs, gdpo_reward_keys=["format"])
     assert torch.allclose(alone.advantages, reference.over_tokens(gdpo(reference, {"format": 1.0})), atol=1e-10)
 
 
 def test_gdpo_refuses_components_that_do_not_exist():
     inputs = batch()
     with pytest.raises(RunError, match="'style', which no scorer gives; known: accuracy, format"):
-        estimate("gdpo", inputs, component_keys=["accuracy", "style"])
+        estimate("gdpo", inputs, gdpo_reward_keys=["accuracy", "style"])
     with pytest.raises(RunError, match="known: none"):
         estimate("gdpo", AdvantageInputs(inputs.rewards, inputs.response_mask, inputs.group_ids))
     with pytest.raises(ConfigError, match="2 numbers for 1"):
-        REGISTRY.select({"name": "gdpo", "component_keys": ["a"], "component_weights": [1.0, 2.0]})
+        REGISTRY.select({"name": "gdpo", "gdpo_reward_keys": ["a"], "gdpo_reward_weights": [1.0, 2.0]})
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -202,17 +202,17 @@ def register_kl_types(register: Register[KLType]) -> None:
     register(
         "kl+",
         f"{package}.straight_through:kl_plus",
-        summary="the value of kl, the gradient of k2 (Schulman 2020, 2510.01555)",
+        summary="the value of kl, the gradient of k2 (2510.01555)",
     )
     register("k1+", f"{package}.straight_through:kl_plus", summary="another name of kl+")
     register(
         "abs+",
         f"{package}.straight_through:abs_plus",
-        summary="the value of abs, the gradient of k2 (Schulman 2020, 2510.01555)",
+        summary="the value of abs, the gradient of k2 (2510.01555)",
     )
     register(
         "low_var_kl+",
         f"{package}.straight_through:low_var_kl_plus",
-        summary="the value of low_var_kl, the gradient of k2 (Schulman 2020, 2510.01555)",
+        summary="the value of low_var_kl, the gradient of k2 (2510.01555)",
     )
     register("k3+", f"{package}.straight_through:low_var_kl_plus", summary="another name of low_var_kl+")

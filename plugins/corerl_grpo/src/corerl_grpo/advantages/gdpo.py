@@ -19,7 +19,7 @@ from torch import Tensor
 
 from corerl.errors import RunError
 from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import group_moments, whiten_scores
+from corerl.statistics import group_moments, row_counts, whiten_scores
 from corerl_grpo.advantages.group_scores import over_tokens
 from corerl_grpo.advantages.grpo import EPSILON
 from corerl_grpo.advantages.options import GdpoOptions
@@ -29,19 +29,19 @@ def gdpo(inputs: AdvantageInputs, options: GdpoOptions) -> Advantages:
     """The whitened weighted sum of the normalised components.
 
     Raises:
-        RunError: no scorer gives a component, or none gives one of ``component_keys``.
+        RunError: no scorer gives a component, or none gives one of ``gdpo_reward_keys``.
     """
     components = _components(inputs, options)
-    weights = components.new_tensor(options.component_weights or [1.0] * components.shape[1])
-    lengths = inputs.response_mask.sum(dim=1)
+    weights = components.new_tensor(options.gdpo_reward_weights or [1.0] * components.shape[1])
+    lengths = row_counts(inputs.response_mask)
     count, mean, std = group_moments(components, lengths > 0, inputs.group_ids)
     advantages = (components - mean) / (std + EPSILON) * weights
     return over_tokens(whiten_scores(advantages.sum(dim=1), torch.where(count > 1, lengths, 0)), inputs)
 
 
 def _components(inputs: AdvantageInputs, options: GdpoOptions) -> Tensor:
-    """(B, K), in the order of ``component_keys``."""
-    keys = options.component_keys or sorted(inputs.components)
+    """(B, K), in the order of ``gdpo_reward_keys``."""
+    keys = options.gdpo_reward_keys or sorted(inputs.components)
     unknown = [key for key in keys if key not in inputs.components]
     if unknown or not keys:
         known = ", ".join(sorted(inputs.components)) or "none, because no scorer returns numbers beside 'score'"

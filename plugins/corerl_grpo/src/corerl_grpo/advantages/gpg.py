@@ -23,5 +23,5 @@ def gpg(inputs: AdvantageInputs, options: GpgOptions) -> Advantages:
     """Score minus the group's mean, times alpha, over ``f_norm``."""
     group = group_scores(inputs)
     nonzero = torch.count_nonzero(group.scores).clamp(min=1)
-    advantages = (group.scores - group.mean) * group.scored.sum() / nonzero / options.f_norm
+    advantages = (group.scores - group.mean) * torch.count_nonzero(group.lengths) / nonzero / options.f_norm
     return over_tokens(torch.where(group.compared, advantages, 0.0), inputs)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import group_moments
+from corerl.statistics import group_moments, row_counts
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,13 @@ class GroupScores:
 
     Attributes:
         scores: the row's token rewards summed.
-        scored: the row has a score, that is a token of the policy's own.
-        compared: it has one, and so has another row of its group; only these rows get an advantage.
+        lengths: number of the policy's own tokens, int64; a row without one has no score.
+        compared: the row has a score, and so has another one of its group; only these rows get an advantage.
         count, mean, std: number, mean and unbiased deviation of the scores in the row's group.
     """
 
     scores: Tensor
-    scored: Tensor
+    lengths: Tensor
     compared: Tensor
     count: Tensor
     mean: Tensor
@@ -31,9 +31,9 @@ class GroupScores:
 def group_scores(inputs: AdvantageInputs) -> GroupScores:
     """The scores of the responses and the moments of their groups; a row with an empty mask counts nowhere."""
     scores = inputs.rewards.sum(dim=1)  # rewards are 0 outside the mask
-    scored = inputs.response_mask.any(dim=1)
-    count, mean, std = group_moments(scores, scored, inputs.group_ids)
-    return GroupScores(scores, scored, scored & (count > 1), count, mean, std)
+    lengths = row_counts(inputs.response_mask)
+    count, mean, std = group_moments(scores, lengths > 0, inputs.group_ids)
+    return GroupScores(scores, lengths, (lengths > 0) & (count > 1), count, mean, std)
 
 
 def over_tokens(per_response: Tensor, inputs: AdvantageInputs) -> Advantages:

@@ -4,7 +4,7 @@ With s_j the score and n_j the number of tokens of response j::
 
     A_i = s_i - sum_j n_j s_j / sum_j n_j     over the group
 
-Hao et al. 2025, "On-Policy RL with Optimal Reward Baseline", arXiv 2505.23585, section 3: the baseline of least
+Hao et al. 2025, "On-Policy RL with Optimal Reward Baseline", arXiv 2505.23585: the baseline of least
 variance when the squared gradient of a response grows with its length. Tokens are the policy's own: those of tools
 count nowhere.
 
@@ -21,7 +21,7 @@ from corerl_grpo.advantages.group_scores import group_scores, over_tokens
 def opo(inputs: AdvantageInputs) -> Advantages:
     """Score minus the group's mean by tokens."""
     group = group_scores(inputs)
-    lengths = inputs.response_mask.sum(dim=1, dtype=torch.float64)
+    lengths = group.lengths.to(torch.float64)
     tokens = group_sums(lengths, inputs.group_ids).clamp(min=1)
     baseline = group_sums(lengths * group.scores, inputs.group_ids) / tokens
     advantages = group.scores - baseline.to(group.scores.dtype)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import compact, discounted_row_sums, group_maxima, group_sums, has_holes, spread
+from corerl.statistics import compact, discounted_row_sums, group_maxima, group_sums, has_holes, row_counts, spread
 from corerl_grpo.advantages.options import OptimalTokenBaselineOptions
 
 
@@ -50,13 +50,14 @@ def _right_padded(per_token: tuple[Tensor, ...], mask: Tensor, ids: Tensor, hand
     weighted = torch.zeros_like(total).index_add_(0, ids, energy.mul_(returns))
     baseline = weighted.div_(total.clamp_(min=torch.finfo(total.dtype).tiny))
 
-    second = _second_longest(mask.sum(dim=1, dtype=torch.float64), ids)
+    second = _second_longest(row_counts(mask).to(torch.float64), ids)
     if handle_zero_tail:
         second_of_group = second.new_zeros(groups).scatter_(0, ids, second)
         baseline *= torch.arange(mask.shape[1], device=ids.device) < second_of_group[:, None]
     advantages = torch.index_select(baseline, 0, ids, out=energy)
     torch.sub(returns, advantages, out=advantages)
-    torch.where(mask & (second > 0)[:, None], advantages, zero, out=advantages)
+    torch.where(mask, advantages, zero, out=advantages)
+    advantages[second == 0] = 0
     return Advantages(advantages, returns)
 
 

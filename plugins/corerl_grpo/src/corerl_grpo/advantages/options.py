@@ -17,14 +17,14 @@ class GrpoPasskOptions:
 
 @dataclass(frozen=True)
 class GdpoOptions:
-    component_keys: list[str] = option(help="components of the score; none: all that the scorers give", factory=list)
-    component_weights: list[float] = option(help="one for each of component_keys; none: all 1", factory=list)
+    gdpo_reward_keys: list[str] = option(help="components of the score; none: all that the scorers give", factory=list)
+    gdpo_reward_weights: list[float] = option(help="one for each of gdpo_reward_keys; none: all 1", factory=list)
 
     def __post_init__(self) -> None:
-        if self.component_weights and len(self.component_weights) != len(self.component_keys):
+        if self.gdpo_reward_weights and len(self.gdpo_reward_weights) != len(self.gdpo_reward_keys):
             raise ValueError(
-                f"component_weights has {len(self.component_weights)} numbers for {len(self.component_keys)} "
-                "component_keys: there must be one for each"
+                f"gdpo_reward_weights has {len(self.gdpo_reward_weights)} numbers for {len(self.gdpo_reward_keys)} "
+                "gdpo_reward_keys: there must be one for each"
             )
 
 

@@ -22,5 +22,5 @@ from corerl_grpo.advantages.group_scores import group_scores, over_tokens
 def reinforce_plus_plus_baseline(inputs: AdvantageInputs) -> Advantages:
     """Score minus the group's mean, whitened."""
     group = group_scores(inputs)
-    lengths = torch.where(group.compared, inputs.response_mask.sum(dim=1), 0)
+    lengths = torch.where(group.compared, group.lengths, 0)
     return over_tokens(whiten_scores(group.scores - group.mean, lengths), inputs)

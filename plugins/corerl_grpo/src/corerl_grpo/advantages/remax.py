@@ -5,7 +5,7 @@ With b the score of a greedy response to the same prompt::
     A_t = sum_(t' >= t) r_t' - b
 
 Li et al. 2023, "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning Large Language
-Models", arXiv 2310.10505, section 4. The returns are the sums, before b is subtracted.
+Models", arXiv 2310.10505. The returns are the sums, before b is subtracted.
 
 Responses are not compared within a group: one response to a prompt is enough.
 """

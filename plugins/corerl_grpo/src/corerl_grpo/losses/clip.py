@@ -25,12 +25,16 @@ def clipped_surrogate(advantages: Tensor, ratio: Tensor, low: float, high: float
     return torch.addcmul(losses * ratio.clamp(low, dual), gains, ratio.clamp(max=high), value=-1)
 
 
-def clip_fractions(terms: Tensor, advantages: Tensor, ratio: Tensor, response_mask: Tensor) -> tuple[Mean, Mean]:
-    """Shares of the response tokens whose term the clip raised above -A rho, and whose term the dual clip lowered."""
-    moved = terms.detach() + advantages * ratio.detach()  # exactly 0 where nothing was clipped
+def clip_effect(terms: Tensor, advantages: Tensor, ratio: Tensor) -> Tensor:
+    """(b, T), the term less -A rho, without gradient: above 0 where the clip acted, below where the dual clip did."""
+    return (advantages * ratio.detach()).add_(terms.detach())
+
+
+def clip_fractions(effect: Tensor, response_mask: Tensor) -> tuple[Mean, Mean]:
+    """Shares of the response tokens on which the clip acted, and on which the dual clip did."""
     # On CPU a comparison that writes floats is vectorised and one that writes bools is not; so is a cast from uint8.
-    raised = torch.gt(moved, 0, out=torch.empty_like(moved))
-    lowered = moved.lt_(0)
-    mask = response_mask.contiguous().view(torch.uint8).to(moved.dtype).flatten()
+    raised = torch.gt(effect, 0, out=torch.empty_like(effect))
+    lowered = torch.lt(effect, 0, out=torch.empty_like(effect))
+    mask = response_mask.contiguous().view(torch.uint8).to(effect.dtype).flatten()
     tokens = response_mask.sum(dtype=torch.int32)
     return Mean(torch.dot(raised.flatten(), mask), tokens), Mean(torch.dot(lowered.flatten(), mask), tokens)

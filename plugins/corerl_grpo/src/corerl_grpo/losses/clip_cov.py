@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
-from corerl_grpo.losses.clip import clip_fractions, clipped_surrogate
+from corerl_grpo.losses.clip import clip_effect, clip_fractions, clipped_surrogate
 from corerl_grpo.losses.covariance import smallest, token_budget, token_covariance
 from corerl_grpo.losses.options import ClipCovOptions
 from corerl_grpo.losses.ratio import importance_ratio, share
@@ -29,7 +29,7 @@ def clip_cov(inputs: PolicyLossInputs, options: ClipCovOptions) -> LossOutput:
     advantages, mask = inputs.advantages, inputs.response_mask
     ratio = importance_ratio(inputs.log_probs, inputs.old_log_probs)
     terms = clipped_surrogate(advantages, ratio, 1 - options.clip_ratio_low, 1 + options.clip_ratio_high)
-    clipped, _ = clip_fractions(terms, advantages, ratio, mask)
+    clipped, _ = clip_fractions(clip_effect(terms, advantages, ratio), mask)
     metrics = {"pg_clipfrac": clipped, "clip_cov_frac": share(inputs.selected, mask)}
     return LossOutput(terms.masked_fill(inputs.selected, 0.0), metrics)
 

@@ -24,9 +24,10 @@ from corerl_grpo.losses.ratio import MAX_LOG_RATIO, share
 def gmpo(inputs: PolicyLossInputs, options: GmpoOptions) -> LossOutput:
     """Metrics: ``pg_clipfrac``, tokens whose ratio was clipped."""
     mask = inputs.response_mask
+    advantages = torch.where(mask, inputs.advantages, 0.0)  # every term reaches every token of its row
     log_ratio = (inputs.log_probs - inputs.old_log_probs).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     above, below = log_ratio.clamp(max=options.clip_ratio_high), log_ratio.clamp(min=-options.clip_ratio_low)
-    clipped = torch.where(inputs.advantages > 0, above, below)
+    clipped = torch.where(advantages > 0, above, below)
     mean = torch.where(mask, clipped, 0.0).sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-    terms = -inputs.advantages * mean.exp()
+    terms = -advantages * mean.exp()
     return LossOutput(terms, {"pg_clipfrac": share(clipped.detach() != log_ratio.detach(), mask)})

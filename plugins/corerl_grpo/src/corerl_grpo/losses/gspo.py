@@ -17,7 +17,7 @@ bound on the exponent is not in the paper.
 import torch
 
 from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
-from corerl_grpo.losses.clip import clip_fractions, clipped_surrogate
+from corerl_grpo.losses.clip import clip_effect, clip_fractions, clipped_surrogate
 from corerl_grpo.losses.options import GspoOptions
 
 MAX_EXPONENT = 10.0
@@ -31,5 +31,5 @@ def gspo(inputs: PolicyLossInputs, options: GspoOptions) -> LossOutput:
     mean = log_ratio.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
     ratio = (log_probs - fixed + mean).clamp(max=MAX_EXPONENT).exp()
     terms = clipped_surrogate(inputs.advantages, ratio, 1 - options.clip_ratio_low, 1 + options.clip_ratio_high)
-    clipped, _ = clip_fractions(terms, inputs.advantages, ratio, mask)
+    clipped, _ = clip_fractions(clip_effect(terms, inputs.advantages, ratio), mask)
     return LossOutput(terms, {"pg_clipfrac": clipped})

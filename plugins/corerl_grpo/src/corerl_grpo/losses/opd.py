@@ -5,8 +5,8 @@ The reference model is the teacher. With rho = pi / pi_old::
     A' = coefficient (log pi_ref - log pi_old) + A      the A with use_task_reward
     term = -A' rho
 
-On-policy the mean of log pi_old - log pi_ref over the tokens sampled after a prefix is the reverse KL, KL(pi || pi_ref),
-of the next token, and the mean gradient of the terms is that KL's gradient with the prefixes held fixed.
+On-policy the mean of log pi_old - log pi_ref over the tokens sampled after a prefix is KL(pi || pi_ref) of the next
+token, the reverse KL, and the mean gradient of the terms is that KL's gradient with the prefixes held fixed.
 
 Agarwal et al. 2023 (GKD), arXiv 2306.13649, section 3; as advantages of a policy gradient: Lu and Thinking Machines Lab
 2025, "On-Policy Distillation". The log-ratio is clamped to ±20 before the exponential.

@@ -1,0 +1,214 @@
+"""Checks of what happens to a training strategy between its updates: saved, moved, handed on, exported."""
+
+import dataclasses
+import random
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from corerl.config.schema import ModelConfig
+from corerl.data.tokenizer import load_tokenizer
+from corerl.objective import SupervisedObjective, ValueObjective
+from corerl.registry.base import Selected
+from corerl.registry.losses import LossOutput
+from corerl.registry.training_strategies import Output, TrainingStrategy, TrainingStrategyFactory
+from corerl.registry.value_losses import ValueLossInputs
+from corerl.telemetry.throughput import ModelShape
+from corerl.testing.results import CheckFailed
+from corerl.testing.tiny_model import reference, tiny_model
+from corerl.testing.training_reference import (
+    OPTIM,
+    batch,
+    build,
+    copied_weights,
+    error,
+    given_output,
+    require_equal,
+    step,
+    tolerance,
+    true_outputs,
+)
+
+Factory = Selected[TrainingStrategyFactory]
+
+FALLING = dataclasses.replace(OPTIM, lr_scheduler_type="linear")
+"""a rate that shows at which step the schedule is"""
+
+
+def _train(strategy: TrainingStrategy, head: Literal["lm", "value"], seed: int) -> None:
+    experience = batch(seed)
+    experience.values = experience.returns = torch.ones(experience.response_mask.shape)
+    strategy.update(experience, SupervisedObjective() if head == "lm" else ValueObjective(_squared_error))
+
+
+def _squared_error(inputs: ValueLossInputs) -> LossOutput:
+    return LossOutput((inputs.values - inputs.returns) ** 2)
+
+
+def _save_and_load(selected: Factory) -> None:
+    _goes_on(selected, "lm")
+
+
+def _save_and_load_a_critic(selected: Factory) -> None:
+    _goes_on(selected, "value")
+
+
+def _goes_on(selected: Factory, head: Literal["lm", "value"]) -> None:
+    straight = build(selected, optim=FALLING, head=head)
+    resumed = build(selected, optim=FALLING, head=head, seed=5)
+    for seed in (0, 1):
+        _train(straight, head, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        straight.save(Path(folder))
+        saved = copied_weights(straight)
+        resumed.load(Path(folder))
+    require_equal(copied_weights(straight), saved, "after save()")
+    require_equal(copied_weights(resumed), saved, "after load()")
+    for seed in (2, 3):
+        _train(straight, head, seed)
+        _train(resumed, head, seed)
+    require_equal(
+        copied_weights(resumed), copied_weights(straight), "training on after load(), beside one that went on"
+    )
+
+
+def _offload_and_onload(selected: Factory) -> None:
+    moved, still = build(selected, optim=FALLING), build(selected, optim=FALLING)
+    for number in range(3):
+        step(moved, batch(number))
+        step(still, batch(number))
+        moved.offload()
+        device = {weight.device.type for _, weight in moved.weights()}
+        if device != {"cpu"}:
+            raise CheckFailed(f"after offload() weights are on {', '.join(sorted(device))}: they must be on the CPU")
+        moved.onload()
+    require_equal(copied_weights(moved), copied_weights(still), "training between offload() and onload()")
+
+
+def _weight_names(selected: Factory) -> None:
+    """Those of the ``state_dict`` of transformers, with its values; of tied weights one name."""
+    for tied in (True, False):
+        true = reference(tiny_model(tied=tied)).state_dict()
+        strategy = build(selected, tied=tied)
+        names = [name for name, _ in strategy.weights()]
+        kind = "tied" if tied else "untied"
+        for name, weight in copied_weights(strategy).items():
+            if name not in true:
+                raise CheckFailed(f"the weight '{name}' is unknown to transformers in the {kind} model")
+            if weight.shape != true[name].shape or not torch.equal(weight.double(), true[name]):
+                raise CheckFailed(f"the weight '{name}' is not the one that model.path holds under this name")
+        given = [true[name].data_ptr() for name in names]
+        if len(given) != len(set(given)):
+            twice = next(name for name, place in zip(names, given, strict=True) if given.count(place) > 1)
+            raise CheckFailed(f"the weight '{twice}' of the {kind} model comes twice, or under two names")
+        missing = [name for name, tensor in true.items() if tensor.data_ptr() not in given]
+        if missing:
+            raise CheckFailed(f"the weight '{missing[0]}' of the {kind} model is missing in weights()")
+
+
+def _export(selected: Factory) -> None:
+    """After an update, so that it is not the folder of ``model.path``."""
+    experience = batch()
+    for tied in (True, False):
+        strategy = build(selected, tied=tied)
+        step(strategy, experience)
+        given = given_output(strategy.forward(experience, {"vocabulary_log_probs"}), "vocabulary_log_probs")
+        with tempfile.TemporaryDirectory() as folder:
+            strategy.export(Path(folder))
+            true = true_outputs(reference(Path(folder)), experience, "vocabulary_log_probs", 1.0)
+            prompt = _rendered(folder)
+        off = max(error(given[row, : len(each)], each) for row, each in enumerate(true))
+        if not off <= tolerance(strategy):
+            raise CheckFailed(f"the exported model's log-probs are up to {off:.2g} off those of the trained one")
+        if prompt != _rendered(str(tiny_model())):
+            raise CheckFailed("the exported folder has another tokenizer or chat template than model.path")
+
+
+def _rendered(folder: str) -> list[list[int]]:
+    """A chat as the token ids of a folder's template and tokenizer."""
+    tokenizer = load_tokenizer(ModelConfig(path=folder))
+    chat = [{"role": "user", "content": "17 + 25?"}]
+    return tokenizer.encode([tokenizer.render(chat, Location("a chat", 0), add_generation_prompt=True)])
+
+
+def _shape(selected: Factory) -> None:
+    given, model = build(selected).shape(), reference(tiny_model())
+    true = ModelShape(
+        model.num_parameters(),
+        model.config.num_hidden_layers,
+        model.config.hidden_size,
+        given.device_name,
+        model.config.vocab_size,
+    )
+    if given != true:
+        raise CheckFailed(f"shape() is {given}, and the model's {true}")
+
+
+def _one_rank(selected: Factory) -> None:
+    strategy = build(selected)
+    if (strategy.data_parallel_rank, strategy.data_parallel_size) != (0, 1):
+        place = f"rank {strategy.data_parallel_rank} of {strategy.data_parallel_size}"
+        raise CheckFailed(f"one process calls itself data-parallel {place}: it must be rank 0 of 1")
+
+
+def _random_state() -> tuple[Any, ...]:
+    name, keys, position, *_ = np.random.get_state()
+    return torch.get_rng_state().tolist(), random.getstate(), name, np.asarray(keys).tolist(), position
+
+
+def _random_state_untouched(selected: Factory) -> None:
+    before = _random_state()
+
+    def look(what: str) -> None:
+        if _random_state() != before:
+            raise CheckFailed(f"{what} changed a global random state")
+
+    heads: tuple[tuple[Literal["lm", "value"], Output], ...] = (("lm", "log_probs"), ("value", "values"))
+    for head, output in heads:
+        strategy = build(selected, head=head)
+        look(f"building with head={head}")
+        strategy.forward(batch(), {output})
+        look(f"forward() with head={head}")
+        _train(strategy, head, seed=0)
+        look(f"update() with head={head}")
+
+
+def _random_weights_follow_the_seed(selected: Factory) -> None:
+    model = ModelConfig(path=str(tiny_model()), dtype="fp32", load_format="dummy")
+    built: list[dict[str, torch.Tensor]] = []
+    with torch.random.fork_rng(devices=[]):
+        for noise, seed in ((1, 4), (2, 4), (3, 5)):
+            torch.manual_seed(noise)
+            built.append(copied_weights(build(selected, model=model, seed=seed)))
+    require_equal(built[0], built[1], "with load_format=dummy and the same seed")
+    if all(torch.equal(built[0][name], built[2][name]) for name in built[0]):
+        raise CheckFailed("with load_format=dummy another seed gave the same weights")
+
+
+def _batch_unchanged(selected: Factory) -> None:
+    """The next epoch sees the same tensors."""
+    experience = batch()
+    strategy = build(selected)
+    strategy.forward(experience, {"log_probs"})
+    step(strategy, experience)
+    for name, tensor in vars(batch()).items():
+        if tensor is not None and not torch.equal(tensor, vars(experience)[name]):
+            raise CheckFailed(f"forward() or update() changed the batch's {name}")
+
+
+LIFECYCLE: dict[str, Callable[[Factory], None]] = {
+    "save_and_load": _save_and_load,
+    "save_and_load_a_critic": _save_and_load_a_critic,
+    "offload_and_onload": _offload_and_onload,
+    "weight_names": _weight_names,
+    "export": _export,
+    "shape": _shape,
+    "one_rank": _one_rank,
+    "random_state_untouched": _random_state_untouched,
+    "random_weights_follow_the_seed": _random_weights_follow_the_seed,
+    "batch_unchanged": _batch_unchanged,
+}

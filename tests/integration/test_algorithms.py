@@ -1,0 +1,229 @@
+"""What algorithms need of the loop: a critic, a greedy baseline, filters, corrections, whole vocabularies, presets."""
+
+import json
+import math
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from corerl.cli.main import run
+from corerl.telemetry.metrics_log import read_metrics
+
+REWARD = """
+def score(response, ground_truth, data_source, extra_info):
+    return {"score": float(len(response) % 2), "short": float(len(response) < 3)}
+
+def same(response, ground_truth, data_source, extra_info):
+    return 1.0
+"""
+
+PARTS = """
+import torch
+from corerl.registry.policy_losses import LossOutput
+from corerl.registry.advantage_estimators import Advantages
+
+def nan_for_long_responses(inputs):
+    long = inputs.response_mask.sum(1, keepdim=True) >= 6
+    return LossOutput(torch.where(long, torch.nan, -inputs.advantages) * inputs.log_probs)
+
+def nan_advantage(inputs):
+    advantages = inputs.rewards.clone()
+    advantages[3] = torch.nan
+    return Advantages(advantages, advantages)
+"""
+
+TIMINGS = ("timing", "perf/")
+
+
+@pytest.fixture
+def train(material, tmp_path, capsys):
+    """Train with overrides; returns (exit code, the run's folder, what was printed on standard error)."""
+    pytest.importorskip("corerl_ppo")
+    pytest.importorskip("corerl_dapo")
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"""
+        model: {{path: {material}/model}}
+        data: {{train_files: [{material}/data/train.parquet], train_batch_size: 8, max_prompt_length: 64,
+               max_response_length: 6}}
+        actor: {{device: cpu, optim: {{lr: 1e-2}}, ppo_mini_batch_size: 4}}
+        rollout: {{n: 4}}
+        reward: {{scorer: {tmp_path}/parts.py:score}}
+        trainer: {{total_training_steps: 2}}
+        """
+    )
+    (tmp_path / "parts.py").write_text(REWARD + PARTS)
+
+    def start(name, *overrides):
+        capsys.readouterr()
+        code = run(["train", str(config), f"trainer.output_dir={tmp_path / name}", *overrides])
+        folders = list((tmp_path / name).glob("default/*"))
+        return code, folders[0] if folders else None, capsys.readouterr().err
+
+    return start
+
+
+def records(folder: Path):
+    return [
+        {name: value for name, value in record.items() if not name.startswith(TIMINGS)}
+        for record in read_metrics(folder / "metrics.jsonl")
+    ]
+
+
+def weights(folder: Path, step: int, role: str = "actor"):
+    return load_file(folder / "checkpoints" / f"global_step_{step}" / role / "weights.safetensors")
+
+
+def differs(left, right):
+    return any(not torch.equal(left[name], right[name]) for name in left)
+
+
+PPO = ("algorithm.adv_estimator=gae", "algorithm.lam=0.95", "critic.optim.lr=1e-2")
+
+
+def test_ppo_trains_a_critic_and_warms_it_up(train):
+    code, folder, _ = train("a", *PPO, "trainer.critic_warmup=1", "trainer.save_freq=1", "critic.ppo_epochs=2")
+    assert code == 0
+    first, second = records(folder)
+    assert "actor/pg_loss" not in first and "actor/pg_loss" in second
+    for name in ("vf_loss", "vf_clipfrac", "vf_explained_var", "grad_norm", "lr", "values/mean", "vpred_mean"):
+        assert math.isfinite(first[f"critic/{name}"])
+    start = weights(folder, 1)
+    assert differs(start, weights(folder, 2))
+    assert differs(weights(folder, 1, "critic"), weights(folder, 2, "critic"))
+    assert "score.weight" in weights(folder, 1, "critic") and "score.weight" not in start
+
+
+def test_ppo_with_an_adaptive_penalty_resumes_bit_for_bit(train):
+    penalty = ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=50")
+    options = (*PPO, *penalty, "trainer.total_training_steps=4", "trainer.save_freq=2")
+    code, folder, _ = train("a", *options)
+    assert code == 0
+    whole = records(folder)
+    coefficients = [record["actor/reward_kl_penalty_coeff"] for record in whole]
+    assert len(set(coefficients)) == 4
+    expected = coefficients[0] * (1 + min(max(whole[0]["actor/reward_kl_penalty"] / 0.1 - 1, -0.2), 0.2) * 32 / 50)
+    assert coefficients[1] == pytest.approx(expected, rel=1e-6)
+    final = {role: weights(folder, 4, role) for role in ("actor", "critic")}
+    code, _, _ = train("a", *options, f"checkpoint.resume={folder}/checkpoints/global_step_2")
+    assert code == 0
+    for now, before in zip(records(folder), whole, strict=True):
+        assert {name: (value, before[name]) for name, value in now.items() if value != before[name]} == {}
+    assert not any(differs(final[role], weights(folder, 4, role)) for role in final)
+
+
+def test_remax_scores_a_greedy_response_to_every_prompt(train):
+    code, folder, _ = train("a", "algorithm.adv_estimator=remax", "rollout.n=1")
+    assert code == 0
+    advantages = [record["critic/advantages/max"] for record in records(folder)]
+    assert all(value in (0.0, 1.0) for value in advantages)
+
+
+def test_dynamic_sampling_fills_the_batch_with_groups_that_differ(train):
+    code, folder, _ = train("a", "preset=dapo", "data.gen_batch_size=4", "rollout.n=2")
+    assert code == 0
+    for record in records(folder):
+        assert record["reward/groups_without_spread"] == 0
+        assert record["training/num_gen_batches"] > 2
+    plugins = {part["part"]: part["distribution"] for part in json.loads((folder / "plugins.json").read_text())}
+    assert plugins["batch_filter"] == plugins["reward_manager"] == "corerl-dapo"
+
+
+def test_dynamic_sampling_that_finds_nothing_stops_with_the_arithmetic(train, tmp_path):
+    filtered = "algorithm.filter_groups={enable: true, max_num_gen_batches: 2}"
+    code, _, errors = train("a", filtered, f"reward.scorer={tmp_path}/parts.py:same")
+    assert code == 1
+    assert (
+        "step 1: algorithm.filter_groups kept 0 of the 16 prompts in 2 generated batches, and a step needs 8" in errors
+    )
+
+
+def test_a_filter_by_an_unknown_component_names_the_known_ones(train):
+    code, _, errors = train("a", "algorithm.filter_groups={enable: true, metric: long}")
+    assert code == 1
+    assert "metric 'long'" in errors and "score, short" in errors
+
+
+def test_rollout_correction_weighs_rejects_and_reports(train):
+    level = "algorithm.rollout_correction={rollout_is: token, rollout_rs: seq_mean_k1, rollout_rs_threshold: 1.0000001}"
+    code, folder, _ = train("a", level)
+    assert code == 0
+    for record in records(folder):
+        assert record["rollout_corr/rollout_is_mean"] == pytest.approx(1.0, abs=1e-3)
+        assert abs(record["rollout_corr/kl"]) < 1e-4
+        assert 0 < record["rollout_corr/rejected_fraction"] <= 1
+
+
+def test_bypass_takes_the_rollout_log_probs(train):
+    code, folder, _ = train("a", "algorithm.rollout_correction.bypass_mode=true")
+    assert code == 0
+    assert all("actor/entropy" not in record and "rollout_corr/kl" not in record for record in records(folder))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("actor.use_kl_loss=true", "actor.kl_loss_type=full"),
+        ("algorithm.use_kl_in_reward=true", "algorithm.kl_penalty=full"),
+    ],
+    ids=["loss", "reward"],
+)
+def test_the_full_kl_runs_and_is_bounded_in_memory(train, options):
+    code, folder, _ = train("a", *options, "actor.ppo_epochs=2")
+    assert code == 0
+    name = "actor/kl_loss" if "actor.use_kl_loss=true" in options else "actor/reward_kl_penalty"
+    first, second = (record[name] for record in records(folder))
+    assert 0 <= first < second
+    code, _, errors = train("b", *options, "ref.max_vocabulary_log_probs_gb=1e-6")
+    assert code == 1
+    assert "more than ref.max_vocabulary_log_probs_gb = 1e-06" in errors
+
+
+@pytest.mark.parametrize("loss", ["clip_cov", "kl_cov"])
+def test_losses_that_choose_tokens_over_the_whole_mini_batch(train, loss):
+    pytest.importorskip("corerl_grpo.losses.clip_cov")
+    code, folder, _ = train("a", f"actor.policy_loss={loss}", "actor.ppo_epochs=2")
+    assert code == 0
+    assert all(math.isfinite(record["actor/pg_loss"]) for record in records(folder))
+
+
+def test_a_preset_is_beneath_the_file_and_the_overrides(train):
+    code, folder, _ = train("a", "preset=dapo", "actor.clip_ratio_high=0.5", "algorithm.filter_groups.enable=false")
+    assert code == 0
+    text = (folder / "config.yaml").read_text()
+    assert "clip_ratio_high: 0.5" in text and "clip_ratio_low: 0.2" in text and "preset: dapo" in text
+
+
+def test_an_unknown_preset_is_an_error(train):
+    code, _, errors = train("a", "preset=dappo")
+    assert code == 2
+    assert "preset: unknown preset 'dappo' (did you mean 'dapo'?)" in errors
+
+
+@pytest.mark.parametrize("on_nonfinite", ["stop", "skip"])
+def test_a_loss_that_is_not_finite_names_and_saves_its_samples(train, tmp_path, on_nonfinite):
+    loss = f"actor.policy_loss={tmp_path}/parts.py:nan_for_long_responses"
+    code, folder, errors = train("a", loss, f"trainer.on_nonfinite={on_nonfinite}", "trainer.save_freq=1")
+    assert "step 1: loss nan" in errors and "samples (response " in errors and "nonfinite/step_000001" in errors
+    saved = pq.read_table(folder / "nonfinite" / "step_000001" / "rollouts.parquet").to_pylist()
+    assert saved and all(row["response_length"] >= 6 for row in saved)
+    tensors = load_file(folder / "nonfinite" / "step_000001" / "experience.safetensors")
+    assert len(tensors["input_ids"]) == len(saved)
+    if on_nonfinite == "stop":
+        assert code == 1 and "trainer.on_nonfinite=skip" in errors
+        return
+    assert code == 0
+    assert [record["actor/skipped_updates"] > 0 for record in records(folder)] == [True, True]
+
+
+def test_an_estimator_that_gives_nan_is_caught_before_the_update(train, tmp_path):
+    estimator = f"algorithm.adv_estimator={tmp_path}/parts.py:nan_advantage"
+    code, _, errors = train("a", estimator)
+    assert code == 1
+    assert "step 1: not finite: advantages of 1 responses" in errors and "response 3 to prompt" in errors
+    code, folder, _ = train("b", estimator, "trainer.on_nonfinite=skip")
+    assert code == 0
+    assert [record["training/nonfinite_samples"] for record in records(folder)] == [1, 1]

@@ -1,0 +1,139 @@
+"""Weights, rejection and mismatch, against plain Python loops in float64."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from corerl.config.schema import RolloutCorrectionConfig
+from corerl.objective.rollout_correction import correct, mismatch
+
+LEVELS = ("token", "sequence", "geometric")
+MODES = ("truncate", "mask", "clip")
+STATISTICS = tuple(f"{by}_k{k}" for by in ("token", "seq_sum", "seq_mean", "seq_max") for k in (1, 2, 3))
+
+
+def case(seed=0, rows=6, tokens=5):
+    generator = np.random.default_rng(seed)
+    old = torch.from_numpy(-generator.exponential(1.0, (rows, tokens)))
+    rollout = old + torch.from_numpy(generator.normal(0.0, 0.6, (rows, tokens)))
+    mask = torch.from_numpy(generator.random((rows, tokens)) < 0.7)
+    mask[0] = False
+    return old, rollout, mask
+
+
+def log_ratios(old, rollout, mask, row):
+    return {t: float(old[row, t] - rollout[row, t]) for t in range(mask.shape[1]) if mask[row, t]}
+
+
+def weight(ratios, t, level):
+    if level == "token":
+        return math.exp(ratios[t])
+    total = sum(ratios.values())
+    return math.exp(total if level == "sequence" else total / len(ratios))
+
+
+@pytest.mark.parametrize(("level", "mode"), itertools.product(LEVELS, MODES))
+def test_every_level_and_mode(level, mode):
+    old, rollout, mask = case()
+    config = RolloutCorrectionConfig(
+        rollout_is=level, rollout_is_mode=mode, rollout_is_threshold=1.5, rollout_is_threshold_lower=0.7
+    )
+    weights, kept = correct(old, rollout, mask, config)
+    seen = set()
+    for row in range(len(mask)):
+        ratios = log_ratios(old, rollout, mask, row)
+        for t in range(mask.shape[1]):
+            if t not in ratios:
+                assert (weights[row, t], kept[row, t]) == (0, False)
+                continue
+            w = weight(ratios, t, level)
+            inside = 0.7 <= w <= 1.5
+            seen.add(inside)
+            expected = {"truncate": min(w, 1.5), "clip": min(max(w, 0.7), 1.5), "mask": w if inside else 0.0}[mode]
+            assert float(weights[row, t]) == pytest.approx(expected, rel=1e-12)
+            assert bool(kept[row, t]) == (inside or mode != "mask")
+    assert seen == {True, False}
+
+
+def rejection_values(old, rollout, mask, statistic):
+    """(row, t) -> the number that is compared with the threshold."""
+    reduction, _, name = statistic.rpartition("_")
+    values = {}
+    for row in range(len(mask)):
+        ratios = log_ratios(old, rollout, mask, row)
+        k = {t: {"k1": -r, "k2": r * r / 2, "k3": math.exp(r) - 1 - r}[name] for t, r in ratios.items()}
+        for t in k:
+            values[row, t] = {
+                "token": k[t],
+                "seq_sum": sum(k.values()),
+                "seq_mean": sum(k.values()) / len(k),
+                "seq_max": max(k.values(), key=abs),
+            }[reduction]
+    return values
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_every_rejection(statistic):
+    old, rollout, mask = case(1)
+    values = rejection_values(old, rollout, mask, statistic)
+    middle = sorted(map(abs, values.values()))[len(values) // 2] * 1.001
+    ratios = statistic.endswith("k1")
+    threshold = math.exp(middle) if ratios else middle
+    config = RolloutCorrectionConfig(rollout_rs=statistic, rollout_rs_threshold=threshold)
+    weights, kept = correct(old, rollout, mask, config)
+    assert weights is None
+    expected = {place for place, value in values.items() if (abs(value) if ratios else value) <= middle}
+    assert {tuple(place) for place in kept.nonzero().tolist()} == expected
+    assert 0 < len(expected) < len(values)
+
+
+def test_normalised_weights_have_a_mean_of_one_over_the_kept_tokens():
+    old, rollout, mask = case(2)
+    config = RolloutCorrectionConfig(rollout_is="token", rollout_is_mode="mask", rollout_is_batch_normalize=True)
+    weights, kept = correct(old, rollout, mask, config)
+    assert float(weights[kept].mean()) == pytest.approx(1.0, rel=1e-12)
+
+
+def test_equal_policies_are_left_alone():
+    old, _, mask = case(3)
+    weights, kept = correct(old, old, mask, RolloutCorrectionConfig(rollout_is="sequence", rollout_rs="seq_max_k3"))
+    assert torch.equal(kept, mask) and torch.equal(weights, mask.double())
+    metrics = {name: mean.value for name, mean in mismatch(old, old, mask, RolloutCorrectionConfig()).items()}
+    assert metrics["kl"] == metrics["k3_kl"] == metrics["chi2_token"] == metrics["chi2_seq"] == 0
+    assert metrics["ppl_ratio"] == metrics["rollout_is_eff_sample_size"] == metrics["rollout_is_mean"] == 1
+
+
+def test_mismatch_metrics_by_hand():
+    old, rollout, mask = case(4)
+    config = RolloutCorrectionConfig(rollout_is="sequence", rollout_is_threshold=1.2)
+    metrics = {name: mean.value for name, mean in mismatch(old, rollout, mask, config).items()}
+    rows = [log_ratios(old, rollout, mask, row) for row in range(1, len(mask))]
+    tokens = [ratio for row in rows for ratio in row.values()]
+    weights = np.array([math.exp(sum(row.values())) for row in rows])
+    expected = {
+        "kl": -np.mean(tokens),
+        "k3_kl": np.mean([math.exp(r) - 1 - r for r in tokens]),
+        "training_ppl": np.mean([math.exp(-float(old[i][mask[i]].mean())) for i in range(1, len(mask))]),
+        "rollout_ppl": np.mean([math.exp(-float(rollout[i][mask[i]].mean())) for i in range(1, len(mask))]),
+        "ppl_ratio": np.mean([math.exp(-np.mean(list(row.values()))) for row in rows]),
+        "chi2_token": np.mean([math.exp(r) ** 2 for r in tokens]) - 1,
+        "chi2_seq": np.mean(weights**2) - 1,
+        "rollout_is_mean": weights.mean(),
+        "rollout_is_eff_sample_size": 1 / np.mean((weights / weights.mean()) ** 2),
+        "rollout_is_ratio_fraction_high": np.mean(weights > 1.2),
+        "rollout_is_ratio_fraction_low": np.mean(weights < 1 / 1.2),
+    }
+    assert metrics == pytest.approx(expected, rel=1e-6)
+
+
+def test_far_policies_stay_finite_and_an_empty_batch_has_no_metrics():
+    old, rollout = torch.tensor([[-500.0, 0.0]]), torch.tensor([[0.0, -500.0]])
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    for level in LEVELS:
+        config = RolloutCorrectionConfig(rollout_is=level, rollout_is_mode="mask", rollout_rs="seq_sum_k3")
+        assert torch.isfinite(correct(old, rollout, mask, config).weights).all()
+        assert all(math.isfinite(mean.value) for mean in mismatch(old, rollout, mask, config).values())
+    assert mismatch(old, rollout, ~mask, RolloutCorrectionConfig()) == {}

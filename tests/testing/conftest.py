@@ -1,0 +1,38 @@
+"""Running all checks of an implementation that no plugin registers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from corerl.registry import Entry, Owner, Registries
+from corerl.testing.checks import Outcome, checks_of, outcome
+
+Outcomes = Callable[..., dict[str, Outcome]]
+Failures = Callable[..., dict[str, str]]
+
+
+@pytest.fixture(scope="session")
+def outcomes() -> Outcomes:
+    """(registry field, target, **facts) -> what became of every check, by name."""
+
+    def run(field: str, target: Any, **facts: Any) -> dict[str, Outcome]:
+        registry = getattr(Registries(), field)
+        entry: Entry[Any] = Entry(registry.kind, "mine", target, Owner("acme"), **{"summary": "one line", **facts})
+        return {result.check: result for result in map(outcome, checks_of(registry, entry))}
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def failures(outcomes: Outcomes) -> Failures:
+    """(registry field, target, **facts) -> the checks that fail, with their reasons."""
+
+    def run(field: str, target: Any, **facts: Any) -> dict[str, str]:
+        return {
+            name: result.reason
+            for name, result in outcomes(field, target, **facts).items()
+            if result.status == "failed"
+        }
+
+    return run
