@@ -80,15 +80,33 @@ def _mask(arguments: argparse.Namespace) -> Tensor:
     return mask
 
 
+class Batch:
+    """Tensors of the batch, 0 outside ``mask``; each is made when it is first wanted and then kept."""
+
+    def __init__(self, mask: Tensor) -> None:
+        self.mask = mask
+        self._generator = torch.Generator().manual_seed(1)
+        self._kept: dict[str, Tensor] = {}
+
+    def normal(self, name: str) -> Tensor:
+        if name not in self._kept:
+            self._kept[name] = torch.randn(self.mask.shape, generator=self._generator).mul_(self.mask)
+        return self._kept[name]
+
+    def log_probs(self, name: str) -> Tensor:
+        if name not in self._kept:
+            self._kept[name] = self.normal(name).abs_().neg_()
+        return self._kept[name]
+
+    def advantages(self) -> Tensor:
+        if "advantages" not in self._kept:
+            self._kept["advantages"] = torch.randn(len(self.mask), 1, generator=self._generator) * self.mask
+        return self._kept["advantages"]
+
+
 def _cases(arguments: argparse.Namespace) -> Iterator[Case]:
     registries = Plugins().registries
-    mask = _mask(arguments)
-    generator = torch.Generator().manual_seed(1)
-
-    @functools.cache
-    def numbers(name: str, scale: float = 1.0) -> Tensor:
-        """A tensor for each name, made when it is first wanted; 0 outside the mask."""
-        return torch.randn(mask.shape, generator=generator).mul_(scale).mul_(mask)
+    batch = Batch(_mask(arguments))
 
     def asked_for(registry: Registry[Any]) -> Iterator[Selected[Any]]:
         yield from (
@@ -96,26 +114,26 @@ def _cases(arguments: argparse.Namespace) -> Iterator[Case]:
         )
 
     for selected in asked_for(registries.advantage_estimators):
-        yield _estimator(selected, mask, numbers)
-    rows = len(mask) if arguments.whole else max(1, arguments.micro_batch_tokens // arguments.tokens)
+        yield _estimator(selected, batch)
+    rows = len(batch.mask) if arguments.whole else max(1, arguments.micro_batch_tokens // arguments.tokens)
     for selected in asked_for(registries.policy_losses):
-        yield from _policy_loss(selected, mask, numbers, rows)
+        yield from _policy_loss(selected, batch, rows)
     for selected in asked_for(registries.value_losses):
-        yield from _value_loss(selected, mask, numbers, rows)
+        yield from _value_loss(selected, batch, rows)
 
 
-def _estimator(selected: Selected[Any], mask: Tensor, numbers: Callable[..., Tensor]) -> Case:
-    entry, estimate = selected.entry, selected.load()
+def _estimator(selected: Selected[Any], batch: Batch) -> Case:
+    entry, estimate, mask = selected.entry, selected.load(), batch.mask
     last = torch.where(mask, torch.arange(mask.shape[1]), -1).amax(dim=1)
     scores = torch.rand(len(mask), generator=torch.Generator().manual_seed(2)).round()
     inputs = AdvantageInputs(
         torch.zeros(mask.shape).scatter_(1, last[:, None], scores[:, None]),
         mask,
         torch.arange(len(mask)) // GROUP,
-        values=numbers("values", 0.1) if entry.needs_critic else None,
+        values=batch.normal("values") if entry.needs_critic else None,
         greedy_scores=scores.flip(0),
-        log_probs=numbers("log_probs").abs().neg_() if entry.needs_sum_pi_squared else None,
-        sum_pi_squared=numbers("sum_pi_squared").abs().clamp_(max=1) if entry.needs_sum_pi_squared else None,
+        log_probs=batch.log_probs("policy") if entry.needs_sum_pi_squared else None,
+        sum_pi_squared=(2 * batch.log_probs("policy")).exp_() if entry.needs_sum_pi_squared else None,
         components={"accuracy": scores, "format": scores.flip(0)},
     )
     large = tuple(t for t in vars(inputs).values() if isinstance(t, Tensor) and t.dim() == 2)
@@ -126,25 +144,24 @@ def _distinct(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple({id(tensor): tensor for tensor in tensors}.values())
 
 
-def _policy_loss(selected: Selected[Any], mask: Tensor, numbers: Callable[..., Tensor], rows: int) -> Iterator[Case]:
+def _policy_loss(selected: Selected[Any], batch: Batch, rows: int) -> Iterator[Case]:
     entry, loss, select_tokens = selected.entry, selected.load(), selected.load_select_tokens()
-    log_probs = numbers("policy", 0.5)
-    advantages = torch.randn(len(mask), 1, generator=torch.Generator().manual_seed(3)) * mask
-    reference = numbers("reference", 0.5) if entry.needs_ref else None
-    whole = PolicyLossInputs(log_probs, numbers("old", 0.5), advantages, mask, numbers("old", 0.5), reference)
+    log_probs, old, advantages, mask = batch.log_probs("policy"), batch.log_probs("old"), batch.advantages(), batch.mask
+    reference = batch.log_probs("reference") if entry.needs_ref else None
+    whole = PolicyLossInputs(log_probs, old, advantages, mask, old, reference)
     selected_tokens = None
     if select_tokens is not None:
         selected_tokens = select_tokens(whole, torch.rand(mask.shape, dtype=torch.float64))
-    large = [log_probs, whole.old_log_probs, advantages, mask, reference, selected_tokens]
+    large = [log_probs, old, advantages, mask, reference, selected_tokens]
 
     def inputs(piece: int, graph: bool) -> PolicyLossInputs:
         part = slice(piece * rows, (piece + 1) * rows)
         return PolicyLossInputs(
             log_probs[part].requires_grad_(graph),
-            whole.old_log_probs[part],
+            old[part],
             advantages[part],
             mask[part],
-            whole.old_log_probs[part],
+            old[part],
             None if reference is None else reference[part],
             None if selected_tokens is None else selected_tokens[part],
         )
@@ -152,8 +169,8 @@ def _policy_loss(selected: Selected[Any], mask: Tensor, numbers: Callable[..., T
     yield from _loss("policy loss", entry.name, loss, inputs, [t for t in large if t is not None], rows)
 
 
-def _value_loss(selected: Selected[Any], mask: Tensor, numbers: Callable[..., Tensor], rows: int) -> Iterator[Case]:
-    large = [numbers("policy", 0.5), numbers("old", 0.5), numbers("returns"), mask]
+def _value_loss(selected: Selected[Any], batch: Batch, rows: int) -> Iterator[Case]:
+    large = [batch.normal("new values"), batch.normal("values"), batch.normal("returns"), batch.mask]
 
     def inputs(piece: int, graph: bool) -> ValueLossInputs:
         parts = [tensor[piece * rows : (piece + 1) * rows] for tensor in large]

@@ -23,4 +23,5 @@ def register_commands(register: Register[Command]) -> None:
     register("prepare", "corerl.cli.prepare:prepare", summary="Turn a published data set into training files.")
     register("report", "corerl.cli.report:report", summary="Draw the curves of a finished run.")
     register("plugins", "corerl.cli.plugins:plugins", summary="List, show and check what the plugins supply.")
+    register("new", "corerl.cli.new:new", summary="Start a plugin from a template.")
     register("config", "corerl.cli.config:config", summary="Show and check a training configuration.")

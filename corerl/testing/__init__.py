@@ -10,6 +10,7 @@ A plugin's test file needs two statements::
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from corerl.errors import ConfigError, PluginError
 from corerl.testing.checks import Check, CheckFailed, CheckSkipped, checks_of
 
 __all__ = ["Check", "CheckFailed", "CheckSkipped", "checks_of", "conformance_tests"]
@@ -27,7 +28,8 @@ def conformance_tests(
 
     Raises:
         UnknownNameError: nothing is called ``name``.
-        ConfigError: an option is unknown, of the wrong type or out of range.
+        PluginError: the plugin is broken or disabled, or registers nothing.
+        ConfigError: an option is unknown, of the wrong type or out of range, or for a name that is not here.
     """
     import pytest
 
@@ -38,7 +40,13 @@ def conformance_tests(
     fields = {registry.kind: field for field, registry in loaded.registries}
     record, items = find(loaded, name)
     loaded.raise_if_broken([record.name] if record else [])
-    checks = [check for item in items for check in checks_of(*item, (options or {}).get(item[1].name))]
+    given = options or {}
+    for unknown in given.keys() - {entry.name for _, entry in items}:
+        raise ConfigError(unknown, f"{name} registers nothing of this name, so the options are of no use")
+    checks = [check for item in items for check in checks_of(*item, given.get(item[1].name))]
+    if not checks:
+        why = f", because it is {record.status}" if record and record.status != "ok" else ""
+        raise PluginError(f"{name} registers nothing that could be checked{why}")
 
     @pytest.mark.parametrize(
         "check", [pytest.param(check, id=f"{fields[check.kind]}/{check.entry}/{check.name}") for check in checks]

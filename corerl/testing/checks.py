@@ -91,15 +91,15 @@ def outcome(check: Check) -> Outcome:
 
 def _behaviour(entry: Entry[Any], options: Mapping[str, Any] | None) -> Iterator[tuple[str, Run]]:
     missing = [name for name in entries.required_options(entry) if name not in (options or {})]
-    if missing:
-        yield "behaviour", skipping(f"the options {', '.join(missing)} have no default and were not given")
-        return
     try:
-        selected = _selected(entry, options)
+        selected = _selected(entry, options or {})
     except ConfigError as error:
-        if options:
+        if error.key in [f"{entry.name}.{name}" for name in missing]:
+            yield "behaviour", skipping(f"the options {', '.join(missing)} have no default and were not given")
+        elif options:
             raise
-        yield "behaviour", skipping(f"its options have no usable defaults: {error}")
+        else:
+            yield "behaviour", skipping(f"its options have no usable defaults: {error}")
         return
     try:
         module = importlib.import_module(BEHAVIOUR[entry.kind])
@@ -111,11 +111,11 @@ def _behaviour(entry: Entry[Any], options: Mapping[str, Any] | None) -> Iterator
     yield from module.checks(selected)
 
 
-def _selected(entry: Entry[Any], options: Mapping[str, Any] | None) -> Selected[Any]:
+def _selected(entry: Entry[Any], options: Mapping[str, Any]) -> Selected[Any]:
     from corerl.config import typed
 
     if entry.options is not None:
-        return Selected(entry, typed.build(entry.options, options or {}, entry.name))
+        return Selected(entry, typed.build(entry.options, options, entry.name))
     if options:
         raise ConfigError(f"{entry.name}.{next(iter(options))}", f"{entry.kind} '{entry.name}' has no options")
     return Selected(entry)

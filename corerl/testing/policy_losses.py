@@ -1,6 +1,6 @@
 """Checks of policy losses: the contract of :mod:`corerl.registry.policy_losses`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from corerl.testing.tensors import (
     expect_finite,
     expect_shape,
     expect_untouched,
+    expect_vectorised,
     generator,
     response_mask,
 )
@@ -31,8 +32,8 @@ def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
     yield from losses.checks(make)
     yield "finite_at_extreme_ratios", partial(losses.in_both_dtypes, _finite_at_extreme_ratios, make)
     yield "gradient_follows_the_advantage", partial(losses.in_both_dtypes, _gradient_follows_the_advantage, make)
-    for name, check in (("selector_shape", _selector_shape), ("selector_is_pure", _selector_is_pure)):
-        has_one = selected.entry.select_tokens is not None
+    has_one = selected.entry.select_tokens is not None
+    for name, check in _SELECTOR_CHECKS.items():
         yield name, partial(check, selected) if has_one else skipping("it declares no select_tokens")
     yield from invariance.checks(selected)
 
@@ -142,3 +143,19 @@ def _selector_is_pure(selected: Selected[PolicyLoss]) -> None:
     wide = case.changed(lambda each: torch.nn.functional.pad(each, (0, 3)))
     padded = _selection(selected, wide.inputs, torch.nn.functional.pad(uniforms, (0, 3)))
     expect(torch.equal(padded[:, :width], choice), "the selected tokens change with columns of padding")
+
+
+def _selector_vectorised(selected: Selected[PolicyLoss]) -> None:
+    def call(**size: int) -> Callable[[], object]:
+        case = example(selected, torch.float32, **size)
+        return partial(_selection, selected, case.inputs, _uniforms(case.mask))
+
+    expect_vectorised(lambda rows: call(rows=rows), "responses")
+    expect_vectorised(lambda width: call(width=width), "tokens")
+
+
+_SELECTOR_CHECKS = {
+    "selector_shape": _selector_shape,
+    "selector_is_pure": _selector_is_pure,
+    "selector_vectorised": _selector_vectorised,
+}

@@ -271,11 +271,11 @@ def _deadline_of_each_score(selected: Selected[RewardManagerFactory]) -> None:
 
 
 def _late_score_is_dropped(selected: Selected[RewardManagerFactory]) -> None:
-    with _Manager(selected, workers=1, timeout=0.2) as manager:
-        [late] = manager.score([_request("900", seconds=0.5)])
+    with _Manager(selected, workers=1, timeout=0.4) as manager:
+        [late] = manager.score([_request("900", seconds=0.7)])
         results = manager.score([_request(str(100 * n), seconds=0.08) for n in range(6)])
     if late.error is None:
-        raise CheckFailed(f"a scorer that took 0.5 s with a timeout of 0.2 s gave the score {late.score}")
+        raise CheckFailed(f"a scorer that took 0.7 s with a timeout of 0.4 s gave the score {late.score}")
     scores = [result.score for result in results]
     if not _ascending(scores):
         raise CheckFailed(f"after a late scorer, scores that rise from request to request came as {scores}")

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from corerl.config.schema import ModelConfig
+from corerl.data.report import Location
 from corerl.data.tokenizer import load_tokenizer
-from corerl.objective import SupervisedObjective, ValueObjective
+from corerl.objective import SupervisedObjective
 from corerl.registry.base import Selected
-from corerl.registry.losses import LossOutput
 from corerl.registry.training_strategies import Output, TrainingStrategy, TrainingStrategyFactory
-from corerl.registry.value_losses import ValueLossInputs
 from corerl.telemetry.throughput import ModelShape
 from corerl.testing.results import CheckFailed
 from corerl.testing.tiny_model import reference, tiny_model
 from corerl.testing.training_reference import (
     OPTIM,
+    SQUARED_ERROR,
     batch,
     build,
     copied_weights,
@@ -42,11 +42,7 @@ FALLING = dataclasses.replace(OPTIM, lr_scheduler_type="linear")
 def _train(strategy: TrainingStrategy, head: Literal["lm", "value"], seed: int) -> None:
     experience = batch(seed)
     experience.values = experience.returns = torch.ones(experience.response_mask.shape)
-    strategy.update(experience, SupervisedObjective() if head == "lm" else ValueObjective(_squared_error))
-
-
-def _squared_error(inputs: ValueLossInputs) -> LossOutput:
-    return LossOutput((inputs.values - inputs.returns) ** 2)
+    strategy.update(experience, SupervisedObjective() if head == "lm" else SQUARED_ERROR)
 
 
 def _save_and_load(selected: Factory) -> None:

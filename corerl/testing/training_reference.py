@@ -11,8 +11,9 @@ from torch import Tensor
 from corerl.batch.experience import Experience, collate
 from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.errors import RequestError
-from corerl.objective import SupervisedObjective, loss_weights
+from corerl.objective import SupervisedObjective, ValueObjective, loss_weights
 from corerl.registry.base import Selected
+from corerl.registry.losses import LossOutput
 from corerl.registry.training_strategies import (
     MicroBatching,
     Output,
@@ -28,6 +29,8 @@ WHOLE = MicroBatching(max_sequences=100)
 
 OPTIM = OptimConfig(lr=1e-2, weight_decay=0.5, eps=1e-4)
 """an eps at which the rounding of a gradient near 0 moves no weight"""
+
+SQUARED_ERROR = ValueObjective(lambda inputs: LossOutput((inputs.values - inputs.returns) ** 2))
 
 PROMPT_LENGTHS = (3, 7, 1, 5, 9, 2, 4)
 RESPONSE_LENGTHS = (6, 2, 9, 4, 1, 12, 7)

@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from corerl.batch.experience import Experience
 from corerl.config.schema import OptimConfig
 from corerl.errors import NonFiniteError
-from corerl.objective import ObjectiveOutput, ValueObjective
+from corerl.objective import ObjectiveOutput
 from corerl.registry.base import Selected
-from corerl.registry.losses import LossOutput, Mean
+from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import MicroBatching, Output, TokenOutputs, TrainingStrategyFactory
-from corerl.registry.value_losses import ValueLossInputs
 from corerl.testing.results import CheckFailed, Run
 from corerl.testing.tiny_model import reference, tiny_model
+from corerl.testing.training_critics import CRITICS
 from corerl.testing.training_lifecycle import LIFECYCLE
 from corerl.testing.training_reference import (
     OPTIM,
@@ -60,7 +59,7 @@ def checks(selected: Factory) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
     for output in OUTPUTS:
         yield output, functools.partial(_forward, selected, output, 1.0)
-    for name, check in {**CHECKS, **LIFECYCLE}.items():
+    for name, check in {**CHECKS, **CRITICS, **LIFECYCLE}.items():
         yield name, functools.partial(check, selected)
 
 
@@ -233,7 +232,7 @@ def _non_finite(selected: Factory) -> None:
         for how in ("a loss that is NaN", "a loss that is infinite", "a gradient that is infinite"):
             strategy = build(selected, optim=falling, micro_batching=cut)
             before = copied_weights(strategy)
-            _refused(lambda strategy=strategy, how=how: strategy.update(experience, _Poisoned(how)), how, bad)  # type: ignore[misc]
+            _refused(functools.partial(strategy.update, experience, _Poisoned(how)), how, bad)
             require_equal(copied_weights(strategy), before, f"after {how} and NonFiniteError")
             if cut.max_sequences == 100:
                 step(strategy, batch(1))
@@ -252,50 +251,6 @@ def _refused(update: Callable[[], object], how: str, bad: tuple[int, ...]) -> No
     raise CheckFailed(f"an update with {how} was taken: it must raise NonFiniteError")
 
 
-def _squared_error(inputs: ValueLossInputs) -> LossOutput:
-    return LossOutput((inputs.values - inputs.returns) ** 2)
-
-
-def _critic_batch() -> Experience:
-    experience = batch()
-    generator = torch.Generator().manual_seed(1)
-    experience.returns = 3 + torch.randn(experience.response_mask.shape, generator=generator)
-    experience.values = torch.zeros(experience.response_mask.shape)
-    return experience
-
-
-def _values(selected: Factory) -> None:
-    """One finite number for each response token, of what comes before it."""
-    strategy = build(selected, head="value")
-    experience = batch()
-    values = given_output(strategy.forward(experience, {"values"}), "values")
-    if values.shape != experience.response_mask.shape or values.dtype != torch.float32 or not values.isfinite().all():
-        raise CheckFailed(f"values are {tuple(values.shape)} {values.dtype}, or not all finite")
-    if values[~experience.response_mask].any():
-        raise CheckFailed("values are not 0 outside the responses")
-    row, column = 5, 4
-    experience.input_ids[row, experience.prompt_lengths[row] + column] = 65
-    changed = (given_output(strategy.forward(experience, {"values"}), "values") - values).abs() > tolerance(strategy)
-    expected = torch.zeros_like(changed)
-    expected[row, column + 1 : int(experience.response_lengths[row])] = True
-    if (changed & ~expected).any():
-        raise CheckFailed(f"another token at place {column} changed the value before it, or that of another response")
-    if not changed[row, column + 1]:
-        raise CheckFailed(f"another token at place {column} did not change the value after it")
-
-
-def _values_are_learned(selected: Factory) -> None:
-    strategy = build(selected, head="value", optim=OptimConfig(lr=1e-2), micro_batching=MicroBatching(max_sequences=3))
-    experience = _critic_batch()
-    losses: list[Tensor | float] = [
-        strategy.update(experience, ValueObjective(_squared_error))["vf_loss"].value for _ in range(60)
-    ]
-    if not losses[-1] < losses[0] / 4:
-        raise CheckFailed(
-            f"60 updates toward fixed returns took the squared error from {losses[0]:.3g} to {losses[-1]:.3g}"
-        )
-
-
 CHECKS: dict[str, Callable[[Factory], None]] = {
     "temperature": _temperature,
     "only_what_is_wanted": _only_what_is_wanted,
@@ -306,6 +261,4 @@ CHECKS: dict[str, Callable[[Factory], None]] = {
     "micro_batches_change_nothing": _micro_batches_change_nothing,
     "masked_rows_change_nothing": _masked_rows_change_nothing,
     "non_finite": _non_finite,
-    "values": _values,
-    "values_are_learned": _values_are_learned,
 }

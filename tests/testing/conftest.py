@@ -14,19 +14,20 @@ Failures = Callable[..., dict[str, str]]
 
 @pytest.fixture(scope="session")
 def outcomes() -> Outcomes:
-    """(registry field, target, **facts) -> what became of every check, by name."""
+    """(registry field, target, **facts) -> what became of every check, or of ``only`` one, by name."""
 
-    def run(field: str, target: Any, **facts: Any) -> dict[str, Outcome]:
+    def run(field: str, target: Any, *, only: str | None = None, **facts: Any) -> dict[str, Outcome]:
         registry = getattr(Registries(), field)
         entry: Entry[Any] = Entry(registry.kind, "mine", target, Owner("acme"), **{"summary": "one line", **facts})
-        return {result.check: result for result in map(outcome, checks_of(registry, entry))}
+        checks = [check for check in checks_of(registry, entry) if only in (None, check.name)]
+        return {result.check: result for result in map(outcome, checks)}
 
     return run
 
 
 @pytest.fixture(scope="session")
 def failures(outcomes: Outcomes) -> Failures:
-    """(registry field, target, **facts) -> the checks that fail, with their reasons."""
+    """As ``outcomes``: the checks that fail, with their reasons."""
 
     def run(field: str, target: Any, **facts: Any) -> dict[str, str]:
         return {

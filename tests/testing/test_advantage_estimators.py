@@ -178,7 +178,7 @@ def not_a_pair(inputs: AdvantageInputs) -> Any:
     ],
 )
 def test_a_wrong_estimator_is_caught(failures: Any, estimator: Any, check: str, message: str) -> None:
-    assert message in failures("advantage_estimators", estimator, needs_groups=True)[check]
+    assert message in failures("advantage_estimators", estimator, only=check, needs_groups=True)[check]
 
 
 def test_without_needs_groups_the_checks_of_groups_are_skipped(outcomes: Any) -> None:

@@ -54,4 +54,4 @@ class CountsSteps:
     ],
 )
 def test_a_wrong_controller_is_caught(failures: Any, controller: Any, check: str, message: str) -> None:
-    assert message in failures("kl_controllers", controller)[check]
+    assert message in failures("kl_controllers", controller, only=check)[check]

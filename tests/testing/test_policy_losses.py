@@ -45,9 +45,13 @@ def test_right_losses_pass(failures: Any, loss: Any) -> None:
     assert failures("policy_losses", loss) == {}
 
 
+def test_a_constant_may_be_a_metric(outcomes: Any) -> None:
+    assert outcomes("policy_losses", a_constant_as_a_metric, only="metrics_add_up")["metrics_add_up"].status == "ok"
+
+
 def test_the_gradient_of_a_loss_that_stops_none_is_compared_with_differences(outcomes: Any) -> None:
     def status(loss: Any) -> str:
-        result = outcomes("policy_losses", loss)["gradient_matches_differences"]
+        (result,) = outcomes("policy_losses", loss, only="gradient_matches_differences").values()
         return f"{result.status} {result.reason}".strip()
 
     assert status(surrogate) == "ok"
@@ -130,6 +134,10 @@ def mean_as_a_metric(inputs: PolicyLossInputs) -> LossOutput:
     return LossOutput(surrogate(inputs).terms, {"ratio": Mean(ratio(inputs).detach().mean(), 1)})
 
 
+def a_constant_as_a_metric(inputs: PolicyLossInputs) -> LossOutput:
+    return LossOutput(surrogate(inputs).terms, {"scale": Mean(0.75, 1.0)})
+
+
 def a_number_as_a_metric(inputs: PolicyLossInputs) -> LossOutput:
     return LossOutput(surrogate(inputs).terms, {"ratio": 1.0})  # type: ignore[dict-item]
 
@@ -184,14 +192,14 @@ def wrong_backward(inputs: PolicyLossInputs) -> LossOutput:
         (random_dropout, "deterministic", "two calls with the same inputs give different terms"),
         (first_row_is_special, "invariant_to_row_order", "with the order of the rows"),
         (loops_over_rows, "vectorised", "it loops in Python"),
-        (mean_as_a_metric, "metrics_add_up", "the total of the metric ratio is"),
+        (mean_as_a_metric, "metrics_add_up", "added up over micro-batches: its total must be a sum"),
         (a_number_as_a_metric, "metrics_add_up", "the metric ratio is float, not Mean(total, count)"),
         (a_metric_with_its_graph, "metrics_add_up", "the metric ratio carries the gradient"),
         (wrong_backward, "gradient_matches_differences", "the gradient differs from central differences of the loss"),
     ],
 )
 def test_a_wrong_loss_is_caught(failures: Any, loss: Any, check: str, message: str) -> None:
-    assert message in failures("policy_losses", loss)[check]
+    assert message in failures("policy_losses", loss, only=check)[check]
 
 
 def masked_by_selection(inputs: PolicyLossInputs) -> LossOutput:
@@ -215,6 +223,10 @@ def one_flag_a_row(inputs: PolicyLossInputs, uniforms: Tensor) -> Tensor:
     return uniforms[:, 0] < 0.3
 
 
+def loops_over_rows_to_select(inputs: PolicyLossInputs, uniforms: Tensor) -> Tensor:
+    return torch.stack([row < 0.3 for row in uniforms])
+
+
 def test_a_right_selector_passes(failures: Any) -> None:
     assert failures("policy_losses", masked_by_selection, select_tokens=a_third) == {}
 
@@ -224,6 +236,7 @@ def test_a_right_selector_passes(failures: Any) -> None:
     [
         (own_randomness, "selector_is_pure", "the uniforms are the only randomness that a selector may use"),
         (first_rows, "selector_is_pure", "the selected tokens change with the order of the rows"),
+        (loops_over_rows_to_select, "selector_vectorised", "it loops in Python"),
         (one_flag_a_row, "selector_shape", "the selected tokens have the shape (6,) where (6, 8) is right"),
     ],
 )

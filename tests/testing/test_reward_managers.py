@@ -1,9 +1,12 @@
 """The checks of reward managers, held against ``naive`` with one mistake each."""
 
+import functools
+import multiprocessing
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -69,6 +72,16 @@ class AsTheyEnd(Good):
 class DropsFailed(Good):
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         return [result for result in super().score(requests) if result.error is None]
+
+
+class DropsLast(Good):
+    def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
+        return super().score(requests)[: max(1, len(requests) - 1)]
+
+
+class NeverNothing(Good):
+    def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
+        return super().score(requests) or [RewardResult(None, error="no requests")]
 
 
 class ZeroForFailed(Good):
@@ -198,6 +211,8 @@ def test_a_manager_that_does_not_listen_to_the_scorers_passes_over_their_checks(
 @pytest.mark.parametrize(
     ("manager", "name", "words"),
     [
+        (DropsLast, "one_result_a_request", "2 requests gave 1 results"),
+        (NeverNothing, "empty_batch", "0 requests gave 1 results"),
         (Reversed, "results_follow_the_requests", "results must come in the order of the requests"),
         (ReversedLength, "results_follow_the_requests", "results must come in the order of the requests"),
         (Reversed, "order_of_slow_scorers", r"came as \[700.0, 600.0"),
@@ -216,7 +231,7 @@ def test_a_manager_that_does_not_listen_to_the_scorers_passes_over_their_checks(
         (SameRow, "scorer_is_handed_its_row", r"called with .*'index': 1.* says .*'index': 0"),
         (OneDeadline, "deadline_of_each_score", "ran past a timeout of 0.8 s: it is for each score"),
         (NoDeadline, "hanging_scorer_is_an_error", "the scoring of 6 requests had not ended after 0.7 s"),
-        (NoDeadline, "late_score_is_dropped", "took 0.5 s with a timeout of 0.2 s gave the score 900"),
+        (NoDeadline, "late_score_is_dropped", "took 0.7 s with a timeout of 0.4 s gave the score 900"),
         (LateArrivals, "late_score_is_dropped", r"after a late scorer, scores .* came as \[900.0, 100.0"),
         (OneWorker, "num_workers_at_a_time", "at most 1 ran at a time"),
         (ManyWorkers, "num_workers_at_a_time", "at most 8 ran at a time"),
@@ -228,6 +243,29 @@ def test_a_mistake_is_caught(manager: Any, name: str, words: str, monkeypatch: p
         monkeypatch.setattr(reward_managers, "PATIENCE", 0.1)
     with pytest.raises(CheckFailed, match=words):
         run(manager, name)
+
+
+class Processes(Good):
+    """Scores in other processes: scorers, requests and results are pickled."""
+
+    def __init__(self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float) -> None:
+        self.pool = ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("fork"))
+        self.scorers = dict(scorers)
+
+    def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
+        return list(self.pool.map(functools.partial(score_inline, self.scorers), requests))
+
+    def close(self) -> None:
+        self.pool.shutdown()
+
+
+def score_inline(scorers: Mapping[str, Scorer], request: RewardRequest) -> RewardResult:
+    return CatchesExceptions(scorers, num_workers=1, timeout=1.0).one(request)
+
+
+@pytest.mark.parametrize("name", ["order_of_slow_scorers", "exceptions_are_errors", "num_workers_at_a_time"])
+def test_a_manager_with_processes_passes(name: str) -> None:
+    run(Processes, name)
 
 
 @pytest.mark.parametrize(("manager", "raised"), [(Inline, ValueError), (CatchesExceptions, SystemExit)])

@@ -79,6 +79,11 @@ class AfterTopP(Good):
         return replace(completion, log_probs=[min(0.0, each - kept) for each in completion.log_probs])
 
 
+class OffByATenth(Good):
+    def change(self, request: GenerationRequest, completion: Completion) -> Completion:
+        return replace(completion, log_probs=[each - 0.1 for each in completion.log_probs])
+
+
 class SamplesAtOne(WithoutTemperature):
     """Draws at temperature 1 and reports the log-probs of the temperature that was asked for."""
 
@@ -104,6 +109,11 @@ class OneSample(Good):
 class IgnoresN(Good):
     def choose(self, completions: list[Completion]) -> list[Completion]:
         return completions[:1]
+
+
+class AlwaysAnswers(Good):
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        return await super().generate(requests) or [[]]
 
 
 class CutsStopToken(Good):
@@ -255,8 +265,10 @@ def test_a_good_backend_passes(name: str) -> None:
     [
         (Echo, "completions", "a response begins with the prompt"),
         (IgnoresN, "completions", "a request with n=3 gave 1 completions"),
-        (WithoutTemperature, "log_probs_at_a_temperature", "log-probs at temperatures 0.5 and 2 are up to"),
+        (OffByATenth, "log_probs", "log-probs at temperature 1 are up to 0.1 off"),
+        (AlwaysAnswers, "no_requests", r"no requests gave \[\[\]\]: it must be an empty list"),
         (AfterTopP, "log_probs_before_top_p_and_top_k", "log-probs with top_p=0.6 are up to"),
+        (WithoutTemperature, "log_probs_at_a_temperature", "log-probs at temperatures 0.5 and 2 are up to"),
         (SamplesAtOne, "samples_follow_the_softmax", "512 tokens drawn at temperature 0.5 have a mean log-prob of"),
         (IgnoresTopP, "top_p_and_top_k", r"with {'top_k': 4} a token was drawn that \d+ others stand before"),
         (NeverGreedy, "greedy", "at temperature 0 a token was chosen that is not the most likely one"),

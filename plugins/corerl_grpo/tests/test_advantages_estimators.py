@@ -15,19 +15,6 @@ GROUPS = [1, 0, 1, 3, 0, 1, 2, 0, 2, 4]
 PREFIX = ["111111", "111100", "110000", "111110", "100000", "111100", "111000", "111111", "000000", "000000"]
 HOLES = ["110111", "011100", "010100", "110011", "000001", "100101", "111001", "101111", "000000", "000000"]
 SHAPES = {"prefix": PREFIX, "holes": HOLES}
-COMPARING = [
-    "grpo",
-    "dr_grpo",
-    "grpo_passk",
-    "gdpo",
-    "rloo",
-    "reinforce_plus_plus_baseline",
-    "opo",
-    "gpg",
-    "maxrl",
-    "optimal_token_baseline",
-]
-NAMES = [*COMPARING, "reinforce_plus_plus", "remax"]
 REGISTRY = Plugins().registries.advantage_estimators
 
 
@@ -141,6 +128,10 @@ OUTCOMES = {
 }
 
 
+COMPARING = [*OUTCOMES, "optimal_token_baseline"]
+NAMES = [*COMPARING, "reinforce_plus_plus", "remax"]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_outcome_estimators_are_the_papers_formula(name, shape):
@@ -235,12 +226,6 @@ def test_the_optimal_token_baseline_is_the_energy_weighted_return_at_each_token(
     assert torch.allclose(result.returns, returns, atol=1e-12)
 
 
-def test_the_optimal_token_baseline_of_a_policy_without_doubt_is_zero():
-    ones, mask = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool)
-    inputs = AdvantageInputs(ones, mask, torch.zeros(2).long(), log_probs=0 * ones, sum_pi_squared=ones)
-    assert estimate("optimal_token_baseline", inputs).advantages.tolist() == [[3.0, 2.0, 1.0]] * 2
-
-
 @pytest.mark.parametrize("name", COMPARING)
 def test_a_group_of_one_and_a_group_without_a_score_get_zero(name):
     advantages = estimate(name, batch()).advantages
@@ -248,7 +233,7 @@ def test_a_group_of_one_and_a_group_without_a_score_get_zero(name):
     assert (advantages[[0, 1, 2, 4, 5, 7]] != 0).any()
 
 
-@pytest.mark.parametrize("name", set(COMPARING) - {"gdpo"})
+@pytest.mark.parametrize("name", [name for name in COMPARING if name != "gdpo"])
 def test_equal_scores_of_a_group_give_zero(name):
     mask = torch.ones(6, 4, dtype=torch.bool)
     rewards = torch.zeros(6, 4)
@@ -263,15 +248,9 @@ def test_equal_scores_of_a_group_give_zero(name):
 def test_the_order_of_the_rows_does_not_matter(name, shape):
     order = torch.randperm(10, generator=torch.Generator().manual_seed(1))
     inputs = batch(shape)
-    shuffled = AdvantageInputs(
-        inputs.rewards[order],
-        inputs.response_mask[order],
-        inputs.group_ids[order],
-        greedy_scores=inputs.greedy_scores[order],
-        log_probs=inputs.log_probs[order],
-        sum_pi_squared=inputs.sum_pi_squared[order],
-        components={key: values[order] for key, values in inputs.components.items()},
-    )
+    tensors = {name: value[order] for name, value in vars(inputs).items() if isinstance(value, torch.Tensor)}
+    components = {key: values[order] for key, values in inputs.components.items()}
+    shuffled = AdvantageInputs(**tensors, components=components)
     for straight, mixed in zip(estimate(name, inputs), estimate(name, shuffled), strict=True):
         assert torch.allclose(straight[order], mixed, atol=1e-12)
 
@@ -305,16 +284,3 @@ def test_what_the_registry_says(name):
     assert (entry.needs_groups, entry.needs_greedy_baseline) == (name in COMPARING, name == "remax")
     assert entry.needs_sum_pi_squared == (name == "optimal_token_baseline") and not entry.needs_critic
     assert entry.summary
-
-
-def test_two_best_responses_get_nothing_from_passk():
-    rewards, mask = torch.tensor([[1.0], [1.0], [0.0]]), torch.ones(3, 1, dtype=torch.bool)
-    assert (
-        estimate("grpo_passk", AdvantageInputs(rewards, mask, torch.zeros(3).long())).advantages.tolist() == [[0.0]] * 3
-    )
-
-
-def test_maxrl_of_a_group_without_a_success_is_zero():
-    rewards, mask = torch.tensor([[0.0], [0.0], [1.0], [0.0]]), torch.ones(4, 1, dtype=torch.bool)
-    result = estimate("maxrl", AdvantageInputs(rewards, mask, torch.tensor([0, 0, 1, 1])))
-    assert result.advantages.flatten().tolist() == [0.0, 0.0, 1.0, -1.0]

@@ -42,6 +42,21 @@ def test_terms_and_gradients_by_hand(ratio, advantage, expected, gradient):
     assert slope == pytest.approx(gradient, rel=1e-12)
 
 
+def test_the_gradient_is_that_of_the_textbook_formula():
+    generator = torch.Generator().manual_seed(0)
+    log_probs, old, advantages, weights = torch.randn(4, 20, 30, generator=generator, dtype=torch.float64)
+    log_probs = log_probs.requires_grad_()
+    ratio = (log_probs - old).exp()
+    plain, clipped = -advantages * ratio, -advantages * ratio.clamp(0.8, 1.28)
+    surrogate = torch.maximum(plain, clipped)
+    terms = torch.where(advantages < 0, torch.minimum(surrogate, -3 * advantages), surrogate)
+    (expected,) = torch.autograd.grad((terms * weights).sum(), log_probs)
+    output = vanilla(PolicyLossInputs(log_probs, old, advantages, torch.ones(20, 30).bool()), OPTIONS)
+    (gradient,) = torch.autograd.grad((output.terms * weights).sum(), log_probs)
+    assert torch.allclose(output.terms, terms, rtol=1e-12)
+    assert torch.allclose(gradient, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("ratio", "advantage", "clipped", "lower"),
     [(1.5, 2.0, 1, 0), (1.1, 2.0, 0, 0), (0.5, -2.0, 1, 0), (5.0, -2.0, 0, 1)],

@@ -43,7 +43,8 @@ def _right_padded(per_token: tuple[Tensor, ...], mask: Tensor, ids: Tensor, hand
     rewards, log_probs, sum_pi_squared = per_token
     returns = discounted_row_sums(rewards, 1.0)
     zero = returns.new_zeros(())
-    energy = log_probs.exp().mul_(-2).add_(1).add_(sum_pi_squared).clamp_(min=0)
+    energy = log_probs.exp()
+    torch.sub(sum_pi_squared, energy, alpha=2, out=energy).add_(1).clamp_(min=0)  # above 0 but for rounding
     torch.where(mask, energy.cumsum_(dim=1), zero, out=energy)
     groups = int(ids.max()) + 1
     total = returns.new_zeros(groups, mask.shape[1]).index_add_(0, ids, energy)

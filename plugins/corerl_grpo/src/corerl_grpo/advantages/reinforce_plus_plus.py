@@ -13,11 +13,12 @@ Responses are not compared within a group: one response to a prompt is enough.
 """
 
 from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import discounted_sums, whiten
+from corerl.statistics import whiten
 from corerl_grpo.advantages.options import ReinforcePlusPlusOptions
+from corerl_grpo.advantages.returns import returns_of
 
 
 def reinforce_plus_plus(inputs: AdvantageInputs, options: ReinforcePlusPlusOptions) -> Advantages:
     """Whitened returns, and the returns."""
-    returns = discounted_sums(inputs.rewards, inputs.response_mask, options.gamma)
+    returns = returns_of(inputs, options.gamma)
     return Advantages(whiten(returns, inputs.response_mask), returns)

@@ -13,12 +13,13 @@ Responses are not compared within a group: one response to a prompt is enough.
 import torch
 
 from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import discounted_sums
+from corerl_grpo.advantages.returns import returns_of
 
 
 def remax(inputs: AdvantageInputs) -> Advantages:
     """Return minus the greedy response's score, and the return."""
     assert inputs.greedy_scores is not None
-    returns = discounted_sums(inputs.rewards, inputs.response_mask, 1.0)
+    returns = returns_of(inputs)
     advantages = returns - inputs.greedy_scores.to(returns.dtype)[:, None]
-    return Advantages(torch.where(inputs.response_mask, advantages, 0.0), returns)
+    torch.where(inputs.response_mask, advantages, returns.new_zeros(()), out=advantages)
+    return Advantages(advantages, returns)

@@ -1,0 +1,226 @@
+"""Learning curves of every algorithm on the quickstart's task, from the same cold starts, beside GRPO.
+
+For each seed the quickstart's data, model and cold start are made once (by ``examples/quickstart/run.sh``'s commands);
+every algorithm of ``ALGORITHMS`` is then trained from it with ``examples/quickstart/config.yaml`` and its own overrides,
+the options of its paper, and nothing tuned to the task. Each run has one thread; ``--jobs`` of them run at a time.
+
+    python benchmarks/algorithms.py --jobs 2 --seeds 0,1,2 --out runs/algorithms     # train, draw, print the table
+    python benchmarks/algorithms.py --draw docs/algorithms/curves.json --out docs/algorithms
+
+A run is compared with GRPO at equal compute, counted in generated responses: ReMax generates a greedy response to every
+prompt as well, and DAPO generates until its batch is full. A critic's passes are not counted.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+BASELINE = "grpo"
+GAIN = 0.25
+"""least rise of validation accuracy"""
+TEACHER = "{teacher}"
+"""replaced by the folder of the model that GRPO trained from the same cold start"""
+STEPS = 30
+
+GSPO = "actor.policy_loss={name: gspo, clip_ratio_low: 3e-4, clip_ratio_high: 4e-4}"
+
+ALGORITHMS: dict[str, list[str]] = {
+    BASELINE: [],
+    # advantage estimators
+    "dr_grpo": ["algorithm.adv_estimator=dr_grpo", "actor.loss_agg_mode=seq-mean-token-sum-norm"],
+    "grpo_passk": ["algorithm.adv_estimator=grpo_passk"],
+    "gdpo": ["algorithm.adv_estimator=gdpo", f"reward.scorer={ROOT}/benchmarks/two_part_reward.py:score"],
+    "rloo": ["algorithm.adv_estimator=rloo"],
+    "reinforce_plus_plus": ["algorithm.adv_estimator=reinforce_plus_plus"],
+    "reinforce_plus_plus_baseline": ["algorithm.adv_estimator=reinforce_plus_plus_baseline"],
+    "remax": ["algorithm.adv_estimator=remax"],
+    "opo": ["algorithm.adv_estimator=opo"],
+    "gpg": ["algorithm.adv_estimator=gpg", "actor.policy_loss=gpg"],
+    "maxrl": ["algorithm.adv_estimator=maxrl"],
+    "optimal_token_baseline": ["algorithm.adv_estimator=optimal_token_baseline"],
+    "ppo": ["algorithm.adv_estimator={name: gae, gamma: 1.0, lam: 0.95}", "critic.optim.lr=1e-3"],
+    # policy losses, with GRPO's advantages
+    "gspo": [GSPO, "actor.loss_agg_mode=seq-mean-token-mean"],
+    "gmpo": ["actor.policy_loss=gmpo", "actor.loss_agg_mode=seq-mean-token-mean"],
+    "cispo": ["actor.policy_loss=cispo"],
+    "sapo": ["actor.policy_loss=sapo"],
+    "clip_cov": ["actor.policy_loss=clip_cov"],
+    "kl_cov": ["actor.policy_loss=kl_cov"],
+    "dppo_tv": ["actor.policy_loss=dppo_tv"],
+    "dppo_kl": ["actor.policy_loss=dppo_kl"],
+    "dro": ["actor.policy_loss=dro"],
+    "reinforce": ["actor.policy_loss=reinforce"],
+    "opd": ["actor.policy_loss={name: opd, use_task_reward: false}", "actor.use_kl_loss=false", f"ref.path={TEACHER}"],
+    # the rest
+    "dapo": ["preset=dapo", "actor.use_kl_loss=false", "data.gen_batch_size=64"],
+    "rollout_correction": ["algorithm.rollout_correction={rollout_is: token, rollout_is_mode: mask}"],
+    "kl": ["actor.kl_loss_type=kl"],
+    "abs": ["actor.kl_loss_type=abs"],
+    "mse": ["actor.kl_loss_type=mse"],
+    "kl_straight_through": ["actor.kl_loss_type=kl+"],
+    "full": ["actor.kl_loss_type=full"],
+    "kl_in_reward": ["actor.use_kl_loss=false", "algorithm.use_kl_in_reward=true"],
+    "adaptive_kl": [
+        "actor.use_kl_loss=false",
+        "algorithm.use_kl_in_reward=true",
+        "algorithm.kl_ctrl={type: adaptive, kl_coef: 0.001}",
+    ],
+}
+WITHOUT_CLIP = ("gpg", "gspo", "gmpo", "cispo", "sapo", "kl_cov", "dppo_tv", "dppo_kl", "dro", "reinforce", "opd")
+"""whose policy loss has no ``clip_ratio_high``, or another default than the quickstart's 0.28"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=lambda text: text.split(","), default=["0", "1", "2"], help="0,1,2")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--only", nargs="+", choices=ALGORITHMS, help="these algorithms, beside GRPO")
+    parser.add_argument("--out", type=Path, default=Path("runs/algorithms"), help="folder of runs, curves and pictures")
+    parser.add_argument("--draw", type=Path, help="draw the curves of this file and train nothing")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.draw:
+        results = json.loads(arguments.draw.read_text())
+    else:
+        names = [BASELINE, *(name for name in arguments.only or ALGORITHMS if name != BASELINE)]
+        results = measure(arguments.out.resolve(), arguments.seeds, names, arguments.jobs)
+        (arguments.out / "curves.json").write_text(json.dumps(results, indent=1) + "\n")
+    draw(results, arguments.out)
+    text = table(results)
+    (arguments.out / "table.md").write_text(text)
+    print(text)
+
+
+def measure(out: Path, seeds: Sequence[str], names: Sequence[str], jobs: int) -> dict[str, dict[str, Any]]:
+    """Name → seed → the curve of that run, or what it failed with."""
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(lambda seed: cold_start(out / seed, seed), seeds))
+        results: dict[str, dict[str, Any]] = {name: {} for name in names}
+        for group in ([BASELINE], [name for name in names if name != BASELINE]):
+            runs = {(name, seed): pool.submit(train, out / seed, name, seed) for name in group for seed in seeds}
+            for (name, seed), run in runs.items():
+                results[name][seed] = run.result()
+                print(name, seed, results[name][seed].get("error") or results[name][seed]["accuracy"][-1], flush=True)
+    return results
+
+
+def cold_start(folder: Path, seed: str) -> None:
+    """The commands of the quickstart before its last, in ``folder``."""
+    folder.mkdir(parents=True)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    script = (ROOT / "examples/quickstart/run.sh").read_text().replace("\\\n", "")
+    additions = {"tiny-model": ["--seed", seed], "sft": [f"trainer.seed={seed}"], "prepare": []}
+    for line in script.splitlines():
+        if line.startswith("corerl ") and (words := shlex.split(line))[1] in additions:
+            _corerl(folder, [*words[1:], *additions[words[1]]]).check_returncode()
+
+
+def train(folder: Path, name: str, seed: str) -> dict[str, Any]:
+    """Train one algorithm; its curve: step, responses generated so far and validation accuracy of each evaluation."""
+    teacher = next(iter(folder.glob(f"runs/{BASELINE}/*/checkpoints/global_step_{STEPS}/huggingface")), "")
+    overrides = [override.replace(TEACHER, str(teacher)) for override in ALGORITHMS[name]]
+    if name in WITHOUT_CLIP:
+        overrides.append("actor.clip_ratio_high=null")
+    common = [f"trainer.seed={seed}", f"tracking.experiment_name={name}", "trainer.log_rollouts_freq=-1"]
+    process = _corerl(folder, ["train", "examples/quickstart/config.yaml", *common, *overrides])
+    folders = sorted(folder.glob(f"runs/{name}/*/metrics.jsonl"))
+    if process.returncode or not folders:
+        return {"error": process.stderr.strip().splitlines()[-1]}
+    records = [json.loads(line) for line in folders[-1].read_text().splitlines()]
+    return {"overrides": overrides, **_curve(records, greedy=name == "remax")}
+
+
+def _curve(records: list[dict[str, float]], *, greedy: bool) -> dict[str, list[float]]:
+    curve: dict[str, list[float]] = {"step": [], "responses": [], "accuracy": []}
+    responses = 0.0
+    for record in records:
+        prompts = record.get("training/num_gen_prompts", 64.0) if record["step"] else 0.0
+        responses += prompts * (16 + greedy)
+        accuracy = _accuracy(record)
+        if accuracy is not None:
+            for key, value in (("step", record["step"]), ("responses", responses), ("accuracy", accuracy)):
+                curve[key].append(value)
+    return curve
+
+
+def _accuracy(record: dict[str, float]) -> float | None:
+    """Validation accuracy: the score before what a reward manager adds to it."""
+    before = [value for name, value in record.items() if name.startswith("val-aux/") and "before_penalty" in name]
+    scores = [value for name, value in record.items() if name.startswith("val-core/")]
+    if before:
+        return (before[0] + 1) / 2  # of a manager that turns 0 … 1 into -1 … 1
+    return scores[0] if scores else None
+
+
+def _corerl(folder: Path, arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "corerl", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=3000)
+
+
+def at_equal_compute(results: dict[str, dict[str, Any]], name: str) -> Iterator[tuple[float, float]]:
+    """(first accuracy, last accuracy within GRPO's number of responses) of each seed."""
+    for seed, run in results[name].items():
+        if "error" in run:
+            continue
+        budget = results[BASELINE][seed]["responses"][-1]
+        within = [
+            accuracy for accuracy, spent in zip(run["accuracy"], run["responses"], strict=True) if spent <= budget
+        ]
+        yield run["accuracy"][0], within[-1]
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """Markdown: accuracy before and after, of each seed, and the smallest rise."""
+    lines = ["| algorithm | overrides | before | after | least rise | |", "|---|---|---|---|---|---|"]
+    for name, runs in results.items():
+        pairs = list(at_equal_compute(results, name))
+        failures = [run["error"] for run in runs.values() if "error" in run]
+        before, after = (", ".join(f"{value:.3f}" for value in column) for column in zip(*pairs, strict=True))
+        rise = min(last - first for first, last in pairs)
+        verdict = failures[0] if failures else "" if rise >= GAIN else f"less than {GAIN}"
+        overrides = " ".join(f"`{override}`" for override in ALGORITHMS[name]) or "(the quickstart's config)"
+        lines.append(f"| `{name}` | {overrides} | {before} | {after} | {rise:.3f} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
+    """One picture an algorithm: mean over seeds and the band between the least and the largest, beside GRPO's."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    for name, runs in results.items():
+        figure, axes = pyplot.subplots(figsize=(5.2, 3.2), dpi=100)
+        for each, colour in ((BASELINE, "0.5"), (name, "tab:blue")):
+            curves = [run for run in results[each].values() if "error" not in run]
+            if not curves or (each == BASELINE and name == BASELINE and colour == "0.5"):
+                continue
+            columns = list(zip(*(curve["accuracy"] for curve in curves), strict=True))
+            responses = [
+                sum(column) / len(column) / 1000 for column in zip(*(c["responses"] for c in curves), strict=True)
+            ]
+            axes.plot(
+                responses, [sum(column) / len(column) for column in columns], color=colour, label=each, marker="."
+            )
+            axes.fill_between(responses, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.2)
+        axes.set(xlabel="generated responses, thousands", ylabel="validation accuracy", ylim=(0, 1.02))
+        axes.set_title(f"{name}: {len(runs)} seeds, band from least to largest", fontsize=9)
+        axes.legend(loc="lower right", fontsize=8)
+        axes.grid(alpha=0.3)
+        figure.tight_layout()
+        figure.savefig(out / f"{name}.png")
+        pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What ``corerl new plugin`` writes is installed, tested, checked and trained with, kind by kind."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corerl.cli.main import run
+from corerl.cli.new import KINDS
+from corerl.telemetry.metrics_log import read_metrics
+
+PARTS = {
+    "reward": "scorer",
+    "loss": "policy_loss",
+    "estimator": "adv_estimator",
+    "kl": "kl_loss",
+    "backend": "rollout",
+    "strategy": "strategy",
+}
+"""kind -> the part of a run that its example selects"""
+
+
+@pytest.fixture(scope="module")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a plugin of each kind, ``my-<kind>``, and ``site``, where all of them are installed."""
+    folder = tmp_path_factory.mktemp("plugins")
+    for kind in KINDS:
+        assert run(["new", "plugin", f"my-{kind}", "--out", str(folder)]) == 0
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--target", "site"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, *(f"./my-{kind}" for kind in KINDS)], cwd=folder, check=True
+    )
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_plugin_passes_its_tests_and_the_checks_and_trains(kind: str, plugins: Path, material: Path) -> None:
+    name, folder = f"my-{kind}", plugins / f"my-{kind}"
+    for given in ("data", "model"):
+        (folder / given).symlink_to(material / given)
+    python(plugins, folder, "-m", "pytest", "-p", "no:cacheprovider")
+    # the checks of behaviour have just been run
+    checked = python(plugins, folder, "-m", "corerl", "plugins", "check", name, "--light")
+    assert f"my_{kind}  contract" in checked
+    python(plugins, folder, "-m", "corerl", "train", "example.yaml")
+    [run_folder] = folder.glob(f"runs/{name}/*")
+    assert len(read_metrics(run_folder / "metrics.jsonl")) == 2
+    used = {part["part"]: part for part in json.loads((run_folder / "plugins.json").read_text())}
+    part = used[PARTS[kind]]
+    assert (part["name"], part["distribution"], part["version"]) == (f"my_{kind}", name, "0.1.0")
+
+
+def python(plugins: Path, cwd: Path, *arguments: str) -> str:
+    """What Python prints, with the plugins installed; it must exit with 0."""
+    env = {**os.environ, "PYTHONPATH": str(plugins / "site"), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
