@@ -1,7 +1,7 @@
 """Learning curves of every algorithm on the quickstart's task, from the same cold starts, beside GRPO.
 
 For each seed the quickstart's data, model and cold start are made once (by ``examples/quickstart/run.sh``'s commands);
-every algorithm of ``ALGORITHMS`` is then trained from it with ``examples/quickstart/config.yaml`` and its own overrides,
+every algorithm of ``ALGORITHMS`` then starts from it, with ``examples/quickstart/config.yaml`` and its own overrides:
 the options of its paper, and nothing tuned to the task. Each run has one thread; ``--jobs`` of them run at a time.
 
     python benchmarks/algorithms.py --jobs 2 --seeds 0,1,2 --out runs/algorithms     # train, draw, print the table
@@ -60,7 +60,11 @@ ALGORITHMS: dict[str, list[str]] = {
     "reinforce": ["actor.policy_loss=reinforce"],
     "opd": ["actor.policy_loss={name: opd, use_task_reward: false}", "actor.use_kl_loss=false", f"ref.path={TEACHER}"],
     # the rest
-    "dapo": ["preset=dapo", "actor.use_kl_loss=false", "data.gen_batch_size=64"],
+    "dapo": [
+        "preset=dapo",
+        "actor.use_kl_loss=false",
+        "reward.manager={name: dapo, plus_minus_one: true, overlong_buffer_len: 2}",
+    ],
     "rollout_correction": ["algorithm.rollout_correction={rollout_is: token, rollout_is_mode: mask}"],
     "kl": ["actor.kl_loss_type=kl"],
     "abs": ["actor.kl_loss_type=abs"],
@@ -100,7 +104,7 @@ def main() -> None:
 
 
 def measure(out: Path, seeds: Sequence[str], names: Sequence[str], jobs: int) -> dict[str, dict[str, Any]]:
-    """Name → seed → the curve of that run, or what it failed with."""
+    """Name → seed → the curve of that run, and what ended it early."""
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda seed: cold_start(out / seed, seed), seeds))
         results: dict[str, dict[str, Any]] = {name: {} for name in names}
@@ -108,7 +112,9 @@ def measure(out: Path, seeds: Sequence[str], names: Sequence[str], jobs: int) ->
             runs = {(name, seed): pool.submit(train, out / seed, name, seed) for name in group for seed in seeds}
             for (name, seed), run in runs.items():
                 results[name][seed] = run.result()
-                print(name, seed, results[name][seed].get("error") or results[name][seed]["accuracy"][-1], flush=True)
+                print(
+                    name, seed, results[name][seed]["accuracy"][-1:], results[name][seed].get("error", ""), flush=True
+                )
     return results
 
 
@@ -124,22 +130,26 @@ def cold_start(folder: Path, seed: str) -> None:
 
 
 def train(folder: Path, name: str, seed: str) -> dict[str, Any]:
-    """Train one algorithm; its curve: step, responses generated so far and validation accuracy of each evaluation."""
+    """Train one algorithm; its curve: step, responses generated so far and validation accuracy of each evaluation.
+
+    A run that ended early has an ``error`` too: DAPO stops when no group has a spread any more.
+    """
     teacher = next(iter(folder.glob(f"runs/{BASELINE}/*/checkpoints/global_step_{STEPS}/huggingface")), "")
     overrides = [override.replace(TEACHER, str(teacher)) for override in ALGORITHMS[name]]
     if name in WITHOUT_CLIP:
         overrides.append("actor.clip_ratio_high=null")
-    common = [f"trainer.seed={seed}", f"tracking.experiment_name={name}", "trainer.log_rollouts_freq=-1"]
+    common = [f"trainer.seed={seed}", f"tracking.experiment_name={name}", "trainer.test_freq=1"]
     process = _corerl(folder, ["train", "examples/quickstart/config.yaml", *common, *overrides])
     folders = sorted(folder.glob(f"runs/{name}/*/metrics.jsonl"))
-    if process.returncode or not folders:
-        return {"error": process.stderr.strip().splitlines()[-1]}
-    records = [json.loads(line) for line in folders[-1].read_text().splitlines()]
-    return {"overrides": overrides, **_curve(records, greedy=name == "remax")}
+    records = [json.loads(line) for line in folders[-1].read_text().splitlines()] if folders else []
+    curve = _curve(records, greedy=name == "remax")
+    if process.returncode:
+        curve["error"] = process.stderr.strip().splitlines()[-1]
+    return curve
 
 
-def _curve(records: list[dict[str, float]], *, greedy: bool) -> dict[str, list[float]]:
-    curve: dict[str, list[float]] = {"step": [], "responses": [], "accuracy": []}
+def _curve(records: list[dict[str, float]], *, greedy: bool) -> dict[str, Any]:
+    curve: dict[str, Any] = {"step": [], "responses": [], "accuracy": []}
     responses = 0.0
     for record in records:
         prompts = record.get("training/num_gen_prompts", 64.0) if record["step"] else 0.0
@@ -169,7 +179,7 @@ def _corerl(folder: Path, arguments: Sequence[str]) -> "subprocess.CompletedProc
 def at_equal_compute(results: dict[str, dict[str, Any]], name: str) -> Iterator[tuple[float, float]]:
     """(first accuracy, last accuracy within GRPO's number of responses) of each seed."""
     for seed, run in results[name].items():
-        if "error" in run:
+        if not run["accuracy"]:
             continue
         budget = results[BASELINE][seed]["responses"][-1]
         within = [
@@ -184,6 +194,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     for name, runs in results.items():
         pairs = list(at_equal_compute(results, name))
         failures = [run["error"] for run in runs.values() if "error" in run]
+        if not pairs:
+            lines.append(f"| `{name}` | | | | | {failures[0]} |")
+            continue
         before, after = (", ".join(f"{value:.3f}" for value in column) for column in zip(*pairs, strict=True))
         rise = min(last - first for first, last in pairs)
         verdict = failures[0] if failures else "" if rise >= GAIN else f"less than {GAIN}"
@@ -202,13 +215,12 @@ def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
     for name, runs in results.items():
         figure, axes = pyplot.subplots(figsize=(5.2, 3.2), dpi=100)
         for each, colour in ((BASELINE, "0.5"), (name, "tab:blue")):
-            curves = [run for run in results[each].values() if "error" not in run]
+            curves = [run for run in results[each].values() if run["accuracy"]]
             if not curves or (each == BASELINE and name == BASELINE and colour == "0.5"):
                 continue
-            columns = list(zip(*(curve["accuracy"] for curve in curves), strict=True))
-            responses = [
-                sum(column) / len(column) / 1000 for column in zip(*(c["responses"] for c in curves), strict=True)
-            ]
+            columns = list(zip(*(curve["accuracy"] for curve in curves), strict=False))
+            spent = zip(*(curve["responses"] for curve in curves), strict=False)
+            responses = [sum(column) / len(column) / 1000 for column in spent]
             axes.plot(
                 responses, [sum(column) / len(column) for column in columns], color=colour, label=each, marker="."
             )

@@ -67,9 +67,7 @@ def new() -> None:
 
 @new.command()
 @click.argument("name")
-@click.option(
-    "--kind", type=click.Choice(list(KINDS)), help="What it supplies; default: the last word of NAME says it."
-)
+@click.option("--kind", type=click.Choice(list(KINDS)), help="What it supplies; default: NAME's last word says it.")
 @click.option("--out", type=click.Path(path_type=Path), default=".", help="Folder to write NAME/ into.")
 def plugin(name: str, kind: str | None, out: Path) -> None:
     """Write a distribution NAME that works and is tested: a plugin with one implementation.
@@ -80,7 +78,7 @@ def plugin(name: str, kind: str | None, out: Path) -> None:
     registry: Registry[object] = getattr(load_plugins().registries, KINDS[chosen].registry)
     _check_name(name, chosen, registry)
     folder = out / name
-    if folder.exists():
+    if folder.exists() or folder.is_symlink():
         raise RequestError(f"{folder} exists already, and nothing is written over: choose another name or --out")
     require_writable(out, "--out")
     with atomic_path(folder, folder=True) as temporary:

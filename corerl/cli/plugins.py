@@ -16,7 +16,7 @@ from corerl.options import did_you_mean
 from corerl.plugins import PluginRecord, Plugins
 from corerl.registry import Entry, Registry
 from corerl.registry.base import NEEDS, known_names
-from corerl.testing.checks import Check, Outcome, checks_of, outcome
+from corerl.testing.checks import Check, Outcome, checks_of, outcome, share_options
 
 Item = tuple[Registry[Any], Entry[Any]]
 
@@ -87,8 +87,9 @@ def check(
     """Check NAME, or everything that the plugin NAME registers, against the contract of its kind."""
     loaded = Plugins(plugin, disable_plugin)
     record, items = find(loaded, name)
-    given = _given_options([entry for _, entry in items], options)
-    checks = [check for item in items for check in checks_of(*item, given.get(item[1].name), light=light)]
+    entries = [entry for _, entry in items]
+    given = share_options(entries, _given_options(entries, options))
+    checks = [check for item, own in zip(items, given, strict=True) for check in checks_of(*item, own, light=light)]
     loading = [] if record is None else [_load_outcome(record)]
     labels = [*map(_labels, loading), *map(_labels, checks)]
     widths = [max(map(len, column)) for column in zip(*labels, strict=True)]

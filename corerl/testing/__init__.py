@@ -10,8 +10,8 @@ A plugin's test file needs two statements::
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from corerl.errors import ConfigError, PluginError
-from corerl.testing.checks import Check, CheckFailed, CheckSkipped, checks_of
+from corerl.errors import PluginError
+from corerl.testing.checks import Check, CheckFailed, CheckSkipped, checks_of, share_options
 
 __all__ = ["Check", "CheckFailed", "CheckSkipped", "checks_of", "conformance_tests"]
 
@@ -40,10 +40,8 @@ def conformance_tests(
     fields = {registry.kind: field for field, registry in loaded.registries}
     record, items = find(loaded, name)
     loaded.raise_if_broken([record.name] if record else [])
-    given = options or {}
-    for unknown in given.keys() - {entry.name for _, entry in items}:
-        raise ConfigError(unknown, f"{name} registers nothing of this name, so the options are of no use")
-    checks = [check for item in items for check in checks_of(*item, given.get(item[1].name))]
+    given = share_options([entry for _, entry in items], options or {})
+    checks = [check for item, own in zip(items, given, strict=True) for check in checks_of(*item, own)]
     if not checks:
         why = f", because it is {record.status}" if record and record.status != "ok" else ""
         raise PluginError(f"{name} registers nothing that could be checked{why}")

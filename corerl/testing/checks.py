@@ -1,8 +1,9 @@
 """What a check is, and which checks there are of an entry, a registered name or a distribution."""
 
+import dataclasses
 import functools
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,7 +12,18 @@ from corerl.registry.base import Entry, Registry, Selected
 from corerl.testing import entries
 from corerl.testing.results import CheckFailed, CheckSkipped, Run, skipping
 
-__all__ = ["BEHAVIOUR", "Check", "CheckFailed", "CheckSkipped", "Outcome", "Run", "checks_of", "outcome", "skipping"]
+__all__ = [
+    "BEHAVIOUR",
+    "Check",
+    "CheckFailed",
+    "CheckSkipped",
+    "Outcome",
+    "Run",
+    "checks_of",
+    "outcome",
+    "share_options",
+    "skipping",
+]
 
 BEHAVIOUR = {
     "advantage estimator": "corerl.testing.advantage_estimators",
@@ -76,6 +88,25 @@ def checks_of(
             yield _check(entry, name, run)
 
 
+def share_options(entries: Sequence[Entry[Any]], given: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The options of each entry, from options by name; of several entries of one name each gets those that it has.
+
+    Raises:
+        ConfigError: no entry of a name has options.
+    """
+    shares: list[dict[str, Any]] = [{} for _ in entries]
+    for name, options in given.items():
+        same = [index for index, entry in enumerate(entries) if entry.name == name and entry.options is not None]
+        if not same:
+            known = ", ".join(sorted({entry.name for entry in entries if entry.options is not None})) or "none"
+            raise ConfigError(name, f"nothing of this name has options; those that have some are: {known}")
+        for key, value in options.items():
+            takers = [index for index in same if key in _fields(entries[index])]
+            for index in takers or same:  # without a taker its own check of the options says what is wrong
+                shares[index][key] = value
+    return shares
+
+
 def outcome(check: Check) -> Outcome:
     """Run a check and say what became of it."""
     status: Literal["ok", "skipped", "failed"] = "ok"
@@ -87,6 +118,10 @@ def outcome(check: Check) -> Outcome:
     except CheckFailed as failure:
         status, reason = "failed", str(failure)
     return Outcome(check.kind, check.entry, check.name, status, reason)
+
+
+def _fields(entry: Entry[Any]) -> set[str]:
+    return {field.name for field in (dataclasses.fields(entry.options) if entry.options else ())}
 
 
 def _behaviour(entry: Entry[Any], options: Mapping[str, Any] | None) -> Iterator[tuple[str, Run]]:

@@ -1,4 +1,4 @@
-"""``corerl new plugin``: what it writes, and what it refuses. tests/integration/test_new_plugin.py uses what it wrote."""
+"""``corerl new plugin``: what it writes, and what it refuses; tests/integration/test_new_plugin.py uses the plugins."""
 
 import os
 import py_compile
@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from corerl.cli.main import run
 from corerl.cli.new import KINDS, TEMPLATES, render

@@ -1,6 +1,9 @@
-"""The code of docs/plugins.md and of the README is run as it stands."""
+"""The code and the commands of docs/plugins.md and docs/writing-engines.md are run as they stand."""
 
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,18 +16,20 @@ pytest.importorskip("corerl_fsdp")
 pytest.importorskip("corerl_grpo")
 pytest.importorskip("corerl_rewards")
 
-ROOT = Path(__file__).parents[2]
+DOCS = Path(__file__).parents[2] / "docs"
+PLUGINS = (DOCS / "plugins.md").read_text()
 
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """The documents' Python files, in the current folder, with data and a model."""
+    """The document's Python files, in the current folder, with data and a model."""
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / "plugins.md").read_text()
-    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, flags=re.DOTALL)
-    assert [name for name, _ in blocks] == ["my_reward.py", "my_loss.py", "my_advantages.py", "my_plugin.py"]
-    for name, code in blocks:
-        Path(name).write_text(code)
+    blocks = re.findall(r"```python\n(.*?)```", PLUGINS, flags=re.DOTALL)
+    for block in blocks:
+        first, _, code = block.partition("\n")
+        assert re.fullmatch(r"# \w+\.py", first)
+        Path(first.removeprefix("# ")).write_text(code)
+    assert len(list(tmp_path.iterdir())) == len(blocks) == 7
     sizes = ["--max-operand=9", "--train-size=16", "--test-size=4", "--sft-size=0"]
     assert run(["prepare", "arithmetic", "--out=data", *sizes]) == 0
     shape = ["--vocab-size=300", "--hidden-size=16", "--layers=1"]
@@ -41,33 +46,107 @@ def files(tmp_path, monkeypatch):
     return tmp_path
 
 
+def commands(section):
+    """The commands of a section of docs/plugins.md, as lists of arguments, without those that need a network.
+
+    A block with ``pip install`` is what tests/integration/test_new_plugin.py does with every kind.
+    """
+    [text] = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", PLUGINS, flags=re.DOTALL | re.MULTILINE)
+    blocks = [block for block in re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL) if "pip" not in block]
+    found = [shlex.split(line.removeprefix("$ ")) for block in blocks for line in block.splitlines()]
+    assert found and all(command[0] == "corerl" for command in found)
+    return [command[1:] for command in found]
+
+
+def run_all(section):
+    for command in commands(section):
+        assert run(command) == 0, command
+
+
 def metrics():
     [path] = Path("runs").rglob("metrics.jsonl")
     return read_metrics(path)[-1]
 
 
-def test_a_reward_in_ten_lines(files):
-    assert run(["train", "config.yaml", "reward.scorer=./my_reward.py:score"]) == 0
+def test_a_custom_reward(files):
+    run_all("A custom reward in ten lines")
     assert metrics()["reward/length_ok/mean"] == 1.0
 
 
-def test_a_policy_loss_with_options_and_an_estimator_by_file(files):
-    assert (
-        run(
-            [
-                *("train", "config.yaml", "actor.policy_loss=./my_loss.py:soft_clip", "actor.policy_loss.width=0.1"),
-                "algorithm.adv_estimator=./my_advantages.py:batch_baseline",
-            ]
-        )
-        == 0
-    )
+def test_a_policy_loss(files):
+    run_all("A new policy loss")
+    assert metrics()["actor/ratio_outside"] == 0.0  # one update on the step's own samples
+
+
+def test_an_advantage_estimator(files):
+    run_all("An advantage estimator from a paper")
+    assert "critic/advantages/mean" in metrics()
+
+
+def test_names(files, capsys):
+    run_all("Names")
+    out = capsys.readouterr().out
+    assert "the last word is the answer" in out
+    assert "distance of the ratio from 1" in out
+    assert "step 1: more than half of the responses were cut off" in out
+
+
+def test_a_package(files):
+    run_all("A package")
+    assert Path("my-reward/example.yaml").is_file()
+
+
+def test_testing(files, capsys):
+    run_all("Testing")
+    out = capsys.readouterr().out
+    assert "gradient_invariant" in out
+    assert "thread_safe" in out
+    options = ["-q", "-p", "no:cacheprovider", "test_conformance.py"]
+    done = subprocess.run([sys.executable, "-m", "pytest", *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout
+
+
+def test_presets(files, capsys):
+    run_all("Presets")
+    assert "clip_ratio_low: 0.1" in capsys.readouterr().out
+    assert metrics()["actor/lr"] == 1e-6
+
+
+def test_facts(files):
+    run_all("Facts")
     assert "actor/pg_loss" in metrics()
 
 
-def test_names_from_a_hook_file(files, capsys):
-    plugin = ["--plugin", "./my_plugin.py"]
-    for name in ("soft_clip", "batch_baseline", "last_word"):
-        assert run(["plugins", "check", name, *plugin]) == 0
-    selected = ["actor.policy_loss=soft_clip", "algorithm.adv_estimator=batch_baseline", "reward.scorer=last_word"]
-    assert run(["train", "config.yaml", *plugin, *selected]) == 0
-    assert "step 1: more than half of the responses were cut off" in capsys.readouterr().out
+def test_every_section_of_the_page_has_a_test_here():
+    sections = re.findall(r"^## (.*)$", PLUGINS, flags=re.MULTILINE)
+    assert sections == [
+        "A custom reward in ten lines",
+        "A new policy loss",
+        "An advantage estimator from a paper",
+        "Names",
+        "A package",
+        "Testing",
+        "Presets",
+        "Facts",
+        "When something is wrong",
+    ]
+
+
+def test_the_table_of_facts_is_complete():
+    from corerl.registry.base import NEEDS
+
+    listed = set(re.findall(r"^\| `(\w+)` \|", PLUGINS, flags=re.MULTILINE))
+    assert listed == {*NEEDS, "select_tokens"}
+
+
+def test_the_engines_of_the_templates_are_what_the_page_says(tmp_path, monkeypatch):
+    text = (DOCS / "writing-engines.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    for command in re.findall(r"^\$ corerl (new .*)$", text, flags=re.MULTILINE):
+        assert run(shlex.split(command)) == 0
+    assert len(Path("my-backend/src/my_backend/backend.py").read_text().splitlines()) < 200
+    linked = [link for link in re.findall(r"\]\(([^)#]+)\)", text + PLUGINS) if "://" not in link]
+    assert linked
+    for link in linked:
+        assert (DOCS / link).exists(), link

@@ -17,7 +17,7 @@ PARTS = {
     "loss": "policy_loss",
     "estimator": "adv_estimator",
     "kl": "kl_loss",
-    "backend": "rollout",
+    "backend": "rollout_backend",
     "strategy": "strategy",
 }
 """kind -> the part of a run that its example selects"""
@@ -43,8 +43,8 @@ def test_a_new_plugin_passes_its_tests_and_the_checks_and_trains(kind: str, plug
     for given in ("data", "model"):
         (folder / given).symlink_to(material / given)
     python(plugins, folder, "-m", "pytest", "-p", "no:cacheprovider")
-    # the checks of behaviour have just been run
-    checked = python(plugins, folder, "-m", "corerl", "plugins", "check", name, "--light")
+    light = [] if kind == "reward" else ["--light"]  # the checks of behaviour are those that have just been run
+    checked = python(plugins, folder, "-m", "corerl", "plugins", "check", name, *light)
     assert f"my_{kind}  contract" in checked
     python(plugins, folder, "-m", "corerl", "train", "example.yaml")
     [run_folder] = folder.glob(f"runs/{name}/*")

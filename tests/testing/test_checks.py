@@ -17,7 +17,7 @@ from corerl.errors import ConfigError, PluginError
 from corerl.registry import Entry, Owner, Registries
 from corerl.registry.kl_controllers import KLController
 from corerl.testing import CheckFailed, CheckSkipped, checks_of, conformance_tests
-from corerl.testing.checks import outcome
+from corerl.testing.checks import outcome, share_options
 
 PLUGIN = """
 from dataclasses import dataclass
@@ -201,7 +201,7 @@ def test_the_loop_of_the_document_runs() -> None:
 
 
 def test_options_for_a_name_that_is_not_there_are_an_error() -> None:
-    with pytest.raises(ConfigError, match=r"consol: corerl registers nothing of this name"):
+    with pytest.raises(ConfigError, match=r"consol: nothing of this name has options; those that have some are: none"):
         conformance_tests("corerl", options={"consol": {}})
 
 
@@ -210,3 +210,13 @@ def test_a_plugin_that_registers_nothing_is_an_error(tmp_path: Path) -> None:
     file.write_text("")
     with pytest.raises(PluginError, match=r"empty\.py registers nothing that could be checked$"):
         conformance_tests(str(file), plugin=str(file))
+
+
+def test_entries_of_one_name_get_the_options_that_they_have() -> None:
+    @dataclass
+    class Others:
+        width: int = option(1, "of it")
+
+    entries = [entry(raising), entry(shrinking, options=Options), entry(raising, options=Others)]
+    assert share_options(entries, {"mine": {"factor": 2, "width": 3}}) == [{}, {"factor": 2}, {"width": 3}]
+    assert share_options(entries, {"mine": {"nobodys": 1}}) == [{}, {"nobodys": 1}, {"nobodys": 1}]
