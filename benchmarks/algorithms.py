@@ -96,7 +96,7 @@ def main() -> None:
     else:
         names = [BASELINE, *(name for name in arguments.only or ALGORITHMS if name != BASELINE)]
         results = measure(arguments.out.resolve(), arguments.seeds, names, arguments.jobs)
-        (arguments.out / "curves.json").write_text(json.dumps(results, indent=1) + "\n")
+        (arguments.out / "curves.json").write_text(_compact(results))
     draw(results, arguments.out)
     text = table(results)
     (arguments.out / "table.md").write_text(text)
@@ -199,10 +199,20 @@ def table(results: dict[str, dict[str, Any]]) -> str:
             continue
         before, after = (", ".join(f"{value:.3f}" for value in column) for column in zip(*pairs, strict=True))
         rise = min(last - first for first, last in pairs)
-        verdict = failures[0] if failures else "" if rise >= GAIN else f"less than {GAIN}"
-        overrides = " ".join(f"`{override}`" for override in ALGORITHMS[name]) or "(the quickstart's config)"
+        verdict = _short(failures[0]) if failures else "" if rise >= GAIN else f"less than {GAIN}"
+        shown = (override.replace(f"{ROOT}/", "") for override in ALGORITHMS[name])
+        overrides = " ".join(f"`{override}`" for override in shown) or "(the quickstart's config)"
         lines.append(f"| `{name}` | {overrides} | {before} | {after} | {rise:.3f} | {verdict} |")
     return "\n".join(lines) + "\n"
+
+
+def _short(error: str) -> str:
+    return f"ended early: {error.removeprefix('error: ').partition(':')[0]}"
+
+
+def _compact(results: dict[str, dict[str, Any]]) -> str:
+    """JSON with a line for each algorithm."""
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(runs)}" for name, runs in results.items()) + "\n}\n"
 
 
 def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
@@ -225,7 +235,9 @@ def draw(results: dict[str, dict[str, Any]], out: Path) -> None:
                 responses, [sum(column) / len(column) for column in columns], color=colour, label=each, marker="."
             )
             axes.fill_between(responses, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.2)
-        axes.set(xlabel="generated responses, thousands", ylabel="validation accuracy", ylim=(0, 1.02))
+        budget = max(run["responses"][-1] for run in results[BASELINE].values()) / 1000
+        axes.set(xlabel="generated responses, thousands", ylabel="validation accuracy")
+        axes.set(xlim=(-0.02 * budget, 1.02 * budget), ylim=(0, 1.02))
         axes.set_title(f"{name}: {len(runs)} seeds, band from least to largest", fontsize=9)
         axes.legend(loc="lower right", fontsize=8)
         axes.grid(alpha=0.3)

@@ -72,7 +72,7 @@ def test_show_without_a_file_marks_what_is_required(capsys: pytest.CaptureFixtur
 
 def test_show_refuses_what_check_refuses(capsys: pytest.CaptureFixture[str], config: str) -> None:
     assert run(["config", "show", config, "data.lr=1"]) == 2
-    assert capsys.readouterr().err == "error: data.lr: unknown key; did you mean actor.optim.lr?\n"
+    assert capsys.readouterr().err == "error: data.lr: unknown key; did you mean actor.optim.lr or critic.optim.lr?\n"
     assert run(["config", "show", config, "rollout.n=0"]) == 2
     assert capsys.readouterr().err == "error: rollout.n: must be at least 1, not 0\n"
 

@@ -13,10 +13,13 @@ MakeDistribution = Callable[..., Path]
 
 
 @pytest.fixture
-def core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is installed beside the core is disabled."""
+def core_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever is installed beside the core is disabled, and nothing that is loaded so is left to other tests."""
     installed = [point.dist.name for point in entry_points(group="corerl") if point.dist]
     monkeypatch.setenv(DISABLE_VARIABLE, ",".join(installed))
+    load_plugins.cache_clear()
+    yield
+    load_plugins.cache_clear()
 
 
 @pytest.fixture
@@ -37,7 +40,6 @@ def make_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, core_alon
         return site
 
     yield make
-    load_plugins.cache_clear()
     for name in set(sys.modules) - before:
         if "_plugin" in name or name.startswith("corerl_file_"):
             del sys.modules[name]
