@@ -72,6 +72,7 @@ def read_train_values(
     """
     from corerl.config import typed
     from corerl.config.load import read
+    from corerl.config.presets import read_over_preset
     from corerl.config.schema import PluginsConfig, TrainConfig
 
     values = read(TrainConfig, file, overrides)
@@ -82,7 +83,7 @@ def read_train_values(
     plugins = load_plugins(tuple(load), tuple(disable))
     if values.get("preset") is not None:
         preset = plugins.registries.presets.select(values["preset"], "preset").load()()
-        values = read(TrainConfig, file, overrides, preset)
+        values = read_over_preset(preset, file, overrides)
     if load or disable:
         values["plugins"] = {"load": load, "disable": disable}
     return values, plugins

@@ -1,5 +1,6 @@
 """A YAML file and ``key=value`` overrides become a typed config."""
 
+import copy
 import dataclasses
 import re
 import typing
@@ -42,7 +43,7 @@ def read(
     Args:
         preset: values that they come on top of.
     """
-    values: dict[str, Any] = _over(preset or {}, _read_file(file) if file is not None else {})
+    values: dict[str, Any] = _over(copy.deepcopy(dict(preset or {})), _read_file(file) if file is not None else {})
     for override in overrides:
         key, value = _parse(override)
         _assign(cls, values, key.split("."), value)

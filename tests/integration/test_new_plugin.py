@@ -27,12 +27,22 @@ PARTS = {
 }
 """kind -> the part of a run that its example selects"""
 
+SLOW_CHECKS = ("backend", "strategy")
+"""kinds whose checks of behaviour take long; the plugin's own test has run them already"""
+
+CHECK_AND_TRAIN = """
+import sys
+from corerl.cli.main import run
+sys.exit(run(["plugins", "check", *sys.argv[1:]]) or run(["train", "example.yaml"]))
+"""
+"""in one process, because the import of torch takes longer than either"""
+
 
 @pytest.fixture(scope="module")
 def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a plugin of each kind, ``my-<kind>``, ``site``, where all of them are installed, ``data``, ``model``.
+    """A folder with a plugin of each kind, ``my-<kind>``, and ``site``, where all of them are installed.
 
-    Data and model are made by the commands of a plugin's README.
+    ``data`` and ``model`` are made by the commands of a plugin's README.
     """
     folder = tmp_path_factory.mktemp("plugins")
     for kind in KINDS:
@@ -58,10 +68,8 @@ def test_a_new_plugin_passes_its_tests_and_the_checks_and_trains(kind: str, plug
     for given in ("data", "model"):
         (folder / given).symlink_to(plugins / given)
     python(plugins, folder, "-m", "pytest", "-p", "no:cacheprovider")
-    light = [] if kind == "reward" else ["--light"]  # the checks of behaviour are those that have just been run
-    checked = python(plugins, folder, "-m", "corerl", "plugins", "check", name, *light)
+    checked = python(plugins, folder, "-c", CHECK_AND_TRAIN, name, *(["--light"] if kind in SLOW_CHECKS else []))
     assert f"my_{kind}  contract" in checked
-    python(plugins, folder, "-m", "corerl", "train", "example.yaml")
     [run_folder] = folder.glob(f"runs/{name}/*")
     assert len(read_metrics(run_folder / "metrics.jsonl")) == 2
     used = {part["part"]: part for part in json.loads((run_folder / "plugins.json").read_text())}
