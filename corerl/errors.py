@@ -11,6 +11,7 @@
     │   ├── NameClashError      two plugins registered one name
     │   └── PluginError         a plugin, or what it points at, cannot be imported
     └── RunError                the run failed; exit code 1
+        ├── MissingInputError   a part needs what the run does not compute
         ├── DeadlineError       something did not answer in its time
         └── NonFiniteError      a loss or a gradient became NaN or infinite
 
@@ -62,6 +63,16 @@ class PluginError(RequestError):
 
 class RunError(CoreRLError):
     """The run started and failed."""
+
+
+class MissingInputError(RunError):
+    """A part needs what the run does not compute, because the fact that says so is not registered."""
+
+    def __init__(self, name: str, fact: str) -> None:
+        super().__init__(
+            f"a part needs '{name}', which this run does not compute: the name that selects it must be registered with "
+            f"{fact} (module:function names carry no facts)"
+        )
 
 
 class DeadlineError(RunError):

@@ -21,13 +21,24 @@ def same(response, ground_truth, data_source, extra_info):
 """
 
 PARTS = """
+import dataclasses
+
 import torch
+from corerl_hf.backend import HfBackend
 from corerl.registry.policy_losses import LossOutput
 from corerl.registry.advantage_estimators import Advantages
 
 def nan_for_long_responses(inputs):
     long = inputs.response_mask.sum(1, keepdim=True) >= 6
     return LossOutput(torch.where(long, torch.nan, -inputs.advantages) * inputs.log_probs)
+
+class MinusInfinityBackend(HfBackend):
+    async def generate(self, requests):
+        outputs = await super().generate(requests)
+        spoilt = outputs[1][0]
+        numbers = (-float("inf"), *spoilt.log_probs[1:])
+        outputs[1][0] = dataclasses.replace(spoilt, log_probs=numbers)
+        return outputs
 
 def nan_advantage(inputs):
     advantages = inputs.rewards.clone()
@@ -227,3 +238,39 @@ def test_an_estimator_that_gives_nan_is_caught_before_the_update(train, tmp_path
     code, folder, _ = train("b", estimator, "trainer.on_nonfinite=skip")
     assert code == 0
     assert [record["training/nonfinite_samples"] for record in records(folder)] == [1, 1]
+
+
+@pytest.mark.parametrize("on_nonfinite", ["stop", "skip"])
+def test_an_infinite_log_prob_is_caught_with_its_sample(train, tmp_path, on_nonfinite):
+    backend = f"rollout.name={tmp_path}/parts.py:MinusInfinityBackend"
+    code, folder, errors = train("a", backend, f"trainer.on_nonfinite={on_nonfinite}")
+    assert "step 1: not finite: rollout_log_probs of 1 responses" in errors and "(response 4 to prompt" in errors
+    assert code == (1 if on_nonfinite == "stop" else 0)
+    if on_nonfinite == "skip":
+        assert [record["training/nonfinite_samples"] for record in records(folder)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("override", "missing", "fact"),
+    [
+        ("algorithm.adv_estimator=corerl_ppo.gae:gae", "values", "needs_critic"),
+        ("algorithm.adv_estimator=corerl_grpo.advantages.remax:remax", "greedy_scores", "needs_greedy_baseline"),
+        ("actor.policy_loss=corerl_grpo.losses.opd:opd", "ref_log_probs", "needs_ref"),
+        ("actor.policy_loss=corerl_grpo.losses.clip_cov:clip_cov", "selected", "select_tokens"),
+    ],
+)
+def test_a_part_whose_needs_nobody_registered_is_one_line(train, override, missing, fact):
+    code, _, errors = train("a", override)
+    assert code == 1
+    assert f"step 1: a part needs '{missing}', which this run does not compute" in errors and fact in errors
+    assert "Traceback" not in errors
+
+
+def test_equal_rewards_move_nothing_with_every_group_baseline(train, tmp_path):
+    reward = f"reward.scorer={tmp_path}/parts.py:same"
+    for estimator in ("grpo", "rloo", "reinforce_plus_plus_baseline", "opo"):
+        code, folder, _ = train(estimator, reward, f"algorithm.adv_estimator={estimator}")
+        assert code == 0
+        for record in records(folder):
+            assert record["reward/groups_without_spread"] == 1
+            assert record["critic/advantages/max"] == record["critic/advantages/min"] == 0

@@ -21,7 +21,7 @@ PLUGINS = (DOCS / "plugins.md").read_text()
 
 
 @pytest.fixture
-def files(tmp_path, monkeypatch):
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The document's Python files, in the current folder, with data and a model."""
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PLUGINS, flags=re.DOTALL)
@@ -46,7 +46,7 @@ def files(tmp_path, monkeypatch):
     return tmp_path
 
 
-def commands(section):
+def commands(section: str) -> list[list[str]]:
     """The commands of a section of docs/plugins.md, as lists of arguments, without those that need a network.
 
     A block with ``pip install`` is what tests/integration/test_new_plugin.py does with every kind.
@@ -58,32 +58,32 @@ def commands(section):
     return [command[1:] for command in found]
 
 
-def run_all(section):
+def run_all(section: str) -> None:
     for command in commands(section):
         assert run(command) == 0, command
 
 
-def metrics():
+def metrics() -> dict[str, float]:
     [path] = Path("runs").rglob("metrics.jsonl")
     return read_metrics(path)[-1]
 
 
-def test_a_custom_reward(files):
+def test_a_custom_reward(files: Path) -> None:
     run_all("A custom reward in ten lines")
     assert metrics()["reward/length_ok/mean"] == 1.0
 
 
-def test_a_policy_loss(files):
+def test_a_policy_loss(files: Path) -> None:
     run_all("A new policy loss")
     assert metrics()["actor/ratio_outside"] == 0.0  # one update on the step's own samples
 
 
-def test_an_advantage_estimator(files):
+def test_an_advantage_estimator(files: Path) -> None:
     run_all("An advantage estimator from a paper")
     assert "critic/advantages/mean" in metrics()
 
 
-def test_names(files, capsys):
+def test_names(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_all("Names")
     out = capsys.readouterr().out
     assert "the last word is the answer" in out
@@ -91,12 +91,12 @@ def test_names(files, capsys):
     assert "step 1: more than half of the responses were cut off" in out
 
 
-def test_a_package(files):
+def test_a_package(files: Path) -> None:
     run_all("A package")
     assert Path("my-reward/example.yaml").is_file()
 
 
-def test_testing(files, capsys):
+def test_testing(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_all("Testing")
     out = capsys.readouterr().out
     assert "gradient_invariant" in out
@@ -107,18 +107,18 @@ def test_testing(files, capsys):
     assert "passed" in done.stdout
 
 
-def test_presets(files, capsys):
+def test_presets(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_all("Presets")
     assert "clip_ratio_low: 0.1" in capsys.readouterr().out
     assert metrics()["actor/lr"] == 1e-6
 
 
-def test_facts(files):
+def test_facts(files: Path) -> None:
     run_all("Facts")
     assert "actor/pg_loss" in metrics()
 
 
-def test_every_section_of_the_page_has_a_test_here():
+def test_every_section_of_the_page_has_a_test_here() -> None:
     sections = re.findall(r"^## (.*)$", PLUGINS, flags=re.MULTILINE)
     assert sections == [
         "A custom reward in ten lines",
@@ -133,14 +133,14 @@ def test_every_section_of_the_page_has_a_test_here():
     ]
 
 
-def test_the_table_of_facts_is_complete():
+def test_the_table_of_facts_is_complete() -> None:
     from corerl.registry.base import NEEDS
 
     listed = set(re.findall(r"^\| `(\w+)` \|", PLUGINS, flags=re.MULTILINE))
     assert listed == {*NEEDS, "select_tokens"}
 
 
-def test_the_engines_of_the_templates_are_what_the_page_says(tmp_path, monkeypatch):
+def test_the_engines_of_the_templates_are_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DOCS / "writing-engines.md").read_text()
     monkeypatch.chdir(tmp_path)
     for command in re.findall(r"^\$ corerl (new .*)$", text, flags=re.MULTILINE):

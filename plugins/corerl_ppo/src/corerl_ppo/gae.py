@@ -19,6 +19,7 @@ numbers: here advantages and returns are 0.
 import torch
 from torch import Tensor
 
+from corerl.errors import MissingInputError
 from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
 from corerl.statistics import compact, discounted_sums, has_holes, spread, whiten
 from corerl_ppo.options import GaeOptions
@@ -27,7 +28,8 @@ from corerl_ppo.options import GaeOptions
 def gae(inputs: AdvantageInputs, options: GaeOptions) -> Advantages:
     """Whitened advantages, and returns from before whitening."""
     rewards, values, mask = inputs.rewards, inputs.values, inputs.response_mask
-    assert values is not None
+    if values is None:
+        raise MissingInputError("values", "needs_critic=True")
     if not has_holes(mask):
         return gae_without_holes(rewards, values, mask, options)
     advantages, returns = gae_without_holes(compact(rewards, mask), compact(values, mask), compact(mask, mask), options)

@@ -22,6 +22,7 @@ baseline of least variance, w_t its Logit-Gradient Proxy. The returns are G.
 import torch
 from torch import Tensor
 
+from corerl.errors import MissingInputError
 from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
 from corerl.statistics import compact, discounted_row_sums, group_maxima, group_sums, has_holes, row_counts, spread
 from corerl_grpo.advantages.options import OptimalTokenBaselineOptions
@@ -29,7 +30,8 @@ from corerl_grpo.advantages.options import OptimalTokenBaselineOptions
 
 def optimal_token_baseline(inputs: AdvantageInputs, options: OptimalTokenBaselineOptions) -> Advantages:
     """Return minus the energy-weighted mean return of the group at the same token, and the return."""
-    assert inputs.log_probs is not None and inputs.sum_pi_squared is not None
+    if inputs.log_probs is None or inputs.sum_pi_squared is None:
+        raise MissingInputError("sum_pi_squared", "needs_sum_pi_squared=True")
     mask, per_token = inputs.response_mask, (inputs.rewards, inputs.log_probs, inputs.sum_pi_squared)
     if not has_holes(mask):
         return _right_padded(per_token, mask, inputs.group_ids, options.handle_zero_tail)

@@ -12,13 +12,15 @@ Responses are not compared within a group: one response to a prompt is enough.
 
 import torch
 
+from corerl.errors import MissingInputError
 from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
 from corerl_grpo.advantages.returns import returns_of
 
 
 def remax(inputs: AdvantageInputs) -> Advantages:
     """Return minus the greedy response's score, and the return."""
-    assert inputs.greedy_scores is not None
+    if inputs.greedy_scores is None:
+        raise MissingInputError("greedy_scores", "needs_greedy_baseline=True")
     returns = returns_of(inputs)
     advantages = returns - inputs.greedy_scores.to(returns.dtype)[:, None]
     torch.where(inputs.response_mask, advantages, returns.new_zeros(()), out=advantages)

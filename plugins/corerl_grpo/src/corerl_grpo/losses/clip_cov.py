@@ -16,6 +16,7 @@ log-ratio is clamped to ±20 before the exponential.
 import torch
 from torch import Tensor
 
+from corerl.errors import MissingInputError
 from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.clip import clip_effect, clip_fractions, clipped_surrogate
 from corerl_grpo.losses.covariance import smallest, token_budget, token_covariance
@@ -25,7 +26,8 @@ from corerl_grpo.losses.ratio import importance_ratio, share
 
 def clip_cov(inputs: PolicyLossInputs, options: ClipCovOptions) -> LossOutput:
     """Metrics: ``pg_clipfrac``, tokens whose ratio was clipped; ``clip_cov_frac``, tokens that were drawn."""
-    assert inputs.selected is not None, "clip_cov is registered with select_tokens"
+    if inputs.selected is None:
+        raise MissingInputError("selected", "select_tokens=…")
     advantages, mask = inputs.advantages, inputs.response_mask
     ratio = importance_ratio(inputs.log_probs, inputs.old_log_probs)
     terms = clipped_surrogate(advantages, ratio, 1 - options.clip_ratio_low, 1 + options.clip_ratio_high)

@@ -15,6 +15,7 @@ exponential.
 
 from torch import Tensor
 
+from corerl.errors import MissingInputError
 from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.covariance import smallest, token_budget, token_covariance
 from corerl_grpo.losses.options import KlCovOptions
@@ -23,7 +24,8 @@ from corerl_grpo.losses.ratio import importance_ratio, share
 
 def kl_cov(inputs: PolicyLossInputs, options: KlCovOptions) -> LossOutput:
     """Metrics: ``kl_cov_frac``, tokens with the KL term."""
-    assert inputs.selected is not None, "kl_cov is registered with select_tokens"
+    if inputs.selected is None:
+        raise MissingInputError("selected", "select_tokens=…")
     terms = -inputs.advantages * importance_ratio(inputs.log_probs, inputs.old_log_probs)
     distance = (inputs.log_probs - inputs.old_log_probs).abs()
     terms = terms + (options.ppo_kl_coef * distance).masked_fill(~inputs.selected, 0.0)

@@ -12,6 +12,7 @@ Agarwal et al. 2023 (GKD), arXiv 2306.13649, section 3; as advantages of a polic
 2025, "On-Policy Distillation". The log-ratio is clamped to ±20 before the exponential.
 """
 
+from corerl.errors import MissingInputError
 from corerl.objective import masked_mean
 from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.options import OpdOptions
@@ -20,7 +21,8 @@ from corerl_grpo.losses.ratio import importance_ratio
 
 def opd(inputs: PolicyLossInputs, options: OpdOptions) -> LossOutput:
     """Metrics: ``teacher_kl``, the mean of log pi_old - log pi_ref."""
-    assert inputs.ref_log_probs is not None, "opd is registered with needs_ref"
+    if inputs.ref_log_probs is None:
+        raise MissingInputError("ref_log_probs", "needs_ref=True")
     distance = inputs.old_log_probs - inputs.ref_log_probs
     costs = options.coefficient * distance
     if options.use_task_reward:
