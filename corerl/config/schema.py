@@ -99,7 +99,9 @@ class RolloutCorrectionConfig:
         ]
         | None
     ) = option(None, "statistic by which tokens or whole responses are rejected; null: none")
-    rollout_rs_threshold: float = option(2.0, "rejected above: k2, k3 themselves; of k1, the ratio exp(k1)", gt=0)
+    rollout_rs_threshold: float = option(
+        2.0, "rejected above: k2, k3 themselves; of k1, the importance ratio exp(-k1)", gt=0
+    )
     rollout_rs_threshold_lower: float | None = option(
         None, "k1: the ratio rejected below; null: 1 / rollout_rs_threshold", gt=0
     )

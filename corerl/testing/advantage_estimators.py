@@ -1,8 +1,9 @@
 """Checks of advantage estimators: the contract of :mod:`corerl.registry.advantage_estimators`.
 
 An estimator that declares ``needs_groups`` compares the responses of a group. Whether it also normalises over the batch
-is no declared fact, so two rules stand for the isolation of groups. A constant added to all scores of one group changes
-nobody else's advantages. Any other change of one group's scores changes the others' by one common map a·A + b, a > 0.
+is no declared fact, so two rules stand for the isolation of groups. A constant added to all scores of one group at most
+scales the others' advantages, all by one a > 0. Any other change of one group's scores changes the others' by one
+common map a·A + b, a > 0.
 """
 
 import dataclasses
@@ -22,10 +23,12 @@ from corerl.testing.tensors import (
     expect,
     expect_equal,
     expect_finite,
+    expect_on_cuda,
     expect_shape,
     expect_untouched,
     expect_vectorised,
     generator,
+    on_cuda,
     response_mask,
 )
 
@@ -142,6 +145,12 @@ def _deterministic(estimate: Estimate, inputs: AdvantageInputs) -> None:
     expect(torch.equal(first.advantages, second.advantages), "two calls with the same inputs give different advantages")
 
 
+def _same_on_cuda(estimate: Estimate, inputs: AdvantageInputs) -> None:
+    moved, want = estimate(on_cuda(inputs)), estimate(inputs)
+    expect_on_cuda("the advantages", moved.advantages, want.advantages)
+    expect_on_cuda("the returns", moved.returns, want.returns)
+
+
 def _empty_rows_take_no_part(estimate: Estimate, inputs: AdvantageInputs) -> None:
     everyone = torch.ones(len(inputs.rewards), dtype=torch.bool)
     for empty in (~everyone, inputs.group_ids == 4, everyone):
@@ -203,7 +212,7 @@ def _group_isolation(estimate: Estimate, inputs: AdvantageInputs) -> None:
     others = ~(group | alone)[:, None] & inputs.response_mask
     base = estimate(inputs).advantages
     shifted = estimate(_rescored(inputs, lambda tensor: tensor + 1, group)).advantages
-    expect_equal("the advantages", shifted[others], base[others], "when all scores of another group rise by 1")
+    _expect_scaled(base[others], shifted[others])
     random = generator(3)
 
     def change(tensor: Tensor) -> Tensor:
@@ -211,6 +220,17 @@ def _group_isolation(estimate: Estimate, inputs: AdvantageInputs) -> None:
 
     moved = estimate(_rescored(inputs, change, group)).advantages
     _expect_affine(base[others], moved[others])
+
+
+def _expect_scaled(before: Tensor, after: Tensor) -> None:
+    """after = a·before with one a > 0."""
+    scale = (after.norm() / before.norm()).clamp(min=1e-12) if before.any() else torch.ones(())
+    expect_equal(
+        "the advantages",
+        after / scale.to(after.dtype),
+        before,
+        "when all scores of another group rise by 1, not by one scale",
+    )
 
 
 def _expect_affine(before: Tensor, after: Tensor) -> None:
@@ -263,6 +283,7 @@ _CHECKS = {
     "zero_outside_the_mask": _zero_outside_the_mask,
     "inputs_untouched": _inputs_untouched,
     "deterministic": _deterministic,
+    "same_on_cuda": _same_on_cuda,
     "empty_rows_take_no_part": _empty_rows_take_no_part,
     "invariant_to_padding": _padding,
     "invariant_to_row_order": _row_order,

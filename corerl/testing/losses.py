@@ -19,10 +19,12 @@ from corerl.testing.tensors import (
     expect,
     expect_equal,
     expect_finite,
+    expect_on_cuda,
     expect_shape,
     expect_untouched,
     expect_vectorised,
     generator,
+    on_cuda,
     tensors_of,
 )
 
@@ -122,6 +124,12 @@ def _inputs_untouched(case: Case) -> None:
 
 def _deterministic(case: Case) -> None:
     expect(torch.equal(case.terms(), case.terms()), "two calls with the same inputs give different terms")
+
+
+def _same_on_cuda(case: Case) -> None:
+    moved = dataclasses.replace(case, inputs=on_cuda(case.inputs))
+    expect_on_cuda("the terms", moved.terms(), case.terms())
+    expect_on_cuda("the gradients", moved.gradient()[1], case.gradient()[1])
 
 
 def _part(case: Case, rows: Tensor) -> Case:
@@ -261,6 +269,7 @@ _CHECKS: dict[str, Callable[[Case], None]] = {
     "shape_and_dtype": _shape_and_dtype,
     "inputs_untouched": _inputs_untouched,
     "deterministic": _deterministic,
+    "same_on_cuda": _same_on_cuda,
     "rows_are_independent": _rows_independent,
     "invariant_to_padding": _padding,
     "invariant_to_row_order": _row_order,

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.errors import RequestError
 from corerl.registry.base import Selected
 from corerl.registry.rollout_backends import (
     Completion,
@@ -20,8 +19,9 @@ from corerl.registry.rollout_backends import (
     RolloutBackendFactory,
     SamplingParams,
 )
+from corerl.testing import devices
 from corerl.testing.deadline import within
-from corerl.testing.results import CheckFailed, CheckSkipped
+from corerl.testing.results import CheckFailed
 from corerl.testing.tiny_model import VOCABULARY, reference, response_log_probs, tiny_model
 
 TOLERANCE = {"cpu": 1e-4, "cuda": 1e-2}
@@ -72,13 +72,9 @@ class Engine:
 
     def _start(self) -> RolloutBackend:
         model = ModelConfig(path=str(tiny_model()), dtype="fp32")
-        try:
-            return self._selected.load()(model, RolloutConfig(), device="cpu")
-        except RequestError as error:
-            if not torch.cuda.is_available():
-                raise CheckSkipped(f"it does not run here: {error}") from error
-        self._device = "cuda"
-        return self._selected.load()(model, RolloutConfig(), device="cuda")
+        factory = self._selected.load()
+        backend, self._device = devices.build(lambda device: factory(model, RolloutConfig(), device=device))
+        return backend
 
     @property
     def tolerance(self) -> float:

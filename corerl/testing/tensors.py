@@ -1,15 +1,17 @@
 """What the checks of tensor functions share: seeded examples, comparisons, counting of operations."""
 
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from corerl.testing.results import CheckFailed
+from corerl.testing.results import CheckFailed, CheckSkipped
 
+T = TypeVar("T")
 DTYPES = (torch.float32, torch.float64)
 TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-9}
 
@@ -75,6 +77,29 @@ def expect_untouched(inputs: Any, call: Callable[[], object]) -> None:
     call()
     for name, tensor in tensors_of(inputs).items():
         expect(torch.equal(tensor.detach(), before[name]), f"it modifies its input {name}")
+
+
+def on_cuda(inputs: T) -> T:
+    """An inputs dataclass with all of its tensors on a CUDA device.
+
+    Raises:
+        CheckSkipped: there is none.
+    """
+    if not torch.cuda.is_available():
+        raise CheckSkipped("there is no CUDA device")
+    moved: dict[str, Any] = {}
+    for name, value in vars(inputs).items():
+        if isinstance(value, Tensor):
+            moved[name] = value.cuda()
+        elif isinstance(value, Mapping):
+            moved[name] = {key: item.cuda() for key, item in value.items()}
+    return dataclasses.replace(inputs, **moved)  # type: ignore[type-var]
+
+
+def expect_on_cuda(what: str, got: Tensor, want: Tensor) -> None:
+    """Raise CheckFailed unless ``got`` is on a CUDA device and equals ``want``, which is on the CPU."""
+    expect(got.is_cuda, f"{what} are on {got.device} where the inputs are on a CUDA device")
+    expect_equal(what, got.cpu(), want, "on a CUDA device")
 
 
 def expect_vectorised(

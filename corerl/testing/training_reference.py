@@ -10,7 +10,6 @@ from torch import Tensor
 
 from corerl.batch.experience import Experience, collate
 from corerl.config.schema import ModelConfig, OptimConfig
-from corerl.errors import RequestError
 from corerl.objective import SupervisedObjective, ValueObjective, loss_weights
 from corerl.registry.base import Selected
 from corerl.registry.losses import LossOutput
@@ -22,7 +21,8 @@ from corerl.registry.training_strategies import (
     TrainingStrategy,
     TrainingStrategyFactory,
 )
-from corerl.testing.results import CheckFailed, CheckSkipped
+from corerl.testing import devices
+from corerl.testing.results import CheckFailed
 from corerl.testing.tiny_model import VOCABULARY, reference, response_log_probs, tiny_model
 
 WHOLE = MicroBatching(max_sequences=100)
@@ -39,7 +39,7 @@ RESPONSE_LENGTHS = (6, 2, 9, 4, 1, 12, 7)
 def build(
     selected: Selected[TrainingStrategyFactory], *, tied: bool = True, frozen: bool = False, **changes: Any
 ) -> TrainingStrategy:
-    """The tiny model under a strategy: on the CPU, or on a CUDA device where the strategy refuses the CPU.
+    """The tiny model under a strategy, on the device of :func:`corerl.testing.devices.build`.
 
     Args:
         changes: of the :class:`StrategySpec`.
@@ -51,12 +51,7 @@ def build(
     spec = StrategySpec(model, "cpu", WHOLE, None if frozen else OPTIM, total_steps=10)
     spec = dataclasses.replace(spec, **changes)
     factory = selected.load()
-    try:
-        return factory(spec)
-    except RequestError as error:
-        if not torch.cuda.is_available():
-            raise CheckSkipped(f"it does not run here: {error}") from error
-    return factory(dataclasses.replace(spec, device="cuda"))
+    return devices.build(lambda device: factory(dataclasses.replace(spec, device=device)))[0]
 
 
 def tolerance(strategy: TrainingStrategy) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from corerl.cli.common import load_train_config
+from corerl.config.schema import RolloutCorrectionConfig
 from corerl.plugins import load_plugins
 
 pytest.importorskip("corerl_grpo")
@@ -79,7 +80,8 @@ def test_every_page_has_the_same_form(page):
     assert list(sections(page)) == HEADINGS
     assert "https://" in sections(page)["Paper"]
     assert "README.md" in sections(page)["Learning curve"]
-    assert not [line for line in page.read_text().splitlines() if len(line) > 120 and not line.startswith("|")]
+    lines = page.read_text().splitlines()
+    assert [line for line in lines if len(line) > 120 and " " in line and not line.startswith("|")] == []
 
 
 @pytest.mark.parametrize("entry", ALGORITHMS, ids=lambda entry: f"{entry.kind}-{entry.name}")
@@ -135,3 +137,10 @@ def test_the_table_of_the_index_is_that_of_the_curves():
     if pasted.strip():
         results = json.loads((FOLDER / "curves.json").read_text())
         assert pasted.strip() == BENCHMARK["table"](results).strip()
+
+
+def test_the_keys_of_rollout_correction_are_those_of_the_schema():
+    text = " ".join(sections(FOLDER / "rollout_correction.md")["Options"].split())
+    for field in dataclasses.fields(RolloutCorrectionConfig):
+        [shown] = re.findall(rf"\* `{field.name}` \(`([^`]*)`\): " + re.escape(field.metadata["help"]), text)
+        assert value(shown) == field.default

@@ -157,7 +157,11 @@ def not_a_pair(inputs: AdvantageInputs) -> Any:
 @pytest.mark.parametrize(
     ("estimator", "check", "message"),
     [
-        (batch_baseline, "groups_are_isolated", "when all scores of another group rise by 1 (float32)"),
+        (
+            batch_baseline,
+            "groups_are_isolated",
+            "when all scores of another group rise by 1, not by one scale (float32)",
+        ),
         (ranks_in_the_batch, "groups_are_isolated", "the advantages change by"),
         (lone_rows_keep_their_score, "group_of_one_has_no_advantage", "a response alone in its group has an advantage"),
         (empty_rows_in_the_mean, "empty_rows_take_no_part", "when rows without a trained token stand beside them"),
