@@ -35,7 +35,7 @@ def weight(ratios, t, level):
     return math.exp(total if level == "sequence" else total / len(ratios))
 
 
-@pytest.mark.parametrize(("level", "mode"), itertools.product(LEVELS, MODES))
+@pytest.mark.parametrize(("level", "mode"), list(itertools.product(LEVELS, MODES)))
 def test_every_level_and_mode(level, mode):
     old, rollout, mask = case()
     config = RolloutCorrectionConfig(

@@ -160,7 +160,7 @@ def not_a_pair(inputs: AdvantageInputs) -> Any:
         (
             batch_baseline,
             "groups_are_isolated",
-            "when all scores of another group rise by 1, not by one scale (float32)",
+            "another group rise by 1, not by one scale (float32)",
         ),
         (ranks_in_the_batch, "groups_are_isolated", "the advantages change by"),
         (lone_rows_keep_their_score, "group_of_one_has_no_advantage", "a response alone in its group has an advantage"),
