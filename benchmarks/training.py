@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
-from corerl_grpo.options import VanillaOptions
+from corerl_grpo.losses.options import VanillaOptions
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor

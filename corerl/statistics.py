@@ -63,13 +63,16 @@ def whiten(values: Tensor, mask: Tensor) -> Tensor:
     Returns:
         (B, T), 0 where ``mask`` is false, and everywhere when fewer than two elements count.
     """
+    return whiten_(torch.where(mask, values, 0.0), mask)
+
+
+def whiten_(values: Tensor, mask: Tensor) -> Tensor:
+    """:func:`whiten` in the memory of ``values``, which are 0 where ``mask`` is false."""
     count = torch.count_nonzero(mask)
-    zero = values.new_zeros(())
-    centred = torch.where(mask, values, zero)
-    centred -= (centred.sum(dim=1).sum(dtype=torch.float64) / count.clamp(min=1)).to(values.dtype)
-    torch.where(mask, centred, zero, out=centred)
-    variance = _sum_of_squares(centred) / (count - 1).clamp(min=1)
-    return centred.mul_(torch.where(count > 1, (variance + WHITEN_EPSILON).rsqrt(), zero))
+    mean = values.sum(dim=1).sum(dtype=torch.float64) / count.clamp(min=1)
+    values.sub_(mean.to(values.dtype)).mul_(mask)
+    variance = _sum_of_squares(values) / (count - 1).clamp(min=1)
+    return values.mul_(torch.where(count > 1, (variance + WHITEN_EPSILON).rsqrt(), values.new_zeros(())))
 
 
 def whiten_scores(scores: Tensor, weights: Tensor) -> Tensor:

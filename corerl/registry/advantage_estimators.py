@@ -18,7 +18,7 @@ class AdvantageInputs:
             whose scorer failed, say) takes no part: it counts in no mean and no deviation, and its advantages are 0.
         group_ids: (B,) int64; responses to one prompt share an id. Ids are 0 … G-1, rows in any order.
         values: (B, T) float32 critic values, when the entry declares ``needs_critic``. The value at a token is the
-            critic's prediction before that token.
+            critic's prediction before that token; 0 where ``response_mask`` is 0.
         greedy_scores: (B,) float32 score of the greedy response to the row's prompt, with ``needs_greedy_baseline``.
         log_probs: (B, T) float32, log pi of the sampled tokens under the policy at the start of the step.
         sum_pi_squared: (B, T) float32, the sum of pi(v)^2 over the vocabulary at each token, under that policy, with

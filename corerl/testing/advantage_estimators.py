@@ -71,7 +71,7 @@ def example(
         rewards=rewards.to(dtype),
         response_mask=mask,
         group_ids=torch.tensor(groups),
-        values=torch.randn(rows, width, generator=random, dtype=dtype) if entry.needs_critic else None,
+        values=torch.randn(rows, width, generator=random, dtype=dtype) * mask if entry.needs_critic else None,
         greedy_scores=of_rows() if entry.needs_greedy_baseline else None,
         log_probs=probabilities.log().to(dtype),
         sum_pi_squared=(probabilities**2 + others).to(dtype) if entry.needs_sum_pi_squared else None,
@@ -111,6 +111,7 @@ def _emptied(inputs: AdvantageInputs, rows: Tensor) -> AdvantageInputs:
     return dataclasses.replace(
         inputs,
         rewards=torch.where(rows[:, None], 0.0, inputs.rewards),
+        values=None if inputs.values is None else torch.where(rows[:, None], 0.0, inputs.values),
         response_mask=inputs.response_mask & ~rows[:, None],
         components={name: torch.where(rows, 0.0, part) for name, part in inputs.components.items()},
     )

@@ -135,6 +135,8 @@ class Trainer:
     def advantage_inputs(self, experience: Experience, batch: ScoredRollouts) -> AdvantageInputs:
         """What the advantage estimator is given."""
         assert experience.rewards is not None
+        if experience.values is not None:
+            experience.values.masked_fill_(~experience.response_mask, 0.0)
         return AdvantageInputs(
             rewards=experience.rewards,
             response_mask=experience.response_mask,

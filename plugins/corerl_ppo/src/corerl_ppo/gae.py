@@ -21,7 +21,7 @@ from torch import Tensor
 
 from corerl.errors import MissingInputError
 from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import compact, discounted_sums, has_holes, spread, whiten
+from corerl.statistics import compact, discounted_row_sums, has_holes, spread, whiten_
 from corerl_ppo.options import GaeOptions
 
 
@@ -37,9 +37,12 @@ def gae(inputs: AdvantageInputs, options: GaeOptions) -> Advantages:
 
 
 def gae_without_holes(rewards: Tensor, values: Tensor, mask: Tensor, options: GaeOptions) -> Advantages:
-    """All (B, T); the true elements of each row of ``mask`` stand at its start."""
-    values = torch.where(mask, values, 0.0)
+    """All (B, T), numbers 0 where ``mask`` is false; the true elements of each of its rows stand at the row's start.
+
+    Tensors of this size cost more to allocate than to compute with: there are two, and they are what is returned.
+    """
     deltas = rewards - values
     deltas[:, :-1].add_(values[:, 1:], alpha=options.gamma)
-    advantages = discounted_sums(deltas, mask, options.gamma * options.lam)
-    return Advantages(whiten(advantages, mask), advantages + values)
+    advantages = discounted_row_sums(deltas, options.gamma * options.lam)
+    returns = torch.add(advantages, values, out=deltas)
+    return Advantages(whiten_(advantages, mask), returns)
