@@ -24,7 +24,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
-from corerl_grpo.losses.options import VanillaOptions
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -37,6 +36,7 @@ from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.objective import PolicyObjective, loss_weights
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl_fsdp.single_device import SingleDeviceStrategy
+from corerl_grpo.losses.options import VanillaOptions
 from corerl_grpo.losses.vanilla import vanilla
 
 OPTIM = OptimConfig(lr=1e-5)

@@ -16,6 +16,7 @@ from corerl.errors import ConfigError, RunError
 from corerl.registry.base import Entry, Owner, Selected
 from corerl.registry.rollout_backends import Completion, GenerationRequest
 from corerl.testing import rollout_backends, rollout_lifecycle
+from corerl.testing.devices import VARIABLE
 from corerl.testing.results import CheckFailed, CheckSkipped
 from corerl.testing.rollout_backends import CHECKS
 from corerl.testing.tiny_model import reference, response_log_probs, tiny_model
@@ -316,7 +317,9 @@ def test_a_backend_for_another_device_is_passed_over() -> None:
         run(cuda_only, "log_probs")
 
 
-def test_a_wider_tolerance_lets_a_rounder_engine_pass() -> None:
+def test_a_wider_tolerance_lets_a_rounder_engine_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+
     class Rounded(Good):
         def change(self, request: GenerationRequest, completion: Completion) -> Completion:
             return replace(completion, log_probs=[round(each, 2) for each in completion.log_probs])
