@@ -1,5 +1,6 @@
 """What happens when something that must be a number is NaN or infinite: ``trainer.on_nonfinite``."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ class NonFiniteGuard:
         Raises:
             NonFiniteError: ``error``, completed.
         """
-        folder = self.folder / f"step_{step:06d}"
+        folder = self._free_folder(f"step_{step:06d}")
         with atomic_path(folder, folder=True) as temporary:
             chosen = batch.select(rows)
             write_rollouts(temporary / "rollouts.parquet", chosen.rollouts, chosen.results)
@@ -70,6 +71,11 @@ class NonFiniteGuard:
         if not self.skip:
             raise NonFiniteError(f"{message}; trainer.on_nonfinite=skip goes on without them", rows) from error
         say(f"step {step}: {message}")
+
+    def _free_folder(self, name: str) -> Path:
+        """``name``, or ``name-2``, … where several mini-batches of a step fail."""
+        numbers = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+        return next(folder for folder in (self.folder / each for each in numbers) if not folder.exists())
 
 
 def _reasons(experience: Experience) -> dict[str, list[int]]:
