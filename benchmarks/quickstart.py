@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +49,8 @@ class Clock:
         self._running = False
         self._step_start = time.perf_counter()
 
-    def wrap(self, owner: type, method: str, kind: str) -> None:
+    def wrap(self, owner: type, function: Callable[..., Any], kind: str) -> None:
         """Add the time of every call to ``seconds[kind]``; a call inside a clocked one is part of that."""
-        function = getattr(owner, method)
 
         @functools.wraps(function)
         def clocked(*args: Any, **kwargs: Any) -> Any:
@@ -63,7 +63,7 @@ class Clock:
                 self.seconds[kind] += time.perf_counter() - start
                 self._running = False
 
-        setattr(owner, method, clocked)
+        setattr(owner, function.__name__, clocked)
 
     def end_step(self) -> None:
         """Close a step: its seconds without evaluation, and those of its workers."""
@@ -83,11 +83,11 @@ def run_started() -> None:
     from corerl.trainer.loop import Trainer
     from corerl.trainer.workers import PolicyWorker, ReferenceWorker, RolloutWorker
 
-    clock.wrap(Trainer, "evaluate", "evaluation")
+    clock.wrap(Trainer, Trainer.evaluate, "evaluation")
     for worker, methods in (
-        (RolloutWorker, ("generate", "update_weights")),
-        (PolicyWorker, ("log_probs", "update")),
-        (ReferenceWorker, ("log_probs",)),
+        (RolloutWorker, (RolloutWorker.generate, RolloutWorker.update_weights)),
+        (PolicyWorker, (PolicyWorker.forward, PolicyWorker.update)),
+        (ReferenceWorker, (ReferenceWorker.forward,)),
     ):
         for method in methods:
             clock.wrap(worker, method, "workers")
