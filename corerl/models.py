@@ -1,6 +1,8 @@
 """Loading a Hugging Face model."""
 
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,7 +51,7 @@ def load_model(
         seed: of random weights (``load_format: dummy``, a new value head); the global random state is left as it was.
 
     Raises:
-        ModelError: no such folder, no weights in it, an architecture that transformers does not know.
+        ModelError: no such folder, no weights in it or not all, an architecture that transformers does not know.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
     from transformers.utils.logging import disable_progress_bar
@@ -77,9 +79,38 @@ def load_model(
                     trust_remote_code=model.trust_remote_code,
                 )
             else:
-                loaded = auto.from_pretrained(
-                    path, config=config, dtype=dtype, attn_implementation=model.attn_implementation, **options
-                )
+                with _no_report():
+                    loaded, info = auto.from_pretrained(
+                        path,
+                        config=config,
+                        dtype=dtype,
+                        attn_implementation=model.attn_implementation,
+                        output_loading_info=True,
+                        **options,
+                    )
+                _check_complete(model.path, info["missing_keys"], head)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
     return loaded.to(device)
+
+
+@contextmanager
+def _no_report() -> Iterator[None]:
+    """Without transformers' table of missing weights: :func:`_check_complete` says what matters."""
+    from transformers.utils import logging
+
+    present = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(present)
+
+
+def _check_complete(path: str, missing: Iterable[str], head: str) -> None:
+    """Raise ModelError when weights are missing that are not those of a new value head."""
+    lacking = sorted(name for name in missing if head == "lm" or not name.startswith("score."))
+    if lacking:
+        raise ModelError(
+            f"model.path: {path} lacks {len(lacking)} of the weights, such as '{lacking[0]}': they would be random"
+        )

@@ -1,0 +1,33 @@
+"""Loading a model: random parts are made on purpose or not at all."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from corerl.config.schema import ModelConfig
+from corerl.errors import ModelError
+from corerl.models import load_model
+from corerl.testing.tiny_model import tiny_model
+
+
+def load(path, head, seed=0):
+    return load_model(ModelConfig(path=str(path)), head, device="cpu", dtype=torch.float32, seed=seed)
+
+
+def test_a_new_value_head_is_seeded_and_prints_nothing(capfd):
+    state = torch.get_rng_state()
+    first, again, other = (load(tiny_model(), "value", seed).score.weight for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_weights_that_are_missing_are_an_error(tmp_path):
+    folder = tmp_path / "model"
+    load(tiny_model(), "lm").save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    for head in ("lm", "value"):
+        with pytest.raises(ModelError, match=r"lacks 1 of the weights, such as 'model\.norm\.weight'"):
+            load(folder, head)
