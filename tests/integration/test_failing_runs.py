@@ -1,0 +1,153 @@
+"""Runs that go wrong midway, and runs that are interrupted."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow.parquet as pq
+import pytest
+from safetensors.torch import load_file
+
+from corerl.checkpoint.store import CheckpointStore
+from corerl.telemetry.metrics_log import read_metrics
+
+# Runs that go wrong midway
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_responses_whose_scorer_raises_are_left_out_counted_and_shown(train, workplace):
+    outcome = train(f"reward.scorer={workplace.folder}/parts.py:odd_raises")
+    assert outcome.code == 0
+    [folder] = workplace.run_folders
+    for record in read_metrics(folder / "metrics.jsonl"):
+        assert 0 < record["reward/error_ratio"] < 1
+        assert record["critic/score/min"] > 0  # never scored 0
+    assert "responses could not be scored and are left out" in outcome.stderr
+    assert "raised ValueError: cannot score" in outcome.stderr
+    errors = pq.read_table(folder / "rollouts" / "step_000002.parquet").to_pylist()
+    assert {row["score"] is None for row in errors if int(json.loads(row["ground_truth"])) % 2} == {True}
+
+
+def test_steps_in_which_no_response_has_a_score_leave_the_weights_as_they_are(material, train, workplace):
+    val = f"data.val_files=[{material}/data/test.parquet]"
+    outcome = train(f"reward.scorer={workplace.folder}/parts.py:always_raises", val, "actor.use_kl_loss=true")
+    assert outcome.code == 0
+    [folder] = workplace.run_folders
+    before, after = (weights(path) for path in (material / "model", folder / "checkpoints/global_step_2/huggingface"))
+    assert all(after[name].equal(before[name]) for name in before)
+    assert "16 of 16 responses could not be scored" in outcome.stderr
+    assert "step 2: no response has a score, so the weights stay as they are" in outcome.stderr
+    assert "step 0, evaluation: 8 of 8 responses could not be scored" in outcome.stderr
+    assert "no curve drawn: no response had a score" in outcome.stderr
+    last = read_metrics(folder / "metrics.jsonl")[-1]
+    assert (last["reward/error_ratio"], last["val-aux/error_ratio"]) == (1.0, 1.0)
+    assert not [name for name in last if name.startswith(("critic/", "actor/", "val-core/"))]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_naming_the_step(train, workplace):
+    outcome = train(
+        f"actor.policy_loss={workplace.folder}/parts.py:nan_in_second_step",
+        f"reward.scorer={workplace.folder}/parts.py:length",
+        "trainer.save_freq=1",
+    )
+    assert outcome.code == 1
+    assert outcome.error.startswith("error: step 2: loss nan with gradient norm nan")
+    [folder] = workplace.run_folders
+    assert [record["step"] for record in read_metrics(folder / "metrics.jsonl")] == [1]
+    assert (folder / "checkpoints" / "latest").read_text() == "global_step_1"
+    assert not workplace.half_written
+
+
+def test_a_loss_that_reduces_its_terms_itself_is_an_error(train, workplace):
+    """Broadcast over the tokens it would train, with a gradient that depends on how the batch is cut."""
+    outcome = train(f"actor.policy_loss={workplace.folder}/parts.py:one_number")
+    assert outcome.code == 1
+    assert "step 1: a loss gave terms of shape (), not (8, " in outcome.error
+    assert "one term for each response token" in outcome.error
+
+
+# Interrupts
+
+
+class InterruptedRun(NamedTuple):
+    code: int
+    stderr: str
+    folder: Path
+
+
+@pytest.fixture
+def interrupted(workplace: Any) -> InterruptedRun:
+    """A run of its own process that gets Ctrl-C after its second checkpoint."""
+    arguments = ["trainer.total_training_steps=100000", "trainer.save_freq=1", "checkpoint.max_to_keep=2"]
+    program = [sys.executable, "-c", "from corerl.cli.main import main; main()"]
+    process = subprocess.Popen(
+        [*program, "train", str(workplace.config), *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list(workplace.runs.glob("*/*/checkpoints/global_step_2")):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    [folder] = workplace.run_folders
+    return InterruptedRun(process.returncode, stderr, folder)
+
+
+def test_ctrl_c_leaves_readable_metrics_and_whole_checkpoints_to_resume_from(interrupted, train, workplace):
+    assert interrupted.code == 130
+    assert interrupted.stderr.endswith("\ninterrupted\n") and "Traceback" not in interrupted.stderr
+    assert not workplace.half_written
+    steps = [json.loads(line)["step"] for line in (interrupted.folder / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, len(steps) + 1))
+    checkpoints = interrupted.folder / "checkpoints"
+    latest = int((checkpoints / "latest").read_text().removeprefix("global_step_"))
+    for folder in checkpoints.glob("global_step_*"):
+        for file in ("state.json", "actor/weights.safetensors", "actor/optimizer.pt", "huggingface/model.safetensors"):
+            assert (folder / file).stat().st_size > 0
+    total = f"trainer.total_training_steps={latest + 1}"
+    assert train(f"checkpoint.resume={interrupted.folder}", total).code == 0
+    assert read_metrics(interrupted.folder / "metrics.jsonl")[-1]["step"] == latest + 1
+
+
+class _Actor:
+    """Writes one file where a policy would write its weights."""
+
+    def save(self, folder: Path) -> None:
+        (folder / "weights").write_text("w")
+
+    export = save
+
+
+def test_a_deletion_that_is_cut_off_leaves_no_half_of_a_checkpoint(tmp_path, monkeypatch):
+    actor: Any = _Actor()
+    store = CheckpointStore(tmp_path, max_to_keep=1)
+    store.save(1, actor, {})
+
+    def interrupted_halfway(folder: Path) -> None:
+        (folder / "state.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupted_halfway)
+        with pytest.raises(KeyboardInterrupt):
+            store.save(2, actor, {})
+    assert [path.name for path in tmp_path.glob("global_step_*")] == ["global_step_2"]
+    store.save(3, actor, {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_3", "latest"]
