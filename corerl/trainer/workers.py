@@ -145,6 +145,7 @@ class RolloutWorker:
         backend = parts_of(config).rollout_backend.load()
         self.timeout = config.rollout.timeout
         self.backend = backend(config.model, config.rollout, device=resolve_device(config.actor.device))
+        self._runner = asyncio.Runner()
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Generate within ``rollout.timeout`` seconds.
@@ -164,13 +165,14 @@ class RolloutWorker:
                 )
             return work.result()
 
-        return asyncio.run(within_deadline())
+        return self._runner.run(within_deadline())
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         self.backend.update_weights(weights, version)
 
     def close(self) -> None:
         self.backend.close()
+        self._runner.close()
 
 
 def _model(config: TrainConfig, path: str | None) -> ModelConfig:
