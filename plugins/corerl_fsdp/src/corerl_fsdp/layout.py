@@ -32,8 +32,8 @@ def padded(batch: Experience) -> Layout:
 def packed(batch: Experience) -> Layout:
     """(1, tokens): all rows without their last tokens, which predict nothing, one after the other.
 
-    ``position_ids`` start anew with each row, by which transformers keeps the attention of each row to itself; what
-    variable-length kernels ask for is there too.
+    ``position_ids`` start anew with each row; where rows begin is there under the names that transformers gives to
+    flash attention.
     """
     width = batch.input_ids.shape[1]
     lengths = (batch.lengths - 1).clamp(min=1)

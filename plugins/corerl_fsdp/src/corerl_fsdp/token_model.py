@@ -9,9 +9,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from corerl.batch.experience import Experience
-from corerl.models import compute_dtype
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
-from corerl_fsdp import layout, varlen_attention
+from corerl_fsdp import layout, packed_attention
 from corerl_fsdp.token_statistics import log_distribution, token_statistics
 
 
@@ -37,13 +36,8 @@ class TokenModel(torch.nn.Module):
         self.temperature = spec.temperature
         self.layout = layout.packed if use_remove_padding else layout.padded
         self.logits_chunk_size = logits_chunk_size
-        dtype = compute_dtype(spec.model, spec.device)
-        if (
-            use_remove_padding
-            and spec.model.attn_implementation == "sdpa"
-            and varlen_attention.available(spec.device, dtype)
-        ):
-            varlen_attention.use(model)
+        if use_remove_padding:
+            packed_attention.use(model, spec.model.attn_implementation)
 
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         """What is wanted, float32, 0 outside the responses; differentiable where gradients are enabled.
