@@ -48,6 +48,13 @@ def test_an_export_holds_the_trained_weights_and_the_tokenizer(worlds, tmp_path,
     assert (tmp_path / "tokenizer.json").is_file()
 
 
+def test_offload_options_do_nothing_on_the_cpu(worlds, model_dirs):
+    job = {"kind": "train", "model": model_dirs["qwen2", True], "seeds": [0, 1]}
+    plain = worlds[2].run(**job, fsdp={})
+    offloaded = worlds[2].run(**job, fsdp={"param_offload": True, "optimizer_offload": True})
+    assert_same(offloaded[1]["weights"], plain[0]["weights"])
+
+
 @pytest.mark.parametrize(("length", "rows"), [(2, [[], [0]]), (12, [[], [2]]), (7, [[3], []])])
 def test_rows_that_are_not_finite_are_named_by_the_rank_that_has_them(worlds, model_dirs, length, rows):
     job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row_length": length, **FSDP}
