@@ -19,7 +19,7 @@ class TorchOptions:
 class FsdpOptions:
     """What ``fsdp`` takes beside what every strategy is given."""
 
-    timeout: float = option(600.0, "seconds that a rank waits for the others in a collective", gt=0)
+    timeout: float = option(600.0, "seconds that a rank waits for the others, or for rank 0 to read the model", gt=0)
     reshard_after_forward: bool = option(
         True, "free a layer's gathered weights after its forward pass and gather them again in the backward pass"
     )
