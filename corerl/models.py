@@ -45,6 +45,7 @@ def load_model(
     """A transformers model on ``device``, without dropout.
 
     Args:
+        device: ``meta``: names and shapes alone, whatever the folder holds; no weights are read.
         head: ``lm``: of a causal language model; ``value``: one number for each token (a token classification model
             with one label), random where the folder has none.
         dtype: of the weights.
@@ -69,9 +70,9 @@ def load_model(
         if head == "value":
             config.num_labels = 1
             config.classifier_dropout = 0.0  # where a config says nothing, transformers drops out a tenth
-        with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        with torch.random.fork_rng(devices=[]), torch.device("meta" if device == "meta" else "cpu"):
             torch.manual_seed(seed)
-            if model.load_format == "dummy":
+            if model.load_format == "dummy" or device == "meta":
                 loaded = auto.from_config(
                     config,
                     dtype=dtype,

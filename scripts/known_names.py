@@ -22,7 +22,7 @@ PLANNED = {
     "tracker": dict.fromkeys(
         ("clearml", "mlflow", "swanlab", "tensorboard", "trackio", "vemlp_wandb", "wandb"), "corerl-trackers"
     ),
-    "training strategy": {"fsdp": "corerl-fsdp", "megatron": "corerl-megatron"},
+    "training strategy": {"megatron": "corerl-megatron"},
 }
 """Names whose plugin is not written yet."""
 

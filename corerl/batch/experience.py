@@ -62,8 +62,8 @@ class Experience:
 
     def select(self, rows: Tensor) -> "Experience":
         """The rows with these indices, in this order, trimmed to the longest of them."""
-        width = int(self.lengths[rows].max())
-        response_width = int(self.response_lengths[rows].max())
+        width = _longest(self.lengths[rows])
+        response_width = _longest(self.response_lengths[rows])
 
         def pick(name: str, tensor: Tensor) -> Tensor:
             if tensor.dim() == 1:
@@ -127,6 +127,10 @@ def collate(
 
 def _lengths(rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.from_numpy(np.fromiter(map(len, rows), np.int64, count=len(rows)))
+
+
+def _longest(lengths: Tensor) -> int:
+    return int(lengths.max()) if len(lengths) else 0
 
 
 def _mask(lengths: Tensor) -> Tensor:

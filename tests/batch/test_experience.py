@@ -36,3 +36,9 @@ def test_prediction_index_points_at_the_position_before_each_response_token():
 def test_prediction_index_counts_masked_response_tokens_too():
     batch = collate([[1]], [[2, 3]], [0], masks=[[False, True]])
     assert batch.prediction_index(3)[0].tolist() == [0, 1]
+
+
+def test_no_rows_can_be_selected():
+    none = collate([[1, 2]], [[3]], [0]).select(torch.zeros(0, dtype=torch.int64))
+    assert len(none) == 0
+    assert none.input_ids.shape == none.response_mask.shape == (0, 0)

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,3 +33,21 @@ def test_the_longest_rows_come_first():
 def test_mini_batches_hold_whole_groups_in_the_order_of_their_ids():
     groups = torch.tensor([2, 0, 1, 0, 2, 1])
     assert [rows.tolist() for rows in mini_batches(groups, 2)] == [[1, 2, 3, 5], [0, 4]]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 9, 12, 17, 1000])
+def test_packed_micro_batches_hold_real_tokens_up_to_the_limit(max_tokens):
+    lengths = torch.tensor([3, 9, 5, 4, 8, 1])
+    cuts = micro_batches(lengths, MicroBatching(max_tokens=max_tokens), packed=True)
+    assert sorted(torch.cat(cuts).tolist()) == list(range(6))
+    assert all(len(rows) == 1 or lengths[rows].sum() <= max_tokens for rows in cuts)
+
+
+def test_packed_rows_fill_the_first_micro_batch_with_room():
+    cuts = micro_batches(torch.tensor([3, 9, 5, 4, 8, 1]), MicroBatching(max_tokens=12), packed=True)
+    assert [rows.tolist() for rows in cuts] == [[1, 0], [4, 3], [2, 5]]
+
+
+@pytest.mark.parametrize("limit", [MicroBatching(max_tokens=5), MicroBatching(max_sequences=5)])
+def test_an_empty_batch_has_no_micro_batches(limit):
+    assert micro_batches(torch.zeros(0, dtype=torch.int64), limit) == []

@@ -9,6 +9,7 @@ from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.errors import NonFiniteError
 from corerl.objective import ObjectiveOutput, SupervisedObjective, loss_weights
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
+from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 
 ONE_PIECE = MicroBatching(max_sequences=100)
@@ -117,6 +118,15 @@ def test_gradient_checkpointing_changes_no_gradient(model_dir):
     checkpointed = gradient(strategy(model_dir, model={"enable_gradient_checkpointing": True}), batch())
     for name, expected in plain.items():
         torch.testing.assert_close(checkpointed[name], expected)
+
+
+@pytest.mark.parametrize("options", [TorchOptions(use_remove_padding=True), TorchOptions(logits_chunk_size=2)])
+def test_packing_and_chunks_change_no_gradient(model_dir, options):
+    one = strategy(model_dir)
+    plain = gradient(one, batch())
+    changed = gradient(SingleDeviceStrategy(one.spec, options), batch())
+    for name, expected in plain.items():
+        assert (changed[name] - expected).norm() <= 1e-5 * expected.norm() + 1e-9, name
 
 
 def test_bf16_computes_in_bf16_and_keeps_float32_weights(model_dir):

@@ -3,8 +3,20 @@
 from corerl import hookimpl
 from corerl.hookspecs import Register
 from corerl.registry.training_strategies import TrainingStrategyFactory
+from corerl_fsdp.options import FsdpOptions, TorchOptions
 
 
 @hookimpl
 def register_training_strategies(register: Register[TrainingStrategyFactory]) -> None:
-    register("torch", "corerl_fsdp.single_device:SingleDeviceStrategy", summary="one device, CPU or CUDA; AdamW")
+    register(
+        "torch",
+        "corerl_fsdp.single_device:SingleDeviceStrategy",
+        options=TorchOptions,
+        summary="one device, CPU or CUDA; AdamW",
+    )
+    register(
+        "fsdp",
+        "corerl_fsdp.fsdp:FsdpStrategy",
+        options=FsdpOptions,
+        summary="weights, gradients and optimizer sharded over 1 to N ranks (FSDP2); AdamW",
+    )

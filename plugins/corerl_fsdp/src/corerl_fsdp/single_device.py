@@ -16,11 +16,13 @@ from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import NonFiniteError
 from corerl.models import compute_dtype, load_model
 from corerl.objective import Objective
-from corerl.registry.losses import Mean, add_means
+from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
 from corerl_fsdp.optimizer import build_optimizer, build_schedule
-from corerl_fsdp.token_outputs import critic_outputs, language_model_outputs
+from corerl_fsdp.options import TorchOptions
+from corerl_fsdp.sums import Sums
+from corerl_fsdp.token_model import TokenModel
 
 
 class SingleDeviceStrategy:
@@ -29,12 +31,19 @@ class SingleDeviceStrategy:
     data_parallel_rank = 0
     data_parallel_size = 1
 
-    def __init__(self, spec: StrategySpec) -> None:
+    def __init__(self, spec: StrategySpec, options: TorchOptions | None = None) -> None:
         self.spec = spec
+        options = options or TorchOptions()
+        self.packed = options.use_remove_padding
         self.compute_dtype = compute_dtype(spec.model, spec.device)
         weights_dtype = self.compute_dtype if spec.optim is None else torch.float32
         self.model = load_model(spec.model, spec.head, device=spec.device, dtype=weights_dtype, seed=spec.seed)
-        self.model.train(spec.optim is not None)
+        self.token_model = TokenModel(
+            self.model,
+            spec,
+            use_remove_padding=options.use_remove_padding,
+            logits_chunk_size=options.logits_chunk_size,
+        ).train(spec.optim is not None)
         if spec.optim is None:
             self.model.requires_grad_(False)
             return
@@ -46,7 +55,7 @@ class SingleDeviceStrategy:
     @torch.no_grad()
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         results: dict[str, Tensor] = {}
-        for rows in micro_batches(batch.lengths, self.spec.micro_batching):
+        for rows in micro_batches(batch.lengths, self.spec.micro_batching, packed=self.packed):
             outputs = self._forward(batch.select(rows).to(self.spec.device), wanted)
             for name in wanted:
                 part: Tensor = getattr(outputs, name)
@@ -56,26 +65,17 @@ class SingleDeviceStrategy:
         return TokenOutputs(**results)
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
-        losses: list[Tensor] = []
-        parts: dict[str, Tensor] = {}
-        metrics: dict[str, Mean] = {}
-        for rows in micro_batches(mini_batch.lengths, self.spec.micro_batching):
+        sums = Sums()
+        for rows in micro_batches(mini_batch.lengths, self.spec.micro_batching, packed=self.packed):
             micro_batch = mini_batch.select(rows).to(self.spec.device)
             output = objective(self._forward(micro_batch, objective.wanted), micro_batch)
             output.loss.backward()  # type: ignore[no-untyped-call]
-            losses.append(output.loss.detach())
-            for name, part in output.parts.items():
-                parts[name] = parts[name] + part if name in parts else part
-            add_means(metrics, output.metrics)
-        loss = float(torch.stack(losses).sum())
+            sums.add(output)
+        numbers = sums.numbers()
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.grad_clip))
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise self._nonfinite(loss, norm, mini_batch, objective)
-        lr = self._step()
-        once: dict[str, Tensor | float] = {**parts, "grad_norm": norm, "lr": lr}
-        return {name: Mean(float(mean.total), float(mean.count)) for name, mean in metrics.items()} | {
-            name: Mean(float(value), 1.0) for name, value in once.items()
-        }
+        if not (math.isfinite(numbers.loss) and math.isfinite(norm)):
+            raise self._nonfinite(numbers.loss, norm, mini_batch, objective)
+        return numbers.means(grad_norm=norm, lr=self._step())
 
     def shape(self) -> ModelShape:
         config = self.model.config.get_text_config()
@@ -114,9 +114,8 @@ class SingleDeviceStrategy:
 
     def _forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         with self._autocast():
-            if self.spec.head == "value":
-                return critic_outputs(self.model, batch)
-            return language_model_outputs(self.model, batch, wanted, temperature=self.spec.temperature)
+            outputs: TokenOutputs = self.token_model(batch, wanted)
+        return outputs
 
     def _autocast(self) -> AbstractContextManager[Any]:
         enabled = self.compute_dtype != torch.float32

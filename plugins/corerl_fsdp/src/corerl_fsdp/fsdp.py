@@ -1,0 +1,233 @@
+"""Training strategy ``fsdp``: one model on 1 to N ranks, sharded by FSDP2 (``torch.distributed.fsdp.fully_shard``).
+
+Every method but ``shape`` is a collective: all ranks call it, each with its own rows, of which there may be none.
+"""
+
+import math
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from corerl.batch.experience import Experience, collate
+from corerl.batch.micro_batches import micro_batches
+from corerl.data.tokenizer import load_tokenizer
+from corerl.errors import NonFiniteError
+from corerl.models import compute_dtype
+from corerl.objective import Objective
+from corerl.registry.losses import Mean
+from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
+from corerl.telemetry.throughput import ModelShape
+from corerl_fsdp import ranks, sharded_checkpoint
+from corerl_fsdp.optimizer import build_optimizer, build_schedule
+from corerl_fsdp.options import FsdpOptions
+from corerl_fsdp.placement import full, place
+from corerl_fsdp.sums import Numbers, Sums
+
+
+class FsdpStrategy:
+    """This rank's share of the model; weights that are trained are float32, compute is in ``model.dtype``."""
+
+    def __init__(self, spec: StrategySpec, options: FsdpOptions | None = None) -> None:
+        self.spec, self.options = spec, options or FsdpOptions()
+        mesh = ranks.join(spec.device, self.options.timeout)
+        self.data_parallel_rank, self.data_parallel_size = mesh.get_rank(), mesh.size()
+        with ranks.deadline("loading the model", self.options.timeout):
+            self.token_model: Any = place(spec, self.options, mesh)
+        self.model: Any = self.token_model.model
+        self.token_model.train(spec.optim is not None)
+        self.device = spec.device
+        if spec.optim is None:
+            self.token_model.requires_grad_(False)
+        else:
+            if spec.model.enable_gradient_checkpointing:
+                self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            self.optimizer = build_optimizer(self.model, spec.optim)
+            self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
+        self._rest()
+
+    @torch.no_grad()
+    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+        with ranks.deadline("forward", self.options.timeout):
+            self._wake()
+            results: dict[str, Tensor] = {}
+            for rows in self._cuts(batch):
+                outputs = self._run(batch.select(rows), wanted) if len(rows) else self._run(_idle_batch(), wanted)
+                for name in wanted:
+                    part: Tensor = getattr(outputs, name)
+                    if name not in results:
+                        results[name] = torch.zeros(*batch.response_mask.shape, *part.shape[2:])
+                    if len(rows):
+                        results[name][rows, : part.shape[1]] = part.cpu()
+            self.token_model.reshard()
+            self._rest()
+        return TokenOutputs(**results)
+
+    def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
+        with ranks.deadline("update", self.options.timeout):
+            self._wake()
+            sums = Sums()
+            cuts = self._cuts(mini_batch)
+            for number, rows in enumerate(cuts, start=1):
+                self.token_model.set_requires_gradient_sync(number == len(cuts))
+                self._backward(mini_batch, rows, objective, sums)
+            shares = ranks.gather(vars(sums.numbers()))
+            numbers = Numbers.total(shares)
+            norm = self._gradient_norm()
+            finite = math.isfinite(norm) and all(math.isfinite(share["loss"]) for share in shares)
+            if not finite:
+                rows_at_fault = self._nonfinite_rows(mini_batch, objective)
+                self._rest()
+                raise NonFiniteError(
+                    f"loss {numbers.loss} with gradient norm {norm}: the optimizer step was not taken", rows_at_fault
+                )
+            lr = self._step(norm)
+            self._rest()
+            return numbers.means(grad_norm=norm, lr=lr)
+
+    def shape(self) -> ModelShape:
+        config = self.model.config.get_text_config()
+        name = torch.cuda.get_device_name() if self.spec.device == "cuda" else ""
+        parameters, layers = self.model.num_parameters(), config.num_hidden_layers
+        return ModelShape(parameters, layers, config.hidden_size, name, config.vocab_size)
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """As the contract says; on every rank, and one full tensor at a time is alive."""
+        device = "cpu" if self.device == "cpu" else self.spec.device
+        for name, parameter in self.model.named_parameters():
+            with ranks.deadline("weights", self.options.timeout):
+                whole = full(parameter, self.spec.device)
+            yield name, whole.to(device)
+            del whole
+
+    def offload(self) -> None:
+        self._move(weights="cpu", optimizer="cpu")
+
+    def onload(self) -> None:
+        self._move(weights=self.spec.device, optimizer=self.spec.device)
+        self._rest()
+
+    def save(self, folder: Path) -> None:
+        """As the contract says; all ranks see the same folder."""
+        with ranks.deadline("save", self.options.timeout):
+            sharded_checkpoint.save(folder, self.model, self.optimizer, self.schedule)
+
+    def load(self, folder: Path) -> None:
+        """As the contract says; the number of ranks may be another than that of :meth:`save`."""
+        with ranks.deadline("load", self.options.timeout):
+            sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule)
+
+    def export(self, folder: Path) -> None:
+        """As the contract says; rank 0 writes, and has the whole model in the memory of its host."""
+        dtype = compute_dtype(self.spec.model, self.spec.device)
+        weights: dict[str, Tensor] = {}
+        for name, tensor in self.weights():
+            if self.data_parallel_rank == 0:
+                weights[name] = tensor.to("cpu", dtype, copy=True)
+
+        def write() -> None:
+            self.model.save_pretrained(folder, state_dict=weights)
+            load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
+
+        with ranks.deadline("export", self.options.timeout):
+            ranks.on_first_rank(write)
+
+    def _cuts(self, batch: Experience) -> list[Tensor]:
+        """Rows of each micro-batch: as many as the rank with most of them has, at least one; the last ones empty."""
+        packed = self.options.use_remove_padding
+        cuts = micro_batches(batch.lengths, self.spec.micro_batching, packed=packed)
+        most = max(1, *ranks.gather(len(cuts)))
+        return cuts + [torch.zeros(0, dtype=torch.int64)] * (most - len(cuts))
+
+    def _run(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+        outputs: TokenOutputs = self.token_model(batch.to(self.spec.device), wanted)
+        return outputs
+
+    def _backward(self, mini_batch: Experience, rows: Tensor, objective: Objective, sums: Sums) -> None:
+        """Add the gradient of these rows; of none, zeros: the other ranks' collectives need this rank."""
+        if len(rows):
+            micro_batch = mini_batch.select(rows).to(self.spec.device)
+            output = objective(self.token_model(micro_batch, objective.wanted), micro_batch)
+            sums.add(output)
+            loss = output.loss
+        else:
+            wanted: Output = "values" if self.spec.head == "value" else "log_probs"
+            loss = getattr(self._run(_idle_batch(), {wanted}), wanted).sum() * 0.0
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    def _gradient_norm(self) -> float:
+        gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+    def _step(self, norm: float) -> float:
+        """Clip, and take the optimizer step; its learning rate."""
+        limit, total = self.spec.grad_clip, torch.tensor(norm, device=self.spec.device)
+        torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, total)
+        lr = float(self.schedule.get_last_lr()[0])
+        if self.options.optimizer_offload:
+            self._move(optimizer=self.spec.device)
+        self.optimizer.step()
+        self.schedule.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return lr
+
+    def _nonfinite_rows(self, mini_batch: Experience, objective: Objective) -> list[int]:
+        """This rank's rows whose own loss or gradient is not finite.
+
+        Row by row, all ranks at a time; where that is not finite, each rank's row alone.
+        """
+        bad: list[int] = []
+        for row in range(max(ranks.gather(len(mini_batch)))):
+            if self._finite_alone(mini_batch, row, objective):
+                continue
+            for rank in range(self.data_parallel_size):
+                mine = rank == self.data_parallel_rank
+                if not self._finite_alone(mini_batch, row if mine else len(mini_batch), objective) and mine:
+                    bad.append(row)
+        return bad
+
+    def _finite_alone(self, mini_batch: Experience, row: int, objective: Objective) -> bool:
+        """Whether loss and gradient of one row of each rank are finite; past its end a rank has no row."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.token_model.set_requires_gradient_sync(True)
+        sums = Sums()
+        self._backward(mini_batch, torch.arange(row, min(row + 1, len(mini_batch))), objective, sums)
+        finite = all(math.isfinite(loss) for loss in ranks.gather(sums.numbers().loss))
+        finite = math.isfinite(self._gradient_norm()) and finite
+        self.optimizer.zero_grad(set_to_none=True)
+        return finite
+
+    def _wake(self) -> None:
+        """Undo :meth:`_rest`."""
+        if self.options.param_offload:
+            self._move(weights=self.spec.device)
+
+    def _rest(self) -> None:
+        """Between calls: what the options keep on the CPU goes there."""
+        self._move(
+            weights="cpu" if self.options.param_offload else None,
+            optimizer="cpu" if self.options.optimizer_offload else None,
+        )
+
+    def _move(self, *, weights: str | None = None, optimizer: str | None = None) -> None:
+        if self.spec.device == "cpu":
+            return
+        if weights is not None:
+            self.token_model.to(weights)
+            self.device = weights
+        if optimizer is not None and self.spec.optim is not None:
+            for state in self.optimizer.state.values():
+                for name, value in state.items():
+                    if isinstance(value, Tensor):
+                        state[name] = value.to(optimizer)
+        if "cpu" in (weights, optimizer):
+            torch.cuda.empty_cache()
+
+
+def _idle_batch() -> Experience:
+    """One row with one token to be predicted: what a rank without rows runs."""
+    return collate([[0]], [[0]], [0])

@@ -1,0 +1,56 @@
+"""How the rows of a micro-batch lie before the model: padded side by side, or packed end to end."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from corerl.batch.experience import Experience
+
+
+class Layout(NamedTuple):
+    """What the model is given.
+
+    Attributes:
+        inputs: keyword arguments of the model's forward.
+        positions: (N,) int64, where in the flattened inputs each response token is predicted, in row-major order.
+        real: (B, T) bool, true on response tokens.
+    """
+
+    inputs: dict[str, Any]
+    positions: Tensor
+    real: Tensor
+
+
+def padded(batch: Experience) -> Layout:
+    """(B, S - 1): rows are right-padded and attention is causal, so that no token sees padding without any mask."""
+    inputs = batch.input_ids[:, :-1]
+    positions, real = batch.prediction_index(inputs.shape[1])
+    return Layout({"input_ids": inputs}, positions, real)
+
+
+def packed(batch: Experience) -> Layout:
+    """(1, tokens): all rows without their last tokens, which predict nothing, one after the other.
+
+    ``position_ids`` start anew with each row; where rows begin is there under the names that transformers gives to
+    flash attention.
+    """
+    width = batch.input_ids.shape[1]
+    lengths = (batch.lengths - 1).clamp(min=1)
+    steps = torch.arange(width, device=lengths.device)
+    kept = steps < lengths[:, None]
+    ends = lengths.cumsum(0)
+    real, starts = batch.prediction_index(width)[1], ends - lengths
+    columns = torch.arange(real.shape[1], device=lengths.device)
+    positions = (starts + batch.prompt_lengths - 1)[:, None] + columns
+    bounds = torch.nn.functional.pad(ends, (1, 0)).to(torch.int32)
+    longest = int(lengths.max())
+    inputs = {
+        "input_ids": batch.input_ids[kept][None],
+        "position_ids": steps.expand(len(batch), -1)[kept][None],
+        "cu_seq_lens_q": bounds,
+        "cu_seq_lens_k": bounds,
+        "max_length_q": longest,
+        "max_length_k": longest,
+    }
+    return Layout(inputs, positions[real], real)

@@ -1,0 +1,33 @@
+"""Options of the training strategies; they import no torch."""
+
+from dataclasses import dataclass
+
+from corerl import option
+
+
+@dataclass(frozen=True)
+class TorchOptions:
+    """What ``torch`` takes beside what every strategy is given."""
+
+    use_remove_padding: bool = option(False, "lay the rows of a micro-batch end to end; no padding is computed")
+    logits_chunk_size: int | None = option(
+        1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
+    )
+
+
+@dataclass(frozen=True)
+class FsdpOptions:
+    """What ``fsdp`` takes beside what every strategy is given."""
+
+    timeout: float = option(600.0, "seconds that a rank waits for the others, or for rank 0 to read the model", gt=0)
+    reshard_after_forward: bool = option(
+        True, "free a layer's gathered weights after its forward pass and gather them again in the backward pass"
+    )
+    param_offload: bool = option(False, "keep the weights on the CPU between calls; does nothing on the CPU")
+    optimizer_offload: bool = option(
+        False, "keep the optimizer's state on the CPU between its steps; does nothing on the CPU"
+    )
+    use_remove_padding: bool = option(True, "lay the rows of a micro-batch end to end; no padding is computed")
+    logits_chunk_size: int | None = option(
+        1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
+    )

@@ -1,0 +1,135 @@
+"""Attention over rows that lie end to end, under a name of its own in transformers.
+
+A mask that keeps the rows apart costs the square of their total length. Here each row attends to itself alone: in half
+precision on CUDA by ``torch.nn.attention.varlen``, elsewhere row by row. No package beside torch is needed.
+"""
+
+import functools
+import importlib.util
+import inspect
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corerl.errors import ConfigError
+
+NAME = "corerl_packed"
+
+
+def use(model: Any, attn_implementation: str) -> None:
+    """Let a transformers model keep packed rows apart: by flash attention where that is asked for, else by this.
+
+    Raises:
+        ConfigError: an attention that is neither.
+    """
+    if "flash" in attn_implementation:
+        return  # transformers hands it the bounds of the rows
+    if attn_implementation != "sdpa":
+        raise ConfigError(
+            "model.attn_implementation",
+            f"{attn_implementation} cannot keep packed rows apart: take sdpa or flash attention, or the strategy's "
+            "option use_remove_padding=false",
+        )
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, packed_attention)
+    AttentionMaskInterface.register(NAME, _no_mask)
+    model.set_attn_implementation(NAME)
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    cu_seq_lens_q: Tensor,
+    max_length_q: int,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention within each row.
+
+    Args:
+        query: (1, heads, tokens, head size); key and value may have fewer heads.
+        cu_seq_lens_q: (rows + 1,) int32, where each row begins, and the end.
+        sliding_window: how many tokens back a token sees, itself included; None: all.
+
+    Returns:
+        (1, tokens, heads, head size).
+    """
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and _varlen_parameters():
+        return _by_kernel(query, key, value, cu_seq_lens_q, max_length_q, scaling, sliding_window), None
+    return _row_by_row(query, key, value, cu_seq_lens_q.tolist(), scaling, sliding_window), None
+
+
+@functools.cache
+def _varlen_parameters() -> frozenset[str]:
+    """The parameters of torch's function, which differ between its versions; none where it has no such function."""
+    if importlib.util.find_spec("torch.nn.attention.varlen") is None:
+        return frozenset()
+    from torch.nn.attention.varlen import varlen_attn
+
+    return frozenset(inspect.signature(varlen_attn).parameters)
+
+
+def _by_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Tensor,
+    longest: int,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    known = _varlen_parameters()
+    options: dict[str, Any] = {"scale": scaling} if "scale" in known else {}
+    if "window_size" in known:
+        options["window_size"] = (-1 if sliding_window is None else sliding_window - 1, 0)
+    elif sliding_window is None:
+        options["is_causal"] = True
+    else:
+        return _row_by_row(query, key, value, bounds.tolist(), scaling, sliding_window)
+    if "enable_gqa" in known:
+        options["enable_gqa"] = query.shape[1] != key.shape[1]
+    else:
+        key, value = _every_head(query, key, value)
+    query, key, value = (each.squeeze(0).transpose(0, 1) for each in (query, key, value))
+    attended: Any = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)
+    result: Tensor = attended.unsqueeze(0)
+    return result
+
+
+def _row_by_row(
+    query: Tensor, key: Tensor, value: Tensor, bounds: list[int], scaling: float | None, sliding_window: int | None
+) -> Tensor:
+    key, value = _every_head(query, key, value)
+    rows = []
+    for start, end in itertools.pairwise(bounds):
+        own_query, own_key, own_value = (each[:, :, start:end] for each in (query, key, value))
+        seen = None
+        if sliding_window is not None and end - start > sliding_window:
+            ones = torch.ones(end - start, end - start, dtype=torch.bool, device=query.device)
+            seen = ones.tril() & ones.triu(1 - sliding_window)
+        rows.append(
+            torch.nn.functional.scaled_dot_product_attention(
+                own_query, own_key, own_value, attn_mask=seen, is_causal=seen is None, scale=scaling
+            )
+        )
+    return torch.cat(rows, dim=2).transpose(1, 2)
+
+
+def _every_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value with as many heads as the query."""
+    groups = query.shape[1] // key.shape[1]
+    return key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+
+
+def _no_mask(*arguments: Any, **others: Any) -> None:
+    return None

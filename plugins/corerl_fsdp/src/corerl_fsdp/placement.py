@@ -1,0 +1,96 @@
+"""Placing a model on ranks: built without storage, cut by FSDP2, filled one tensor at a time.
+
+Rank 0 reads the model into the memory of its host, once; the others read nothing. Each tensor goes from rank 0 to all,
+who keep their share, and rank 0 lets go of it. So beside its share no rank holds more than one tensor on its device.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from corerl.errors import ModelError
+from corerl.models import compute_dtype, load_model
+from corerl.registry.training_strategies import StrategySpec
+from corerl_fsdp import ranks
+from corerl_fsdp.options import FsdpOptions
+from corerl_fsdp.token_model import TokenModel
+
+
+def place(spec: StrategySpec, options: FsdpOptions, mesh: DeviceMesh) -> TokenModel:
+    """The model with its weights, sharded by decoder layer and, for the rest, as a whole.
+
+    Weights are float32 where there is an optimizer and of ``model.dtype`` where there is none; compute is in
+    ``model.dtype``; gradients are summed over ranks in float32.
+
+    Raises:
+        ModelError: as by :func:`corerl.models.load_model`, on all ranks; or transformers does not name its layers.
+    """
+    compute = compute_dtype(spec.model, spec.device)
+    dtype = compute if spec.optim is None else torch.float32
+    source: dict[str, Any] = {}
+    ranks.on_first_rank(
+        lambda: source.update(model=load_model(spec.model, spec.head, device="cpu", dtype=dtype, seed=spec.seed)),
+        ModelError,
+    )
+    model = load_model(spec.model, spec.head, device="meta", dtype=dtype)
+    token_model = TokenModel(
+        model, spec, use_remove_padding=options.use_remove_padding, logits_chunk_size=options.logits_chunk_size
+    )
+    policy = MixedPrecisionPolicy(param_dtype=None if compute == dtype else compute, reduce_dtype=torch.float32)
+    for layer in _layers(model):
+        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=options.reshard_after_forward)
+    fully_shard(token_model, mesh=mesh, mp_policy=policy)
+    for module in token_model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)  # the sum over ranks: the loss weights are those of all rows
+    token_model.to_empty(device=spec.device)
+    _fill(model, source.get("model"), mesh, spec.device)
+    return token_model
+
+
+def full(parameter: Tensor, device: str) -> Tensor:
+    """All of a sharded tensor, on every rank and on ``device``; a collective."""
+    if isinstance(parameter, DTensor):
+        sharded: Any = parameter.detach().to(device)
+        whole: Tensor = sharded.full_tensor()
+        return whole
+    return parameter.detach()
+
+
+def _layers(model: Any) -> list[torch.nn.Module]:
+    names = set(model._no_split_modules or ())
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    if not layers:
+        raise ModelError(
+            f"{type(model).__name__} cannot be sharded: transformers does not say which layers it is made of"
+        )
+    return layers
+
+
+@torch.no_grad()
+def _fill(model: Any, source: Any, mesh: DeviceMesh, device: str) -> None:
+    """Take weights and buffers from rank 0's ``source``, which is empty afterwards (None on the others)."""
+    first = dist.get_rank() == 0
+    weights = dict(source.named_parameters()) if first else {}
+    for name, parameter in model.named_parameters():
+        whole = (
+            weights[name].detach().to(device)
+            if first
+            else torch.empty(parameter.shape, dtype=parameter.dtype, device=device)
+        )
+        dist.broadcast(whole, 0)
+        share = distribute_tensor(whole, mesh, parameter.placements, src_data_rank=None)
+        parameter.to_local().copy_(share.to_local())
+        if first:
+            weights.pop(name).data = torch.empty(0)
+    buffers = dict(source.named_buffers()) if first else {}
+    for name, buffer in model.named_buffers():
+        if first:
+            buffer.copy_(buffers[name])
+        dist.broadcast(buffer, 0)

@@ -1,0 +1,141 @@
+"""The ranks that hold one model together: where they meet, and what they tell each other."""
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from corerl.errors import ConfigError, DeadlineError, RunError
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def join(device: str, timeout: float) -> DeviceMesh:
+    """The mesh of all ranks, in one dimension; the process group is joined where it is not yet.
+
+    A runtime sets the variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Without them this process is
+    a world of its own, and no port is opened for others. The first strategy of a process sets the timeout.
+
+    Args:
+        device: ``cpu`` (gloo) or ``cuda`` (NCCL; gloo for what is on the CPU).
+        timeout: seconds that a rank waits for the others.
+
+    Raises:
+        ConfigError: some of the variables are missing, or this host has no such CUDA device.
+        DeadlineError: not all ranks came in time.
+    """
+    given = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    together = "RANK" in given or "WORLD_SIZE" in given
+    if together and (missing := [name for name in VARIABLES if name not in given]):
+        raise ConfigError("", f"a runtime set {' and '.join(given)} for this rank, and not {', '.join(missing)}")
+    if device == "cuda":
+        _take_device(int(given["LOCAL_RANK"]) if together else torch.cuda.current_device())
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+        if together:
+            _meet(backend, timeout)
+        else:
+            with _on_loopback():
+                dist.init_process_group(
+                    backend, store=HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=timeout)
+                )
+        atexit.register(_leave)
+    return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("data_parallel",))
+
+
+def gather(value: Any) -> list[Any]:
+    """What every rank has, by rank: something that JSON holds."""
+    if dist.get_world_size() == 1:
+        return [value]
+    data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([len(data)]))
+    longest = max(int(size) for size in sizes)
+    texts = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
+    dist.all_gather(texts, torch.nn.functional.pad(data, (0, longest - len(data))))
+    return [json.loads(bytes(text[: int(size)].tolist())) for text, size in zip(texts, sizes, strict=True)]
+
+
+def on_first_rank(work: Callable[[], None], otherwise: type[Exception] = RunError) -> None:
+    """Run ``work`` on rank 0 while the others wait; where it raises, they raise ``otherwise`` with its message."""
+    error: Exception | None = None
+    if dist.get_rank() == 0:
+        try:
+            work()
+        except Exception as raised:
+            error = raised
+    message = gather("" if error is None else str(error) or type(error).__name__)[0]
+    if error is not None:
+        raise error
+    if message:
+        raise otherwise(message)
+
+
+@contextlib.contextmanager
+def deadline(what: str, timeout: float) -> Iterator[None]:
+    """Errors of collectives in words.
+
+    Raises:
+        DeadlineError: a rank was late by ``timeout`` seconds.
+        RunError: a rank is gone.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        place = f"rank {dist.get_rank()} of {dist.get_world_size()}"
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        if "imed out" in text or "timeout" in text:
+            raise DeadlineError(
+                f"{place} waited for another rank in {what} longer than the strategy's timeout = {timeout:g} s"
+            ) from error
+        if isinstance(error, dist.DistError) or "by peer" in text:
+            raise RunError(f"{place} lost another rank in {what}: {text.splitlines()[0]}") from error
+        raise
+
+
+def _take_device(local_rank: int) -> None:
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigError("", f"LOCAL_RANK is {local_rank} and this process sees {count} CUDA device(s)")
+    torch.cuda.set_device(local_rank)
+
+
+def _meet(backend: str, timeout: float) -> None:
+    try:
+        dist.init_process_group(backend, init_method="env://", timeout=timedelta(seconds=timeout))
+    except (RuntimeError, ValueError) as error:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise DeadlineError(
+            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} did not meet the others at {address} within "
+            f"{timeout:g} s: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """gloo listens on the address of this host's name, where no variable names an interface."""
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    if loopback is None or "GLOO_SOCKET_IFNAME" in os.environ:
+        yield
+        return
+    os.environ["GLOO_SOCKET_IFNAME"] = loopback
+    try:
+        yield
+    finally:
+        del os.environ["GLOO_SOCKET_IFNAME"]

@@ -1,0 +1,97 @@
+"""2 and 4 ranks, over gloo, beside ``torch`` on one device."""
+
+import functools
+import itertools
+import json
+
+import pytest
+import rank_jobs
+import torch
+
+CUTS = ({"max_sequences": 100}, {"max_sequences": 1}, {"max_tokens": 16})
+
+
+def case(model=("qwen2", True), packed=True, cut=CUTS[2], checkpointing=False, chunk=3, size=2, **job):
+    return model, packed, cut, checkpointing, chunk, size, job
+
+
+CASES = [
+    *(
+        case(packed=packed, cut=cut, checkpointing=checkpointing, chunk=chunk)
+        for packed, cut, checkpointing, chunk in itertools.product((True, False), CUTS, (True, False), (None, 3))
+    ),
+    *(
+        case(model, packed, size=size, checkpointing=size == 4)
+        for model in itertools.product(("qwen2", "qwen3", "llama"), (True, False))
+        for packed in (True, False)
+        for size in (2, 4)
+    ),
+    *(case(packed=packed, size=size, head="value") for packed in (True, False) for size in (2, 4)),
+    *(case(rows=3, size=4, cut=cut) for cut in CUTS),
+    case(rows=1, size=2),
+    case(fsdp={"reshard_after_forward": False}, size=4),
+]
+
+
+@functools.cache
+def alone(text):
+    return rank_jobs.run(json.loads(text))
+
+
+def beside(worlds, folder, packed, cut, checkpointing, chunk, size, job):
+    """What the ranks gave, and what one device gives."""
+    config = {"enable_gradient_checkpointing": checkpointing, **job.get("config", {})}
+    job = {"kind": "agree", "model": folder, **job}
+    expected = alone(json.dumps({key: value for key, value in job.items() if key != "fsdp"}))
+    options = {"use_remove_padding": packed, "logits_chunk_size": chunk, **job.pop("fsdp", {})}
+    results = worlds[size].run(**{**job, "config": config, "cut": cut, "fsdp": options})
+    for result in results:
+        assert "error" not in result, result["error"]
+    return results, expected
+
+
+def rows_together(results, which, name, width):
+    """The outputs of all ranks in the order of the whole batch."""
+    rows = sum(len(result[which][name]) for result in results)
+    together = torch.zeros(rows, width)
+    for rank, result in enumerate(results):
+        part = result[which][name]
+        together[rank :: len(results), : part.shape[1]] = part
+    return together
+
+
+@pytest.mark.parametrize(("model", "packed", "cut", "checkpointing", "chunk", "size", "job"), CASES)
+def test_ranks_agree_with_one_device(worlds, model_dirs, model, packed, cut, checkpointing, chunk, size, job):
+    results, expected = beside(worlds, model_dirs[model], packed, cut, checkpointing, chunk, size, job)
+    assert [result["place"] for result in results] == [(rank, size) for rank in range(size)]
+    for which in ("before", "after"):
+        for name, true in expected[which].items():
+            given = rows_together(results, which, name, true.shape[1])
+            torch.testing.assert_close(given, true, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    for result in results:
+        assert result["metrics"] == results[0]["metrics"]
+        assert result["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
+        assert list(result["weights"]) == list(expected["weights"])
+        for name, true in expected["gradient"].items():
+            assert (result["gradient"][name] - true).norm() <= 1e-5 * true.norm() + 1e-8, name
+        for name, true in expected["weights"].items():
+            torch.testing.assert_close(result["weights"][name], true, rtol=0, atol=1e-5)
+
+
+def test_gradients_are_clipped_by_the_norm_over_all_shards(worlds, model_dirs):
+    job = {"grad_clip": 0.01}
+    results, expected = beside(worlds, model_dirs["qwen2", True], True, CUTS[2], False, 3, 4, job)
+    assert results[3]["metrics"]["grad_norm"] == pytest.approx(expected["metrics"]["grad_norm"], rel=1e-5)
+    for name, true in expected["weights"].items():
+        torch.testing.assert_close(results[3]["weights"][name], true, rtol=0, atol=1e-5)
+
+
+def test_bf16_ranks_are_near_one_device(worlds, model_dirs):
+    job = {"config": {"dtype": "bf16"}}
+    results, expected = beside(worlds, model_dirs["qwen2", True], True, CUTS[2], False, 3, 2, job)
+    for name, true in expected["before"].items():
+        torch.testing.assert_close(rows_together(results, "before", name, true.shape[1]), true, rtol=0, atol=3e-2)
+    for name, true in expected["gradient"].items():
+        assert results[0]["gradient"][name].dtype == torch.float32
+        assert (results[0]["gradient"][name] - true).norm() <= 0.1 * true.norm(), name
+    assert {weight.dtype for weight in results[0]["weights"].values()} == {torch.float32}

@@ -1,0 +1,112 @@
+"""Checkpoints, exports and errors of several ranks."""
+
+import os
+import time
+
+import pytest
+import rank_jobs
+import torch
+from safetensors.torch import load_file
+from world import World
+
+from corerl.errors import ConfigError, DeadlineError
+from corerl.testing.tiny_model import tiny_model
+from corerl_fsdp import ranks
+
+FSDP = {"fsdp": {}, "cut": {"max_tokens": 30}}
+
+
+def assert_same(left, right, tolerance=0.0):
+    assert left.keys() == right.keys()
+    for name, weight in left.items():
+        torch.testing.assert_close(weight, right[name], rtol=0, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("head", ["lm", "value"])
+def test_a_checkpoint_of_two_ranks_is_read_by_two_four_and_one(worlds, model_dirs, tmp_path, head):
+    job = {"kind": "train", "model": model_dirs["qwen2", True], "head": head, **FSDP}
+    straight = rank_jobs.run({"kind": "train", "model": job["model"], "head": head, "seeds": [0, 1, 2, 3]})
+    worlds[2].run(**job, seeds=[0, 1], save=str(tmp_path))
+    on_two = worlds[2].run(**job, load=str(tmp_path), seeds=[2, 3])
+    uninterrupted = worlds[2].run(**job, seeds=[0, 1, 2, 3])
+    assert_same(on_two[1]["weights"], uninterrupted[0]["weights"])
+    on_four = worlds[4].run(**job, load=str(tmp_path), seeds=[2, 3])
+    on_one = rank_jobs.run({**job, "load": str(tmp_path), "seeds": [2, 3]})
+    for result in (*on_two, *on_four, on_one):
+        assert_same(result["weights"], straight["weights"], 1e-5)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_export_holds_the_trained_weights_and_the_tokenizer(worlds, tmp_path, tied):
+    job = {"kind": "train", "model": str(tiny_model(tied=tied)), "config": {"load_format": "auto"}, **FSDP}
+    trained = worlds[2].run(**job, seeds=[0], export=str(tmp_path))[0]["weights"]
+    stored = load_file(tmp_path / "model.safetensors")
+    assert_same({name: stored[name] for name in trained}, trained)
+    assert ("lm_head.weight" in trained) == (not tied)
+    again = rank_jobs.run({**job, "model": str(tmp_path), "seeds": []})
+    assert_same(again["weights"], trained)
+    assert (tmp_path / "tokenizer.json").is_file()
+
+
+def test_offload_options_do_nothing_on_the_cpu(worlds, model_dirs):
+    job = {"kind": "train", "model": model_dirs["qwen2", True], "seeds": [0, 1]}
+    plain = worlds[2].run(**job, fsdp={})
+    offloaded = worlds[2].run(**job, fsdp={"param_offload": True, "optimizer_offload": True})
+    assert_same(offloaded[1]["weights"], plain[0]["weights"])
+
+
+@pytest.mark.parametrize(("length", "rows"), [(2, [[], [0]]), (12, [[], [2]]), (7, [[3], []])])
+def test_rows_that_are_not_finite_are_named_by_the_rank_that_has_them(worlds, model_dirs, length, rows):
+    job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row_length": length, **FSDP}
+    results = worlds[2].run(**job)
+    assert [result["rows"] for result in results] == rows
+    assert all(result["same"] for result in results)
+
+
+def test_a_model_that_rank_0_cannot_read_is_an_error_on_all(worlds, model_dirs):
+    job = {"kind": "build", "model": model_dirs["qwen2", True], "config": {"load_format": "auto"}, **FSDP}
+    results = worlds[2].run(**job)
+    assert all(result["error"].startswith("ModelError: model.path: ") for result in results)
+
+
+def test_when_one_rank_raises_the_others_end_within_the_timeout(model_dirs):
+    world = World(2)
+    job = {"kind": "raise", "model": model_dirs["qwen2", True], "fsdp": {"timeout": 2.0}, "rank": 1}
+    try:
+        world.run(**{**job, "rank": None})
+        start = time.monotonic()
+        waiting, raising = world.run(**job)
+        assert raising["error"] == "ValueError: out of order"
+        assert waiting["error"].startswith("DeadlineError: rank 0 of 2 waited for another rank in update longer than")
+        assert time.monotonic() - start < 6
+    finally:
+        world.close()
+
+
+@pytest.fixture
+def apart(monkeypatch):
+    """As if this process had joined no group."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
+    for name in ranks.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_variables_that_are_missing_are_named(apart):
+    apart.setenv("RANK", "0")
+    apart.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="RANK and WORLD_SIZE for this rank, and not LOCAL_RANK, MASTER_ADDR, MASTER"):
+        ranks.join("cpu", 1.0)
+
+
+def test_a_rank_that_nobody_meets_ends_within_the_timeout(apart):
+    for name, value in zip(ranks.VARIABLES, ("1", "2", "1", "127.0.0.1", "1"), strict=True):
+        apart.setenv(name, value)
+    with pytest.raises(DeadlineError, match=r"rank 1 of 2 did not meet the others at 127.0.0.1:1 within 1 s"):
+        ranks.join("cpu", 1.0)
+
+
+def test_without_variables_the_environment_is_as_before(model_dirs):
+    before = dict(os.environ)
+    rank_jobs.run({"kind": "build", "model": model_dirs["qwen2", True], **FSDP})
+    assert dict(os.environ) == before
