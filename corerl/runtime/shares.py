@@ -77,7 +77,7 @@ def split(value: Any, ranks: int) -> Split:
     if isinstance(value, Experience):
         return Split(value, tuple(_experience_share(value, rows) for rows in balance(value.lengths, ranks)))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        dealt = (torch.arange(rank, len(value), ranks) for rank in range(ranks))
+        dealt = (torch.arange(len(value))[rank::ranks] for rank in range(ranks))
         return Split(value, tuple(Share([value[row] for row in rows.tolist()], rows) for rows in dealt))
     raise TypeError(f"only an Experience or a sequence can be split by data-parallel rank, not {type(value).__name__}")
 

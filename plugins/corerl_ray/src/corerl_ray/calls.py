@@ -100,7 +100,7 @@ class Waiter:
             raise DeadlineError(f"the result of {call.member} did not arrive in time") from None
         except RayError as error:
             self.failed = True
-            raise RunError(f"{call.member}: {_first_line(error)}") from None
+            raise RunError(f"{call.member}: {str(error).strip().splitlines()[-1]}") from None
         if isinstance(value, Failure):
             raised = value.error(str(call.member))
             if isinstance(raised, NonFiniteError):

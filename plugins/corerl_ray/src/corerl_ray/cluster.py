@@ -73,11 +73,9 @@ def _join(arguments: dict[str, Any], options: RayOptions) -> None:
     thread = threading.Thread(target=init, daemon=True)
     thread.start()
     thread.join(options.connect_timeout)
-    where = f"the Ray cluster at runtime.options.address={options.address}"
+    where, seconds = f"the Ray cluster at runtime.options.address={options.address}", options.connect_timeout
     if thread.is_alive():
-        raise DeadlineError(
-            f"{where} did not answer in runtime.options.connect_timeout = {options.connect_timeout:g} s"
-        )
+        raise DeadlineError(f"{where} did not answer within runtime.options.connect_timeout = {seconds:g} s")
     if errors:
         raise RunError(f"{where} cannot be used: {' '.join(str(errors[0]).split())}")
 
@@ -119,8 +117,8 @@ def reserve(config: RuntimeConfig, options: RayOptions) -> PlacementGroup:
         key = "runtime.n_gpus_per_node" if gpus else "runtime.options.workers"
         raise ConfigError(
             key,
-            f"{workers} workers on {nodes} {'nodes' if nodes > 1 else 'node'} take {wanted} on each, and the nodes of the "
-            f"cluster have {have}",
+            f"{workers} workers on {nodes} {'nodes' if nodes > 1 else 'node'} take {wanted} on each, and the cluster's "
+            f"{len(present)} {'have' if len(present) > 1 else 'has'} {have}",
         )
     bundle = {"CPU": 1.0, "GPU": 1.0} if gpus else {"CPU": 1.0}
     labels = [{"ray.io/node-id": node["NodeID"]} for node in chosen for _ in range(each)]

@@ -71,17 +71,19 @@ class WorkerHost:
 
     Args:
         folder: the controller's working directory: relative paths of the config count from there.
+        paths: where the controller finds modules; the worker looks there after its own.
         timeout: seconds that fetching a piece of weights may take.
     """
 
     worker: Any
 
-    def __init__(self, folder: str, timeout: float) -> None:
+    def __init__(self, folder: str, paths: Sequence[str], timeout: float) -> None:
         faulthandler.enable()  # a crash leaves its stack in the log
         tensors.register()
         self.timeout = timeout
         if Path(folder).is_dir():
             os.chdir(folder)
+        sys.path += [path for path in paths if path not in sys.path]
 
     def facts(self) -> Facts:
         with socket.socket() as free:

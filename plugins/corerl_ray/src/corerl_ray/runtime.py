@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 W = TypeVar("W")
 
+MEBIBYTE = 2**20
 FRACTION = 0.1
 """of a place's CPU and GPU, for a worker of one role: as far as Ray counts, ten roles fit"""
 CLOSING = 30.0
@@ -81,7 +83,7 @@ class RayRuntime:
     def send_weights(self, actor: "PolicyWorker", rollout: "RolloutWorker", version: int) -> None:
         """Through the object store, in buckets; the controller handles references alone."""
         source, sink = cast(Group, actor), cast(Group, rollout)
-        size = self.options.weights_bucket_mb * 2**20
+        size = self.options.weights_bucket_mb * MEBIBYTE
         deadline = time.monotonic() + self.options.timeout
         stores = [Call(member, member.host.store_weights.remote(size, member.rank == 0)) for member in source.members]
         buckets = self.waiter.wait(stores, deadline, "gathering the weights")[0]
@@ -117,7 +119,7 @@ class RayRuntime:
                 runtime_env={"env_vars": environment},
                 max_restarts=0,
             )
-            .remote(str(Path.cwd()), self.options.timeout)
+            .remote(str(Path.cwd()), sys.path, self.options.timeout)
         )
 
     def _kill(self) -> None:
