@@ -122,9 +122,10 @@ def test_all_kinds_of_outputs_are_joined():
     batch = experience([(2, 3), (2, 1), (2, 2)])
     whole = split(batch, 2)
     parts = [
-        TokenOutputs(values=torch.ones(share.value.response_mask.shape), vocabulary_log_probs=torch.ones(
-            *share.value.response_mask.shape, 4
-        ))
+        TokenOutputs(
+            values=torch.ones(share.value.response_mask.shape),
+            vocabulary_log_probs=torch.ones(*share.value.response_mask.shape, 4),
+        )
         for share in whole.shares
     ]
     joined = whole.join(parts)

@@ -14,7 +14,14 @@ os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 def cluster():
     import ray
 
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=2**28)
+    ray.init(
+        "local",
+        num_cpus=8,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=2**28,
+    )
     yield
     ray.shutdown()
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -44,8 +45,17 @@ class Toy:
 
     @dispatch("one_each")
     def environment(self):
-        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "CORERL_TOY")
-        return {name: os.environ.get(name) for name in names} | {"folder": os.getcwd(), "pid": os.getpid()}
+        names = (
+            "RANK",
+            "LOCAL_RANK",
+            "WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "OMP_NUM_THREADS",
+            "CORERL_TOY",
+            "CUDA_VISIBLE_DEVICES",
+        )
+        return {name: os.environ.get(name) for name in names} | {"folder": str(Path.cwd()), "pid": os.getpid()}
 
     @dispatch("split")
     def forward(self, batch, wanted=()):

@@ -50,7 +50,9 @@ def test_a_bug_in_a_worker_is_one_line_with_its_place(start):
 def test_a_dead_worker_is_named_with_cause_and_last_lines_and_the_others_are_ended(start, how, cause):
     group = start(workers=2).spawn(TOY, Toy)
     began = time.monotonic()
-    pattern = rf"^the actor worker 1 of 2 \(process {pids(group)[1]} on .*\) died: {cause}; .*:\n    about to fail: {how}"
+    pattern = (
+        rf"^the actor worker 1 of 2 \(process {pids(group)[1]} on .*\) died: {cause}; .*:\n    about to fail: {how}"
+    )
     with pytest.raises(RunError, match=pattern) as caught:
         group.fail(1, how)
     assert time.monotonic() - began < 10
@@ -89,7 +91,7 @@ def test_a_call_has_a_deadline(start):
 def test_closing_ends_all_processes(start):
     runtime = start(workers=2)
     groups = [runtime.spawn(TOY, Toy), runtime.spawn(TOY, Toy)]
-    processes = sum((pids(group) for group in groups), [])
+    processes = [pid for group in groups for pid in pids(group)]
     assert len(set(processes)) == 4 and all(map(is_alive, processes))
     runtime.close()
     assert all_gone(processes, 0)
@@ -97,7 +99,7 @@ def test_closing_ends_all_processes(start):
 
 
 def test_a_worker_that_cannot_be_built_says_why(start):
-    with pytest.raises(ConfigError, match="^actor worker: model.path: there is no model$"):
+    with pytest.raises(ConfigError, match=r"^actor worker: model.path: there is no model$"):
         start().spawn(TOY, Broken)
 
 
@@ -109,7 +111,7 @@ def test_too_few_cpus_are_reckoned_up(start):
 
 def test_places_that_others_hold_have_a_deadline(start):
     start(workers=8)
-    with pytest.raises(DeadlineError, match="1 workers found no free place within .* = 1 s"):
+    with pytest.raises(DeadlineError, match=r"1 workers found no free place within .* = 1 s"):
         start(connect_timeout=1)
 
 

@@ -1,6 +1,7 @@
 """Calls on two and three workers."""
 
 import os
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def test_a_batch_is_split_by_rows_and_its_outputs_are_put_together(group, size, 
         expected = [10.0 * row + step for step in range(length)] + [0.0] * (9 - length)
         assert outputs.log_probs[row].tolist() == outputs.values[row].tolist() == expected
     shares = [rows for [rows] in group.seen()]
-    assert sorted(sum(shares, [])) == list(range(5))
+    assert sorted(chain.from_iterable(shares)) == list(range(5))
     tokens = [sum(LENGTHS[row] + 1 for row in rows) for rows in shares]
     assert max(tokens) <= 14
 
@@ -73,7 +74,7 @@ def test_fewer_rows_than_ranks_give_fillers_that_come_back_nowhere(group, size, 
 
 def test_requests_are_split_over_the_replicas_and_an_idle_one_is_not_called(group, size):
     assert group.generate(["a", "b", "c", "d"]) == ["a!", "b!", "c!", "d!"]
-    assert sorted(sum((requests for [requests] in group.seen()), [])) == ["a", "b", "c", "d"]
+    assert sorted(chain.from_iterable(requests for [requests] in group.seen())) == ["a", "b", "c", "d"]
     assert group.generate(["a"]) == ["a!"]
     assert group.seen() == [[["a"]]] + [[]] * (size - 1)
     assert group.generate([]) == []
@@ -133,7 +134,9 @@ def test_weights_arrive_at_every_replica_bit_for_bit(start, monkeypatch):
 
 
 def test_several_workers_of_a_part_that_is_one_process_are_refused(start):
-    with pytest.raises(ConfigError, match=r"^actor.strategy: 'lone' runs in one process, .* would start 2 actor workers"):
+    with pytest.raises(
+        ConfigError, match=r"^actor.strategy: 'lone' runs in one process, .* would start 2 actor workers"
+    ):
         start(workers=2).spawn(LONE, Toy)
     assert start().spawn(LONE, Toy).rank_zero() == 0
 

@@ -56,7 +56,7 @@ def connect(options: RayOptions) -> Cluster:
         _join(quiet, options)
         return Cluster(is_own=True)
     before = _children()
-    ray.init(include_dashboard=False, **quiet)
+    ray.init(address="local", include_dashboard=False, **quiet)  # never one of somebody else
     return Cluster(is_own=True, processes=tuple(_children() - before))
 
 
