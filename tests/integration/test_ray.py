@@ -61,6 +61,7 @@ def same_checkpoints(one: Path, other: Path) -> bool:
     return all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in FILES)
 
 
+@pytest.mark.slow
 def test_numbers_and_checkpoints_are_the_same_and_either_resumes_the_other(train):
     two_steps = "trainer.total_training_steps=2"
     straight, local = train("straight"), train("local", two_steps)

@@ -1,4 +1,5 @@
-"""A controller of its own process: prints the processes of its cluster, then closes (``close``) or waits (``wait``)."""
+"""A controller of its own process: prints the processes of its cluster, then closes (``close``), waits (``wait``)
+or loses its worker (``die``)."""
 
 import json
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from ray_toys import TOY, Toy
 
 from corerl.config.schema import RuntimeConfig
+from corerl.errors import CoreRLError
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 
@@ -29,5 +31,11 @@ if __name__ == "__main__":
     print(json.dumps(descendants("self")), flush=True)
     if sys.argv[1] == "wait":
         time.sleep(600)
+    if sys.argv[1] == "die":
+        try:
+            group.fail(0, "kill")
+        except CoreRLError as error:
+            print(error, flush=True)
+            time.sleep(2)
     runtime.close()
     print(json.dumps(descendants("self")), flush=True)

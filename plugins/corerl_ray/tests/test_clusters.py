@@ -11,6 +11,7 @@ import pytest
 
 from corerl_ray.calls import is_alive
 
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 ENVIRONMENT = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
@@ -53,3 +54,12 @@ def test_a_run_that_closes_or_is_killed_leaves_no_process(end):
     while any(map(is_alive, map(int, processes))) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
+
+
+def test_of_a_dead_worker_one_error_is_said_and_nothing_by_ray():
+    done = subprocess.run(
+        [sys.executable, HERE / "ray_driver.py", "die"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT
+    )
+    _, *lines, after = done.stdout.splitlines()
+    assert lines[0].startswith("the actor worker (process") and lines[1:] == ["    about to fail: kill"]
+    assert after == "{}" and "raylet" not in done.stderr

@@ -123,8 +123,7 @@ def test_places_that_others_hold_have_a_deadline(start):
         ("somewhere", ConfigError, "must be HOST:PORT"),
     ],
 )
-def test_a_cluster_that_is_not_there_is_one_line(monkeypatch, address, error, message):
-    monkeypatch.setattr("ray.is_initialized", lambda: False)
+def test_a_cluster_that_is_not_there_is_one_line(address, error, message):
     with pytest.raises(error, match=message):
         connect(RayOptions(address=address, connect_timeout=2))
 

@@ -78,6 +78,9 @@ class Waiter:
             left = deadline - time.monotonic()
             if left <= 0:
                 self.failed = True
+                for result in results.values():
+                    if isinstance(result, NonFiniteError):  # which the others are late to agree with
+                        raise result
                 waiting = ", ".join(str(calls[index].member) for index in pending.values())
                 raise DeadlineError(f"{what} took longer than {deadline - started:.0f} s: no answer from {waiting}")
             ready, _ = ray.wait(list(pending), num_returns=1, timeout=min(POLL, left))

@@ -14,6 +14,7 @@ from ray.util.placement_group import PlacementGroup, placement_group
 
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
+from corerl.telemetry.notices import say
 from corerl_ray.calls import is_alive
 from corerl_ray.options import RayOptions
 
@@ -46,10 +47,10 @@ def connect(options: RayOptions) -> Cluster:
         DeadlineError: nothing answers there in time.
         RunError: Ray cannot use what answers.
     """
-    if ray.is_initialized():
-        return Cluster(is_own=False)
     if options.address not in (None, "auto"):
         _knock(str(options.address), options.connect_timeout)
+    if ray.is_initialized():
+        return Cluster(is_own=False)
     os.environ.setdefault(SUBREAPER, "true")  # the raylet ends what a killed worker leaves behind
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if options.address is not None:
@@ -120,6 +121,8 @@ def reserve(config: RuntimeConfig, options: RayOptions) -> PlacementGroup:
             f"{workers} workers on {nodes} {'nodes' if nodes > 1 else 'node'} take {wanted} on each, and the cluster's "
             f"{len(present)} {'have' if len(present) > 1 else 'has'} {have}",
         )
+    if not gpus and any(_count(node, "GPU") for node in chosen):
+        say("runtime.n_gpus_per_node is 0: the workers use no GPU, although the cluster has some")
     bundle = {"CPU": 1.0, "GPU": 1.0} if gpus else {"CPU": 1.0}
     labels = [{"ray.io/node-id": node["NodeID"]} for node in chosen for _ in range(each)]
     group: PlacementGroup = placement_group([bundle] * workers, strategy="PACK", bundle_label_selector=labels)
