@@ -59,6 +59,7 @@ class Register(Protocol, Generic[T_contra]):
         needs_logits: bool = False,
         needs_ref: bool = False,
         needs_sum_pi_squared: bool = False,
+        distributed: bool = False,
         select_tokens: "TokenSelector | str | None" = None,
     ) -> None: ...
 

@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PLANNED = {
     "rollout backend": {"sglang": "corerl-sglang", "vllm": "corerl-vllm"},
-    "runtime": {"ray": "corerl-ray"},
     "tracker": dict.fromkeys(
         ("clearml", "mlflow", "swanlab", "tensorboard", "trackio", "vemlp_wandb", "wandb"), "corerl-trackers"
     ),

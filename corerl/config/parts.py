@@ -59,6 +59,17 @@ class Parts:
     runtime: Selected[RuntimeFactory]
     trackers: tuple[Selected[TrackerFactory], ...]
 
+    @property
+    def needs_ref(self) -> bool:
+        """The run has a reference model."""
+        return self.policy_loss.entry.needs_ref or self.kl_loss is not None or self.kl_penalty is not None
+
+    @property
+    def needs_ref_log_probs(self) -> bool:
+        """The reference's log-probs of the sampled tokens are needed."""
+        kl_types = [part for part in (self.kl_loss, self.kl_penalty) if part is not None]
+        return self.policy_loss.entry.needs_ref or any(not part.entry.needs_logits for part in kl_types)
+
     def selected(self) -> list[tuple[str, Selected[Any]]]:
         """(config key, part) pairs of everything that is selected."""
         pairs: list[tuple[str, Selected[Any] | None]] = [

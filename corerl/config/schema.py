@@ -257,6 +257,8 @@ class RuntimeConfig:
     """Where workers live."""
 
     name: str = option("local", "runtime")
+    nnodes: int = option(1, "machines", ge=1)
+    n_gpus_per_node: int = option(0, "GPUs of each machine, one worker a GPU; 0: workers without a GPU", ge=0)
     options: dict[str, Any] = option(help="the runtime's own options", factory=dict)
 
 

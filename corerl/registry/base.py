@@ -55,6 +55,8 @@ class Entry(Generic[T]):
         needs_logits: the function takes logits where the others take log-probs.
         needs_ref: the run must have reference log-probs.
         needs_sum_pi_squared: the run must compute the sum of squared probabilities at every token.
+        distributed: of a training strategy: one worker a GPU, which find ``RANK`` and ``WORLD_SIZE`` in their
+            environment, share the work.
         select_tokens: of a policy loss that must see the whole mini-batch: a
             :class:`corerl.registry.policy_losses.TokenSelector`, or ``"module:attribute"``.
     """
@@ -72,6 +74,7 @@ class Entry(Generic[T]):
     needs_logits: bool = False
     needs_ref: bool = False
     needs_sum_pi_squared: bool = False
+    distributed: bool = False
     select_tokens: Callable[..., Any] | str | None = None
 
     def load(self) -> T:

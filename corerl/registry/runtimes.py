@@ -1,25 +1,62 @@
 """Runtimes: where workers live and how a call reaches them."""
 
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from corerl.config.schema import RuntimeConfig
 
+if TYPE_CHECKING:
+    from corerl.trainer.workers import PolicyWorker, RolloutWorker
+
 W = TypeVar("W")
+
+
+@dataclass(frozen=True)
+class Role:
+    """What the workers of one group are there for.
+
+    Attributes:
+        name: ``actor``, ``critic``, ``ref`` or ``rollout``.
+        key: the config key of the part that the workers run.
+        part: that part's name.
+        distributed: several workers can share the work. Strategies are registered with this fact; of a rollout
+            backend every worker is a replica.
+    """
+
+    name: str
+    key: str
+    part: str
+    distributed: bool
 
 
 class Runtime(Protocol):
     """Places workers."""
 
-    def spawn(self, role: str, worker: type[W], *args: Any) -> W:
-        """Start the workers of one role, each built as ``worker(*args)``.
+    def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
+        """Start the workers of one role, each built as ``worker(*args)``; how many is the runtime's business.
 
         Returns something that has the worker's methods and is used like a single worker: whole batches in, whole
-        batches out, however many workers share the work.
+        batches out, however many workers share the work. A call is dispatched as the worker's method declares
+        (:mod:`corerl.runtime.dispatch`).
+
+        Each worker finds ``RANK`` and ``WORLD_SIZE`` in its environment where there are several; a worker with a
+        method ``place`` says by it which share of split work it gets, others are replicas.
+
+        Raises:
+            ConfigError: ``role`` is not distributed, and there would be several workers.
+        """
+        ...
+
+    def send_weights(self, actor: "PolicyWorker", rollout: "RolloutWorker", version: int) -> None:
+        """Give the policy's weights to all rollout workers, as ``version``.
+
+        Args:
+            actor, rollout: what :meth:`spawn` returned.
         """
         ...
 
     def close(self) -> None:
-        """End all workers, also after a failure."""
+        """End all workers, also after a failure; those with a method ``close`` are told before."""
         ...
 
 

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from corerl.checkpoint.store import CheckpointStore
+from corerl.config.parts import Parts
+from corerl.registry.runtimes import Role
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.notices import say
@@ -29,14 +31,15 @@ def train(plan: Plan) -> Path:
             scorers, num_workers=config.reward.num_workers, timeout=config.reward.timeout
         )
         stack.callback(reward.close)
+        roles = _roles(parts)
         runtime = parts.runtime.load()(config.runtime)
         stack.callback(runtime.close)
-        actor = runtime.spawn("actor", PolicyWorker, config, plan.policy_updates)
-        critic = runtime.spawn("critic", CriticWorker, config, plan.critic_updates) if parts.value_loss else None
-        needs_ref = parts.kl_loss or parts.kl_penalty or parts.policy_loss.entry.needs_ref
-        reference = runtime.spawn("ref", ReferenceWorker, config) if needs_ref else None
-        rollout = runtime.spawn("rollout", RolloutWorker, config)
-        stack.callback(rollout.close)
+        actor = runtime.spawn(roles["actor"], PolicyWorker, config, plan.policy_updates)
+        critic = None
+        if parts.value_loss is not None:
+            critic = runtime.spawn(roles["critic"], CriticWorker, config, plan.critic_updates)
+        reference = runtime.spawn(roles["ref"], ReferenceWorker, config) if parts.needs_ref else None
+        rollout = runtime.spawn(roles["rollout"], RolloutWorker, config)
         if checkpoint is not None:
             actor.load(checkpoint.path / "actor")
             if critic is not None:
@@ -54,6 +57,7 @@ def train(plan: Plan) -> Path:
             )
         trainer = Trainer(
             run=run,
+            runtime=runtime,
             actor=actor,
             critic=critic,
             reference=reference,
@@ -87,6 +91,21 @@ def train(plan: Plan) -> Path:
         stack.callback(gc.unfreeze)
         _fit(trainer)
     return run.folder
+
+
+def _roles(parts: Parts) -> dict[str, Role]:
+    strategy, critic, backend = (
+        parts.strategy.entry,
+        (parts.critic_strategy or parts.strategy).entry,
+        parts.rollout_backend,
+    )
+    roles = [
+        Role("actor", "actor.strategy", strategy.name, strategy.distributed),
+        Role("critic", "critic.strategy", critic.name, critic.distributed),
+        Role("ref", "actor.strategy", strategy.name, strategy.distributed),
+        Role("rollout", "rollout.name", backend.entry.name, distributed=True),
+    ]
+    return {role.name: role for role in roles}
 
 
 def _kl_penalty(plan: Plan, actor: PolicyWorker, vocabulary_reference: VocabularyReference | None) -> KLPenalty | None:

@@ -18,6 +18,7 @@ from corerl.registry.losses import Mean
 from corerl.registry.policy_losses import TokenSelector
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.rollout_backends import SamplingParams
+from corerl.registry.runtimes import Runtime
 from corerl.registry.training_strategies import Output
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, step_metrics
@@ -40,6 +41,7 @@ class Trainer:
     """One controller: it calls the workers and holds nothing that they hold."""
 
     run: Run
+    runtime: Runtime
     actor: PolicyWorker
     critic: CriticWorker | None
     reference: ReferenceWorker | None
@@ -64,7 +66,7 @@ class Trainer:
     def fit(self) -> None:
         """Train from ``step`` to ``total_steps``."""
         config = self.run.config.trainer
-        self.collector.rollout.update_weights(self.actor.weights(), version=self.step)
+        self.runtime.send_weights(self.actor, self.collector.rollout, version=self.step)
         if self.step == 0 and config.val_before_train and self.val_prompts:
             self.log.write(self.evaluate(), step=0)
         while self.step < self.total_steps:
@@ -100,7 +102,7 @@ class Trainer:
             metrics |= step_metrics(experience, batch.results, batch.rollouts.truncated, longest)
             metrics |= self.update(experience, batch, timers)
             with timers("update_weights"):
-                self.collector.rollout.update_weights(self.actor.weights(), version=self.step)
+                self.runtime.send_weights(self.actor, self.collector.rollout, version=self.step)
             self.tell(experience, batch)
         metrics |= {"training/global_step": float(self.step), "training/epoch": float(self.sampler.epoch)}
         return metrics | performance_metrics(timers.seconds, experience, self.shape)
@@ -118,7 +120,7 @@ class Trainer:
                 outputs = self.actor.forward(experience, self._policy_outputs())
                 experience.old_log_probs, experience.sum_pi_squared = outputs.log_probs, outputs.sum_pi_squared
                 metrics = policy_metrics(outputs, experience)
-        if self.reference is not None and self.reference.is_needed_for_log_probs:
+        if self.reference is not None and self.run.parts.needs_ref_log_probs:
             with timers("ref"):
                 experience.ref_log_probs = self.reference.forward(experience, ["log_probs"]).log_probs
         if self.critic is not None:

@@ -16,7 +16,14 @@ from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
 from corerl.registry.losses import Mean
 from corerl.registry.rollout_backends import Completion, GenerationRequest
-from corerl.registry.training_strategies import MicroBatching, Output, StrategySpec, TokenOutputs
+from corerl.registry.training_strategies import (
+    MicroBatching,
+    Output,
+    StrategySpec,
+    TokenOutputs,
+    TrainingStrategy,
+)
+from corerl.runtime.dispatch import Place, dispatch
 from corerl.telemetry.throughput import ModelShape
 
 
@@ -56,24 +63,34 @@ class PolicyWorker:
             entropy_coeff=actor.entropy_coeff,
         )
 
+    def place(self) -> Place:
+        return _place(self.strategy)
+
+    @dispatch("split")
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         return self.strategy.forward(batch, wanted)
 
+    @dispatch("split", merge="rank_zero")
     def update(self, mini_batch: Experience) -> dict[str, Mean]:
         return self.strategy.update(mini_batch, self.objective)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """For :meth:`corerl.registry.runtimes.Runtime.send_weights`."""
         return self.strategy.weights()
 
+    @dispatch("rank_zero")
     def shape(self) -> ModelShape:
         return self.strategy.shape()
 
+    @dispatch("all")
     def save(self, folder: Path) -> None:
         self.strategy.save(folder)
 
+    @dispatch("all")
     def load(self, folder: Path) -> None:
         self.strategy.load(folder)
 
+    @dispatch("all")
     def export(self, folder: Path) -> None:
         self.strategy.export(folder)
 
@@ -102,15 +119,22 @@ class CriticWorker:
         )
         self.objective = ValueObjective(parts.value_loss.load())
 
+    def place(self) -> Place:
+        return _place(self.strategy)
+
+    @dispatch("split")
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         return self.strategy.forward(batch, wanted)
 
+    @dispatch("split", merge="rank_zero")
     def update(self, mini_batch: Experience) -> dict[str, Mean]:
         return self.strategy.update(mini_batch, self.objective)
 
+    @dispatch("all")
     def save(self, folder: Path) -> None:
         self.strategy.save(folder)
 
+    @dispatch("all")
     def load(self, folder: Path) -> None:
         self.strategy.load(folder)
 
@@ -120,10 +144,6 @@ class ReferenceWorker:
 
     def __init__(self, config: TrainConfig) -> None:
         parts = parts_of(config)
-        kl_types = [part for part in (parts.kl_loss, parts.kl_penalty) if part is not None]
-        self.is_needed_for_log_probs = parts.policy_loss.entry.needs_ref or any(
-            not part.entry.needs_logits for part in kl_types
-        )
         self.strategy = parts.strategy.load()(
             StrategySpec(
                 model=_model(config, config.ref.path),
@@ -134,6 +154,10 @@ class ReferenceWorker:
             )
         )
 
+    def place(self) -> Place:
+        return _place(self.strategy)
+
+    @dispatch("split")
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         return self.strategy.forward(batch, wanted)
 
@@ -147,6 +171,7 @@ class RolloutWorker:
         self.backend = backend(config.model, config.rollout, device=resolve_device(config.actor.device))
         self._runner = asyncio.Runner()
 
+    @dispatch("split")
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Generate within ``rollout.timeout`` seconds.
 
@@ -170,9 +195,14 @@ class RolloutWorker:
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         self.backend.update_weights(weights, version)
 
+    @dispatch("all")
     def close(self) -> None:
         self.backend.close()
         self._runner.close()
+
+
+def _place(strategy: TrainingStrategy) -> Place:
+    return Place(strategy.data_parallel_rank, strategy.data_parallel_size)
 
 
 def _model(config: TrainConfig, path: str | None) -> ModelConfig:

@@ -18,5 +18,6 @@ def register_training_strategies(register: Register[TrainingStrategyFactory]) ->
         "fsdp",
         "corerl_fsdp.fsdp:FsdpStrategy",
         options=FsdpOptions,
+        distributed=True,
         summary="weights, gradients and optimizer sharded over 1 to N ranks (FSDP2); AdamW",
     )

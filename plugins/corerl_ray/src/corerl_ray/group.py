@@ -1,0 +1,152 @@
+"""The workers of one role, used like one worker."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from corerl.errors import NonFiniteError
+from corerl.runtime.dispatch import Dispatch, Place, dispatch_of
+from corerl.runtime.shares import Split, split
+from corerl_ray.calls import Call, Member, Waiter
+
+
+@dataclass
+class Pending:
+    """A call under way: the future of corerl.runtime.dispatch."""
+
+    waiter: Waiter
+    calls: Sequence[Call]
+    what: str
+    deadline: float
+    join: Callable[[list[Any]], Any]
+    done: bool = False
+    value: Any = None
+    error: Exception | None = None
+
+    def result(self) -> Any:
+        if not self.done:
+            try:
+                self.value = self.join(self.waiter.wait(self.calls, self.deadline, self.what))
+            except Exception as error:
+                self.error = error
+            self.done, self.calls = True, ()
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+@dataclass(frozen=True)
+class GroupMethod:
+    """One method of the group; called, it waits for the result, and :meth:`submit` does not."""
+
+    group: "Group"
+    name: str
+    declared: Dispatch
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return self.submit(*args, **keywords).result()
+
+    def submit(self, *args: Any, **keywords: Any) -> Pending:
+        """Start the call."""
+        return getattr(self, f"_{self.declared.mode}")(args, keywords)  # type: ignore[no-any-return]
+
+    def _all(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
+        calls = [self._call(member, args, keywords) for member in self.group.members]
+        return self._pending(calls, _agreed)
+
+    def _rank_zero(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
+        return self._pending([self._call(self.group.members[0], args, keywords)], _agreed)
+
+    def _one_each(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
+        members = self.group.members
+        for argument in (*args, *keywords.values()):
+            if not isinstance(argument, list | tuple) or len(argument) != len(members):
+                raise TypeError(f"{self.group.role}.{self.name} takes lists of {len(members)} elements, one a worker")
+        calls = [
+            self._call(
+                member,
+                [argument[rank] for argument in args],
+                {name: argument[rank] for name, argument in keywords.items()},
+            )
+            for rank, member in enumerate(members)
+        ]
+        return self._pending(calls, _each)
+
+    def _split(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
+        places = self.group.places
+        whole = split(args[0], places[0].data_parallel_size)
+        stored = [None if share.is_empty else ray.put(share.value) for share in whole.shares]
+        calls, ranks = [], []
+        for member, place in zip(self.group.members, places, strict=True):
+            share = stored[place.data_parallel_rank]
+            if share is not None:
+                calls.append(self._call(member, [share, *args[1:]], keywords))
+                ranks.append(place.data_parallel_rank)
+        takes_first = self.declared.merge == "rank_zero"
+        return self._pending(calls, lambda results: _together(whole, ranks, results, takes_first))
+
+    def _call(self, member: Member, args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
+        return Call(member, member.host.call.remote(self.name, dict(keywords), *args))
+
+    def _pending(self, calls: Sequence[Call], join: Callable[[list[Any]], Any]) -> Pending:
+        group = self.group
+        deadline = time.monotonic() + group.timeout
+        return Pending(group.waiter, calls, f"{group.role}.{self.name}", deadline, join)
+
+
+@dataclass(frozen=True)
+class Group:
+    """All workers of a role; it has the worker's methods that declare how they are dispatched.
+
+    Attributes:
+        worker: their class.
+        places: by rank, which share of split work each gets.
+        timeout: seconds that a call may take.
+    """
+
+    role: str
+    worker: type
+    members: tuple[Member, ...]
+    places: tuple[Place, ...]
+    waiter: Waiter
+    timeout: float
+
+    def __getattr__(self, name: str) -> GroupMethod:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return GroupMethod(self, name, dispatch_of(self.worker, name))
+
+
+def _raised(results: Sequence[Any]) -> None:
+    for result in results:
+        if isinstance(result, NonFiniteError):
+            raise result
+
+
+def _each(results: list[Any]) -> list[Any]:
+    _raised(results)
+    return results
+
+
+def _agreed(results: list[Any]) -> Any:
+    _raised(results)
+    return results[0]
+
+
+def _together(whole: Split, ranks: Sequence[int], results: Sequence[Any], takes_first: bool) -> Any:
+    """The result of the whole from those of the workers that were called, ``ranks`` being their data-parallel ranks."""
+    if not results:
+        return []
+    errors = [result if isinstance(result, NonFiniteError) else None for result in results]
+    by_rank = {rank: index for index, rank in reversed(list(enumerate(ranks)))}
+    if any(errors):
+        raise whole.merge_nonfinite(
+            [errors[by_rank[rank]] if rank in by_rank else None for rank in range(len(whole.shares))]
+        )
+    if takes_first:
+        return results[0]
+    shares = tuple(whole.shares[rank] for rank in by_rank)
+    return Split(whole.whole, shares).join([results[index] for index in by_rank.values()])

@@ -1,0 +1,160 @@
+"""The process that a worker lives in."""
+
+import faulthandler
+import os
+import re
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.util
+
+from corerl.errors import CoreRLError, RunError
+from corerl.runtime.dispatch import Place
+from corerl.weights.buckets import Bucket, pack, unpack
+from corerl_ray import tensors
+
+LOG_LINES = 6
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Where a process is.
+
+    Attributes:
+        port: of its machine, free a moment ago.
+        logs: files with what it prints.
+        oom_kills: how often the kernel has run out of memory on its machine.
+    """
+
+    pid: int
+    node: str
+    address: str
+    port: int
+    logs: tuple[str, ...]
+    oom_kills: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception as a value, so that its type and its attributes arrive as they are."""
+
+    kind: type[CoreRLError]
+    message: str
+    attributes: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        """An error that CoreRL did not raise on purpose becomes a RunError; its trace is in the worker's log."""
+        if isinstance(error, CoreRLError):
+            return cls(type(error), str(error), vars(error))
+        traceback.print_exc()
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        text = " ".join(str(error).split())
+        return cls(RunError, f"{type(error).__name__}: {text} ({frame.filename}, line {frame.lineno})", {})
+
+    def error(self, who: str) -> CoreRLError:
+        """The exception again, with the worker named."""
+        error = self.kind.__new__(self.kind)
+        error.args = (f"{who}: {self.message}",)
+        vars(error).update(self.attributes)
+        return error
+
+
+class WorkerHost:
+    """A Ray actor that holds one worker; every method returns its result or a :class:`Failure`.
+
+    Args:
+        folder: the controller's working directory: relative paths of the config count from there.
+        paths: where the controller finds modules; the worker looks there after its own.
+        timeout: seconds that fetching a piece of weights may take.
+    """
+
+    worker: Any
+
+    def __init__(self, folder: str, paths: Sequence[str], timeout: float) -> None:
+        faulthandler.enable()  # a crash leaves its stack in the log
+        tensors.register()
+        self.timeout = timeout
+        if Path(folder).is_dir():
+            os.chdir(folder)
+        sys.path += [path for path in paths if path not in sys.path]
+
+    def facts(self) -> Facts:
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
+        node, address = ray.get_runtime_context().get_node_id(), str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        return Facts(os.getpid(), node, address, port, _own_logs(), oom_kills())
+
+    def build(self, environment: Mapping[str, str], worker: type, args: Sequence[Any]) -> Place | Failure:
+        """Build the worker; which share of split work it gets."""
+        os.environ.update(environment)
+        try:
+            self.worker = worker(*args)
+            if hasattr(self.worker, "place"):
+                place: Place = self.worker.place()
+                return place
+        except Exception as error:
+            return Failure.of(error)
+        return Place(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
+
+    def call(self, method: str, keywords: Mapping[str, Any], *args: Any) -> Any:
+        try:
+            return getattr(self.worker, method)(*args, **keywords)
+        except Exception as error:
+            return Failure.of(error)
+
+    def store_weights(self, bucket_bytes: int, keep: bool) -> "list[ray.ObjectRef[Bucket]] | Failure":
+        """Put the worker's weights into the object store, in buckets; without ``keep`` only take part in gathering."""
+        try:
+            if keep:
+                return [ray.put(bucket) for bucket in pack(self.worker.weights(), bucket_bytes)]
+            for _ in self.worker.weights():
+                pass
+        except Exception as error:
+            return Failure.of(error)
+        return []
+
+    def load_weights(self, buckets: "Sequence[ray.ObjectRef[Bucket]]", version: int) -> Failure | None:
+        """Give the worker the weights, a bucket at a time."""
+
+        def fetched() -> Iterator[Bucket]:
+            for bucket in buckets:
+                yield ray.get(bucket, timeout=self.timeout)
+
+        try:
+            self.worker.update_weights(unpack(fetched()), version)
+        except Exception as error:
+            return Failure.of(error)
+        return None
+
+
+def last_lines(logs: Sequence[str]) -> tuple[list[str], int]:
+    """The last lines that a process printed, and :func:`oom_kills`; to be called on its machine."""
+    lines = [
+        line
+        for log in logs
+        for line in Path(log).read_text(errors="replace").splitlines()[-4 * LOG_LINES :]
+        if line.strip() and not line.startswith(":")  # Ray's own marks
+    ]
+    return lines[-LOG_LINES:], oom_kills()
+
+
+def oom_kills() -> int:
+    """How often the kernel of this machine has killed a process for want of memory; 0 where it does not say."""
+    counts = Path("/proc/vmstat")
+    found = re.search(r"^oom_kill (\d+)", counts.read_text(), re.MULTILINE) if counts.is_file() else None
+    return int(found[1]) if found else 0
+
+
+def _own_logs() -> tuple[str, ...]:
+    if not sys.platform.startswith("linux"):
+        return ()
+    files = (Path(f"/proc/self/fd/{stream}").readlink() for stream in (1, 2))
+    return tuple(str(file) for file in files if file.is_file())

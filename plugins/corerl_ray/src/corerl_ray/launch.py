@@ -1,0 +1,23 @@
+"""The way in: what must be set before Ray is imported."""
+
+import os
+
+from corerl.config.schema import RuntimeConfig
+from corerl.registry.runtimes import Runtime
+from corerl_ray.options import RayOptions
+
+
+def launch(config: RuntimeConfig, *, options: RayOptions) -> Runtime:
+    """Start the runtime.
+
+    Raises:
+        ConfigError: the cluster has too few CPUs or GPUs.
+        RunError: the cluster cannot be reached.
+    """
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # we say it, with the cause
+    if options.address is None:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray then stays on 127.0.0.1
+
+    from corerl_ray.runtime import RayRuntime
+
+    return RayRuntime(config, options)

@@ -1,0 +1,45 @@
+"""One Ray cluster for all tests of a process, with more CPUs on paper than the machine has."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    import ray
+
+    ray.init(
+        "local",
+        num_cpus=8,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=2**28,
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def start(cluster):
+    """Start a runtime with options; it is closed after the test."""
+    from corerl.config.schema import RuntimeConfig
+    from corerl_ray.options import RayOptions
+    from corerl_ray.runtime import RayRuntime
+
+    runtimes = []
+
+    def started(workers=1, **options):
+        runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=workers, **options))
+        runtimes.append(runtime)
+        return runtime
+
+    yield started
+    for runtime in runtimes:
+        runtime.close()

@@ -1,0 +1,41 @@
+"""A controller of its own process: prints the processes of its cluster, then closes (``close``), waits (``wait``)
+or loses its worker (``die``)."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from ray_toys import TOY, Toy
+
+from corerl.config.schema import RuntimeConfig
+from corerl.errors import CoreRLError
+from corerl_ray.launch import launch
+from corerl_ray.options import RayOptions
+
+
+def descendants(pid):
+    """Process id -> command line."""
+    found = {}
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, listed.read_text().split()):
+            command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found |= {child: command.strip()} | descendants(child)
+    return found
+
+
+if __name__ == "__main__":
+    runtime = launch(RuntimeConfig(name="ray"), options=RayOptions())
+    group = runtime.spawn(TOY, Toy)
+    group.start_child()
+    print(json.dumps(descendants("self")), flush=True)
+    if sys.argv[1] == "wait":
+        time.sleep(600)
+    if sys.argv[1] == "die":
+        try:
+            group.fail(0, "kill")
+        except CoreRLError as error:
+            print(error, flush=True)
+            time.sleep(2)
+    runtime.close()
+    print(json.dumps(descendants("self")), flush=True)

@@ -1,0 +1,65 @@
+"""Clusters in processes of their own: two nodes, and what a controller leaves behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from corerl_ray.calls import is_alive
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+ENVIRONMENT = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_log():
+    done = subprocess.run(
+        [sys.executable, HERE / "ray_two_nodes.py"], capture_output=True, text=True, timeout=300, env=ENVIRONMENT
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["nodes"] == 2
+    assert seen["values"] == [0.0, 10.0, 20.0, 30.0, 40.0]
+    assert seen["weights"] == [[4, 5], [4, 5]]
+    assert "died: killed (SIGKILL" in seen["death"] and seen["death"].endswith("about to fail: kill")
+    assert seen["local_ranks"] == ["0", "0"] and seen["devices"] == ["0", "0"]
+    assert seen["too_many"] == (
+        "runtime.n_gpus_per_node: 4 workers on 2 nodes take 2 GPUs and 2 CPUs on each, and the cluster's 2 have "
+        "1 GPUs and 2 CPUs, 1 GPUs and 2 CPUs"
+    )
+    assert seen["uneven"].startswith("runtime.options.workers: 3 workers do not divide among runtime.nnodes=2 nodes")
+
+
+@pytest.mark.parametrize("end", ["close", "wait"])
+def test_a_run_that_closes_or_is_killed_leaves_no_process(end):
+    controller = subprocess.Popen(
+        [sys.executable, HERE / "ray_driver.py", end], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+    processes = json.loads(controller.stdout.readline())
+    assert any("WorkerHost" in name for name in processes.values()) and "sleep" in str(processes.values())
+    if end == "close":
+        assert json.loads(controller.stdout.readline()) == {}
+        assert controller.wait(60) == 0
+    else:
+        controller.kill()
+        controller.wait(60)
+        # Ray's own agents look for their parent now and then, and go a minute later
+        processes = {pid: name for pid, name in processes.items() if "gent" not in name}
+    controller.stdout.close()
+    deadline = time.monotonic() + 30
+    while any(map(is_alive, map(int, processes))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
+
+
+def test_of_a_dead_worker_one_error_is_said_and_nothing_by_ray():
+    done = subprocess.run(
+        [sys.executable, HERE / "ray_driver.py", "die"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT
+    )
+    _, *lines, after = done.stdout.splitlines()
+    assert lines[0].startswith("the actor worker (process") and lines[1:] == ["    about to fail: kill"]
+    assert after == "{}" and "raylet" not in done.stderr

@@ -1,0 +1,139 @@
+"""What goes wrong with workers is one clear error in time, and nothing is left behind."""
+
+import os
+import signal
+import time
+
+import pytest
+from ray_toys import TOY, Broken, Toy
+
+from corerl.errors import ConfigError, DeadlineError, RunError
+from corerl.runtime.dispatch import submit
+from corerl_ray.calls import exit_cause, is_alive
+from corerl_ray.cluster import connect
+from corerl_ray.environment import carried
+from corerl_ray.options import RayOptions
+
+
+def pids(group):
+    return [member.facts.pid for member in group.members]
+
+
+def all_gone(processes, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while any(map(is_alive, processes)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(map(is_alive, processes))
+
+
+def test_an_error_of_one_rank_arrives_as_it_was_raised_while_the_others_wait(start):
+    runtime = start(workers=2)
+    group = runtime.spawn(TOY, Toy)
+    began = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        group.fail(1, "config")
+    assert str(caught.value) == "actor worker 1 of 2: rollout.n: is wrong" and caught.value.key == "rollout.n"
+    runtime.close()
+    assert time.monotonic() - began < 10
+    assert all_gone(pids(group))
+
+
+def test_a_bug_in_a_worker_is_one_line_with_its_place(start):
+    group = start().spawn(TOY, Toy)
+    with pytest.raises(RunError, match=r"^actor worker: KeyError: 'missing' \(.*ray_toys.py, line \d+\)$"):
+        group.fail(0, "bug")
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"), [("kill", r"killed \(SIGKILL, .*"), ("exit", "it exited with code 7")], ids=["kill", "exit"]
+)
+def test_a_dead_worker_is_named_with_cause_and_last_lines_and_the_others_are_ended(start, how, cause):
+    group = start(workers=2).spawn(TOY, Toy)
+    began = time.monotonic()
+    pattern = (
+        rf"^the actor worker 1 of 2 \(process {pids(group)[1]} on .*\) died: {cause}; .*:\n    about to fail: {how}"
+    )
+    with pytest.raises(RunError, match=pattern) as caught:
+        group.fail(1, how)
+    assert time.monotonic() - began < 10
+    assert "Traceback" not in str(caught.value) and "actor_id" not in str(caught.value)
+    assert all_gone(pids(group))
+
+
+def test_the_death_of_a_worker_that_nobody_waits_for_is_noticed(start):
+    runtime = start()
+    busy, idle = runtime.spawn(TOY, Toy), runtime.spawn(TOY, Toy)
+    future = submit(busy.sleep, 600)
+    os.kill(pids(idle)[0], signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(RunError, match=rf"process {pids(idle)[0]} on .* died"):
+        future.result()
+    assert time.monotonic() - began < 10
+    assert all_gone(pids(busy))
+
+
+def test_a_killed_worker_leaves_no_children(start):
+    group = start().spawn(TOY, Toy)
+    child = group.start_child()
+    assert is_alive(child)
+    os.kill(pids(group)[0], signal.SIGKILL)
+    with pytest.raises(RunError, match="died"):
+        group.rank_zero()
+    assert all_gone([child])
+
+
+def test_a_call_has_a_deadline(start):
+    group = start(timeout=2).spawn(TOY, Toy)
+    with pytest.raises(DeadlineError, match=r"^actor.sleep took longer than 2 s: no answer from actor worker$"):
+        group.sleep(600)
+
+
+def test_closing_ends_all_processes(start):
+    runtime = start(workers=2)
+    groups = [runtime.spawn(TOY, Toy), runtime.spawn(TOY, Toy)]
+    processes = [pid for group in groups for pid in pids(group)]
+    assert len(set(processes)) == 4 and all(map(is_alive, processes))
+    runtime.close()
+    assert all_gone(processes, 0)
+    runtime.close()
+
+
+def test_a_worker_that_cannot_be_built_says_why(start):
+    with pytest.raises(ConfigError, match=r"^actor worker: model.path: there is no model$"):
+        start().spawn(TOY, Broken)
+
+
+def test_too_few_cpus_are_reckoned_up(start):
+    message = r"^runtime.options.workers: 99 workers on 1 node take 99 CPUs on each, .* 1 has 0 GPUs and 8 CPUs$"
+    with pytest.raises(ConfigError, match=message):
+        start(workers=99)
+
+
+def test_places_that_others_hold_have_a_deadline(start):
+    start(workers=8)
+    with pytest.raises(DeadlineError, match=r"1 workers found no free place within .* = 1 s"):
+        start(connect_timeout=1)
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "message"),
+    [
+        ("127.0.0.1:1", DeadlineError, "no Ray cluster answers at runtime.options.address=127.0.0.1:1"),
+        ("ray://127.0.0.1:10001", ConfigError, "must be HOST:PORT"),
+        ("somewhere", ConfigError, "must be HOST:PORT"),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_one_line(address, error, message):
+    with pytest.raises(error, match=message):
+        connect(RayOptions(address=address, connect_timeout=2))
+
+
+def test_exit_causes_are_short():
+    said = "The actor died.\n\tpid: 3\nThe actor is dead. Worker exit type: X Worker exit detail: Worker exits. code 9."
+    assert exit_cause(said) == "Worker exits"
+    assert exit_cause("The node died.\nmore") == "The node died."
+
+
+def test_variables_are_carried_by_prefix_or_name():
+    environment = {"HF_HOME": "a", "NCCL_DEBUG": "b", "PATH": "c", "MY_TOKEN": "d"}
+    assert carried(["MY_TOKEN"], environment) == {"HF_HOME": "a", "NCCL_DEBUG": "b", "MY_TOKEN": "d"}

@@ -1,0 +1,150 @@
+"""Calls on two and three workers."""
+
+import os
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+from ray_toys import LONE, SINK, TOY, Pair, Sink, Toy
+
+from corerl.batch.experience import collate
+from corerl.config.schema import RuntimeConfig
+from corerl.errors import ConfigError, NonFiniteError
+from corerl.runtime.dispatch import submit
+from corerl_ray.options import RayOptions
+from corerl_ray.runtime import RayRuntime
+
+LENGTHS = [9, 1, 4, 6, 2]
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def group(request, cluster):
+    runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=request.param, environment=["TOY_VARIABLE"]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CORERL_TOY", "carried")
+        yield runtime.spawn(TOY, Toy)
+    runtime.close()
+
+
+@pytest.fixture
+def batch():
+    """Row i begins with the token i."""
+    return collate([[row] for row in range(5)], [[7] * length for length in LENGTHS], [0, 0, 0, 1, 1])
+
+
+@pytest.fixture
+def size(group):
+    group.seen()
+    return len(group.members)
+
+
+def test_all_ranks_are_called_and_the_result_is_that_of_rank_0(group, size):
+    assert group.all_ranks("x") == (0, "x")
+    assert group.seen() == [["x"]] * size
+
+
+def test_rank_0_alone_is_called(group, size):
+    assert group.rank_zero() == 0
+    assert group.seen() == [["alone"]] + [[]] * (size - 1)
+
+
+def test_each_rank_gets_an_element_and_gives_one(group, size):
+    assert group.one_each(list(range(size)), right=[10] * size) == [10 + rank for rank in range(size)]
+    with pytest.raises(TypeError, match=f"lists of {size} elements"):
+        group.one_each([1], [2])
+
+
+def test_a_batch_is_split_by_rows_and_its_outputs_are_put_together(group, size, batch):
+    outputs = group.forward(batch, ["log_probs", "values"])
+    for row, length in enumerate(LENGTHS):
+        expected = [10.0 * row + step for step in range(length)] + [0.0] * (9 - length)
+        assert outputs.log_probs[row].tolist() == outputs.values[row].tolist() == expected
+    shares = [rows for [rows] in group.seen()]
+    assert sorted(chain.from_iterable(shares)) == list(range(5))
+    tokens = [sum(LENGTHS[row] + 1 for row in rows) for rows in shares]
+    assert max(tokens) <= 14
+
+
+def test_fewer_rows_than_ranks_give_fillers_that_come_back_nowhere(group, size, batch):
+    outputs = group.forward(batch.select(torch.tensor([3])), wanted=["log_probs"])
+    assert outputs.log_probs.tolist() == [[30.0 + step for step in range(6)]]
+    assert group.seen() == [[[3]]] * size
+
+
+def test_requests_are_split_over_the_replicas_and_an_idle_one_is_not_called(group, size):
+    assert group.generate(["a", "b", "c", "d"]) == ["a!", "b!", "c!", "d!"]
+    assert sorted(chain.from_iterable(requests for [requests] in group.seen())) == ["a", "b", "c", "d"]
+    assert group.generate(["a"]) == ["a!"]
+    assert group.seen() == [[["a"]]] + [[]] * (size - 1)
+    assert group.generate([]) == []
+
+
+def test_metrics_that_all_ranks_return_are_those_of_rank_0(group, batch):
+    assert group.update(batch) == {"weight": 7.0, "rank": 0}
+
+
+@pytest.mark.parametrize("bad", [{0}, {4}, {1, 2, 3}])
+def test_rows_that_are_not_finite_are_rows_of_the_mini_batch(group, batch, bad):
+    with pytest.raises(NonFiniteError) as caught:
+        group.update(batch, bad=bad)
+    assert set(caught.value.rows) == bad
+    assert group.update(batch)["weight"] == 7.0  # the group goes on
+
+
+def test_calls_overlap(group, size):
+    futures = [submit(group.all_ranks, number) for number in range(3)]
+    assert [future.result() for future in futures] == [(0, 0), (0, 1), (0, 2)]
+    assert futures[1].result() == (0, 1)
+
+
+def test_a_worker_knows_its_rank_and_gets_the_environment_and_the_folder(group, size):
+    found = group.environment()
+    assert [(one["RANK"], one["LOCAL_RANK"], one["WORLD_SIZE"]) for one in found] == [
+        (str(rank), str(rank), str(size)) for rank in range(size)
+    ]
+    assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in found}) == 1
+    assert int(found[0]["MASTER_PORT"]) > 0
+    for one in found:
+        assert one["CORERL_TOY"] == "carried" and one["folder"] == str(Path.cwd())
+        assert one["OMP_NUM_THREADS"] == str(max(1, torch.get_num_threads() // size))
+    assert len({one["pid"] for one in found} | {os.getpid()}) == size + 1
+
+
+def test_a_method_without_a_mode_is_refused(group):
+    with pytest.raises(AttributeError, match=r"Toy\.unmarked cannot be called on a group"):
+        group.unmarked()
+
+
+def test_peers_of_one_data_parallel_rank_get_the_same_share(start, batch):
+    group = start(workers=4).spawn(TOY, Pair)
+    assert torch.equal(group.forward(batch, ["values"]).values[:, 0], torch.arange(5) * 10.0)
+    shares = [rows for [rows] in group.seen()]
+    assert shares[0] == shares[1] and shares[2] == shares[3]
+    assert sorted(shares[0] + shares[2]) == list(range(5))
+
+
+def test_weights_arrive_at_every_replica_bit_for_bit(start, monkeypatch):
+    runtime = start(workers=2, weights_bucket_mb=1)
+    actor, rollout = runtime.spawn(TOY, Toy), runtime.spawn(SINK, Sink)
+    monkeypatch.setattr("corerl_ray.runtime.MEBIBYTE", 40)  # bytes, which makes several buckets
+    runtime.send_weights(actor, rollout, 3)
+    sent = {f"w{index}": ("torch.bfloat16", [[float(index)] * 3] * (index + 1)) for index in range(5)}
+    assert rollout.received() == [(3, sent)] * 2
+
+
+def test_several_workers_of_a_part_that_is_one_process_are_refused(start):
+    with pytest.raises(
+        ConfigError, match=r"^actor.strategy: 'lone' runs in one process, .* would start 2 actor workers"
+    ):
+        start(workers=2).spawn(LONE, Toy)
+    assert start().spawn(LONE, Toy).rank_zero() == 0
+
+
+def test_what_comes_back_is_read_where_it_lies_and_may_be_written(start):
+    group = start().spawn(TOY, Toy)
+    batch = collate([[1]] * 64, [[7] * 4096] * 64, [0] * 64, log_probs=[[0.5] * 4096] * 64)
+    result = group.echo(batch).log_probs
+    assert torch.equal(result, batch.rollout_log_probs)
+    result.masked_fill_(result > 0, 0.0)
+    assert not result.any()

@@ -1,0 +1,91 @@
+"""One worker under runtime ``ray`` does what it does under ``local``."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from corerl.cli.main import run
+from corerl.telemetry.metrics_log import read_metrics
+
+TIMINGS = ("timing", "perf/")
+FILES = [
+    *(f"{role}/{name}" for role in ("actor", "critic") for name in ("weights.safetensors", "optimizer.pt")),
+    "huggingface/model.safetensors",
+    "state.json",
+]
+
+
+@pytest.fixture
+def train(material, tmp_path, monkeypatch):
+    """Train all four roles with overrides; returns the run's folder. Paths are relative to the working directory."""
+    for plugin in ("corerl_ray", "corerl_ppo"):
+        pytest.importorskip(plugin)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").symlink_to(material / "model")
+    (tmp_path / "config.yaml").write_text(
+        f"""
+        model: {{path: model}}
+        data: {{train_files: [{material}/data/train.parquet], val_files: [{material}/data/test.parquet],
+               train_batch_size: 8, max_prompt_length: 64, max_response_length: 6}}
+        algorithm: {{adv_estimator: gae}}
+        actor: {{device: cpu, optim: {{lr: 1e-2}}, ppo_mini_batch_size: 4, use_kl_loss: true}}
+        rollout: {{n: 4}}
+        reward: {{scorer: ./reward.py:score}}
+        trainer: {{total_training_steps: 3, test_freq: 2}}
+        plugins: {{load: [mine.py]}}
+        """
+    )
+    (tmp_path / "reward.py").write_text(
+        "def score(response, ground_truth, data_source, extra_info):\n    return float(len(response) % 2)\n"
+    )
+    (tmp_path / "mine.py").write_text("from corerl import hookimpl\n")
+
+    def start(name, *overrides):
+        assert run(["train", "config.yaml", f"trainer.output_dir={name}", *overrides]) == 0
+        return next((tmp_path / name / "default").iterdir())
+
+    return start
+
+
+def numbers(folder: Path):
+    """The metrics of a run that do not measure time or memory."""
+    return [
+        {name: value for name, value in record.items() if not name.startswith(TIMINGS)}
+        for record in read_metrics(folder / "metrics.jsonl")
+    ]
+
+
+def same_checkpoints(one: Path, other: Path) -> bool:
+    folders = [folder / "checkpoints" / (folder / "checkpoints" / "latest").read_text() for folder in (one, other)]
+    return all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in FILES)
+
+
+@pytest.mark.slow
+def test_numbers_and_checkpoints_are_the_same_and_either_resumes_the_other(train):
+    two_steps = "trainer.total_training_steps=2"
+    straight, local = train("straight"), train("local", two_steps)
+    ray = train("ray", two_steps, "runtime.name=ray")
+    assert numbers(ray) == numbers(local)
+    assert same_checkpoints(ray, local)
+    local_then_ray = train("local", "runtime.name=ray", f"checkpoint.resume={local}")
+    ray_then_local = train("ray", f"checkpoint.resume={ray}")
+    for resumed in (local_then_ray, ray_then_local):
+        assert numbers(resumed)[-1] == numbers(straight)[-1]
+        assert same_checkpoints(resumed, straight)
+
+
+def test_a_strategy_of_one_process_refuses_two_workers_before_a_model_is_loaded(train, capsys):
+    code = run(["train", "config.yaml", "trainer.output_dir=out", "runtime.name=ray", "runtime.options.workers=2"])
+    assert code == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("error: actor.strategy: 'torch' runs in one process, and runtime 'ray' would start 2 actor")
+    assert not Path("out").exists()
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
+    code = run(["train", "config.yaml", "runtime.name=ray", "runtime.options.address=127.0.0.1:1"])
+    assert code == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("error: no Ray cluster answers at runtime.options.address=127.0.0.1:1")
+    shutil.rmtree("runs", ignore_errors=True)
