@@ -89,3 +89,55 @@ def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("error: no Ray cluster answers at runtime.options.address=127.0.0.1:1")
     shutil.rmtree("runs", ignore_errors=True)
+
+
+SUMMED = '''
+import os
+
+from corerl import hookimpl
+
+
+def summed(spec):
+    """Strategy torch on one row of a batch here, another there: the gradients of one backward pass are added up."""
+    import torch.distributed as dist
+
+    from corerl_fsdp.single_device import SingleDeviceStrategy
+
+    def add_up(gradient):
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total
+
+    strategy = SingleDeviceStrategy(spec)
+    strategy.data_parallel_rank = int(os.environ["RANK"])
+    strategy.data_parallel_size = int(os.environ["WORLD_SIZE"])
+    if spec.optim is not None:
+        dist.init_process_group("gloo")
+        for parameter in strategy.model.parameters():
+            parameter.register_hook(add_up)
+    return strategy
+
+
+@hookimpl
+def register_training_strategies(register):
+    register("summed", summed, distributed=True)
+'''
+
+
+@pytest.mark.slow
+def test_two_workers_train_as_one_to_float_tolerance(train):
+    changes = ["trainer.total_training_steps=2", "actor.optim.lr=1e-3", "critic.optim.lr=1e-3"]
+    local = numbers(train("local", *changes))
+    Path("two.py").write_text(SUMMED)
+    two = [*changes, "runtime.name=ray", "runtime.options.workers=2", "actor.strategy=summed", "plugins.load=[two.py]"]
+    ray = numbers(train("ray", *two, "trainer.output_dir=ray"))
+    assert [record.keys() for record in ray] == [record.keys() for record in local]
+    # what an objective measures on its share alone is not added up by this strategy
+    shared = ("critic/score", "critic/adv", "critic/returns", "critic/rewards", "val-", "training/", "response_length")
+    names = ("actor/grad_norm", "actor/lr", "actor/entropy", "critic/grad_norm")
+    compared = 0
+    for one, other in zip(ray, local, strict=True):
+        for name in (name for name in one if name.startswith(shared) or name in names):
+            assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-5), name
+            compared += 1
+    assert compared > 20

@@ -18,7 +18,7 @@ POLL = 1.0
 """seconds between two looks at the workers that nobody waits for"""
 GRACE = 30.0
 """seconds that the other ranks have to agree, after one found something that is not finite"""
-LOG_WAIT = 5.0
+LOG_WAIT = 8.0
 
 
 @dataclass(frozen=True)
