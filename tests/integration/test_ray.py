@@ -141,3 +141,14 @@ def test_two_workers_train_as_one_to_float_tolerance(train):
             assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-5), name
             compared += 1
     assert compared > 20
+
+
+@pytest.mark.slow
+def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(train):
+    local = train("local")
+    two = train("two", "runtime.name=ray", "runtime.options.workers=2", "actor.strategy=fsdp")
+    for ours, expected in zip(numbers(two), numbers(local), strict=True):
+        for name, value in expected.items():
+            # which rank a row is on decides the tokens that each rank got, and nothing else
+            if not name.startswith("global_seqlen/"):
+                assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
