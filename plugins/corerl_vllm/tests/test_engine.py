@@ -1,4 +1,4 @@
-"""The real engine on the CPU: updates, what it is told, and how it dies. One engine serves all tests but the last."""
+"""The real engine on the CPU: updates, what it is told, and how it dies. One engine serves most tests."""
 
 import asyncio
 import os
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.errors import RunError
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.testing.tiny_model import reference, response_log_probs, tiny_model
@@ -70,6 +71,22 @@ def test_nothing_is_generated_from_dummy_weights_and_the_first_update_makes_it_r
     true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
     chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
     torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), chosen, rtol=0, atol=1e-5)
+
+
+def test_greedy_answers_are_those_of_hf_after_the_same_update(backend: VllmBackend):
+    hf_backend = pytest.importorskip("corerl_hf.backend").HfBackend
+    hf_options = pytest.importorskip("corerl_hf.options").HfOptions
+    hf = hf_backend(
+        ModelConfig(path=str(tiny_model()), dtype="fp32"), RolloutConfig(), device="cpu", options=hf_options()
+    )
+    sampling = SamplingParams(max_tokens=24, temperature=0.0)
+    requests = [GenerationRequest(f"r{first}", [first, 72, 101], sampling) for first in range(32)]
+    answers = []
+    for each in (hf, backend):
+        each.update_weights(iter(weights(0.9).items()), 1)
+        answers.append([list(completion.token_ids) for [completion] in asyncio.run(each.generate(requests))])
+    hf.close()
+    assert answers[0] == answers[1]
 
 
 def test_weights_that_change_on_their_way_are_named(backend: VllmBackend, monkeypatch: pytest.MonkeyPatch):
@@ -190,7 +207,8 @@ def test_an_engine_whose_core_dies_while_generating_is_one_error_within_seconds(
         backend.health()
 
 
-def test_no_process_outlives_a_trainer_that_is_killed_while_its_engine_starts_or_runs(engine_python: str):
+@pytest.mark.parametrize("moment", ["importing", "ready"])
+def test_no_process_outlives_a_trainer_that_is_killed(engine_python: str, moment: str):
     script = f"""
         import time
         from corerl_vllm.process import EngineProcess
@@ -198,17 +216,29 @@ def test_no_process_outlives_a_trainer_that_is_killed_while_its_engine_starts_or
                          worker_extension_cls="corerl_vllm_engine.worker.Worker")
         variables = dict(VLLM_CPU_KVCACHE_SPACE="1", VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
         process = EngineProcess({engine_python!r}, variables, dict(engine_args=arguments))
-        print(process.pid, flush=True)
+        print(process.pid, "importing", flush=True)
         process.wait_for("ready", 300, "start")
-        print("ready", flush=True)
+        print(process.pid, "ready", flush=True)
         time.sleep(600)
     """
     trainer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
     assert trainer.stdout is not None
     with trainer.stdout:
-        leader = int(trainer.stdout.readline())
-        assert trainer.stdout.readline().strip() == "ready"
-        assert len(group_members(leader)) > 1
+        leader, reached = 0, ""
+        while reached != moment:
+            number, reached = trainer.stdout.readline().split()
+            leader = int(number)
+        time.sleep(0.5)
+        assert group_members(leader)
         trainer.kill()
         trainer.wait()
     assert gone_within(leader, 10)
+
+
+def test_an_engine_that_is_killed_takes_its_core_along(start: Callable[..., VllmBackend], engine_python: str):
+    backend = start(python=engine_python, load_format="dummy")
+    assert len(group_members(backend.pid)) > 1
+    os.kill(backend.pid, signal.SIGKILL)
+    assert gone_within(backend.pid, 5)
+    with pytest.raises(RunError, match=rf"the vLLM engine \(process {backend.pid}\) ended with SIGKILL"):
+        backend.health()

@@ -121,6 +121,8 @@ class EngineProcess:
 
     def close(self) -> None:
         """Kill the group and wait for its leader."""
+        if not self._folder.exists():
+            return
         self._fail("the rollout backend vllm is closed")
         self._kill_group()
         self._process.wait(timeout=30)
