@@ -1,6 +1,7 @@
 """Rollout backend ``vllm``: the half in the trainer's process. It imports no vLLM."""
 
 import asyncio
+import contextlib
 import os
 import re
 import sys
@@ -92,11 +93,12 @@ class VllmBackend:
         """
         frequency = self._options.verify_weights_freq
         verify = self._updates == 0 or (frequency > 0 and self._updates % frequency == 0)
-        self._process.ask("begin_update", self._options.timeout)
         try:
+            self._process.ask("begin_update", self._options.timeout)
             self._send(weights, verify)
         except BaseException:
-            self._process.ask("end_update", self._options.timeout, version=None)
+            with contextlib.suppress(RunError):  # a dead engine need not be told
+                self._process.ask("end_update", self._options.timeout, version=None)
             raise
         missing = self._process.ask("end_update", self._options.timeout, version=version)["missing"]
         if missing:

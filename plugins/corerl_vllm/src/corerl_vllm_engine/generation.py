@@ -34,8 +34,6 @@ class Sample:
         try:
             prompt = {"prompt_token_ids": prompt_ids}
             async for output in self._engine.generate(prompt, sampling, self.engine_id):
-                if self.aborted and not output.finished:
-                    break
                 self._take(output.outputs[0])
         finally:
             self.done = True
