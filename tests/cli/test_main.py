@@ -134,7 +134,7 @@ def test_a_name_with_dots_is_called_in_words(acme: dict[str, str]) -> None:
     assert (done.returncode, done.stdout) == (0, "hello ada\n")
     assert "acme token store Store one." in " ".join(corerl("--help", environment=acme).stdout.split())
     shown = corerl("acme", "--help", environment=acme).stdout.split("Commands:")[1].split()
-    assert shown == ["token", "store", "Store", "one.", "token", "drop", "Drop", "one."]
+    assert shown == ["token", "drop", "Drop", "one.", "token", "store", "Store", "one."]
     wrong = corerl("acme", "token", "stor", environment=acme)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "unknown command 'acme.token.stor' (did you mean 'acme.token.store'?)" in wrong.stderr
