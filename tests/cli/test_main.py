@@ -19,6 +19,8 @@ from corerl import hookimpl
 def register_commands(register):
     register("acme-login", "acme_commands:login", summary="Store a token for the Acme cluster.")
     register("acme-fail", "acme_commands:fail", summary="Fail in the way that is asked for.")
+    register("acme.token.store", "acme_commands:login", summary="Store one.")
+    register("acme.token.drop", "acme_nowhere:gone", summary="Drop one.")
     register("acme-gone", "acme_nowhere:gone", summary="Point at nothing.")
 """
 
@@ -120,11 +122,22 @@ def test_a_wrong_request_is_one_line_and_exit_code_2(
 
 
 def test_a_command_of_a_plugin_is_listed_without_being_imported(acme: dict[str, str]) -> None:
-    done = corerl("--help", environment=acme)
-    assert "acme-login  Store a token for the Acme cluster." in done.stdout
-    assert "acme-gone   Point at nothing." in done.stdout
+    shown = " ".join(corerl("--help", environment=acme).stdout.split())
+    assert "acme-login Store a token for the Acme cluster." in shown
+    assert "acme-gone Point at nothing." in shown
     program = "import sys; from corerl.cli.main import run; run(['--help']); sys.exit('acme_commands' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], env=acme, check=True, capture_output=True)
+
+
+def test_a_name_with_dots_is_called_in_words(acme: dict[str, str]) -> None:
+    done = corerl("acme", "token", "store", "ada", environment=acme)
+    assert (done.returncode, done.stdout) == (0, "hello ada\n")
+    assert "acme token store Store one." in " ".join(corerl("--help", environment=acme).stdout.split())
+    shown = corerl("acme", "--help", environment=acme).stdout.split("Commands:")[1].split()
+    assert shown == ["token", "drop", "Drop", "one.", "token", "store", "Store", "one."]
+    wrong = corerl("acme", "token", "stor", environment=acme)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "unknown command 'acme.token.stor' (did you mean 'acme.token.store'?)" in wrong.stderr
 
 
 def test_a_command_of_a_plugin_runs(acme: dict[str, str]) -> None:

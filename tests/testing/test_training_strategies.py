@@ -338,7 +338,7 @@ def test_a_good_strategy_passes(name: str) -> None:
         (ExportsTheFirstModel, "export", "the exported model's log-probs are up to .* off those of the trained one"),
         (ExportsNoTemplate, "export", "the exported folder has another tokenizer or chat template than model.path"),
         (TwoRanks, "one_rank", "calls itself data-parallel rank 0 of 2"),
-        (CountsTwice, "shape", r"shape\(\) is ModelShape\(parameters=16256"),
+        (CountsTwice, "shape", r"shape\(\) is ModelShape\(parameters=101888"),
         (Draws, "random_state_untouched", r"update\(\) with head=lm changed a global random state"),
         (OneSeed, "random_weights_follow_the_seed", "another seed gave the same weights"),
         (ChangesTheBatch, "batch_unchanged", "changed the batch's loss_weights"),

@@ -1,0 +1,22 @@
+"""What corerl-vllm registers."""
+
+from corerl import hookimpl
+from corerl.hookspecs import Register
+from corerl.registry.commands import Command
+from corerl.registry.rollout_backends import RolloutBackendFactory
+from corerl_vllm.options import VllmOptions
+
+
+@hookimpl
+def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None:
+    register(
+        "vllm",
+        "corerl_vllm.backend:VllmBackend",
+        options=VllmOptions,
+        summary="vLLM as a process of its own, in its own Python environment where one is named",
+    )
+
+
+@hookimpl
+def register_commands(register: Register[Command]) -> None:
+    register("engine.install.vllm", "corerl_vllm.install:install", summary="Make a Python environment that holds vLLM.")

@@ -1,0 +1,242 @@
+"""The engine's process: started in its own environment, spoken to over a socket that only the two share."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from pathlib import Path
+from typing import Any
+
+import corerl_vllm_engine
+from corerl.errors import ConfigError, DeadlineError, RunError
+from corerl_vllm_engine import frames
+
+LOG_LINES = 8
+CAUSE = re.compile(r"^(?:.*?\s)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$")
+CONSEQUENCES = ("Engine core initialization failed", "EngineDeadError", "EngineCore encountered", "see root cause")
+
+Answer = tuple[dict[str, Any], bytes]
+
+
+class EngineProcess:
+    """Starts at once; :meth:`wait_for` its events, then :meth:`ask`.
+
+    The process leads a group of its own, which dies as a whole: by :meth:`close`, with the leader, or (the engine's
+    half sees to it) with this process, however that ends.
+    """
+
+    def __init__(self, python: str | None, environment: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            ConfigError: there is no such interpreter.
+        """
+        self._interpreter = find_interpreter(python)
+        self._folder = Path(tempfile.mkdtemp(prefix="corerl-vllm-"))
+        (self._folder / "corerl_vllm_engine").symlink_to(Path(corerl_vllm_engine.__file__).parent)
+        self._log = self._folder / "engine.log"
+        self._connection, theirs = socket.socketpair()
+        with theirs, self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [self._interpreter, "-m", "corerl_vllm_engine", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment(environment, foreign=python is not None),
+                cwd=self._folder,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._lock = threading.Lock()
+        self._number = 0
+        self._waiting: dict[int, Future[Answer]] = {}
+        self._events: dict[str, Future[dict[str, Any]]] = {}
+        self._end = ""
+        self._sending = threading.Lock()
+        threading.Thread(target=self._receive, name="corerl-vllm", daemon=True).start()
+        threading.Thread(target=self._watch, name="corerl-vllm-watch", daemon=True).start()
+        self._send(frames.pack(dict(settings)))
+
+    @property
+    def pid(self) -> int:
+        """Of the group's leader."""
+        return self._process.pid
+
+    @property
+    def folder(self) -> Path:
+        """Removed by :meth:`close`."""
+        return self._folder
+
+    def wait_for(self, event: str, seconds: float, what: str) -> dict[str, Any]:
+        """The engine's message of that name.
+
+        Raises:
+            DeadlineError: it did not come within ``seconds``.
+            RunError: the engine ended or sent ``failed``.
+        """
+        with self._lock:
+            future = self._events.setdefault(event, Future())
+            if self._end and not future.done():
+                future.set_exception(RunError(self._end))
+        message: dict[str, Any] = self._result(future, seconds, what)
+        return message
+
+    def submit(self, operation: str, **arguments: Any) -> "tuple[int, Future[Answer]]":
+        """Ask for an operation; the call's number, and its answer.
+
+        Raises:
+            RunError: the engine is dead or closed.
+        """
+        future: Future[Answer] = Future()
+        future.set_running_or_notify_cancel()  # who awaits it may be cancelled, the answer comes all the same
+        with self._lock:
+            if self._end:
+                raise RunError(self._end)
+            self._number += 1
+            number = self._number
+            self._waiting[number] = future
+        self._send(frames.pack({"operation": operation, "number": number, **arguments}))
+        return number, future
+
+    def ask(self, operation: str, seconds: float, **arguments: Any) -> dict[str, Any]:
+        """The answer to an operation.
+
+        Raises:
+            DeadlineError: it did not come within ``seconds``.
+            RunError: the engine refuses, is dead or closed.
+        """
+        return self.answer(self.submit(operation, **arguments)[1], operation, seconds)
+
+    def answer(self, future: "Future[Answer]", operation: str, seconds: float) -> dict[str, Any]:
+        """As :meth:`ask`, for what was submitted before."""
+        return checked(self._result(future, seconds, f"{operation} in the vLLM engine")[0])
+
+    def close(self) -> None:
+        """Kill the group and wait for its leader."""
+        if not self._folder.exists():
+            return
+        self._fail("the rollout backend vllm is closed")
+        self._kill_group()
+        self._process.wait(timeout=30)
+        self._connection.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def last_lines(self) -> str:
+        """The most telling line of the log, and the last ones."""
+        try:
+            lines = self._log.read_text(errors="replace").splitlines()
+        except OSError:
+            return "its log is gone"
+        lines = [line.rstrip()[-300:] for line in lines if line.strip()]
+        causes = [
+            match[0] for line in lines if (match := CAUSE.match(line)) and not any(c in line for c in CONSEQUENCES)
+        ]
+        tail = "\n  ".join(lines[-LOG_LINES:])
+        cause = f"the last error in its log: {causes[-1].strip()}; " if causes else ""
+        return f"{cause}the last lines of its log:\n  {tail}" if lines else "it wrote no log"
+
+    def _environment(self, own: Mapping[str, str], *, foreign: bool) -> dict[str, str]:
+        """``foreign``: another interpreter, whose imports this environment must not reach into."""
+        inherited = dict(os.environ)
+        if foreign:
+            for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
+                inherited.pop(name, None)
+        environment = {**inherited, **own}
+        paths = [str(self._folder), environment.get("PYTHONPATH", "")]
+        return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
+
+    def _send(self, message: bytes) -> None:
+        with self._sending, contextlib.suppress(OSError):  # the watching thread tells all who wait why
+            self._connection.sendall(message)
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                header, payload = frames.receive(self._connection)
+            except (EOFError, OSError):
+                return
+            if "event" in header:
+                self._take_event(header)
+                continue
+            with self._lock:
+                future = self._waiting.pop(header["number"], None)
+            if future is not None:
+                future.set_result((header, payload))
+
+    def _take_event(self, header: dict[str, Any]) -> None:
+        if header["event"] == "no vllm":
+            self._fail(
+                f"{self._interpreter} cannot import vLLM ({header['message']}): "
+                "make an environment with it (corerl engine install vllm) and name it in rollout.options.python"
+            )
+        elif header["event"] != "failed":
+            with self._lock:
+                future = self._events.setdefault(header["event"], Future())
+            if not future.done():
+                future.set_result(header)
+
+    def _watch(self) -> None:
+        """Tell everybody who waits that the engine ended, and leave none of its processes behind."""
+        code = self._process.wait()
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        self._kill_group()
+        self._fail(f"the vLLM engine (process {self.pid}) ended with {how}; {self.last_lines()}")
+
+    def _fail(self, why: str) -> None:
+        with self._lock:
+            if self._end:
+                return
+            self._end = why
+            futures: list[Future[Any]] = [*self._waiting.values(), *self._events.values()]
+            self._waiting.clear()
+        for future in futures:
+            if not future.done():
+                future.set_exception(RunError(why))
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def _result(self, future: "Future[Any]", seconds: float, what: str) -> Any:
+        try:
+            return future.result(seconds)
+        except FutureTimeoutError:
+            raise DeadlineError(f"{what} took longer than {seconds:g} s; {self.last_lines()}") from None
+
+
+def checked(header: dict[str, Any]) -> dict[str, Any]:
+    """The answer itself.
+
+    Raises:
+        RunError: it is a refusal.
+    """
+    if not_ready := header.get("not_ready"):
+        raise RunError(f"the rollout backend vllm cannot generate: {not_ready}")
+    if error := header.get("error"):
+        raise RunError(f"the vLLM engine refused: {error}")
+    return header
+
+
+def find_interpreter(python: str | None) -> str:
+    """The path of an interpreter; None means this one.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
+    if python is None:
+        return sys.executable
+    found = shutil.which(Path(python).expanduser())
+    if found is None:
+        raise ConfigError(
+            "rollout.options.python",
+            f"{python} is no program: name the interpreter that `corerl engine install vllm` printed",
+        )
+    return str(Path(found).absolute())

@@ -1,0 +1,52 @@
+"""``python -m corerl_vllm_engine SOCKET``: run an engine for the process at the other end of an inherited socket."""
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+
+from corerl_vllm_engine import frames
+
+HANG_UP = select.POLLHUP | select.POLLRDHUP | select.POLLERR
+
+
+def main() -> None:
+    descriptor = int(sys.argv[1])
+    os.set_inheritable(descriptor, False)
+    connection = socket.socket(fileno=descriptor)
+    threading.Thread(target=_end_with_the_other_side, args=(connection,), daemon=True).start()
+    settings, _ = frames.receive(connection)
+    try:
+        import vllm
+    except ImportError as error:
+        connection.sendall(frames.pack({"event": "no vllm", "message": f"{type(error).__name__}: {error}"}))
+        return
+    connection.sendall(frames.pack({"event": "vllm", "version": vllm.__version__}))
+    try:
+        from corerl_vllm_engine.server import serve
+
+        asyncio.run(serve(connection, settings))
+    except Exception as error:
+        traceback.print_exc()
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        connection.sendall(frames.pack({"event": "failed", "message": message}))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.killpg(0, signal.SIGKILL)
+
+
+def _end_with_the_other_side(connection: socket.socket) -> None:
+    """Kill the engine with all its processes once nobody is left to ask for anything, whatever it is doing."""
+    hang_up = select.poll()
+    hang_up.register(connection, HANG_UP)
+    hang_up.poll()
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

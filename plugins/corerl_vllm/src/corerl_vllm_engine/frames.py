@@ -1,0 +1,61 @@
+"""Messages between the two halves: a JSON object, then raw bytes, each with its length before it. No pickle."""
+
+import array
+import asyncio
+import json
+import socket
+import struct
+from typing import Any
+
+LENGTHS = struct.Struct("!QQ")
+
+
+def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
+    """One message."""
+    text = json.dumps(header).encode()
+    return b"".join((LENGTHS.pack(len(text), len(payload)), text, payload))
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
+    """Block until the next message is there.
+
+    Raises:
+        EOFError: the other side is gone.
+    """
+    header_length, payload_length = LENGTHS.unpack(_exactly(connection, LENGTHS.size))
+    return json.loads(_exactly(connection, header_length)), _exactly(connection, payload_length)
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    received = bytearray(length)
+    view, done = memoryview(received), 0
+    while done < length:
+        count = connection.recv_into(view[done:])
+        if count == 0:
+            raise EOFError
+        done += count
+    return bytes(received)
+
+
+async def read(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:
+    """As :func:`receive`, for asyncio.
+
+    Raises:
+        asyncio.IncompleteReadError: the other side is gone.
+    """
+    header_length, payload_length = LENGTHS.unpack(await reader.readexactly(LENGTHS.size))
+    return json.loads(await reader.readexactly(header_length)), await reader.readexactly(payload_length)
+
+
+def pack_numbers(token_ids: list[int], log_probs: list[float]) -> bytes:
+    """Token ids as int32, then as many log-probs as float64, in the machine's byte order."""
+    return array.array("i", token_ids).tobytes() + array.array("d", log_probs).tobytes()
+
+
+def unpack_numbers(payload: bytes) -> tuple[list[int], list[float]]:
+    """Undo :func:`pack_numbers`."""
+    token_ids, log_probs = array.array("i"), array.array("d")
+    split = len(payload) * token_ids.itemsize // (token_ids.itemsize + log_probs.itemsize)
+    token_ids.frombytes(payload[:split])
+    log_probs.frombytes(payload[split:])
+    return token_ids.tolist(), log_probs.tolist()

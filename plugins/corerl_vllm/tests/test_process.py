@@ -1,0 +1,74 @@
+"""Starts that fail, with this interpreter (which has no vLLM) and made-up vLLMs; no engine is needed."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from corerl.errors import ConfigError, DeadlineError, RunError
+from corerl_vllm.backend import VllmBackend
+from corerl_vllm.process import EngineProcess
+
+Start = Callable[..., VllmBackend]
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> Callable[[str], dict[str, str]]:
+    """The environment variables with which ``import vllm`` runs these lines."""
+
+    def make(lines: str) -> dict[str, str]:
+        (tmp_path / "vllm").mkdir()
+        (tmp_path / "vllm" / "__init__.py").write_text(lines)
+        return {"PYTHONPATH": str(tmp_path)}
+
+    return make
+
+
+def test_an_interpreter_that_is_not_there_is_a_wrong_request(start: Start):
+    with pytest.raises(ConfigError, match=r"rollout\.options\.python: /nowhere/python is no program"):
+        start(python="/nowhere/python")
+
+
+def test_an_environment_without_vllm_is_named_with_the_remedy(start: Start):
+    with pytest.raises(RunError, match=r"cannot import vLLM \(ModuleNotFoundError.*corerl engine install vllm"):
+        start()
+
+
+def test_an_untested_version_is_a_warning_or_an_error(
+    start: Start, made_up: Callable[[str], dict[str, str]], capsys: pytest.CaptureFixture[str]
+):
+    environment = made_up("__version__ = '0.25.1'")
+    with pytest.raises(RunError, match=r"^vLLM 0\.25\.1 is outside of the tested range \(>=0\.26,<0\.33\): install"):
+        start(environment=environment, untested_version="error")
+    with pytest.raises(RunError, match=r"ended with .*the last error in its log: ImportError: cannot import name"):
+        start(environment=environment)
+    assert capsys.readouterr().err == "warning: vLLM 0.25.1 is outside of the tested range (>=0.26,<0.33)\n"
+
+
+def test_a_start_that_fails_ends_with_the_engines_last_words(start: Start, made_up: Callable[[str], dict[str, str]]):
+    environment = made_up("print('looking for kernels')\nraise RuntimeError('no kernel fits this machine')")
+    with pytest.raises(RunError) as raised:
+        start(environment=environment)
+    message = str(raised.value)
+    assert "the last error in its log: RuntimeError: no kernel fits this machine; the last lines of its log:" in message
+
+
+def test_a_start_that_takes_too_long_is_ended_at_its_deadline(start: Start, made_up: Callable[[str], dict[str, str]]):
+    environment = made_up("import time\nprint('waiting for a port')\ntime.sleep(600)")
+    began = time.monotonic()
+    with pytest.raises(DeadlineError, match=r"took longer than 2 s; the last lines of its log:\n  waiting for a port"):
+        start(environment=environment, start_timeout=2)
+    assert time.monotonic() - began < 10
+
+
+def test_nothing_is_left_after_close(made_up: Callable[[str], dict[str, str]]):
+    process = EngineProcess(None, made_up("import time\ntime.sleep(600)"), {})
+    folder = process.folder
+    assert folder.exists()
+    process.close()
+    process.close()
+    assert not folder.exists()
+    assert not (Path("/proc") / str(process.pid)).exists()
+    with pytest.raises(RunError, match="is closed"):
+        process.ask("health", 1)

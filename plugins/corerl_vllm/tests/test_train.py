@@ -1,0 +1,56 @@
+"""The same run with ``vllm`` and with ``hf``."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corerl.cli.main import run
+from corerl.telemetry.metrics_log import read_metrics
+
+pytestmark = pytest.mark.xdist_group("vllm")
+
+CONFIG = """
+model: {{path: {folder}/model}}
+data: {{train_files: [{folder}/data/train.parquet], val_files: [{folder}/data/test.parquet], train_batch_size: 8,
+       max_prompt_length: 32, max_response_length: 8}}
+actor: {{device: cpu, ppo_mini_batch_size: 8, optim: {{lr: 1e-2}}}}
+rollout: {{n: 4}}
+trainer: {{total_training_steps: 2, test_freq: 1, output_dir: {folder}/runs, log_rollouts_freq: 1}}
+tracking: {{loggers: []}}
+"""
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``data/``, ``model/`` and ``config.yaml``."""
+    for needed in ("corerl_hf", "corerl_fsdp", "corerl_grpo", "corerl_rewards"):
+        pytest.importorskip(needed)
+    folder = tmp_path_factory.mktemp("material")
+    sizes = ["--operations", "+", "--max-operand", "9", "--train-size", "40", "--test-size", "8", "--sft-size", "8"]
+    assert run(["prepare", "arithmetic", "--out", str(folder / "data"), *sizes]) == 0
+    shape = ["--vocab-size", "300", "--hidden-size", "64", "--layers", "1", "--heads", "2", "--kv-heads", "1"]
+    corpus = ["--corpus", str(folder / "data" / "train.parquet"), "--initializer-range", "0.1"]
+    assert run(["tiny-model", "--out", str(folder / "model"), *corpus, *shape]) == 0
+    (folder / "config.yaml").write_text(CONFIG.format(folder=folder))
+    return folder
+
+
+def metrics_of(material: Path, name: str, *overrides: str) -> list[dict[str, Any]]:
+    experiment = f"tracking.experiment_name={name}"
+    assert run(["train", str(material / "config.yaml"), experiment, f"rollout.name={name}", *overrides]) == 0
+    [folder] = (material / "runs" / name).iterdir()
+    return list(read_metrics(folder / "metrics.jsonl"))
+
+
+def test_training_with_vllm_is_on_policy_and_evaluates_as_with_hf(material: Path, engine_python: str):
+    options = [f"rollout.options.python={engine_python}", "rollout.options.load_format=dummy"]
+    vllm = metrics_of(material, "vllm", *options)
+    hf = metrics_of(material, "hf")
+    assert len(vllm) == len(hf) == 3  # the evaluation before, two steps
+    before = {key: value for key, value in vllm[0].items() if key.startswith("val")}
+    assert before
+    assert before == {key: hf[0][key] for key in before}
+    for step in vllm[1:]:
+        assert abs(step["rollout_corr/kl"]) < 1e-5  # the second step samples from updated weights
+    assert vllm[2]["training/global_step"] == 2
