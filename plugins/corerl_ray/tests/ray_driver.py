@@ -1,7 +1,8 @@
-"""A controller of its own process: prints the processes of its cluster, then closes (``close``), waits (``wait``)
-or loses its worker (``die``)."""
+"""A controller of its own process: prints the processes of its cluster, then closes (``close``), waits (``wait``),
+loses its worker (``die``) or asks subprocesses for their exit codes (``codes``)."""
 
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,12 +16,14 @@ from corerl_ray.options import RayOptions
 
 
 def descendants(pid):
-    """Process id -> command line."""
+    """Process id -> command line, of those that are no zombies."""
+    from corerl_ray.calls import is_alive  # imports Ray, before which launch sets what Ray reads
+
     found = {}
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, listed.read_text().split()):
             command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            found |= {child: command.strip()} | descendants(child)
+            found |= {child: command.strip()} | descendants(child) if is_alive(child) else {}
     return found
 
 
@@ -31,6 +34,9 @@ if __name__ == "__main__":
     print(json.dumps(descendants("self")), flush=True)
     if sys.argv[1] == "wait":
         time.sleep(600)
+    if sys.argv[1] == "codes":
+        code = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
+        print(json.dumps([code, group.code_of_a_child()]), flush=True)
     if sys.argv[1] == "die":
         try:
             group.fail(0, "kill")

@@ -102,6 +102,10 @@ class Toy:
         self.child = subprocess.Popen(["sleep", "1000"])
         return self.child.pid
 
+    @dispatch("rank_zero")
+    def code_of_a_child(self):
+        return subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
+
     def weights(self):
         for index in range(5):
             yield f"w{index}", torch.full((index + 1, 3), float(index), dtype=torch.bfloat16)

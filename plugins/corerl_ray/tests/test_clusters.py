@@ -63,3 +63,11 @@ def test_of_a_dead_worker_one_error_is_said_and_nothing_by_ray():
     _, *lines, after = done.stdout.splitlines()
     assert lines[0].startswith("the actor worker (process") and lines[1:] == ["    about to fail: kill"]
     assert after == "{}" and "raylet" not in done.stderr
+
+
+def test_exit_codes_of_subprocesses_reach_the_controller_and_the_workers():
+    """With Ray's raylet as the reaper of orphans, Ray ignores SIGCHLD in both, and every code would read 0."""
+    done = subprocess.run(
+        [sys.executable, HERE / "ray_driver.py", "codes"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT
+    )
+    assert json.loads(done.stdout.splitlines()[1]) == [3, 3]

@@ -16,6 +16,7 @@ from corerl.config.schema import RuntimeConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl.telemetry.notices import say
 from corerl_ray.calls import is_alive
+from corerl_ray.host import hear_of_children
 from corerl_ray.options import RayOptions
 
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
@@ -55,9 +56,11 @@ def connect(options: RayOptions) -> Cluster:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if options.address is not None:
         _join(quiet, options)
+        hear_of_children()
         return Cluster(is_own=True)
     before = _children()
     ray.init(address="local", include_dashboard=False, **quiet)  # never one of somebody else
+    hear_of_children()
     return Cluster(is_own=True, processes=tuple(_children() - before))
 
 

@@ -3,8 +3,10 @@
 import faulthandler
 import os
 import re
+import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,6 +81,7 @@ class WorkerHost:
 
     def __init__(self, folder: str, paths: Sequence[str], timeout: float) -> None:
         faulthandler.enable()  # a crash leaves its stack in the log
+        hear_of_children()
         tensors.register()
         self.timeout = timeout
         if Path(folder).is_dir():
@@ -133,6 +136,12 @@ class WorkerHost:
         except Exception as error:
             return Failure.of(error)
         return None
+
+
+def hear_of_children() -> None:
+    """Undo Ray's ignoring of SIGCHLD, under which every ended subprocess looks as if it had returned 0."""
+    if threading.current_thread() is threading.main_thread():  # no other may
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def last_lines(logs: Sequence[str]) -> tuple[list[str], int]:
