@@ -221,6 +221,17 @@ class RolloutConfig:
     top_k: int = option(-1, "-1: all tokens", ge=-1)
     ignore_eos: bool = option(False, "generate to max_response_length, for measurements")
     timeout: float = option(3600.0, "seconds that the generation of one batch may take", gt=0)
+    nnodes: int = option(1, "machines of the engines' own pool, with n_gpus_per_node", ge=1)
+    n_gpus_per_node: int = option(
+        0, "GPUs of each machine that only the engines use; 0: they share the trainer's", ge=0
+    )
+    tensor_model_parallel_size: int = option(1, "GPUs that hold one copy of the model", ge=1)
+    free_cache_engine: bool | None = option(
+        None, "the engine gives its memory back while the policy trains; null: where the two share GPUs"
+    )
+    verify_weights_freq: int = option(
+        -1, "compare digests of all weights in every so many updates, and in the first; -1: only in the first", ge=-1
+    )
     val_kwargs: ValSamplingConfig = option(help="evaluation", factory=ValSamplingConfig)
 
 
@@ -245,6 +256,12 @@ class TrainerConfig:
     test_freq: int = option(-1, "evaluate every so many steps and after the last; -1: only after the last", ge=-1)
     save_freq: int = option(-1, "checkpoint every so many steps and after the last; -1: only after the last", ge=-1)
     output_dir: str = option("runs", "run folders are <output_dir>/<experiment_name>/<time>")
+    max_staleness: int = option(
+        0, "updates that the weights behind a response may lag; above 0 generation goes on during training", ge=0
+    )
+    offload_while_generating: bool = option(
+        False, "keep weights and optimizer state of the training roles on the CPU while the engine generates"
+    )
     critic_warmup: int = option(0, "steps at the start in which only the critic is updated", ge=0)
     on_nonfinite: Literal["stop", "skip"] = option(
         "stop", "a NaN or infinite loss, gradient or log-prob: end the run, or leave the update or the samples out"

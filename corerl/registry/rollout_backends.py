@@ -72,11 +72,20 @@ class RolloutBackend(Protocol):
         """
         ...
 
-    def update_weights(self, weights: "Iterable[tuple[str, Tensor]]", version: int) -> None:
+    def update_weights(
+        self, weights: "Iterable[tuple[str, Tensor]]", version: int, *, verify: bool = False
+    ) -> None:
         """Take over all weights, under their Hugging Face names, and drop whatever was cached of the old ones.
 
+        Requests may be running: they go on, and their further tokens come from the new weights; a backend that cannot
+        change weights then waits until they are done.
+
+        Args:
+            weights: tensors on any device, each valid until the next is asked for.
+            verify: compare a digest of every tensor as it was given with one as it arrived.
+
         Raises:
-            RunError: a tensor is missing, unknown or of another shape; it is named.
+            RunError: a tensor is missing, unknown or of another shape, or arrived changed; it is named.
         """
         ...
 
@@ -84,8 +93,12 @@ class RolloutBackend(Protocol):
         """Give device memory back to training; no request is running."""
         ...
 
-    def wake(self) -> None:
-        """Undo :meth:`sleep`; weights must be sent again before generating."""
+    def wake(self, *, kv_cache: bool = True) -> None:
+        """Undo :meth:`sleep`; weights must be sent again before generating.
+
+        Args:
+            kv_cache: False takes memory for the weights alone; a second call, once they were sent, takes the rest.
+        """
         ...
 
     def abort(self, request_ids: Sequence[str]) -> None:

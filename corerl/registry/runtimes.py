@@ -12,6 +12,14 @@ W = TypeVar("W")
 
 
 @dataclass(frozen=True)
+class Pool:
+    """Machines, and GPUs of each."""
+
+    nnodes: int
+    n_gpus_per_node: int
+
+
+@dataclass(frozen=True)
 class Role:
     """What the workers of one group are there for.
 
@@ -21,12 +29,16 @@ class Role:
         part: that part's name.
         distributed: several workers can share the work. Strategies are registered with this fact; of a rollout
             backend every worker is a replica.
+        gpus: of one worker; more than 1 for a rollout backend under tensor parallelism.
+        pool: machines and GPUs of its own; None: it shares those of the other roles.
     """
 
     name: str
     key: str
     part: str
     distributed: bool
+    gpus: int = 1
+    pool: Pool | None = None
 
 
 class Runtime(Protocol):
@@ -47,11 +59,17 @@ class Runtime(Protocol):
         """
         ...
 
-    def send_weights(self, actor: "PolicyWorker", rollout: "RolloutWorker", version: int) -> None:
-        """Give the policy's weights to all rollout workers, as ``version``.
+    def send_weights(
+        self, actor: "PolicyWorker", rollout: "RolloutWorker", version: int, *, verify: bool = False
+    ) -> None:
+        """Give the policy's weights to all rollout workers, as ``version``; they may be generating.
 
         Args:
             actor, rollout: what :meth:`spawn` returned.
+            verify: compare a digest of every tensor on both sides.
+
+        Raises:
+            RunError: a tensor arrived changed, or not at all; it is named.
         """
         ...
 

@@ -33,8 +33,10 @@ class LocalRuntime:
             self._workers.callback(close)
         return spawned
 
-    def send_weights(self, actor: "PolicyWorker", rollout: "RolloutWorker", version: int) -> None:
-        rollout.update_weights(actor.weights(), version)
+    def send_weights(
+        self, actor: "PolicyWorker", rollout: "RolloutWorker", version: int, *, verify: bool = False
+    ) -> None:
+        rollout.update_weights(actor.weights(), version, verify=verify)
 
     def close(self) -> None:
         self._workers.close()

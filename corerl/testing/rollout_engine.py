@@ -132,7 +132,7 @@ class Engine:
         sent = {name: tensor.clone() for name, tensor in weights}
         backend = self.backend
         self.expected.load_state_dict({name: tensor.double() for name, tensor in sent.items()}, strict=False)
-        within(DEADLINE, lambda: backend.update_weights(iter(sent.items()), version), "update_weights()")
+        within(DEADLINE, lambda: backend.update_weights(iter(sent.items()), version, verify=True), "update_weights()")
         for tensor in sent.values():  # as training does with them
             tensor.zero_()
 

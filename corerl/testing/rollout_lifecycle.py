@@ -83,9 +83,10 @@ def _sleep_and_wake(engine: Engine) -> None:
     backend = engine.backend
     for version in (21, 22):
         within(DEADLINE, backend.sleep, "sleep()")
-        within(DEADLINE, backend.wake, "wake()")
-        _nothing_or_the_old(engine, version - 1, "after sleep(), wake() and no update")
+        within(DEADLINE, lambda: backend.wake(kv_cache=False), "wake(kv_cache=False)")
+        _nothing_or_the_old(engine, version - 1, "after sleep(), wake(kv_cache=False) and no update")
         engine.update(engine.changed_weights(1.0), version)
+        within(DEADLINE, backend.wake, "wake()")
         requests = [request(prompt) for prompt in PROMPTS]
         engine.agree(requests, engine.generate(*requests), "after sleep(), wake() and an update")
 

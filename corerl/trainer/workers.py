@@ -192,8 +192,17 @@ class RolloutWorker:
 
         return self._runner.run(within_deadline())
 
-    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        self.backend.update_weights(weights, version)
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
+        """For :meth:`corerl.registry.runtimes.Runtime.send_weights`."""
+        self.backend.update_weights(weights, version, verify=verify)
+
+    @dispatch("all")
+    def sleep(self) -> None:
+        self.backend.sleep()
+
+    @dispatch("all")
+    def wake(self, *, kv_cache: bool = True) -> None:
+        self.backend.wake(kv_cache=kv_cache)
 
     @dispatch("all")
     def close(self) -> None:

@@ -152,12 +152,12 @@ class OneSeed(Good):
 
 
 class IgnoresUpdate(Good):
-    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         self._version = version
 
 
 class StaleVersion(Good):
-    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         before: int = self.__dict__["_version"]
         super().update_weights(weights, version)
         self._version = before
@@ -168,7 +168,7 @@ class KeepsTheSentTensors(Good):
 
     pending: tuple[list[tuple[str, Tensor]], int] | None = None
 
-    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         self.pending = list(weights), version
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
@@ -181,13 +181,13 @@ class KeepsTheSentTensors(Good):
 class TakesPart(Good):
     """What an update lacks stays as it was."""
 
-    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         old = {name: tensor.clone() for name, tensor in self._model.named_parameters()}
         super().update_weights({**old, **dict(weights)}.items(), version)
 
 
 class NamesNoTensor(Good):
-    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         try:
             super().update_weights(weights, version)
         except RunError as error:
@@ -197,7 +197,7 @@ class NamesNoTensor(Good):
 class HalfUpdated(Good):
     """Refuses a broken update and generates from what it took of it."""
 
-    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         try:
             super().update_weights(weights, version)
         finally:
@@ -205,8 +205,8 @@ class HalfUpdated(Good):
 
 
 class WakesUpEmpty(Good):
-    def wake(self) -> None:
-        super().wake()
+    def wake(self, *, kv_cache: bool = True) -> None:
+        super().wake(kv_cache=kv_cache)
         for parameter in self._model.parameters():
             parameter.data.zero_()
         self._not_ready = ""

@@ -128,7 +128,7 @@ class Sink:
     def received(self):
         return self.version, self.weights
 
-    def update_weights(self, weights, version):
+    def update_weights(self, weights, version, *, verify=False):
         self.version = version
         self.weights = {name: (str(tensor.dtype), tensor.tolist()) for name, tensor in weights}
 

@@ -29,7 +29,7 @@ PROMPT = [72, 101, 108, 108, 111]
 @pytest.fixture(scope="module")
 def backend(start: Callable[..., VllmBackend], engine_python: str) -> VllmBackend:
     """Starts without weights, and takes them a few tensors at a time."""
-    return start(python=engine_python, load_format="dummy", bucket_mb=1, verify_weights_freq=1)
+    return start(python=engine_python, load_format="dummy", bucket_mb=1)
 
 
 def generate(backend: VllmBackend, **sampling: Any) -> list[Completion]:
@@ -101,7 +101,7 @@ def test_weights_that_change_on_their_way_are_named(backend: VllmBackend, monkey
 
     monkeypatch.setattr(backend._shared[0], "write", corrupt)
     with pytest.raises(RunError, match=r"weight 'model\.norm\.weight' arrived changed"):
-        backend.update_weights(iter(weights().items()), 5)
+        backend.update_weights(iter(weights().items()), 5, verify=True)
     with pytest.raises(RunError, match="the last weight update was not complete"):
         generate(backend)
     monkeypatch.undo()

@@ -76,8 +76,8 @@ class HfBackend:
         finally:
             self._calls.remove(call)
 
-    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Copy all weights in, once a call that runs in another thread is done.
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
+        """Copy all weights in, once a call that runs in another thread is done; nothing on the way could change them.
 
         Raises:
             RunError: a tensor is missing, unknown or of another shape, after which nothing is generated before a
@@ -97,7 +97,7 @@ class HfBackend:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def wake(self) -> None:
+    def wake(self, *, kv_cache: bool = True) -> None:
         """Take memory for the weights; they must be sent again before generating."""
         with self._exclusive():
             self._weights.allocate()

@@ -124,7 +124,7 @@ class WorkerHost:
             return Failure.of(error)
         return []
 
-    def load_weights(self, buckets: "Sequence[ray.ObjectRef[Bucket]]", version: int) -> Failure | None:
+    def load_weights(self, buckets: "Sequence[ray.ObjectRef[Bucket]]", version: int, verify: bool) -> Failure | None:
         """Give the worker the weights, a bucket at a time."""
 
         def fetched() -> Iterator[Bucket]:
@@ -132,7 +132,7 @@ class WorkerHost:
                 yield ray.get(bucket, timeout=self.timeout)
 
         try:
-            self.worker.update_weights(unpack(fetched()), version)
+            self.worker.update_weights(unpack(fetched()), version, verify=verify)
         except Exception as error:
             return Failure.of(error)
         return None

@@ -80,14 +80,16 @@ class RayRuntime:
         self.groups.append(group)
         return cast(W, group)
 
-    def send_weights(self, actor: "PolicyWorker", rollout: "RolloutWorker", version: int) -> None:
+    def send_weights(
+        self, actor: "PolicyWorker", rollout: "RolloutWorker", version: int, *, verify: bool = False
+    ) -> None:
         """Through the object store, in buckets; the controller handles references alone."""
         source, sink = cast(Group, actor), cast(Group, rollout)
         size = self.options.weights_bucket_mb * MEBIBYTE
         deadline = time.monotonic() + self.options.timeout
         stores = [Call(member, member.host.store_weights.remote(size, member.rank == 0)) for member in source.members]
         buckets = self.waiter.wait(stores, deadline, "gathering the weights")[0]
-        loads = [Call(member, member.host.load_weights.remote(buckets, version)) for member in sink.members]
+        loads = [Call(member, member.host.load_weights.remote(buckets, version, verify)) for member in sink.members]
         self.waiter.wait(loads, deadline, "sending the weights")
 
     def close(self) -> None:

@@ -48,7 +48,6 @@ class VllmBackend:
         self._level = options.sleep_level if device == "cuda" else 0
         arguments = engine_arguments(model, options, device)
         self._expected = ExpectedWeights(model)
-        self._updates = 0
         self._process = EngineProcess(
             options.python, engine_environment(model, options, device), {"engine_args": arguments}
         )
@@ -83,7 +82,7 @@ class VllmBackend:
             raise
         return _completions(requests, answer)
 
-    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """Send all weights, the next bucket while the engine loads the one before.
 
         Raises:
@@ -91,8 +90,6 @@ class VllmBackend:
                 a complete update, and calls that run end.
             DeadlineError: the engine did not answer within ``timeout`` seconds.
         """
-        frequency = self._options.verify_weights_freq
-        verify = self._updates == 0 or (frequency > 0 and self._updates % frequency == 0)
         try:
             self._process.ask("begin_update", self._options.timeout)
             self._send(weights, verify)
@@ -105,13 +102,12 @@ class VllmBackend:
             raise RunError(
                 f"the engine's weight '{missing[0]}' was in no tensor of the update (of {len(missing)} such)"
             )
-        self._updates += 1
 
     def sleep(self) -> None:
         """Give the device's memory back. vLLM has no such thing on the CPU: there, memory stays taken."""
         self._process.ask("sleep", self._options.timeout, level=self._level)
 
-    def wake(self) -> None:
+    def wake(self, *, kv_cache: bool = True) -> None:
         """Take the memory again; weights must be sent before generating."""
         self._process.ask("wake", self._options.timeout, level=self._level)
 

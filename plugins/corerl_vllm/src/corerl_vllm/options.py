@@ -27,9 +27,6 @@ class VllmOptions:
         2, "on cuda, what sleep does with the weights: 1 keeps them in main memory, 2 drops them"
     )
     bucket_mb: int = option(256, "MiB of weights that are handed over at a time; there are two buckets", ge=1)
-    verify_weights_freq: int = option(
-        -1, "compare checksums of all weights every so many updates, and in the first; -1: only in the first", ge=-1
-    )
     untested_version: Literal["warn", "error"] = option("warn", "a vLLM outside of the tested range")
     start_timeout: float = option(900.0, "seconds that the engine's start may take", gt=0)
     timeout: float = option(300.0, "seconds that a weight update's bucket, sleep, wake and health may take", gt=0)
