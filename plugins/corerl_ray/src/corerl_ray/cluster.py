@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,16 +53,28 @@ def connect(options: RayOptions) -> Cluster:
         _knock(str(options.address), options.connect_timeout)
     if ray.is_initialized():
         return Cluster(is_own=False)
-    os.environ.setdefault(SUBREAPER, "true")  # the raylet ends what a killed worker leaves behind
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if options.address is not None:
         _join(quiet, options)
         hear_of_children()
         return Cluster(is_own=True)
     before = _children()
-    ray.init(address="local", include_dashboard=False, **quiet)  # never one of somebody else
+    with _reaping():
+        ray.init(address="local", include_dashboard=False, **quiet)  # never one of somebody else
     hear_of_children()
     return Cluster(is_own=True, processes=tuple(_children() - before))
+
+
+@contextlib.contextmanager
+def _reaping() -> Iterator[None]:
+    """A cluster started now ends what a killed worker leaves behind."""
+    before = os.environ.get(SUBREAPER)
+    os.environ[SUBREAPER] = before or "true"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[SUBREAPER]
 
 
 def _join(arguments: dict[str, Any], options: RayOptions) -> None:
