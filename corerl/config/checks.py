@@ -12,6 +12,7 @@ def check(config: TrainConfig, parts: Parts) -> None:
     _check_kl(config, parts)
     _check_rollout_correction(config, parts)
     _check_sampling(config)
+    _check_staleness(config)
     _check_optimizer(config)
     _check_schedule(config)
 
@@ -56,7 +57,7 @@ def _check_rollout_correction(config: TrainConfig, parts: Parts) -> None:
             raise ConfigError(
                 f"algorithm.rollout_correction.{name}_lower", f"is {lower}, which is more than {name} = {upper}"
             )
-    if correction.bypass_mode and (correction.rollout_is or correction.rollout_rs):
+    if correction.bypass_mode and (correction.rollout_is not in (None, "auto") or correction.rollout_rs):
         raise ConfigError(
             "algorithm.rollout_correction.bypass_mode",
             "takes the rollout backend's log-probs as the old ones: rollout_is and rollout_rs have nothing to correct",
@@ -82,6 +83,20 @@ def _check_mini_batch(key: str, mini: int, batch: int) -> None:
             f"({batch} = {batch // mini} × {mini} + {batch % mini}); {batch - batch % mini} would, "
             f"and so would {batch - batch % mini + mini}",
         )
+
+
+def _check_staleness(config: TrainConfig) -> None:
+    """What generates during training has its memory and weights all the time."""
+    if not config.trainer.max_staleness:
+        return
+    for key, value in (
+        ("rollout.free_cache_engine", config.rollout.free_cache_engine),
+        ("trainer.offload_while_generating", config.trainer.offload_while_generating),
+    ):
+        if value:
+            raise ConfigError(
+                key, f"cannot be with trainer.max_staleness={config.trainer.max_staleness}: engine and training work at once"
+            )
 
 
 def _check_sampling(config: TrainConfig) -> None:

@@ -71,8 +71,10 @@ class FilterGroupsConfig:
 class RolloutCorrectionConfig:
     """The rollout backend's probabilities of its tokens differ a little from the trainer's: weights and rejection."""
 
-    rollout_is: Literal["token", "sequence", "geometric"] | None = option(
-        None, "level of the importance weights pi_old / pi_rollout of the policy loss; null: none"
+    rollout_is: Literal["auto", "token", "sequence", "geometric"] | None = option(
+        "auto",
+        "level of the importance weights pi_old / pi_rollout of the policy loss; null: none; auto: token with "
+        "trainer.max_staleness, else none",
     )
     rollout_is_mode: Literal["truncate", "mask", "clip"] = option(
         "truncate", "truncate: at most the threshold; clip: also at least the lower one; mask: outside of both 0"
@@ -104,6 +106,9 @@ class RolloutCorrectionConfig:
     )
     rollout_rs_threshold_lower: float | None = option(
         None, "k1: the ratio rejected below; null: 1 / rollout_rs_threshold", gt=0
+    )
+    max_log_prob_diff: float | None = option(
+        None, "stop when log pi_old and log pi_rollout of the same weights differ by more, mean over tokens", gt=0
     )
     bypass_mode: bool = option(False, "take the rollout backend's log-probs as old_log_probs: no forward pass for them")
 

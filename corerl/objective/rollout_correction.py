@@ -23,12 +23,15 @@ before: a rejected response is still part of its group's baseline. Frameworks in
 denominator, so that the effective learning rate falls as the mismatch grows; here it does not.
 """
 
+import dataclasses
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from corerl.config.schema import RolloutCorrectionConfig
+from corerl.errors import RunError
 from corerl.registry.losses import Mean
 
 
@@ -37,6 +40,34 @@ class Correction(NamedTuple):
 
     weights: Tensor | None
     response_mask: Tensor
+
+
+def resolve_level(config: RolloutCorrectionConfig, max_staleness: int) -> RolloutCorrectionConfig:
+    """``rollout_is: auto`` becomes token where responses may be stale, and null elsewhere."""
+    if config.rollout_is != "auto":
+        return config
+    return dataclasses.replace(config, rollout_is="token" if max_staleness and not config.bypass_mode else None)
+
+
+def check_agreement(means: Mapping[str, Mean], staleness: float, most: float | None) -> None:
+    """
+    Args:
+        means: of :func:`mismatch`.
+        staleness: largest of the batch; a difference between policies of different versions is no error.
+        most: ``max_log_prob_diff``.
+
+    Raises:
+        RunError: engine and trainer disagree about the same weights.
+    """
+    if most is None or staleness or "log_prob_abs_diff" not in means:
+        return
+    found = means["log_prob_abs_diff"].value
+    if not found <= most:
+        raise RunError(
+            f"log pi_old of the trainer and log pi_rollout of the engine differ by {found:.3g} a token on average, and "
+            f"algorithm.rollout_correction.max_log_prob_diff={most:g} is the most: the engine has other weights, "
+            "another precision or another temperature than the trainer"
+        )
 
 
 def correct(
@@ -68,7 +99,7 @@ def mismatch(
 ) -> dict[str, Mean]:
     """How far the two policies are apart on the sampled tokens, before any correction.
 
-    ``kl`` (k1) and ``k3_kl`` estimate KL(pi_rollout || pi_old), in nats a token. ``training_ppl``, ``rollout_ppl`` and
+    ``kl`` (k1) and ``k3_kl`` estimate KL(pi_rollout || pi_old), in nats a token; ``log_prob_abs_diff`` = |lr|. ``training_ppl``, ``rollout_ppl`` and
     ``ppl_ratio`` = exp(-mean lr) are means over responses. ``chi2_token`` = E[exp(lr)²] - 1, ``chi2_seq`` the same of
     whole responses. ``rollout_is_eff_sample_size`` = 1 / mean((w / mean w)²) of the weights w at level ``rollout_is``
     (token where that is null), between 0 and 1; ``rollout_is_ratio_fraction_high`` and ``_low``: share of them outside
@@ -91,6 +122,7 @@ def mismatch(
     lower = 1 / upper if config.rollout_is_threshold_lower is None else config.rollout_is_threshold_lower
     values = {
         "kl": -log_ratio[response_mask],
+        "log_prob_abs_diff": log_ratio[response_mask].abs(),
         "k3_kl": ratio - 1 - log_ratio[response_mask],
         "training_ppl": perplexity(old_log_probs),
         "rollout_ppl": perplexity(rollout_log_probs),

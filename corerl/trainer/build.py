@@ -1,20 +1,26 @@
 """From a plan to a trainer, fitted."""
 
 import gc
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
 from corerl.checkpoint.store import CheckpointStore
 from corerl.config.parts import Parts
-from corerl.registry.runtimes import Role
+from corerl.config.schema import TrainConfig
+from corerl.models import resolve_device
+from corerl.objective.rollout_correction import resolve_level
+from corerl.registry.runtimes import Pool, Role
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.notices import say
 from corerl.trainer.collection import Collector
 from corerl.trainer.kl import KLPenalty, VocabularyReference
+from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.loop import Trainer
 from corerl.trainer.nonfinite import NonFiniteGuard
+from corerl.trainer.pipeline import Pipeline
 from corerl.trainer.plan import Plan
 from corerl.trainer.requests import validation_sampling
 from corerl.trainer.run import Run, new_folder
@@ -31,7 +37,7 @@ def train(plan: Plan) -> Path:
             scorers, num_workers=config.reward.num_workers, timeout=config.reward.timeout
         )
         stack.callback(reward.close)
-        roles = _roles(parts)
+        roles = _roles(config, parts)
         runtime = parts.runtime.load()(config.runtime)
         stack.callback(runtime.close)
         actor = runtime.spawn(roles["actor"], PolicyWorker, config, plan.policy_updates)
@@ -55,31 +61,38 @@ def train(plan: Plan) -> Path:
             vocabulary_reference = VocabularyReference(
                 reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb
             )
+        collector = Collector(
+            config,
+            rollout,
+            reward,
+            plan.tokenizer,
+            seeds,
+            greedy_baseline=parts.adv_estimator.entry.needs_greedy_baseline,
+            batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
+        )
+        staleness = config.trainer.max_staleness
+        pipeline = Pipeline(
+            collector, plan.train_prompts, plan.sampler, max_staleness=staleness, total_steps=plan.total_steps
+        )
+        stack.callback(pipeline.close)
         trainer = Trainer(
             run=run,
             runtime=runtime,
             actor=actor,
             critic=critic,
             reference=reference,
-            collector=Collector(
-                config,
-                rollout,
-                reward,
-                plan.tokenizer,
-                seeds,
-                greedy_baseline=parts.adv_estimator.entry.needs_greedy_baseline,
-                batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
-            ),
+            collector=collector,
+            pipeline=pipeline,
+            devices=_device_sharing(config, rollout, [role for role in (actor, critic, reference) if role]),
             estimate_advantages=parts.adv_estimator.load(),
             select_tokens=parts.policy_loss.load_select_tokens(),
             kl_penalty=_kl_penalty(plan, actor, vocabulary_reference),
             vocabulary_reference=vocabulary_reference,
-            train_prompts=plan.train_prompts,
             val_prompts=plan.val_prompts,
-            sampler=plan.sampler,
             notices=Notices(plan.scorers),
             nonfinite=NonFiniteGuard(run.folder / "nonfinite", skip=config.trainer.on_nonfinite == "skip"),
             log=log,
+            correction=resolve_level(config.algorithm.rollout_correction, config.trainer.max_staleness),
             checkpoints=CheckpointStore(run.folder / "checkpoints", config.checkpoint.max_to_keep),
             seeds=seeds,
             validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),
@@ -93,19 +106,35 @@ def train(plan: Plan) -> Path:
     return run.folder
 
 
-def _roles(parts: Parts) -> dict[str, Role]:
-    strategy, critic, backend = (
-        parts.strategy.entry,
-        (parts.critic_strategy or parts.strategy).entry,
-        parts.rollout_backend,
-    )
+def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:
+    strategy, critic = parts.strategy.entry, (parts.critic_strategy or parts.strategy).entry
+    backend, rollout = parts.rollout_backend.entry, config.rollout
+    own_pool = Pool(rollout.nnodes, rollout.n_gpus_per_node) if rollout.n_gpus_per_node else None
     roles = [
         Role("actor", "actor.strategy", strategy.name, strategy.distributed),
         Role("critic", "critic.strategy", critic.name, critic.distributed),
         Role("ref", "actor.strategy", strategy.name, strategy.distributed),
-        Role("rollout", "rollout.name", backend.entry.name, distributed=True),
+        Role(
+            "rollout",
+            "rollout.name",
+            backend.name,
+            distributed=True,
+            gpus=rollout.tensor_model_parallel_size,
+            pool=own_pool,
+        ),
     ]
     return {role.name: role for role in roles}
+
+
+def _device_sharing(
+    config: TrainConfig, rollout: RolloutWorker, roles: Sequence[PolicyWorker | CriticWorker | ReferenceWorker]
+) -> DeviceSharing:
+    """The engine gives its memory back by default where it holds some that training could use."""
+    shares = resolve_device(config.actor.device) == "cuda" and not config.rollout.n_gpus_per_node
+    free = config.rollout.free_cache_engine
+    if free is None:
+        free = shares and not config.trainer.max_staleness
+    return DeviceSharing(rollout, roles, free_engine=free, offload=config.trainer.offload_while_generating)
 
 
 def _kl_penalty(plan: Plan, actor: PolicyWorker, vocabulary_reference: VocabularyReference | None) -> KLPenalty | None:

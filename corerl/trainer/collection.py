@@ -54,6 +54,10 @@ class ScoredRollouts:
         names = dict.fromkeys(name for result in self.results for name in result.components)
         return {name: torch.tensor([result.components.get(name, 0.0) for result in self.results]) for name in names}
 
+    def staleness(self, step: int) -> list[int]:
+        """By how many updates the weights that began each response lag the policy that ``step`` updates."""
+        return [step - 1 - completion.weight_version for completion in self.rollouts.completions]
+
     def select(self, rows: Sequence[int]) -> "ScoredRollouts":
         """These rows, groups renumbered in the order in which they come."""
         greedy = self.greedy_results

@@ -1,18 +1,19 @@
 """The training loop."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 
 from corerl.batch.experience import Experience
 from corerl.batch.micro_batches import mini_batches
 from corerl.checkpoint.store import CheckpointStore
-from corerl.data.prompts import Prompt, PromptDataset
-from corerl.data.sampler import PromptSampler
+from corerl.config.schema import RolloutCorrectionConfig
+from corerl.data.prompts import Prompt
 from corerl.errors import NonFiniteError, RunError
 from corerl.objective import loss_weights, policy_loss_inputs
-from corerl.objective.rollout_correction import correct, mismatch
+from corerl.objective.rollout_correction import check_agreement, correct, mismatch
 from corerl.registry.advantage_estimators import AdvantageEstimator, AdvantageInputs
 from corerl.registry.losses import Mean
 from corerl.registry.policy_losses import TokenSelector
@@ -27,9 +28,11 @@ from corerl.telemetry.notices import say
 from corerl.telemetry.throughput import ModelShape
 from corerl.telemetry.timers import Timers
 from corerl.trainer.collection import Collector, ScoredRollouts
+from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.evaluation import ValidationSample, validation_metrics, validation_samples
 from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.nonfinite import NonFiniteGuard
+from corerl.trainer.pipeline import Pipeline
 from corerl.trainer.run import Run
 from corerl.trainer.samples import write_rollouts
 from corerl.trainer.scoring import Notices
@@ -46,27 +49,30 @@ class Trainer:
     critic: CriticWorker | None
     reference: ReferenceWorker | None
     collector: Collector
+    pipeline: Pipeline
+    devices: DeviceSharing
     estimate_advantages: AdvantageEstimator
     select_tokens: TokenSelector | None
     kl_penalty: KLPenalty | None
     vocabulary_reference: VocabularyReference | None
-    train_prompts: PromptDataset
     val_prompts: list[Prompt]
-    sampler: PromptSampler
     notices: Notices
     nonfinite: NonFiniteGuard
     log: MetricsLog
+    correction: RolloutCorrectionConfig
     checkpoints: CheckpointStore
     seeds: Seeds
     validation_sampling: SamplingParams
     shape: ModelShape
     total_steps: int
     step: int = 0
+    sampler_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def fit(self) -> None:
         """Train from ``step`` to ``total_steps``."""
         config = self.run.config.trainer
-        self.runtime.send_weights(self.actor, self.collector.rollout, version=self.step)
+        with self.devices.to_generation(asleep=False):
+            self.send_weights(verify=True)
         if self.step == 0 and config.val_before_train and self.val_prompts:
             self.log.write(self.evaluate(), step=0)
         while self.step < self.total_steps:
@@ -87,8 +93,12 @@ class Trainer:
         """One step: generate, score, estimate advantages, update, hand the new weights to the rollout backend."""
         timers = Timers()
         with timers("step"):
-            batch, metrics = self.collector.collect(self.step, self.next_prompts, timers)
+            collected = self.pipeline.batch(self.step)
+            batch, self.sampler_state = collected.batch, collected.sampler
             experience = batch.experience()
+            metrics = dict(collected.metrics)
+            with timers("handover"):
+                self.devices.to_training()
             metrics |= self.compute(experience, timers)
             nonfinite = self.nonfinite.mask_samples(self.step, experience, batch)
             with timers("adv"):
@@ -101,15 +111,15 @@ class Trainer:
             longest = self.run.config.data.max_prompt_length
             metrics |= step_metrics(experience, batch.results, batch.rollouts.truncated, longest)
             metrics |= self.update(experience, batch, timers)
-            with timers("update_weights"):
-                self.runtime.send_weights(self.actor, self.collector.rollout, version=self.step)
+            with timers("update_weights"), self.devices.to_generation():
+                self.send_weights(verify=self._is_due_by(self.run.config.rollout.verify_weights_freq))
             self.tell(experience, batch)
-        metrics |= {"training/global_step": float(self.step), "training/epoch": float(self.sampler.epoch)}
-        return metrics | performance_metrics(timers.seconds, experience, self.shape)
+        metrics["training/global_step"] = float(self.step)
+        return metrics | performance_metrics({**timers.seconds, **collected.seconds}, experience, self.shape)
 
-    def next_prompts(self) -> list[Prompt]:
-        """The sampler's next batch."""
-        return [self.train_prompts[index] for index in next(self.sampler)]
+    def send_weights(self, *, verify: bool) -> None:
+        """Give the rollout workers the policy as it is after ``step``."""
+        self.runtime.send_weights(self.actor, self.collector.rollout, version=self.step, verify=verify)
 
     def compute(self, experience: Experience, timers: Timers) -> dict[str, float]:
         """What the models say about the responses before the update: old and reference log-probs, values."""
@@ -162,7 +172,7 @@ class Trainer:
                 metrics |= merge_means(self.updates(self.critic.update, cut, experience, batch), "critic")
         if self.step <= config.trainer.critic_warmup:
             return metrics
-        metrics |= self.correct_rollouts(experience)
+        metrics |= self.correct_rollouts(experience, max(batch.staleness(self.step)))
         actor = config.actor
         cut = self.mini_batches(experience, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
         with timers("update_actor"):
@@ -189,16 +199,13 @@ class Trainer:
                 metrics = {}
             yield metrics | {"skipped_updates": Mean(float(not metrics), 1.0)}
 
-    def correct_rollouts(self, experience: Experience) -> dict[str, float]:
+    def correct_rollouts(self, experience: Experience, staleness: int) -> dict[str, float]:
         """``algorithm.rollout_correction``: weights and rejected tokens; how far engine and trainer are apart."""
-        config, old, rollout = (
-            self.run.config.algorithm.rollout_correction,
-            experience.old_log_probs,
-            experience.rollout_log_probs,
-        )
+        config, old, rollout = self.correction, experience.old_log_probs, experience.rollout_log_probs
         if old is None or rollout is None or config.bypass_mode:
             return {}
         means = mismatch(old, rollout, experience.response_mask, config)
+        check_agreement(means, staleness, config.max_log_prob_diff)
         before = experience.response_mask
         experience.rollout_weights, experience.response_mask = correct(old, rollout, before, config)
         if config.rollout_is or config.rollout_rs:
@@ -268,10 +275,14 @@ class Trainer:
     def save(self) -> None:
         """Write a checkpoint of this step."""
         kl_coef = None if self.kl_penalty is None else self.kl_penalty.coef
-        state = {"sampler": self.sampler.state_dict(), "kl_coef": kl_coef}
-        path = self.checkpoints.save(self.step, self.actor, state, critic=self.critic)
+        state = {"sampler": self.sampler_state, "kl_coef": kl_coef}
+        with self.devices.training_state():
+            path = self.checkpoints.save(self.step, self.actor, state, critic=self.critic)
         self.run.plugins.hook.checkpoint_saved(run=self.run, step=self.step, path=path)
 
     def _is_due(self, frequency: int) -> bool:
         """Every so many steps, and after the last."""
-        return self.step == self.total_steps or (frequency > 0 and self.step % frequency == 0)
+        return self.step == self.total_steps or self._is_due_by(frequency)
+
+    def _is_due_by(self, frequency: int) -> bool:
+        return frequency > 0 and self.step % frequency == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -70,6 +71,14 @@ class PolicyWorker:
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         return self.strategy.forward(batch, wanted)
 
+    @dispatch("all")
+    def offload(self) -> None:
+        self.strategy.offload()
+
+    @dispatch("all")
+    def onload(self) -> None:
+        self.strategy.onload()
+
     @dispatch("split", merge="rank_zero")
     def update(self, mini_batch: Experience) -> dict[str, Mean]:
         return self.strategy.update(mini_batch, self.objective)
@@ -126,6 +135,14 @@ class CriticWorker:
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         return self.strategy.forward(batch, wanted)
 
+    @dispatch("all")
+    def offload(self) -> None:
+        self.strategy.offload()
+
+    @dispatch("all")
+    def onload(self) -> None:
+        self.strategy.onload()
+
     @dispatch("split", merge="rank_zero")
     def update(self, mini_batch: Experience) -> dict[str, Mean]:
         return self.strategy.update(mini_batch, self.objective)
@@ -161,6 +178,14 @@ class ReferenceWorker:
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         return self.strategy.forward(batch, wanted)
 
+    @dispatch("all")
+    def offload(self) -> None:
+        self.strategy.offload()
+
+    @dispatch("all")
+    def onload(self) -> None:
+        self.strategy.onload()
+
 
 class RolloutWorker:
     """The rollout backend."""
@@ -169,11 +194,11 @@ class RolloutWorker:
         backend = parts_of(config).rollout_backend.load()
         self.timeout = config.rollout.timeout
         self.backend = backend(config.model, config.rollout, device=resolve_device(config.actor.device))
-        self._runner = asyncio.Runner()
+        self._runners: dict[int, asyncio.Runner] = {}
 
     @dispatch("split")
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
-        """Generate within ``rollout.timeout`` seconds.
+        """Generate within ``rollout.timeout`` seconds, in the thread that calls; calls may overlap.
 
         Raises:
             DeadlineError: it took longer; the requests were aborted.
@@ -190,7 +215,10 @@ class RolloutWorker:
                 )
             return work.result()
 
-        return self._runner.run(within_deadline())
+        thread = threading.get_ident()
+        if thread not in self._runners:
+            self._runners[thread] = asyncio.Runner()
+        return self._runners[thread].run(within_deadline())
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """For :meth:`corerl.registry.runtimes.Runtime.send_weights`."""
@@ -207,7 +235,9 @@ class RolloutWorker:
     @dispatch("all")
     def close(self) -> None:
         self.backend.close()
-        self._runner.close()
+        for runner in self._runners.values():
+            if not runner.get_loop().is_running():
+                runner.close()
 
 
 def _place(strategy: TrainingStrategy) -> Place:
