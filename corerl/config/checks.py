@@ -95,7 +95,8 @@ def _check_staleness(config: TrainConfig) -> None:
     ):
         if value:
             raise ConfigError(
-                key, f"cannot be with trainer.max_staleness={config.trainer.max_staleness}: engine and training work at once"
+                key,
+                f"cannot be with trainer.max_staleness={config.trainer.max_staleness}: both work at once",
             )
 
 

@@ -99,11 +99,11 @@ def mismatch(
 ) -> dict[str, Mean]:
     """How far the two policies are apart on the sampled tokens, before any correction.
 
-    ``kl`` (k1) and ``k3_kl`` estimate KL(pi_rollout || pi_old), in nats a token; ``log_prob_abs_diff`` = |lr|. ``training_ppl``, ``rollout_ppl`` and
-    ``ppl_ratio`` = exp(-mean lr) are means over responses. ``chi2_token`` = E[exp(lr)²] - 1, ``chi2_seq`` the same of
-    whole responses. ``rollout_is_eff_sample_size`` = 1 / mean((w / mean w)²) of the weights w at level ``rollout_is``
-    (token where that is null), between 0 and 1; ``rollout_is_ratio_fraction_high`` and ``_low``: share of them outside
-    the thresholds.
+    ``kl`` (k1) and ``k3_kl`` estimate KL(pi_rollout || pi_old), in nats a token; ``log_prob_abs_diff`` = |lr|.
+    ``training_ppl``, ``rollout_ppl`` and ``ppl_ratio`` = exp(-mean lr) are means over responses. ``chi2_token`` =
+    E[exp(lr)²] - 1, ``chi2_seq`` the same of whole responses. ``rollout_is_eff_sample_size`` = 1 / mean((w / mean w)²)
+    of the weights w at level ``rollout_is`` (token where there is none), between 0 and 1;
+    ``rollout_is_ratio_fraction_high`` and ``_low``: share of them outside the thresholds.
     """
     if not response_mask.any():
         return {}

@@ -16,8 +16,8 @@ from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.notices import say
 from corerl.trainer.collection import Collector
-from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.device_sharing import DeviceSharing
+from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.loop import Trainer
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.pipeline import Pipeline

@@ -50,6 +50,11 @@ def test_a_model_folder_that_is_not_there_is_not_looked_for_on_the_hub(tmp_path,
 # Config
 
 
+@pytest.mark.parametrize("key", ["rollout.free_cache_engine", "trainer.offload_while_generating"])
+def test_memory_that_generation_and_training_need_at_once_is_not_handed_over(key, refused):
+    refused(["trainer.max_staleness=1", f"{key}=true"], f"{key}: cannot be with trainer.max_staleness=1: ")
+
+
 def test_nothing_heavy_is_imported_before_a_config_is_right(workplace):
     """All in one process: exit code 2, the key and the remedy, and neither torch nor transformers in sys.modules."""
     wrong = {

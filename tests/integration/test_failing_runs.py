@@ -151,3 +151,16 @@ def test_a_deletion_that_is_cut_off_leaves_no_half_of_a_checkpoint(tmp_path, mon
     assert [path.name for path in tmp_path.glob("global_step_*")] == ["global_step_2"]
     store.save(3, actor, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_3", "latest"]
+
+
+def test_an_error_while_batches_are_collected_ahead_ends_the_run(train):
+    outcome = train("trainer.max_staleness=2", "rollout.timeout=1e-6")
+    assert outcome.code == 1
+    assert "step 1: generating 8 prompts took longer than rollout.timeout" in outcome.error
+
+
+def test_an_engine_that_disagrees_with_the_trainer_stops_the_run(train):
+    key = "algorithm.rollout_correction.max_log_prob_diff"
+    assert train(f"{key}=1e-3").code == 0
+    outcome = train(f"{key}=1e-12")
+    assert outcome.code == 1 and f"{key}=1e-12 is the most" in outcome.error

@@ -290,7 +290,7 @@ def test_a_good_backend_passes(name: str) -> None:
         ),
         (NamesNoTensor, "broken_updates", "was refused without naming 'model.layers.1.mlp.up_proj.weight'"),
         (HalfUpdated, "broken_updates", "log-probs after an update that lacks a tensor are up to"),
-        (WakesUpEmpty, "sleep_and_wake", r"log-probs after sleep\(\), wake\(\) and no update are up to"),
+        (WakesUpEmpty, "sleep_and_wake", r"log-probs after sleep\(\), wake\(kv_cache=False\) and no update are up to"),
         (IgnoresAbort, "abort", "a call whose long requests were aborted had not ended after 0.3 s"),
         (AbortsTheCall, "abort", r"a request ended with \d+ tokens, as another of its call was aborted with"),
         (AbortIsLength, "abort", "with max_tokens=9 ended with length, length, length"),
