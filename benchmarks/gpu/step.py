@@ -1,0 +1,118 @@
+"""Time of each part of a GRPO step on GPUs, with each rollout backend in turn.
+
+    python benchmarks/gpu/material.py --out /tmp/material --gsm8k ../shared/data/gsm8k
+    python benchmarks/gpu/step.py --material /tmp/material --shape qwen2.5-1.5b --lengths drawn --backends hf vllm
+    python benchmarks/gpu/step.py --material /tmp/material --shape qwen2.5-1.5b --lengths 512 --backends vllm --bare
+
+``--lengths drawn``: GSM8K prompts, each response as long as a log-normal distribution said beforehand
+(forced_lengths.py). ``--lengths 512``: 64 prompts of 128 tokens, 8 responses of 512 tokens each, the setting of which
+TRL's figures are known. ``--bare`` gives the same requests to the engine alone, in the same run. What comes after
+``--`` overrides the config for all runs, as ``corerl train`` takes it.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from corerl.telemetry.metrics_log import read_metrics
+
+HERE = Path(__file__).parent
+PARTS = ("gen", "handover", "old_log_prob", "ref", "update_actor", "update_weights", "step")
+
+
+def main() -> None:
+    arguments = _arguments()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for backend in arguments.backends:
+            rows.append({"backend": backend, **measure(backend, arguments, Path(folder) / backend)})
+            print(json.dumps(rows[-1]), flush=True)
+    table = Table(*rows[0], title=f"{arguments.shape}, lengths {arguments.lengths}: means after the first step")
+    for row in rows:
+        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()))
+    Console(width=180).print(table)
+
+
+def measure(backend: str, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Train and read what the run wrote."""
+    folder.mkdir()
+    material, drawn = arguments.material, arguments.lengths == "drawn"
+    requests = folder / "requests.json"
+    config = [
+        f"model.path={material / arguments.shape}",
+        f"data.train_files=[{material / ('gsm8k/train.parquet' if drawn else 'long.parquet')}]",
+        f"data.max_prompt_length={512 if drawn else 128}",
+        f"data.max_response_length={512 if drawn else arguments.lengths}",
+        f"rollout.name=forced_{backend}",
+        f"plugins.load=[{HERE / 'forced_lengths.py'}]",
+        f"trainer.total_training_steps={arguments.steps}",
+        f"trainer.output_dir={folder}",
+        *arguments.overrides,
+    ]
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "corerl", "train", str(HERE / "grpo.yaml"), *config],
+        env={**os.environ, "CORERL_REQUESTS": str(requests), "CORERL_LENGTHS": arguments.lengths},
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
+    if done.returncode:
+        return {"exit code": done.returncode}
+    [log] = folder.glob("default/*/metrics.jsonl")
+    steps = [record for record in read_metrics(log) if record["step"] > 0]
+    later = steps[1:] or steps
+
+    def mean(name: str) -> float:
+        return float(sum(record.get(name, 0.0) for record in later) / len(later))
+
+    tokens = mean("response_length/mean") * 64 * 8
+    row = {part: mean(f"timing_s/{part}") for part in PARTS}
+    row |= {
+        "first step": steps[0]["timing_s/step"],
+        "gen tokens/s": tokens / row["gen"],
+        "MFU": mean("perf/mfu/actor"),
+        "GiB": mean("perf/max_memory_allocated_gb"),
+        "|dlogp|": mean("rollout_corr/log_prob_abs_diff"),
+        "run": time.perf_counter() - start,
+    }
+    if arguments.bare:
+        row |= bare(backend, arguments, requests)
+    return row
+
+
+def bare(backend: str, arguments: argparse.Namespace, requests: Path) -> dict[str, float]:
+    """Tokens a second of the engine alone on the same requests."""
+    command = [
+        sys.executable,
+        str(HERE / f"bare_{backend}.py"),
+        str(arguments.material / arguments.shape),
+        str(requests),
+    ]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return {f"bare {name}": value for name, value in found.items()}
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--material", type=Path, required=True)
+    parser.add_argument("--shape", default="qwen2.5-0.5b", choices=["qwen2.5-0.5b", "qwen2.5-1.5b"])
+    parser.add_argument("--lengths", default="drawn", help="drawn, or a number of tokens")
+    parser.add_argument("--backends", nargs="+", default=["vllm"])
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--bare", action="store_true")
+    parser.add_argument("overrides", nargs="*", help="key=value")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
