@@ -57,7 +57,7 @@ def _check_rollout_correction(config: TrainConfig, parts: Parts) -> None:
             raise ConfigError(
                 f"algorithm.rollout_correction.{name}_lower", f"is {lower}, which is more than {name} = {upper}"
             )
-    if correction.bypass_mode and (correction.rollout_is not in (None, "auto") or correction.rollout_rs):
+    if correction.bypass_mode and (correction.rollout_is not in (None, "none") or correction.rollout_rs):
         raise ConfigError(
             "algorithm.rollout_correction.bypass_mode",
             "takes the rollout backend's log-probs as the old ones: rollout_is and rollout_rs have nothing to correct",

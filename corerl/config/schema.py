@@ -71,10 +71,10 @@ class FilterGroupsConfig:
 class RolloutCorrectionConfig:
     """The rollout backend's probabilities of its tokens differ a little from the trainer's: weights and rejection."""
 
-    rollout_is: Literal["auto", "token", "sequence", "geometric"] | None = option(
-        "auto",
-        "level of the importance weights pi_old / pi_rollout of the policy loss; null: none; auto: token with "
-        "trainer.max_staleness, else none",
+    rollout_is: Literal["none", "token", "sequence", "geometric"] | None = option(
+        None,
+        "level of the importance weights pi_old / pi_rollout of the policy loss; null: token with "
+        "trainer.max_staleness, none without",
     )
     rollout_is_mode: Literal["truncate", "mask", "clip"] = option(
         "truncate", "truncate: at most the threshold; clip: also at least the lower one; mask: outside of both 0"

@@ -43,10 +43,10 @@ class Correction(NamedTuple):
 
 
 def resolve_level(config: RolloutCorrectionConfig, max_staleness: int) -> RolloutCorrectionConfig:
-    """``rollout_is: auto`` becomes token where responses may be stale, and null elsewhere."""
-    if config.rollout_is != "auto":
+    """``rollout_is: null`` becomes token where responses may be stale, and none elsewhere."""
+    if config.rollout_is is not None:
         return config
-    return dataclasses.replace(config, rollout_is="token" if max_staleness and not config.bypass_mode else None)
+    return dataclasses.replace(config, rollout_is="token" if max_staleness and not config.bypass_mode else "none")
 
 
 def check_agreement(means: Mapping[str, Mean], staleness: float, most: float | None) -> None:
@@ -78,9 +78,9 @@ def correct(
     kept = response_mask
     if config.rollout_rs is not None:
         kept = kept & _accepted(log_ratio, response_mask, config)
-    if config.rollout_is is None:
+    if config.rollout_is in (None, "none"):
         return Correction(None, kept)
-    weights = _level(log_ratio, response_mask, config.rollout_is).exp()
+    weights = _level(log_ratio, response_mask, str(config.rollout_is)).exp()
     upper = config.rollout_is_threshold
     lower = 1 / upper if config.rollout_is_threshold_lower is None else config.rollout_is_threshold_lower
     if config.rollout_is_mode == "truncate":
@@ -116,7 +116,7 @@ def mismatch(
     def perplexity(log_probs: Tensor) -> Tensor:
         return (-torch.where(response_mask, log_probs, 0.0).sum(1)[rows] / lengths[rows]).clamp(max=20.0).exp()
 
-    level = config.rollout_is or "token"
+    level = "token" if config.rollout_is in (None, "none") else str(config.rollout_is)
     weights = ratio if level == "token" else _level(log_ratio, response_mask, level)[:, 0][rows].exp()
     upper = config.rollout_is_threshold
     lower = 1 / upper if config.rollout_is_threshold_lower is None else config.rollout_is_threshold_lower

@@ -208,7 +208,7 @@ class Trainer:
         check_agreement(means, staleness, config.max_log_prob_diff)
         before = experience.response_mask
         experience.rollout_weights, experience.response_mask = correct(old, rollout, before, config)
-        if config.rollout_is or config.rollout_rs:
+        if config.rollout_is != "none" or config.rollout_rs:
             means["rejected_fraction"] = Mean((before & ~experience.response_mask).sum(), before.sum())
         return merge_means([means], "rollout_corr")
 

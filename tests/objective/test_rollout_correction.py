@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from corerl.config.schema import RolloutCorrectionConfig
-from corerl.objective.rollout_correction import correct, mismatch
+from corerl.errors import RunError
+from corerl.objective.rollout_correction import check_agreement, correct, mismatch, resolve_level
+from corerl.registry.losses import Mean
 
 LEVELS = ("token", "sequence", "geometric")
 MODES = ("truncate", "mask", "clip")
@@ -115,6 +117,7 @@ def test_mismatch_metrics_by_hand():
     weights = np.array([math.exp(sum(row.values())) for row in rows])
     expected = {
         "kl": -np.mean(tokens),
+        "log_prob_abs_diff": np.mean(np.abs(tokens)),
         "k3_kl": np.mean([math.exp(r) - 1 - r for r in tokens]),
         "training_ppl": np.mean([math.exp(-float(old[i][mask[i]].mean())) for i in range(1, len(mask))]),
         "rollout_ppl": np.mean([math.exp(-float(rollout[i][mask[i]].mean())) for i in range(1, len(mask))]),
@@ -137,3 +140,30 @@ def test_far_policies_stay_finite_and_an_empty_batch_has_no_metrics():
         assert torch.isfinite(correct(old, rollout, mask, config).weights).all()
         assert all(math.isfinite(mean.value) for mean in mismatch(old, rollout, mask, config).values())
     assert mismatch(old, rollout, ~mask, RolloutCorrectionConfig()) == {}
+
+
+def test_stale_responses_are_weighted_unless_the_config_says_otherwise():
+    levels = {
+        (level, staleness): resolve_level(RolloutCorrectionConfig(rollout_is=level), staleness).rollout_is
+        for level in (None, "none", "sequence")
+        for staleness in (0, 2)
+    }
+    assert levels == {
+        (None, 0): "none",
+        (None, 2): "token",
+        ("none", 0): "none",
+        ("none", 2): "none",
+        ("sequence", 0): "sequence",
+        ("sequence", 2): "sequence",
+    }
+    assert resolve_level(RolloutCorrectionConfig(bypass_mode=True), 2).rollout_is == "none"
+
+
+def test_policies_of_different_versions_may_differ():
+    means = {"log_prob_abs_diff": Mean(3.0, 10)}
+    check_agreement(means, staleness=1, most=0.1)
+    check_agreement(means, staleness=0, most=0.4)
+    with pytest.raises(RunError, match="differ by 0.3 a token on average, and .*max_log_prob_diff=0.1 is the most"):
+        check_agreement(means, staleness=0, most=0.1)
+    with pytest.raises(RunError, match="differ by nan"):
+        check_agreement({"log_prob_abs_diff": Mean(float("nan"), 10)}, staleness=0, most=0.1)
