@@ -150,3 +150,19 @@ def test_the_engines_of_the_templates_are_what_the_page_says(tmp_path: Path, mon
     assert linked
     for link in linked:
         assert (DOCS / link).exists(), link
+
+
+CONFIGS = [
+    path
+    for folder in ("examples", "benchmarks")
+    for path in sorted((Path(__file__).parents[2] / folder).rglob("*.yaml"))
+    if path.name != "sft.yaml"
+]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=[f"{path.parent.name}/{path.name}" for path in CONFIGS])
+def test_the_configs_that_we_show_are_accepted(path: Path) -> None:
+    command = ["config", "check", str(path)]
+    if path.parent.name == "gpu":  # its script says the rest
+        command += ["model.path=somewhere", "data.train_files=[somewhere]"]
+    assert run(command) == 0

@@ -163,7 +163,7 @@ def test_policies_of_different_versions_may_differ():
     means = {"log_prob_abs_diff": Mean(3.0, 10)}
     check_agreement(means, staleness=1, most=0.1)
     check_agreement(means, staleness=0, most=0.4)
-    with pytest.raises(RunError, match="differ by 0.3 a token on average, and .*max_log_prob_diff=0.1 is the most"):
+    with pytest.raises(RunError, match=r"differ by 0\.3 a token on average, and .*max_log_prob_diff=0\.1 is the most"):
         check_agreement(means, staleness=0, most=0.1)
     with pytest.raises(RunError, match="differ by nan"):
         check_agreement({"log_prob_abs_diff": Mean(float("nan"), 10)}, staleness=0, most=0.1)
