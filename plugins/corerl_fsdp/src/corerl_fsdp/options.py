@@ -13,6 +13,9 @@ class TorchOptions:
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
     )
+    compile: bool = option(
+        False, "torch.compile decoder layers and what is made of the logits: faster, after a minute or so at the start"
+    )
 
 
 @dataclass(frozen=True)
@@ -30,4 +33,7 @@ class FsdpOptions:
     use_remove_padding: bool = option(True, "lay the rows of a micro-batch end to end; no padding is computed")
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
+    )
+    compile: bool = option(
+        False, "torch.compile decoder layers and what is made of the logits: faster, after a minute or so at the start"
     )

@@ -4,8 +4,6 @@ A mask that keeps the rows apart costs the square of their total length. Here ea
 precision on CUDA by ``torch.nn.attention.varlen``, elsewhere row by row. No package beside torch is needed.
 """
 
-import functools
-import importlib.util
 import inspect
 import itertools
 from typing import Any
@@ -15,7 +13,15 @@ from torch import Tensor
 
 from corerl.errors import ConfigError
 
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:
+    varlen_attn = None  # type: ignore[assignment]
+
 NAME = "corerl_packed"
+
+KNOWN = frozenset(inspect.signature(varlen_attn).parameters) if varlen_attn is not None else frozenset[str]()
+"""the parameters of torch's function, which differ between its versions; none where it has no such function"""
 
 
 def use(model: Any, attn_implementation: str) -> None:
@@ -62,19 +68,9 @@ def packed_attention(
     Returns:
         (1, tokens, heads, head size).
     """
-    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and _varlen_parameters():
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and KNOWN:
         return _by_kernel(query, key, value, cu_seq_lens_q, max_length_q, scaling, sliding_window), None
-    return _row_by_row(query, key, value, cu_seq_lens_q.tolist(), scaling, sliding_window), None
-
-
-@functools.cache
-def _varlen_parameters() -> frozenset[str]:
-    """The parameters of torch's function, which differ between its versions; none where it has no such function."""
-    if importlib.util.find_spec("torch.nn.attention.varlen") is None:
-        return frozenset()
-    from torch.nn.attention.varlen import varlen_attn
-
-    return frozenset(inspect.signature(varlen_attn).parameters)
+    return _row_by_row(query, key, value, cu_seq_lens_q, scaling, sliding_window), None
 
 
 def _by_kernel(
@@ -86,17 +82,14 @@ def _by_kernel(
     scaling: float | None,
     sliding_window: int | None,
 ) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    known = _varlen_parameters()
-    options: dict[str, Any] = {"scale": scaling} if "scale" in known else {}
-    if "window_size" in known:
+    options: dict[str, Any] = {"scale": scaling} if "scale" in KNOWN else {}
+    if "window_size" in KNOWN:
         options["window_size"] = (-1 if sliding_window is None else sliding_window - 1, 0)
     elif sliding_window is None:
         options["is_causal"] = True
     else:
-        return _row_by_row(query, key, value, bounds.tolist(), scaling, sliding_window)
-    if "enable_gqa" in known:
+        return _row_by_row(query, key, value, bounds, scaling, sliding_window)
+    if "enable_gqa" in KNOWN:
         options["enable_gqa"] = query.shape[1] != key.shape[1]
     else:
         key, value = _every_head(query, key, value)
@@ -106,12 +99,13 @@ def _by_kernel(
     return result
 
 
+@torch.compiler.disable
 def _row_by_row(
-    query: Tensor, key: Tensor, value: Tensor, bounds: list[int], scaling: float | None, sliding_window: int | None
+    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, scaling: float | None, sliding_window: int | None
 ) -> Tensor:
     key, value = _every_head(query, key, value)
     rows = []
-    for start, end in itertools.pairwise(bounds):
+    for start, end in itertools.pairwise(bounds.tolist()):
         own_query, own_key, own_value = (each[:, :, start:end] for each in (query, key, value))
         seen = None
         if sliding_window is not None and end - start > sliding_window:

@@ -18,7 +18,7 @@ from corerl.models import compute_dtype, load_model
 from corerl.registry.training_strategies import StrategySpec
 from corerl_fsdp import ranks
 from corerl_fsdp.options import FsdpOptions
-from corerl_fsdp.token_model import TokenModel
+from corerl_fsdp.token_model import TokenModel, decoder_layers
 
 
 def place(spec: StrategySpec, options: FsdpOptions, mesh: DeviceMesh) -> TokenModel:
@@ -39,11 +39,16 @@ def place(spec: StrategySpec, options: FsdpOptions, mesh: DeviceMesh) -> TokenMo
     )
     model = load_model(spec.model, spec.head, device="meta", dtype=dtype)
     token_model = TokenModel(
-        model, spec, use_remove_padding=options.use_remove_padding, logits_chunk_size=options.logits_chunk_size
+        model,
+        spec,
+        use_remove_padding=options.use_remove_padding,
+        logits_chunk_size=options.logits_chunk_size,
+        compiled=options.compile,
     )
     policy = MixedPrecisionPolicy(param_dtype=None if compute == dtype else compute, reduce_dtype=torch.float32)
-    for layer in _layers(model):
-        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=options.reshard_after_forward)
+    reshard = options.reshard_after_forward and mesh.size() > 1  # one rank holds all weights anyway
+    for layer in decoder_layers(model):
+        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(token_model, mesh=mesh, mp_policy=policy)
     for module in token_model.modules():
         if isinstance(module, FSDPModule):
@@ -61,16 +66,6 @@ def full(parameter: Tensor, device: str) -> Tensor:
         whole: Tensor = sharded.full_tensor()
         return whole
     return parameter.detach()
-
-
-def _layers(model: Any) -> list[torch.nn.Module]:
-    names = set(model._no_split_modules or ())
-    layers = [module for module in model.modules() if type(module).__name__ in names]
-    if not layers:
-        raise ModelError(
-            f"{type(model).__name__} cannot be sharded: transformers does not say which layers it is made of"
-        )
-    return layers
 
 
 @torch.no_grad()

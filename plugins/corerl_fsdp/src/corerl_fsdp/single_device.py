@@ -43,6 +43,7 @@ class SingleDeviceStrategy:
             spec,
             use_remove_padding=options.use_remove_padding,
             logits_chunk_size=options.logits_chunk_size,
+            compiled=options.compile,
         ).train(spec.optim is not None)
         if spec.optim is None:
             self.model.requires_grad_(False)

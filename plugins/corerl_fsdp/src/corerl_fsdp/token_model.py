@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from corerl.batch.experience import Experience
+from corerl.errors import ModelError
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl_fsdp import layout, packed_attention
 from corerl_fsdp.token_statistics import log_distribution, token_statistics
@@ -25,10 +26,17 @@ class TokenModel(torch.nn.Module):
         use_remove_padding: rows are packed end to end.
         logits_chunk_size: positions whose logits exist at a time, in the forward and in the backward pass, where they
             are computed once more; None: all.
+        compiled: decoder layers, and what is made of the logits, by ``torch.compile``.
     """
 
     def __init__(
-        self, model: Any, spec: StrategySpec, *, use_remove_padding: bool, logits_chunk_size: int | None
+        self,
+        model: Any,
+        spec: StrategySpec,
+        *,
+        use_remove_padding: bool,
+        logits_chunk_size: int | None,
+        compiled: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -36,6 +44,10 @@ class TokenModel(torch.nn.Module):
         self.temperature = spec.temperature
         self.layout = layout.packed if use_remove_padding else layout.padded
         self.logits_chunk_size = logits_chunk_size
+        self.compiled = compiled
+        if compiled:
+            for layer in decoder_layers(model):
+                layer.forward = torch.compile(layer.forward, dynamic=True)
         if use_remove_padding:
             packed_attention.use(model, spec.model.attn_implementation)
 
@@ -65,7 +77,14 @@ class TokenModel(torch.nn.Module):
 
         def statistics(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
             logits = self._head(hidden, answer)
-            return token_statistics(logits, targets, self.temperature, entropy=entropy, sum_pi_squared=sum_pi_squared)
+            return token_statistics(
+                logits,
+                targets,
+                self.temperature,
+                entropy=entropy,
+                sum_pi_squared=sum_pi_squared,
+                compiled=self.compiled,
+            )
 
         parts = []
         for chunk in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
@@ -98,6 +117,22 @@ class TokenModel(torch.nn.Module):
         with _answering(self.model.base_model, answer(last_hidden_state=hidden.unsqueeze(0))):
             logits: Tensor = self.model(input_ids=places, use_cache=False).logits
         return logits.squeeze(0)
+
+
+def decoder_layers(model: Any) -> list[Any]:
+    """The layers that a transformers model is made of, as it names them itself.
+
+    Raises:
+        ModelError: it names none.
+    """
+    names = set(model._no_split_modules or ())
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    if not layers:
+        raise ModelError(
+            f"{type(model).__name__} can be neither sharded nor compiled: transformers does not say which layers it is "
+            "made of"
+        )
+    return layers
 
 
 def _response_places(batch: Experience, real: Tensor) -> tuple[Tensor, Tensor]:
