@@ -1,6 +1,6 @@
 """An update by strategy ``fsdp`` on one GPU: TFLOP/s of variants beside those of bare matrix products, in one run.
 
-    python benchmarks/gpu/fsdp_update.py [--profile] [--eager-attention]
+    python benchmarks/gpu/fsdp_update.py [--profile]
 
 The shape is Qwen2.5-1.5B with random weights; 50 rows of 128 + 512 tokens, packed into micro-batches of 16,000 tokens,
 gradient checkpointing on, bf16. FLOPs are those of the model, 6 N a token and causal attention: what checkpointing and
@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.distributed.fsdp import FSDPModule
 from transformers import Qwen2Config
 
 from corerl.batch.experience import Experience, collate
@@ -26,7 +25,6 @@ from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.objective import PolicyObjective, loss_weights
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl.telemetry.throughput import training_flops
-from corerl_fsdp import packed_attention
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
 from corerl_grpo.losses.options import VanillaOptions
@@ -49,10 +47,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--profile", action="store_true", help="the kernels that take most of the time, too")
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--eager-attention", action="store_true", help="leave attention out of the compiled graphs")
     arguments = parser.parse_args()
-    if arguments.eager_attention:
-        packed_attention.packed_attention = torch.compiler.disable(packed_attention.packed_attention)
     strategy, batch = _strategy(), _batch(arguments.rows)
     flops = training_flops(strategy.shape(), batch.lengths.tolist())
     results = []

@@ -37,3 +37,6 @@ class FsdpOptions:
     compile: bool = option(
         False, "torch.compile decoder layers and what is made of the logits: faster, after a minute or so at the start"
     )
+    ulysses_sequence_parallel_size: int = option(
+        1, "consecutive ranks that share rows: each has a slice of the tokens, and of the heads in attention", ge=1
+    )

@@ -6,12 +6,14 @@ precision on CUDA by ``torch.nn.attention.varlen``, elsewhere row by row. No pac
 
 import inspect
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from corerl.errors import ConfigError
+from corerl_fsdp.sequence_parallel import SequenceGroup
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -20,29 +22,58 @@ except ImportError:
 
 NAME = "corerl_packed"
 
+KERNEL = "which on CUDA is torch's own flash attention"
+
 KNOWN = frozenset(inspect.signature(varlen_attn).parameters) if varlen_attn is not None else frozenset[str]()
 """the parameters of torch's function, which differ between its versions; none where it has no such function"""
 
 
-def use(model: Any, attn_implementation: str) -> None:
+def use(
+    model: Any, attn_implementation: str, sequence: SequenceGroup | None = None, *, outside_graphs: bool = False
+) -> None:
     """Let a transformers model keep packed rows apart: by flash attention where that is asked for, else by this.
 
+    Args:
+        sequence: the ranks that share the rows.
+        outside_graphs: ``torch.compile`` leaves it alone; for what it cannot trace: row by row, and over ranks.
+
     Raises:
-        ConfigError: an attention that is neither.
+        ConfigError: an attention that is neither, or that cannot be spread over ranks.
     """
-    if "flash" in attn_implementation:
+    if "flash" in attn_implementation and sequence is None:
         return  # transformers hands it the bounds of the rows
     if attn_implementation != "sdpa":
+        what = "keep packed rows apart" if sequence is None else f"be spread over {sequence.size} ranks"
         raise ConfigError(
             "model.attn_implementation",
-            f"{attn_implementation} cannot keep packed rows apart: take sdpa or flash attention, or the strategy's "
-            "option use_remove_padding=false",
+            f"{attn_implementation} cannot {what}: take sdpa, "
+            + ("flash attention, or the strategy's option use_remove_padding=false" if sequence is None else KERNEL),
         )
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    AttentionInterface.register(NAME, packed_attention)
-    AttentionMaskInterface.register(NAME, _no_mask)
-    model.set_attn_implementation(NAME)
+    name: str = NAME
+    function: Callable[..., tuple[Tensor, None]] = packed_attention
+    if sequence is not None:
+        name, function = f"{NAME}_{sequence.size}", _over_ranks(sequence)
+    if outside_graphs:
+        disable: Any = torch.compiler.disable
+        name, function = f"{name}_outside_graphs", disable(function)
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, _no_mask)
+    model.set_attn_implementation(name)
+
+
+def _over_ranks(sequence: SequenceGroup) -> Callable[..., tuple[Tensor, None]]:
+    """:func:`packed_attention` on all tokens and this rank's heads, from and to this rank's tokens and all heads."""
+
+    def attention(
+        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **named: Any
+    ) -> tuple[Tensor, None]:
+        query, key, value = (sequence.tokens_for_heads(each) for each in (query, key, value))
+        attended, _ = packed_attention(module, query, key, value, *arguments, **named)
+        return sequence.heads_for_tokens(attended), None
+
+    return attention
 
 
 def packed_attention(
@@ -94,12 +125,11 @@ def _by_kernel(
     else:
         key, value = _every_head(query, key, value)
     query, key, value = (each.squeeze(0).transpose(0, 1) for each in (query, key, value))
-    attended: Any = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)
-    result: Tensor = attended.unsqueeze(0)
+    kernel: Any = varlen_attn
+    result: Tensor = kernel(query, key, value, bounds, bounds, longest, longest, **options).unsqueeze(0)
     return result
 
 
-@torch.compiler.disable
 def _row_by_row(
     query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, scaling: float | None, sliding_window: int | None
 ) -> Tensor:

@@ -18,32 +18,42 @@ from corerl.models import compute_dtype, load_model
 from corerl.registry.training_strategies import StrategySpec
 from corerl_fsdp import ranks
 from corerl_fsdp.options import FsdpOptions
+from corerl_fsdp.sequence_parallel import SequenceGroup, check_heads
 from corerl_fsdp.token_model import TokenModel, decoder_layers
 
 
-def place(spec: StrategySpec, options: FsdpOptions, mesh: DeviceMesh) -> TokenModel:
+def place(
+    spec: StrategySpec, options: FsdpOptions, mesh: DeviceMesh, sequence: SequenceGroup | None = None
+) -> TokenModel:
     """The model with its weights, sharded by decoder layer and, for the rest, as a whole.
 
     Weights are float32 where there is an optimizer and of ``model.dtype`` where there is none; compute is in
     ``model.dtype``; gradients are summed over ranks in float32.
 
+    Args:
+        sequence: the ranks that share rows with this one.
+
     Raises:
+        ConfigError: the model's attention heads cannot be shared by so many ranks.
         ModelError: as by :func:`corerl.models.load_model`, on all ranks; or transformers does not name its layers.
     """
     compute = compute_dtype(spec.model, spec.device)
     dtype = compute if spec.optim is None else torch.float32
+    model = load_model(spec.model, spec.head, device="meta", dtype=dtype)
+    if sequence is not None:
+        check_heads(sequence.size, model.config.get_text_config().num_attention_heads)
     source: dict[str, Any] = {}
     ranks.on_first_rank(
         lambda: source.update(model=load_model(spec.model, spec.head, device="cpu", dtype=dtype, seed=spec.seed)),
         ModelError,
     )
-    model = load_model(spec.model, spec.head, device="meta", dtype=dtype)
     token_model = TokenModel(
         model,
         spec,
         use_remove_padding=options.use_remove_padding,
         logits_chunk_size=options.logits_chunk_size,
         compiled=options.compile,
+        sequence=sequence,
     )
     policy = MixedPrecisionPolicy(param_dtype=None if compute == dtype else compute, reduce_dtype=torch.float32)
     reshard = options.reshard_after_forward and mesh.size() > 1  # one rank holds all weights anyway
