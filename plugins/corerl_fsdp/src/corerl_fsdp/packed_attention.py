@@ -4,6 +4,8 @@ A mask that keeps the rows apart costs the square of their total length. Here ea
 precision on CUDA by ``torch.nn.attention.varlen``, elsewhere row by row. No package beside torch is needed.
 """
 
+import importlib
+import importlib.util
 import inspect
 import itertools
 from collections.abc import Callable
@@ -15,17 +17,13 @@ from torch import Tensor
 from corerl.errors import ConfigError
 from corerl_fsdp.sequence_parallel import SequenceGroup
 
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:
-    varlen_attn = None  # type: ignore[assignment]
-
 NAME = "corerl_packed"
 
 KERNEL = "which on CUDA is torch's own flash attention"
 
-KNOWN = frozenset(inspect.signature(varlen_attn).parameters) if varlen_attn is not None else frozenset[str]()
-"""the parameters of torch's function, which differ between its versions; none where it has no such function"""
+varlen_attn: Any = None
+KNOWN: frozenset[str] = frozenset()
+"""torch's function and its parameters, which differ between its versions; none before a model on CUDA asks for it"""
 
 
 def use(
@@ -51,6 +49,8 @@ def use(
         )
     from transformers import AttentionInterface, AttentionMaskInterface
 
+    if torch.cuda.is_available():
+        _find_kernel()
     name: str = NAME
     function: Callable[..., tuple[Tensor, None]] = packed_attention
     if sequence is not None:
@@ -61,6 +61,13 @@ def use(
     AttentionInterface.register(name, function)
     AttentionMaskInterface.register(name, _no_mask)
     model.set_attn_implementation(name)
+
+
+def _find_kernel() -> None:
+    global varlen_attn, KNOWN
+    if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
+        varlen_attn = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+        KNOWN = frozenset(inspect.signature(varlen_attn).parameters)
 
 
 def _over_ranks(sequence: SequenceGroup) -> Callable[..., tuple[Tensor, None]]:
@@ -125,8 +132,7 @@ def _by_kernel(
     else:
         key, value = _every_head(query, key, value)
     query, key, value = (each.squeeze(0).transpose(0, 1) for each in (query, key, value))
-    kernel: Any = varlen_attn
-    result: Tensor = kernel(query, key, value, bounds, bounds, longest, longest, **options).unsqueeze(0)
+    result: Tensor = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options).unsqueeze(0)
     return result
 
 
