@@ -54,6 +54,8 @@ CASES += [
     *(shared(4, model=model, size=4) for model in itertools.product(("qwen3", "llama"), (True, False))),
     *(shared(together, size=4, head="value", checkpointing=True) for together in (2, 4)),
     *(shared(together, size=4, rows=rows) for together in (2, 4) for rows in (1, 3)),
+    *(case(size=size, warm=True, config={"lora_rank": 2}, checkpointing=size == 4) for size in (2, 4)),
+    shared(2, size=4, warm=True, head="value", config={"lora_rank": 2, "target_modules": ["q_proj", "up_proj"]}),
     shared(2, size=4, fsdp={"reshard_after_forward": False, "param_offload": True, "optimizer_offload": True}),
 ]
 

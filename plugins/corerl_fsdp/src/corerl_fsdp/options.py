@@ -1,6 +1,7 @@
 """Options of the training strategies; they import no torch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from corerl import option
 
@@ -15,6 +16,9 @@ class TorchOptions:
     )
     compile: bool = option(
         False, "torch.compile decoder layers and what is made of the logits: faster, after a minute or so at the start"
+    )
+    lora_export: Literal["merged", "adapter"] = option(
+        "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
 
 
@@ -36,6 +40,9 @@ class FsdpOptions:
     )
     compile: bool = option(
         False, "torch.compile decoder layers and what is made of the logits: faster, after a minute or so at the start"
+    )
+    lora_export: Literal["merged", "adapter"] = option(
+        "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
     ulysses_sequence_parallel_size: int = option(
         1, "consecutive ranks that share rows: each has a slice of the tokens, and of the heads in attention", ge=1
