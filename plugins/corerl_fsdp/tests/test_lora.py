@@ -151,7 +151,7 @@ def test_a_checkpoint_of_other_adapters_is_refused(tmp_path, changes, message):
 
 def test_a_checkpoint_of_the_whole_model_is_refused_by_adapters(tmp_path):
     strategy(lora_rank=0).save(tmp_path)
-    with pytest.raises(ConfigError, match="model.lora_rank: is 3, and that of the checkpoint .* 0"):
+    with pytest.raises(ConfigError, match=r"model.lora_rank: is 3, and that of the checkpoint .* 0"):
         strategy().load(tmp_path)
 
 

@@ -47,7 +47,8 @@ def place(
 
     def read() -> None:
         source["model"] = load_model(spec.model, spec.head, device="cpu", dtype=dtype, seed=spec.seed)
-        model.generation_config = source["model"].generation_config
+        if spec.head == "lm":
+            model.generation_config = source["model"].generation_config
         if lora.enabled(spec):
             lora.add(source["model"], spec)
 
