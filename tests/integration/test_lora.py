@@ -15,7 +15,8 @@ TIMINGS = ("timing", "perf/")
 def train(material, tmp_path):
     """Train with overrides; returns the run's folder."""
     (tmp_path / "reward.py").write_text(
-        "def score(response, ground_truth, data_source, extra_info):\n    return sum(each.isascii() and each.isalpha() for each in response) / 6\n"
+        "def score(response, ground_truth, data_source, extra_info):\n"
+        "    return sum(each.isascii() and each.isalpha() for each in response) / 6\n"
     )
     (tmp_path / "config.yaml").write_text(
         f"""
