@@ -110,6 +110,7 @@ def test_an_export_loads_in_plain_transformers_or_in_peft(tmp_path, kind, export
     one, experience = moved(kind=kind, options=options), batch(0)
     one.export(tmp_path)
     if export == "merged":
+        assert (tmp_path / "generation_config.json").is_file()
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     else:
         base = AutoModelForCausalLM.from_pretrained(tiny_model())
