@@ -52,7 +52,8 @@ def load_model(
         seed: of random weights (``load_format: dummy``, a new value head); the global random state is left as it was.
 
     Raises:
-        ModelError: no such folder, no weights in it or not all, an architecture that transformers does not know.
+        ModelError: no such folder, no weights in it or not all, an architecture that transformers does not know,
+            or an attention whose package is not installed.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
     from transformers.utils.logging import disable_progress_bar
@@ -90,7 +91,7 @@ def load_model(
                         **options,
                     )
                 _check_complete(model.path, info["missing_keys"], head)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
     return loaded.to(device)
 

@@ -1,5 +1,7 @@
 """Loading a model: random parts are made on purpose or not at all."""
 
+import importlib.util
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -31,3 +33,12 @@ def test_weights_that_are_missing_are_an_error(tmp_path):
     for head in ("lm", "value"):
         with pytest.raises(ModelError, match=r"lacks 1 of the weights, such as 'model\.norm\.weight'"):
             load(folder, head)
+
+
+def test_an_attention_whose_package_is_missing_is_one_line():
+    if importlib.util.find_spec("flash_attn") is not None:
+        pytest.skip("flash_attn is installed")
+    model = ModelConfig(path=str(tiny_model()), attn_implementation="flash_attention_2")
+    with pytest.raises(ModelError, match=r"cannot be loaded: FlashAttention2 .* installed") as caught:
+        load_model(model, "lm", device="cpu", dtype=torch.float32)
+    assert "\n" not in str(caught.value)

@@ -22,6 +22,16 @@ class ModelConfig:
     tokenizer_path: str | None = option(None, "folder or hub name of the tokenizer; null: that of the model")
     chat_template: str | None = option(None, "Jinja file used in place of the tokenizer's own template")
     trust_remote_code: bool = option(False, "run Python code that comes with the model")
+    lora_rank: int = option(0, "train adapters of this rank and not the model's own weights; 0: those", ge=0)
+    lora_alpha: int = option(16, "with lora_rank; adapters count lora_alpha / lora_rank times", ge=1)
+    target_modules: Any = option("all-linear", "with lora_rank: names of layers, or all-linear: all but the output")
+
+    def __post_init__(self) -> None:
+        names = self.target_modules
+        if names != "all-linear" and not (
+            isinstance(names, list) and names and all(isinstance(each, str) for each in names)
+        ):
+            raise ValueError(f"model.target_modules must be all-linear or a list of layers' names, not {names!r}")
 
 
 @dataclass

@@ -11,17 +11,9 @@ CONFIGS = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 
 
 def write_config(folder, kind, **changes):
-    CONFIGS[kind](
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        architectures=[f"{kind.capitalize()}ForCausalLM"],
-        **changes,
-    ).save_pretrained(folder)
+    shape = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, **changes}
+    CONFIGS[kind](architectures=[f"{kind.capitalize()}ForCausalLM"], **shape).save_pretrained(folder)
     return folder
 
 

@@ -90,6 +90,8 @@ def record_gradient(strategy, seen):
     def step(*arguments):
         for name, parameter in strategy.model.named_parameters():
             gradient = parameter.grad
+            if gradient is None:
+                continue
             whole = gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
             seen[name] = whole.cpu().clone()
         return take_step(*arguments)
@@ -106,6 +108,8 @@ def job_agree(job):
     strategy = build(job)
     experience = share(batch(job.get("rows", 7)), strategy)
     objective = AllOutputs(strategy.spec.head)
+    if job.get("warm"):
+        strategy.update(experience, objective)
     gradient = {}
     record_gradient(strategy, gradient)
     outputs = strategy.forward(experience, objective.wanted)

@@ -8,6 +8,13 @@ import pytest
 import rank_jobs
 import torch
 
+from corerl.config.schema import ModelConfig
+from corerl.errors import ConfigError
+from corerl.registry.training_strategies import MicroBatching, StrategySpec
+from corerl_fsdp import sequence_parallel
+from corerl_fsdp.options import FsdpOptions
+from corerl_fsdp.placement import place
+
 CUTS = ({"max_sequences": 100}, {"max_sequences": 1}, {"max_tokens": 16})
 
 
@@ -33,6 +40,26 @@ CASES = [
 ]
 
 
+def shared(together, **changes):
+    """A case in which so many ranks share rows; key and value heads (2) are fewer than 4 of them."""
+    options = {"ulysses_sequence_parallel_size": together, **changes.pop("fsdp", {})}
+    return case(fsdp=options, **changes)
+
+
+CASES += [
+    *(
+        shared(together, size=size, cut=cut, checkpointing=together == size, chunk=chunk)
+        for (size, together), cut, chunk in itertools.product(((2, 2), (4, 2), (4, 4)), CUTS, (None, 3))
+    ),
+    *(shared(4, model=model, size=4) for model in itertools.product(("qwen3", "llama"), (True, False))),
+    *(shared(together, size=4, head="value", checkpointing=True) for together in (2, 4)),
+    *(shared(together, size=4, rows=rows) for together in (2, 4) for rows in (1, 3)),
+    *(case(size=size, warm=True, config={"lora_rank": 2}, checkpointing=size == 4) for size in (2, 4)),
+    shared(2, size=4, warm=True, head="value", config={"lora_rank": 2, "target_modules": ["q_proj", "up_proj"]}),
+    shared(2, size=4, fsdp={"reshard_after_forward": False, "param_offload": True, "optimizer_offload": True}),
+]
+
+
 @functools.cache
 def alone(text):
     return rank_jobs.run(json.loads(text))
@@ -51,7 +78,11 @@ def beside(worlds, folder, packed, cut, checkpointing, chunk, size, job):
 
 
 def rows_together(results, which, name, width):
-    """The outputs of all ranks in the order of the whole batch."""
+    """The outputs of all ranks in the order of the whole batch; those that share rows have the same."""
+    sharing = len(results) // results[0]["place"][1]
+    for number, result in enumerate(results):
+        assert torch.equal(result[which][name], results[number - number % sharing][which][name])
+    results = results[::sharing]
     rows = sum(len(result[which][name]) for result in results)
     together = torch.zeros(rows, width)
     for rank, result in enumerate(results):
@@ -63,7 +94,8 @@ def rows_together(results, which, name, width):
 @pytest.mark.parametrize(("model", "packed", "cut", "checkpointing", "chunk", "size", "job"), CASES)
 def test_ranks_agree_with_one_device(worlds, model_dirs, model, packed, cut, checkpointing, chunk, size, job):
     results, expected = beside(worlds, model_dirs[model], packed, cut, checkpointing, chunk, size, job)
-    assert [result["place"] for result in results] == [(rank, size) for rank in range(size)]
+    sharing = job.get("fsdp", {}).get("ulysses_sequence_parallel_size", 1)
+    assert [result["place"] for result in results] == [(rank // sharing, size // sharing) for rank in range(size)]
     for which in ("before", "after"):
         for name, true in expected[which].items():
             given = rows_together(results, which, name, true.shape[1])
@@ -95,3 +127,34 @@ def test_bf16_ranks_are_near_one_device(worlds, model_dirs):
         assert results[0]["gradient"][name].dtype == torch.float32
         assert (results[0]["gradient"][name] - true).norm() <= 0.1 * true.norm(), name
     assert {weight.dtype for weight in results[0]["weights"].values()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("together", "size", "message"),
+    [
+        (4, 2, "4 does not divide the 2 ranks; 1 or 2 would"),
+        (3, 3, "3 does not divide the model's 4 attention heads; 1, 2 or 4 would"),
+    ],
+)
+def test_ranks_that_cannot_share_rows_are_refused(model_dirs, monkeypatch, together, size, message):
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: size)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(sequence_parallel, "_GROUPS", {together: None})
+    spec = StrategySpec(ModelConfig(model_dirs["qwen2", True]), "cpu", MicroBatching(max_sequences=1))
+    with pytest.raises(ConfigError) as caught:
+        place(spec, FsdpOptions(), None, sequence_parallel.sequence_group(together, 1.0))
+    assert str(caught.value) == f"actor.strategy.ulysses_sequence_parallel_size: {message}"
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        ({}, {"use_remove_padding": False}, "size: 2 slices packed rows: it needs use_remove_padding=true"),
+        ({"attn_implementation": "eager"}, {}, "eager cannot be spread over 2 ranks: take sdpa"),
+    ],
+)
+def test_what_slices_cannot_be_made_of_is_refused(worlds, model_dirs, config, options, message):
+    options = {"ulysses_sequence_parallel_size": 2, **options}
+    job = {"kind": "build", "model": model_dirs["qwen2", True], "config": config, "fsdp": options}
+    for result in worlds[2].run(**job):
+        assert result["error"].startswith("ConfigError: ") and message in result["error"]

@@ -63,6 +63,14 @@ def test_rows_that_are_not_finite_are_named_by_the_rank_that_has_them(worlds, mo
     assert all(result["same"] for result in results)
 
 
+def test_ranks_that_share_rows_name_those_that_are_not_finite_alike(worlds, model_dirs):
+    options = {"ulysses_sequence_parallel_size": 2}
+    job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row_length": 12, "fsdp": options}
+    results = worlds[4].run(**job)
+    assert [result["rows"] for result in results] == [[], [], [2], [2]]
+    assert all(result["same"] for result in results)
+
+
 def test_a_model_that_rank_0_cannot_read_is_an_error_on_all(worlds, model_dirs):
     job = {"kind": "build", "model": model_dirs["qwen2", True], "config": {"load_format": "auto"}, **FSDP}
     results = worlds[2].run(**job)

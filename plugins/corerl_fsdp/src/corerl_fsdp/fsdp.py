@@ -3,25 +3,27 @@
 Every method but ``shape`` is a collective: all ranks call it, each with its own rows, of which there may be none.
 """
 
+import dataclasses
 import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from corerl.batch.experience import Experience, collate
 from corerl.batch.micro_batches import micro_batches
 from corerl.data.tokenizer import load_tokenizer
-from corerl.errors import NonFiniteError
+from corerl.errors import ConfigError, NonFiniteError
 from corerl.models import compute_dtype
 from corerl.objective import Objective
 from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
-from corerl_fsdp import ranks, sharded_checkpoint
+from corerl_fsdp import lora, ranks, sequence_parallel, sharded_checkpoint
 from corerl_fsdp.optimizer import build_optimizer, build_schedule
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, place
@@ -33,10 +35,15 @@ class FsdpStrategy:
 
     def __init__(self, spec: StrategySpec, options: FsdpOptions | None = None) -> None:
         self.spec, self.options = spec, options or FsdpOptions()
+        size = self.options.ulysses_sequence_parallel_size
+        if size > 1 and not self.options.use_remove_padding:
+            raise ConfigError(sequence_parallel.KEY, f"{size} slices packed rows: it needs use_remove_padding=true")
+        lora.check_export(spec, self.options.lora_export)
         mesh = ranks.join(spec.device, self.options.timeout)
-        self.data_parallel_rank, self.data_parallel_size = mesh.get_rank(), mesh.size()
+        sequence = sequence_parallel.sequence_group(size, self.options.timeout)
+        self.data_parallel_rank, self.data_parallel_size = mesh.get_rank() // size, mesh.size() // size
         with ranks.deadline("loading the model", self.options.timeout):
-            self.token_model: Any = place(spec, self.options, mesh)
+            self.token_model: Any = place(spec, self.options, mesh, sequence)
         self.model: Any = self.token_model.model
         self.token_model.train(spec.optim is not None)
         self.device = spec.device
@@ -75,7 +82,7 @@ class FsdpStrategy:
                 self.token_model.set_requires_gradient_sync(number == len(cuts))
                 self._backward(mini_batch, rows, objective, sums)
             shares = ranks.gather(vars(sums.numbers()))
-            numbers = Numbers.total(shares)
+            numbers = Numbers.total(shares[:: self.options.ulysses_sequence_parallel_size])
             norm = self._gradient_norm()
             finite = math.isfinite(norm) and all(math.isfinite(share["loss"]) for share in shares)
             if not finite:
@@ -97,9 +104,7 @@ class FsdpStrategy:
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
         device = "cpu" if self.device == "cpu" else self.spec.device
-        for name, parameter in self.model.named_parameters():
-            with ranks.deadline("weights", self.options.timeout):
-                whole = full(parameter, self.spec.device)
+        for name, whole in lora.merged(self.model, self._whole):
             yield name, whole.to(device)
             del whole
 
@@ -114,31 +119,44 @@ class FsdpStrategy:
         """As the contract says; all ranks see the same folder."""
         with ranks.deadline("save", self.options.timeout):
             sharded_checkpoint.save(folder, self.model, self.optimizer, self.schedule)
+            ranks.on_first_rank(lambda: lora.note(folder, self.spec))
 
     def load(self, folder: Path) -> None:
         """As the contract says; the number of ranks may be another than that of :meth:`save`."""
         with ranks.deadline("load", self.options.timeout):
+            lora.check_stored(folder, self.spec)
             sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule)
 
     def export(self, folder: Path) -> None:
         """As the contract says; rank 0 writes, and has the whole model in the memory of its host."""
-        dtype = compute_dtype(self.spec.model, self.spec.device)
+        adapter = lora.enabled(self.spec) and self.options.lora_export == "adapter"
+        dtype = torch.float32 if adapter else compute_dtype(self.spec.model, self.spec.device)
+        named = ((name, self._whole(each)) for name, each in lora.trained(self.model)) if adapter else self.weights()
         weights: dict[str, Tensor] = {}
-        for name, tensor in self.weights():
-            if self.data_parallel_rank == 0:
+        for name, tensor in named:
+            if dist.get_rank() == 0:
                 weights[name] = tensor.to("cpu", dtype, copy=True)
 
         def write() -> None:
-            self.model.save_pretrained(folder, state_dict=weights)
+            if adapter:
+                lora.write_adapter(folder, self.spec, weights)
+            else:
+                self.model.save_pretrained(folder, state_dict=weights)
             load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
 
         with ranks.deadline("export", self.options.timeout):
             ranks.on_first_rank(write)
 
+    def _whole(self, parameter: Tensor) -> Tensor:
+        with ranks.deadline("weights", self.options.timeout):
+            return full(parameter, self.spec.device)
+
     def _cuts(self, batch: Experience) -> list[Tensor]:
         """Rows of each micro-batch: as many as the rank with most of them has, at least one; the last ones empty."""
-        packed = self.options.use_remove_padding
-        cuts = micro_batches(batch.lengths, self.spec.micro_batching, packed=packed)
+        limit, sharing = self.spec.micro_batching, self.options.ulysses_sequence_parallel_size
+        if limit.max_tokens is not None:  # which is meant of one rank
+            limit = dataclasses.replace(limit, max_tokens=limit.max_tokens * sharing)
+        cuts = micro_batches(batch.lengths, limit, packed=self.options.use_remove_padding)
         most = max(1, *ranks.gather(len(cuts)))
         return cuts + [torch.zeros(0, dtype=torch.int64)] * (most - len(cuts))
 

@@ -1,6 +1,7 @@
 """Options of the training strategies; they import no torch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from corerl import option
 
@@ -12,6 +13,12 @@ class TorchOptions:
     use_remove_padding: bool = option(False, "lay the rows of a micro-batch end to end; no padding is computed")
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
+    )
+    compile: bool = option(
+        False, "torch.compile decoder layers and what is made of the logits: faster, after a minute or so at the start"
+    )
+    lora_export: Literal["merged", "adapter"] = option(
+        "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
 
 
@@ -30,4 +37,13 @@ class FsdpOptions:
     use_remove_padding: bool = option(True, "lay the rows of a micro-batch end to end; no padding is computed")
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
+    )
+    compile: bool = option(
+        False, "torch.compile decoder layers and what is made of the logits: faster, after a minute or so at the start"
+    )
+    lora_export: Literal["merged", "adapter"] = option(
+        "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
+    )
+    ulysses_sequence_parallel_size: int = option(
+        1, "consecutive ranks that share rows: each has a slice of the tokens, and of the heads in attention", ge=1
     )

@@ -4,39 +4,83 @@ A mask that keeps the rows apart costs the square of their total length. Here ea
 precision on CUDA by ``torch.nn.attention.varlen``, elsewhere row by row. No package beside torch is needed.
 """
 
-import functools
+import importlib
 import importlib.util
 import inspect
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from corerl.errors import ConfigError
+from corerl_fsdp.sequence_parallel import SequenceGroup
 
 NAME = "corerl_packed"
 
+KERNEL = "which on CUDA is torch's own flash attention"
 
-def use(model: Any, attn_implementation: str) -> None:
+varlen_attn: Any = None
+KNOWN: frozenset[str] = frozenset()
+"""torch's function and its parameters, which differ between its versions; none before a model on CUDA asks for it"""
+
+
+def use(
+    model: Any, attn_implementation: str, sequence: SequenceGroup | None = None, *, outside_graphs: bool = False
+) -> None:
     """Let a transformers model keep packed rows apart: by flash attention where that is asked for, else by this.
 
+    Args:
+        sequence: the ranks that share the rows.
+        outside_graphs: ``torch.compile`` leaves it alone; for what it cannot trace: row by row, and over ranks.
+
     Raises:
-        ConfigError: an attention that is neither.
+        ConfigError: an attention that is neither, or that cannot be spread over ranks.
     """
-    if "flash" in attn_implementation:
+    if "flash" in attn_implementation and sequence is None:
         return  # transformers hands it the bounds of the rows
     if attn_implementation != "sdpa":
+        what = "keep packed rows apart" if sequence is None else f"be spread over {sequence.size} ranks"
         raise ConfigError(
             "model.attn_implementation",
-            f"{attn_implementation} cannot keep packed rows apart: take sdpa or flash attention, or the strategy's "
-            "option use_remove_padding=false",
+            f"{attn_implementation} cannot {what}: take sdpa, "
+            + ("flash attention, or the strategy's option use_remove_padding=false" if sequence is None else KERNEL),
         )
     from transformers import AttentionInterface, AttentionMaskInterface
 
-    AttentionInterface.register(NAME, packed_attention)
-    AttentionMaskInterface.register(NAME, _no_mask)
-    model.set_attn_implementation(NAME)
+    if torch.cuda.is_available():
+        _find_kernel()
+    name: str = NAME
+    function: Callable[..., tuple[Tensor, None]] = packed_attention
+    if sequence is not None:
+        name, function = f"{NAME}_{sequence.size}", _over_ranks(sequence)
+    if outside_graphs:
+        disable: Any = torch.compiler.disable
+        name, function = f"{name}_outside_graphs", disable(function)
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, _no_mask)
+    model.set_attn_implementation(name)
+
+
+def _find_kernel() -> None:
+    global varlen_attn, KNOWN
+    if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
+        varlen_attn = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+        KNOWN = frozenset(inspect.signature(varlen_attn).parameters)
+
+
+def _over_ranks(sequence: SequenceGroup) -> Callable[..., tuple[Tensor, None]]:
+    """:func:`packed_attention` on all tokens and this rank's heads, from and to this rank's tokens and all heads."""
+
+    def attention(
+        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **named: Any
+    ) -> tuple[Tensor, None]:
+        query, key, value = (sequence.tokens_for_heads(each) for each in (query, key, value))
+        attended, _ = packed_attention(module, query, key, value, *arguments, **named)
+        return sequence.heads_for_tokens(attended), None
+
+    return attention
 
 
 def packed_attention(
@@ -62,19 +106,9 @@ def packed_attention(
     Returns:
         (1, tokens, heads, head size).
     """
-    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and _varlen_parameters():
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and KNOWN:
         return _by_kernel(query, key, value, cu_seq_lens_q, max_length_q, scaling, sliding_window), None
-    return _row_by_row(query, key, value, cu_seq_lens_q.tolist(), scaling, sliding_window), None
-
-
-@functools.cache
-def _varlen_parameters() -> frozenset[str]:
-    """The parameters of torch's function, which differ between its versions; none where it has no such function."""
-    if importlib.util.find_spec("torch.nn.attention.varlen") is None:
-        return frozenset()
-    from torch.nn.attention.varlen import varlen_attn
-
-    return frozenset(inspect.signature(varlen_attn).parameters)
+    return _row_by_row(query, key, value, cu_seq_lens_q, scaling, sliding_window), None
 
 
 def _by_kernel(
@@ -86,32 +120,28 @@ def _by_kernel(
     scaling: float | None,
     sliding_window: int | None,
 ) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    known = _varlen_parameters()
-    options: dict[str, Any] = {"scale": scaling} if "scale" in known else {}
-    if "window_size" in known:
+    options: dict[str, Any] = {"scale": scaling} if "scale" in KNOWN else {}
+    if "window_size" in KNOWN:
         options["window_size"] = (-1 if sliding_window is None else sliding_window - 1, 0)
     elif sliding_window is None:
         options["is_causal"] = True
     else:
-        return _row_by_row(query, key, value, bounds.tolist(), scaling, sliding_window)
-    if "enable_gqa" in known:
+        return _row_by_row(query, key, value, bounds, scaling, sliding_window)
+    if "enable_gqa" in KNOWN:
         options["enable_gqa"] = query.shape[1] != key.shape[1]
     else:
         key, value = _every_head(query, key, value)
     query, key, value = (each.squeeze(0).transpose(0, 1) for each in (query, key, value))
-    attended: Any = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options)
-    result: Tensor = attended.unsqueeze(0)
+    result: Tensor = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options).unsqueeze(0)
     return result
 
 
 def _row_by_row(
-    query: Tensor, key: Tensor, value: Tensor, bounds: list[int], scaling: float | None, sliding_window: int | None
+    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, scaling: float | None, sliding_window: int | None
 ) -> Tensor:
     key, value = _every_head(query, key, value)
     rows = []
-    for start, end in itertools.pairwise(bounds):
+    for start, end in itertools.pairwise(bounds.tolist()):
         own_query, own_key, own_value = (each[:, :, start:end] for each in (query, key, value))
         seen = None
         if sliding_window is not None and end - start > sliding_window:

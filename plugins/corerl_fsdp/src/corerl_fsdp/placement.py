@@ -16,34 +16,56 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from corerl.errors import ModelError
 from corerl.models import compute_dtype, load_model
 from corerl.registry.training_strategies import StrategySpec
-from corerl_fsdp import ranks
+from corerl_fsdp import lora, ranks
 from corerl_fsdp.options import FsdpOptions
-from corerl_fsdp.token_model import TokenModel
+from corerl_fsdp.sequence_parallel import SequenceGroup, check_heads
+from corerl_fsdp.token_model import TokenModel, decoder_layers
 
 
-def place(spec: StrategySpec, options: FsdpOptions, mesh: DeviceMesh) -> TokenModel:
+def place(
+    spec: StrategySpec, options: FsdpOptions, mesh: DeviceMesh, sequence: SequenceGroup | None = None
+) -> TokenModel:
     """The model with its weights, sharded by decoder layer and, for the rest, as a whole.
 
-    Weights are float32 where there is an optimizer and of ``model.dtype`` where there is none; compute is in
-    ``model.dtype``; gradients are summed over ranks in float32.
+    Weights that are trained are float32, others of ``model.dtype``; compute is in ``model.dtype``; gradients are summed
+    over ranks in float32.
+
+    Args:
+        sequence: the ranks that share rows with this one.
 
     Raises:
+        ConfigError: the model's attention heads cannot be shared by so many ranks.
         ModelError: as by :func:`corerl.models.load_model`, on all ranks; or transformers does not name its layers.
     """
-    compute = compute_dtype(spec.model, spec.device)
-    dtype = compute if spec.optim is None else torch.float32
-    source: dict[str, Any] = {}
-    ranks.on_first_rank(
-        lambda: source.update(model=load_model(spec.model, spec.head, device="cpu", dtype=dtype, seed=spec.seed)),
-        ModelError,
-    )
+    compute, dtype = compute_dtype(spec.model, spec.device), lora.weights_dtype(spec)
     model = load_model(spec.model, spec.head, device="meta", dtype=dtype)
+    if sequence is not None:
+        check_heads(sequence.size, model.config.get_text_config().num_attention_heads)
+    if lora.enabled(spec):
+        lora.add(model, spec)
+    source: dict[str, Any] = {}
+
+    def read() -> None:
+        source["model"] = load_model(spec.model, spec.head, device="cpu", dtype=dtype, seed=spec.seed)
+        if spec.head == "lm":
+            model.generation_config = source["model"].generation_config
+        if lora.enabled(spec):
+            lora.add(source["model"], spec)
+
+    ranks.on_first_rank(read, ModelError)
     token_model = TokenModel(
-        model, spec, use_remove_padding=options.use_remove_padding, logits_chunk_size=options.logits_chunk_size
+        model,
+        spec,
+        use_remove_padding=options.use_remove_padding,
+        logits_chunk_size=options.logits_chunk_size,
+        compiled=options.compile,
+        sequence=sequence,
     )
-    policy = MixedPrecisionPolicy(param_dtype=None if compute == dtype else compute, reduce_dtype=torch.float32)
-    for layer in _layers(model):
-        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=options.reshard_after_forward)
+    mixed = spec.optim is not None and compute != torch.float32
+    policy = MixedPrecisionPolicy(param_dtype=compute if mixed else None, reduce_dtype=torch.float32)
+    reshard = options.reshard_after_forward and mesh.size() > 1  # one rank holds all weights anyway
+    for layer in decoder_layers(model):
+        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(token_model, mesh=mesh, mp_policy=policy)
     for module in token_model.modules():
         if isinstance(module, FSDPModule):
@@ -61,16 +83,6 @@ def full(parameter: Tensor, device: str) -> Tensor:
         whole: Tensor = sharded.full_tensor()
         return whole
     return parameter.detach()
-
-
-def _layers(model: Any) -> list[torch.nn.Module]:
-    names = set(model._no_split_modules or ())
-    layers = [module for module in model.modules() if type(module).__name__ in names]
-    if not layers:
-        raise ModelError(
-            f"{type(model).__name__} cannot be sharded: transformers does not say which layers it is made of"
-        )
-    return layers
 
 
 @torch.no_grad()

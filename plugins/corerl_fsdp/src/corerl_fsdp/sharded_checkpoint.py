@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 
-from corerl_fsdp import ranks
+from corerl_fsdp import lora, ranks
 
 SCHEDULE = "schedule.json"
 
@@ -33,9 +33,9 @@ def _write(path: Path, text: str) -> None:
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Weights and the optimizer's state by name, the tensors themselves: loading fills them in place."""
+    """Trained weights and the optimizer's state by name, the tensors themselves: loading fills them in place."""
     state: dict[str, Any] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in lora.trained(model):
         state[f"model.{name}"] = parameter.detach()
         for key, value in _of_adamw(optimizer, parameter).items():
             state[f"optimizer.{name}.{key}"] = value

@@ -19,6 +19,7 @@ from corerl.objective import Objective
 from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
+from corerl_fsdp import lora
 from corerl_fsdp.optimizer import build_optimizer, build_schedule
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.sums import Sums
@@ -33,16 +34,20 @@ class SingleDeviceStrategy:
 
     def __init__(self, spec: StrategySpec, options: TorchOptions | None = None) -> None:
         self.spec = spec
-        options = options or TorchOptions()
+        options = self.options = options or TorchOptions()
+        lora.check_export(spec, options.lora_export)
         self.packed = options.use_remove_padding
         self.compute_dtype = compute_dtype(spec.model, spec.device)
-        weights_dtype = self.compute_dtype if spec.optim is None else torch.float32
-        self.model = load_model(spec.model, spec.head, device=spec.device, dtype=weights_dtype, seed=spec.seed)
+        dtype = lora.weights_dtype(spec)
+        self.model = load_model(spec.model, spec.head, device=spec.device, dtype=dtype, seed=spec.seed)
+        if lora.enabled(spec):
+            lora.add(self.model, spec)
         self.token_model = TokenModel(
             self.model,
             spec,
             use_remove_padding=options.use_remove_padding,
             logits_chunk_size=options.logits_chunk_size,
+            compiled=options.compile,
         ).train(spec.optim is not None)
         if spec.optim is None:
             self.model.requires_grad_(False)
@@ -84,8 +89,7 @@ class SingleDeviceStrategy:
         return ModelShape(parameters, layers, config.hidden_size, name, config.vocab_size)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self.model.named_parameters():
-            yield name, parameter.detach()
+        return lora.merged(self.model, Tensor.detach)
 
     def offload(self) -> None:
         self._move("cpu")
@@ -94,22 +98,29 @@ class SingleDeviceStrategy:
         self._move(self.spec.device)
 
     def save(self, folder: Path) -> None:
-        save_file({name: tensor.contiguous() for name, tensor in self.weights()}, folder / "weights.safetensors")
+        weights = {name: parameter.detach().contiguous() for name, parameter in lora.trained(self.model)}
+        save_file(weights, folder / "weights.safetensors")
+        lora.note(folder, self.spec)
         state = {"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()}
         torch.save(state, folder / "optimizer.pt")
 
     def load(self, folder: Path) -> None:
+        lora.check_stored(folder, self.spec)
         stored = load_file(folder / "weights.safetensors", device=self.spec.device)
         with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
+            for name, parameter in lora.trained(self.model):
                 parameter.copy_(stored[name])
         state = torch.load(folder / "optimizer.pt", map_location=self.spec.device, weights_only=True)
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
 
     def export(self, folder: Path) -> None:
-        weights = {name: tensor.to(self.compute_dtype) for name, tensor in self.model.state_dict().items()}
-        self.model.save_pretrained(folder, state_dict=weights)
+        if lora.enabled(self.spec) and self.options.lora_export == "adapter":
+            adapters = {name: each.detach().cpu() for name, each in lora.trained(self.model)}
+            lora.write_adapter(folder, self.spec, adapters)
+        else:
+            weights = {name: tensor.to(self.compute_dtype) for name, tensor in self.weights()}
+            self.model.save_pretrained(folder, state_dict=weights)
         load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
 
     def _forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:

@@ -9,8 +9,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from corerl.batch.experience import Experience
+from corerl.errors import ModelError
+from corerl.models import compute_dtype
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl_fsdp import layout, packed_attention
+from corerl_fsdp.sequence_parallel import SequenceGroup
 from corerl_fsdp.token_statistics import log_distribution, token_statistics
 
 
@@ -25,10 +28,19 @@ class TokenModel(torch.nn.Module):
         use_remove_padding: rows are packed end to end.
         logits_chunk_size: positions whose logits exist at a time, in the forward and in the backward pass, where they
             are computed once more; None: all.
+        compiled: decoder layers, and what is made of the logits, by ``torch.compile``.
+        sequence: the ranks that share the rows, of which this one computes a slice of the packed tokens.
     """
 
     def __init__(
-        self, model: Any, spec: StrategySpec, *, use_remove_padding: bool, logits_chunk_size: int | None
+        self,
+        model: Any,
+        spec: StrategySpec,
+        *,
+        use_remove_padding: bool,
+        logits_chunk_size: int | None,
+        compiled: bool = False,
+        sequence: SequenceGroup | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -36,8 +48,18 @@ class TokenModel(torch.nn.Module):
         self.temperature = spec.temperature
         self.layout = layout.packed if use_remove_padding else layout.padded
         self.logits_chunk_size = logits_chunk_size
+        self.compiled, self.sequence = compiled, sequence
+        if compiled:
+            for layer in decoder_layers(model):
+                layer.forward = torch.compile(layer.forward, dynamic=True)
         if use_remove_padding:
-            packed_attention.use(model, spec.model.attn_implementation)
+            by_kernel = spec.device == "cuda" and compute_dtype(spec.model, spec.device) != torch.float32
+            packed_attention.use(
+                model,
+                spec.model.attn_implementation,
+                sequence,
+                outside_graphs=compiled and (sequence is not None or not by_kernel),
+            )
 
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         """What is wanted, float32, 0 outside the responses; differentiable where gradients are enabled.
@@ -45,17 +67,24 @@ class TokenModel(torch.nn.Module):
         Args:
             batch: on the model's device.
         """
-        inputs, positions, real = self.layout(batch)
+        whole = self.layout(batch)
+        share = self.sequence.slice(whole) if self.sequence else None
+        inputs, positions, real = share.layout if share else whole
         body = self.model.base_model(**inputs, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
-        if self.head == "value":
-            return TokenOutputs(values=_scatter(self._head(hidden, type(body)).squeeze(-1).float(), real))
         targets = batch.input_ids[_response_places(batch, real)]
-        if "vocabulary_log_probs" in wanted:
-            values = self._whole_vocabulary(hidden, targets, type(body), wanted)
-        else:
-            values = self._in_chunks(hidden, targets, type(body), wanted)
+        values = self._values(hidden, targets[share.own] if share else targets, type(body), wanted)
+        if self.sequence and share:
+            values = {name: self.sequence.gather(value, share.counts) for name, value in values.items()}
         return TokenOutputs(**{name: _scatter(value, real) for name, value in values.items()})
+
+    def _values(self, hidden: Tensor, targets: Tensor, answer: type, wanted: Collection[Output]) -> dict[str, Tensor]:
+        """What is wanted of (N, K) hidden states, (N, ...) each."""
+        if self.head == "value":
+            return {"values": self._head(hidden, answer).squeeze(-1).float()}
+        if "vocabulary_log_probs" in wanted:
+            return self._whole_vocabulary(hidden, targets, answer, wanted)
+        return self._in_chunks(hidden, targets, answer, wanted)
 
     def _in_chunks(
         self, hidden: Tensor, targets: Tensor, answer: type, wanted: Collection[Output]
@@ -65,7 +94,14 @@ class TokenModel(torch.nn.Module):
 
         def statistics(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
             logits = self._head(hidden, answer)
-            return token_statistics(logits, targets, self.temperature, entropy=entropy, sum_pi_squared=sum_pi_squared)
+            return token_statistics(
+                logits,
+                targets,
+                self.temperature,
+                entropy=entropy,
+                sum_pi_squared=sum_pi_squared,
+                compiled=self.compiled,
+            )
 
         parts = []
         for chunk in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
@@ -98,6 +134,22 @@ class TokenModel(torch.nn.Module):
         with _answering(self.model.base_model, answer(last_hidden_state=hidden.unsqueeze(0))):
             logits: Tensor = self.model(input_ids=places, use_cache=False).logits
         return logits.squeeze(0)
+
+
+def decoder_layers(model: Any) -> list[Any]:
+    """The layers that a transformers model is made of, as it names them itself.
+
+    Raises:
+        ModelError: it names none.
+    """
+    names = set(model._no_split_modules or ())
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    if not layers:
+        raise ModelError(
+            f"{type(model).__name__} can be neither sharded nor compiled: transformers does not say which layers it is "
+            "made of"
+        )
+    return layers
 
 
 def _response_places(batch: Experience, real: Tensor) -> tuple[Tensor, Tensor]:

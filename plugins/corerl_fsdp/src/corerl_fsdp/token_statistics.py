@@ -4,10 +4,12 @@
     d H / dz         = -pi (log pi + H) / temperature
     d S / dz         = 2 pi (pi - S) / temperature          S = Σ pi²
 
-What autograd would keep and add up for the three of them is several times the size of the logits; this keeps log pi
-alone and makes one tensor more of that size in the backward pass.
+What autograd would keep and add up for the three of them is several times the size of the logits; this keeps the logits
+alone, in their own dtype. Compiled, each direction reads them and makes no float32 tensor of their size at all.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +32,13 @@ def log_distribution(logits: Tensor, temperature: float) -> Tensor:
 
 
 def token_statistics(
-    logits: Tensor, targets: Tensor, temperature: float, *, entropy: bool, sum_pi_squared: bool
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    *,
+    entropy: bool,
+    sum_pi_squared: bool,
+    compiled: bool = False,
 ) -> TokenStatistics:
     """What softmax(logits / temperature) says; differentiable.
 
@@ -38,50 +46,96 @@ def token_statistics(
         logits: (N, V).
         targets: (N,) int64, the tokens whose log-probs are wanted.
         entropy, sum_pi_squared: whether they are computed; 0 where not.
+        compiled: by ``torch.compile``.
     """
     apply: Any = _TokenStatistics.apply
-    return TokenStatistics(*apply(logits, targets, temperature, entropy, sum_pi_squared))
+    return TokenStatistics(*apply(logits, targets, temperature, entropy, sum_pi_squared, compiled))
 
 
 class _TokenStatistics(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, temperature: float, entropy: bool, sum_pi_squared: bool
+        ctx: Any,
+        logits: Tensor,
+        targets: Tensor,
+        temperature: float,
+        entropy: bool,
+        sum_pi_squared: bool,
+        compiled: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        distribution = log_distribution(logits, temperature)
-        log_probs = distribution.gather(1, targets[:, None]).squeeze(1)
-        own_entropy = own_sum = torch.zeros_like(log_probs)
-        if entropy or sum_pi_squared:
-            pi = distribution.exp()
-            own_entropy = torch.special.entr(pi).sum(dim=-1) if entropy else own_entropy
-            own_sum = pi.square_().sum(dim=-1) if sum_pi_squared else own_sum.clone()
-        else:
-            own_sum = own_sum.clone()  # each output is a tensor of its own
-        ctx.save_for_backward(distribution, targets, own_entropy, own_sum)
-        ctx.temperature, ctx.dtype = temperature, logits.dtype
+        answer = _function(_statistics, logits, compiled)
+        log_probs, own_entropy, own_sum = answer(logits, targets, temperature, entropy, sum_pi_squared)
+        ctx.save_for_backward(logits, targets, log_probs, own_entropy, own_sum)
+        ctx.temperature, ctx.compiled = temperature, compiled
         ctx.entropy, ctx.sum_pi_squared = entropy, sum_pi_squared
         ctx.set_materialize_grads(False)
         return log_probs, own_entropy, own_sum
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None, None, None, None]:
         by_log_probs, by_entropy, by_sum = gradients
-        distribution, targets, entropy, sum_pi_squared = ctx.saved_tensors
-        pi = distribution.exp()
-        rows = torch.zeros_like(entropy)  # what multiplies -pi
+        logits, targets, log_probs, entropy, sum_pi_squared = ctx.saved_tensors
+        by_entropy = by_entropy if ctx.entropy else None
+        by_sum = by_sum if ctx.sum_pi_squared else None
+        rows = torch.zeros_like(log_probs)  # what multiplies -pi
         if by_log_probs is not None:
             rows = rows + by_log_probs
-        if ctx.entropy and by_entropy is not None:
+        if by_entropy is not None:
             rows = rows + by_entropy * entropy
-        if ctx.sum_pi_squared and by_sum is not None:
+        if by_sum is not None:
             rows = rows + 2 * by_sum * sum_pi_squared
-        result = pi * -rows[:, None]
-        if ctx.entropy and by_entropy is not None:
-            result += torch.special.entr(pi).mul_(by_entropy[:, None])
-        if ctx.sum_pi_squared and by_sum is not None:
-            result += pi.square().mul_(2 * by_sum[:, None])
+        places = targets[:, None]
+        of_targets = logits.gather(1, places).float()
+        normalizer = of_targets / ctx.temperature - log_probs[:, None]
+        rest = (normalizer, rows, by_entropy, by_sum, ctx.temperature)
+        result = _function(_gradient, logits, ctx.compiled)(logits, *rest, logits.dtype)
         if by_log_probs is not None:
-            result.scatter_add_(1, targets[:, None], by_log_probs[:, None])
-        if ctx.temperature != 1.0:
-            result /= ctx.temperature
-        return result.to(ctx.dtype), None, None, None, None
+            at_targets = _gradient(of_targets, *rest, torch.float32) + by_log_probs[:, None] / ctx.temperature
+            result.scatter_(1, places, at_targets.to(result.dtype))
+        return result, None, None, None, None, None
+
+
+def _statistics(
+    logits: Tensor, targets: Tensor, temperature: float, entropy: bool, sum_pi_squared: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    distribution = log_distribution(logits, temperature)
+    log_probs = distribution.gather(1, targets[:, None]).squeeze(1)
+    own_entropy, own_sum = torch.zeros_like(log_probs), torch.zeros_like(log_probs)
+    if entropy or sum_pi_squared:
+        pi = distribution.exp()
+        own_entropy = torch.special.entr(pi).sum(dim=-1) if entropy else own_entropy
+        own_sum = pi.square_().sum(dim=-1) if sum_pi_squared else own_sum
+    return log_probs, own_entropy, own_sum
+
+
+def _gradient(
+    logits: Tensor,
+    normalizer: Tensor,
+    rows: Tensor,
+    by_entropy: Tensor | None,
+    by_sum: Tensor | None,
+    temperature: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """All of the gradient but 1[y]; ``normalizer`` (N, 1) is log Σ exp(z / temperature)."""
+    pi = (logits.float() / temperature if temperature != 1.0 else logits.float()).sub(normalizer).exp_()
+    result = pi * -rows[:, None]
+    if by_entropy is not None:
+        result += torch.special.entr(pi).mul_(by_entropy[:, None])
+    if by_sum is not None:
+        result += pi.square().mul_(2 * by_sum[:, None])
+    if temperature != 1.0:
+        result /= temperature
+    return result.to(dtype)
+
+
+def _function(plain: Callable[..., Any], logits: Tensor, compiled: bool) -> Callable[..., Any]:
+    if not compiled:
+        return plain
+    torch._dynamo.maybe_mark_dynamic(logits, 0)  # the last chunk is shorter than the others
+    return _compile(plain)
+
+
+@functools.cache
+def _compile(plain: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(plain)

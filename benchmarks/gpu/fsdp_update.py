@@ -1,0 +1,170 @@
+"""An update by strategy ``fsdp`` on one GPU: TFLOP/s of variants beside those of bare matrix products, in one run.
+
+    python benchmarks/gpu/fsdp_update.py [--profile]
+
+The shape is Qwen2.5-1.5B with random weights; 50 rows of 128 + 512 tokens, packed into micro-batches of 16,000 tokens,
+gradient checkpointing on, bf16. FLOPs are those of the model, 6 N a token and causal attention: what checkpointing and
+chunks compute once more is not counted.
+"""
+
+import argparse
+import functools
+import json
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import Qwen2Config
+
+from corerl.batch.experience import Experience, collate
+from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.objective import PolicyObjective, loss_weights
+from corerl.registry.training_strategies import MicroBatching, StrategySpec
+from corerl.telemetry.throughput import training_flops
+from corerl_fsdp.fsdp import FsdpStrategy
+from corerl_fsdp.options import FsdpOptions
+from corerl_grpo.losses.options import VanillaOptions
+from corerl_grpo.losses.vanilla import vanilla
+
+PROMPT, RESPONSE, TOKENS = 128, 512, 16384
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "full logits": {"compiled": False, "chunk": None},
+    "chunks of 1024": {"compiled": False, "chunk": 1024},
+    "compiled, chunks of 1024": {"compiled": True, "chunk": 1024},
+    "compiled, chunks of 4096": {"compiled": True, "chunk": 4096},
+    "compiled, full logits": {"compiled": True, "chunk": None},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=50)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--profile", action="store_true", help="the kernels that take most of the time, too")
+    parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
+    arguments = parser.parse_args()
+    strategy, batch = _strategy(), _batch(arguments.rows)
+    flops = training_flops(strategy.shape(), batch.lengths.tolist())
+    results = []
+    for name in arguments.variants:
+        results.append({"variant": name, **_measure(strategy, batch, flops, arguments.repeats, **VARIANTS[name])})
+        print(json.dumps(results[-1]), flush=True)
+        if arguments.profile:
+            _profile(strategy, batch)
+    _print(results, torch.cuda.get_device_name())
+
+
+def _strategy() -> FsdpStrategy:
+    with tempfile.TemporaryDirectory() as folder:
+        Qwen2Config(
+            architectures=["Qwen2ForCausalLM"],
+            vocab_size=151936,
+            hidden_size=1536,
+            intermediate_size=8960,
+            num_hidden_layers=28,
+            num_attention_heads=12,
+            num_key_value_heads=2,
+            tie_word_embeddings=True,
+        ).save_pretrained(folder)
+        model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=True)
+        spec = StrategySpec(
+            model, "cuda", MicroBatching(max_tokens=TOKENS), OptimConfig(lr=1e-6), total_steps=1000, grad_clip=1.0
+        )
+        started = time.perf_counter()
+        strategy = FsdpStrategy(spec, FsdpOptions(compile=True))
+        print(f"model built in {time.perf_counter() - started:.1f} s", flush=True)
+        return strategy
+
+
+def _batch(rows: int) -> Experience:
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(length: int) -> list[list[int]]:
+        return torch.randint(150000, (rows, length), generator=generator).tolist()
+
+    batch = collate(tokens(PROMPT), tokens(RESPONSE), list(range(rows)))
+    batch.old_log_probs = torch.full(batch.response_mask.shape, -11.93)
+    batch.advantages = torch.randn(rows, 1, generator=generator).expand(batch.response_mask.shape).contiguous()
+    batch.loss_weights = loss_weights(batch.response_mask, "token-mean")
+    return batch
+
+
+def _measure(
+    strategy: FsdpStrategy, batch: Experience, flops: float, repeats: int, *, compiled: bool, chunk: int | None
+) -> dict[str, float]:
+    """Medians of some updates, with the rate of a bare matrix product measured between them."""
+    torch.compiler.set_stance("default" if compiled else "force_eager")
+    strategy.token_model.logits_chunk_size = chunk
+    started = time.perf_counter()
+    metrics = _update(strategy, batch)
+    first = time.perf_counter() - started
+    _update(strategy, batch)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    seconds, products = [], []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        _update(strategy, batch)
+        seconds.append(time.perf_counter() - started)
+        products.append(_matrix_product())
+    rate, bare = flops / statistics.median(seconds) / 1e12, statistics.median(products)
+    return {
+        "seconds": statistics.median(seconds),
+        "first": first,
+        "tflops": rate,
+        "matrix_product_tflops": bare,
+        "share": rate / bare,
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "loss": metrics["loss"],
+        "grad_norm": metrics["grad_norm"],
+    }
+
+
+def _update(strategy: FsdpStrategy, batch: Experience) -> dict[str, float]:
+    objective = PolicyObjective(functools.partial(vanilla, options=VanillaOptions()))
+    metrics = strategy.update(batch, objective)
+    torch.cuda.synchronize()
+    return {"loss": metrics["pg_loss"].value, "grad_norm": metrics["grad_norm"].value}
+
+
+def _matrix_product(size: int = 8192, times: int = 10) -> float:
+    """TFLOP/s of a bf16 product of square matrices of random numbers."""
+    left, right = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(3):
+        left @ right
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(times):
+        left @ right
+    torch.cuda.synchronize()
+    return 2 * size**3 * times / (time.perf_counter() - started) / 1e12
+
+
+def _profile(strategy: FsdpStrategy, batch: Experience) -> None:
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
+        _update(strategy, batch)
+    events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
+    total = sum(event.self_device_time_total for event in events)
+    print(f"kernels: {total / 1e3:.0f} ms in all")
+    for event in events[:28]:
+        print(f"{event.self_device_time_total / 1e3:9.1f} ms {event.count:6d}x  {event.key[:110]}")
+    print(flush=True)
+
+
+def _print(results: list[dict[str, Any]], device: str) -> None:
+    table = Table("variant", "s", "TFLOP/s", "matrix product", "share", "peak GiB", "first s", title=device)
+    for each in results:
+        numbers = (f"{each['seconds']:.3f}", f"{each['tflops']:.0f}", f"{each['matrix_product_tflops']:.0f}")
+        rest = (f"{each['share']:.1%}", f"{each['peak_gib']:.1f}", f"{each['first']:.0f}")
+        table.add_row(each["variant"], *numbers, *rest)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""LoRA by peft: h = W x + (alpha / r) B A x with W frozen, A (r, in) and B (out, r) trained, B zero at the start.
+
+Hu et al. 2021, arXiv 2106.09685, equation 3. Adapters are put into the model's linear layers, in place; weights go out
+merged, W + (alpha / r) B A, one tensor at a time under the names of the plain model. What is trained is float32; what
+is frozen is held in the dtype of compute.
+"""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from corerl.errors import ConfigError
+from corerl.models import compute_dtype
+from corerl.registry.training_strategies import StrategySpec
+
+ADAPTER = "default"
+"""peft's name for the only adapter"""
+
+STORED = "lora.json"
+"""what a checkpoint's adapters are of"""
+
+
+def enabled(spec: StrategySpec) -> bool:
+    """Whether adapters are trained in place of the model; a model without an optimizer has none."""
+    return spec.model.lora_rank > 0 and spec.optim is not None
+
+
+def weights_dtype(spec: StrategySpec) -> torch.dtype:
+    """The dtype in which the model's own weights are held."""
+    trained = spec.optim is not None and not enabled(spec)
+    return torch.float32 if trained else compute_dtype(spec.model, spec.device)
+
+
+def check_export(spec: StrategySpec, lora_export: str) -> None:
+    """Raise ConfigError when an adapter is to be exported and there is none."""
+    if lora_export == "adapter" and spec.optim is not None and not enabled(spec):
+        raise ConfigError("actor.strategy.lora_export", "adapter needs model.lora_rank of at least 1, which is 0")
+
+
+def add(model: Any, spec: StrategySpec) -> None:
+    """Put adapters into a transformers model, random by ``spec.seed``, and freeze all else but a value head.
+
+    Raises:
+        ConfigError: ``model.target_modules`` names a module that the model has not, or that is no linear layer.
+    """
+    from peft import inject_adapter_in_model
+    from peft.tuners.lora import Linear, LoraLayer
+
+    meta = next(model.parameters()).is_meta
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        torch.manual_seed(spec.seed)
+        warnings.simplefilter("ignore")  # of a value head that none of the names had to be kept from
+        try:
+            inject_adapter_in_model(_peft_config(spec), model, ADAPTER, low_cpu_mem_usage=meta)
+        except ValueError as error:
+            raise ConfigError("model.target_modules", str(error)) from error
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer) and type(module) is not Linear:
+            raise ConfigError("model.target_modules", f"{name} is no linear layer")
+    if spec.head == "value":
+        model.score.requires_grad_(True)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+
+
+def merged(model: Any, whole: Callable[[Tensor], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Every weight of the plain model under its name, with the adapters, if any, merged.
+
+    Args:
+        whole: gives the full tensor of a parameter.
+    """
+    for name, parameter in model.named_parameters():
+        owner = name.removesuffix(".base_layer.weight")
+        if owner != name:
+            yield f"{owner}.weight", _merge(model.get_submodule(owner), whole)
+        elif ".lora_" not in name:
+            yield name.replace(".base_layer.", "."), whole(parameter)
+
+
+def trained(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """The parameters that are trained, under the names that they have in the model."""
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+def write_adapter(folder: Path, spec: StrategySpec, adapters: dict[str, Tensor]) -> None:
+    """Write a folder that ``peft.PeftModel.from_pretrained`` reads.
+
+    Args:
+        adapters: full tensors by their names in the model.
+    """
+    config = _peft_config(spec)
+    config.inference_mode = True
+    config.save_pretrained(str(folder))
+    named = {f"base_model.model.{name.replace(f'.{ADAPTER}.', '.')}": each for name, each in adapters.items()}
+    save_file(named, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+def note(folder: Path, spec: StrategySpec) -> None:
+    """Say in a checkpoint which adapters it holds, if any."""
+    if enabled(spec):
+        (folder / STORED).write_text(json.dumps(_described(spec)))
+
+
+def check_stored(folder: Path, spec: StrategySpec) -> None:
+    """Raise ConfigError when a checkpoint is not of these adapters, or of the whole model and there are adapters."""
+    stored = json.loads((folder / STORED).read_text()) if (folder / STORED).is_file() else {"lora_rank": 0}
+    wanted = _described(spec) if enabled(spec) else {"lora_rank": 0}
+    for key in ("lora_rank", *wanted):
+        if stored.get(key) != wanted[key]:
+            raise ConfigError(f"model.{key}", f"is {wanted[key]}, and that of the checkpoint {folder} {stored[key]}")
+
+
+def _described(spec: StrategySpec) -> dict[str, Any]:
+    model = spec.model
+    targets = model.target_modules if isinstance(model.target_modules, str) else sorted(model.target_modules)
+    name = Path(model.path).name  # the folder may have moved
+    return {"lora_rank": model.lora_rank, "lora_alpha": model.lora_alpha, "target_modules": targets, "path": name}
+
+
+def _peft_config(spec: StrategySpec) -> Any:
+    from peft import LoraConfig
+
+    model, value = spec.model, spec.head == "value"
+    targets = model.target_modules
+    return LoraConfig(
+        base_model_name_or_path=model.path,
+        task_type=None if value else "CAUSAL_LM",
+        r=model.lora_rank,
+        lora_alpha=model.lora_alpha,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        exclude_modules=["score"] if value else None,
+    )
+
+
+def _merge(layer: Any, whole: Callable[[Tensor], Tensor]) -> Tensor:
+    left, right = (whole(each[ADAPTER].weight).float() for each in (layer.lora_B, layer.lora_A))
+    delta: Tensor = (left @ right) * layer.scaling[ADAPTER]
+    base: Tensor = whole(layer.base_layer.weight).float()
+    return base + (delta.T if layer.fan_in_fan_out else delta)

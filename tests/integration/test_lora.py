@@ -1,0 +1,67 @@
+"""A run that trains adapters: the reward rises, the engine gets merged weights, and it resumes bit for bit."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from corerl.cli.main import run
+from corerl.telemetry.metrics_log import read_metrics
+from corerl.testing.tiny_model import tiny_model
+
+TIMINGS = ("timing", "perf/")
+
+
+@pytest.fixture
+def train(material, tmp_path):
+    """Train with overrides; returns the run's folder."""
+    (tmp_path / "reward.py").write_text(
+        "def score(response, ground_truth, data_source, extra_info):\n"
+        "    return sum(each.isascii() and each.isalpha() for each in response) / 6\n"
+    )
+    (tmp_path / "config.yaml").write_text(
+        f"""
+        model: {{path: {tiny_model()}, lora_rank: 8, lora_alpha: 32}}
+        data: {{train_files: [{material}/data/train.parquet], train_batch_size: 8, max_prompt_length: 128,
+               max_response_length: 6}}
+        actor: {{device: cpu, optim: {{lr: 3e-2}}, ppo_mini_batch_size: 8}}
+        rollout: {{n: 8, ignore_eos: true}}
+        reward: {{scorer: {tmp_path}/reward.py:score}}
+        trainer: {{total_training_steps: 12, total_epochs: 10, val_before_train: false}}
+        tracking: {{loggers: []}}
+        """
+    )
+
+    def start(name, *overrides):
+        assert run(["train", str(tmp_path / "config.yaml"), f"trainer.output_dir={tmp_path / name}", *overrides]) == 0
+        return next((tmp_path / name / "default").iterdir())
+
+    return start
+
+
+def numbers(folder):
+    return [
+        {name: value for name, value in record.items() if not name.startswith(TIMINGS)}
+        for record in read_metrics(folder / "metrics.jsonl")
+    ]
+
+
+@pytest.mark.parametrize("strategy", ["torch", "fsdp"])
+def test_the_reward_rises_and_only_adapters_are_in_the_checkpoint(train, strategy):
+    folder = train("a", f"actor.strategy={strategy}")
+    scores = [record["critic/score/mean"] for record in numbers(folder) if "critic/score/mean" in record]
+    assert len(scores) == 12
+    assert sum(scores[-3:]) / 3 > sum(scores[:3]) / 3 + 0.1
+    checkpoint = folder / "checkpoints" / "global_step_12"
+    exported = load_file(checkpoint / "huggingface" / "model.safetensors")
+    base = load_file(tiny_model() / "model.safetensors")
+    changed = {name for name in base if not torch.equal(base[name], exported[name])}
+    assert changed == {name for name in base if name.endswith("proj.weight")}
+    if strategy == "torch":
+        assert all(".lora_" in name for name in load_file(checkpoint / "actor" / "weights.safetensors"))
+
+
+def test_a_run_goes_on_bit_for_bit(train):
+    straight = train("straight", "trainer.total_training_steps=3")
+    begun = train("begun", "trainer.total_training_steps=2")
+    resumed = train("begun", "trainer.total_training_steps=3", f"checkpoint.resume={begun}")
+    assert numbers(resumed)[-1] == numbers(straight)[-1]
