@@ -3,19 +3,21 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import torch
 
 from corerl.errors import ConfigError, NonFiniteError
+from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.registry.runtimes import Role
 from corerl.registry.training_strategies import TokenOutputs
 from corerl.runtime.dispatch import Place, dispatch
 
 TOY = Role("actor", "actor.strategy", "toy", distributed=True)
 LONE = Role("actor", "actor.strategy", "lone", distributed=False)
-SINK = Role("rollout", "rollout.name", "sink", distributed=True)
+ENGINE = Role("rollout", "rollout.name", "engine", distributed=True)
 
 
 class Toy:
@@ -71,11 +73,6 @@ class Toy:
         return {"weight": 7.0, "rank": self.rank}
 
     @dispatch("split")
-    def generate(self, requests):
-        self.shares.append(list(requests))
-        return [f"{request}!" for request in requests]
-
-    @dispatch("split")
     def echo(self, batch):
         return TokenOutputs(log_probs=batch.rollout_log_probs)
 
@@ -121,16 +118,71 @@ class Pair(Toy):
         return Place(self.rank // 2, int(os.environ["WORLD_SIZE"]) // 2)
 
 
-class Sink:
-    """Takes weights."""
+def request(name, *, n=1, seconds=0.0):
+    """One that an Engine answers after so many seconds."""
+    return GenerationRequest(str(name), [1], SamplingParams(max_tokens=8, n=n, temperature=seconds))
+
+
+class Engine:
+    """Takes requests and weights at the same time; it notes what it has in hand."""
+
+    def __init__(self):
+        self.calls, self.running, self.most, self.lock = [], 0, 0, threading.Lock()
+        self.version, self.weights, self.aborted = None, {}, threading.Event()
+
+    @dispatch("spread")
+    def generate(self, requests):
+        samples = sum(request.sampling.n for request in requests)
+        with self.lock:
+            self.calls.append([request.request_id for request in requests])
+            self.running += samples
+            self.most = max(self.most, self.running)
+        self.aborted.wait(max(request.sampling.temperature for request in requests))
+        with self.lock:
+            self.running -= samples
+        return [[request.request_id] * request.sampling.n for request in requests]
+
+    @dispatch("all")
+    def abort(self):
+        self.aborted.set()
+
+    @dispatch("one_each")
+    def seen(self):
+        """The requests of each call, the most samples at a time, and those running now."""
+        calls, self.calls, most, self.most = self.calls, [], self.most, 0
+        return calls, most, self.running
 
     @dispatch("one_each")
     def received(self):
         return self.version, self.weights
 
+    @dispatch("one_each")
+    def environment(self):
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+        return {name: os.environ.get(name) for name in names}
+
+    @dispatch("all")
+    def die(self, rank):
+        if int(os.environ["RANK"]) == rank:
+            print("about to die", flush=True)
+            os.kill(os.getpid(), 9)
+
+    @dispatch("rank_zero")
+    def code_of_a_child(self):
+        return subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
+
     def update_weights(self, weights, version, *, verify=False):
         self.version = version
         self.weights = {name: (str(tensor.dtype), tensor.tolist()) for name, tensor in weights}
+
+
+class Careless(Engine):
+    """Changes a weight in the memory that it is lent."""
+
+    def update_weights(self, weights, version, *, verify=False):
+        for name, tensor in weights:
+            if name == "w1":
+                tensor.view(torch.uint8).as_strided((1,), (1,), tensor.storage_offset() * 2 + 200).add_(1)
 
 
 class Broken:

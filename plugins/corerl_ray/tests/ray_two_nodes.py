@@ -4,7 +4,7 @@ import json
 
 import ray
 from ray.cluster_utils import Cluster
-from ray_toys import SINK, TOY, Sink, Toy
+from ray_toys import ENGINE, TOY, Engine, Toy
 
 from corerl.batch.experience import collate
 from corerl.config.schema import RuntimeConfig
@@ -27,7 +27,7 @@ def main():
     options = {"address": cluster.address}
     seen = {}
     runtime = launch(RuntimeConfig(name="ray", nnodes=2), options=RayOptions(workers=2, **options))
-    group, sink = runtime.spawn(TOY, Toy), runtime.spawn(SINK, Sink)
+    group, sink = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
     seen["nodes"] = len({member.facts.node for member in group.members})
     batch = collate([[row] for row in range(5)], [[7] * 3] * 5, [0] * 5)
     seen["values"] = group.forward(batch, ["values"]).values[:, 0].tolist()
