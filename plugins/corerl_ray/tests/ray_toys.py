@@ -14,14 +14,21 @@ from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.registry.runtimes import Role
 from corerl.registry.training_strategies import TokenOutputs
 from corerl.runtime.dispatch import Place, dispatch
+from corerl.weights.buckets import unpack
 
 TOY = Role("actor", "actor.strategy", "toy", distributed=True)
 LONE = Role("actor", "actor.strategy", "lone", distributed=False)
 ENGINE = Role("rollout", "rollout.name", "engine", distributed=True)
 
 
+ROWS = (1, 2, 3, 50, 4, 5)
+"""of the weights: 6, 12, 18, 300, 24 and 30 bytes"""
+
+
 class Toy:
     """Keeps what it was called with."""
+
+    added = 0
 
     def __init__(self, name="toy"):
         self.name, self.rank, self.shares = name, int(os.environ["RANK"]), []
@@ -104,8 +111,16 @@ class Toy:
         return subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
 
     def weights(self):
-        for index in range(5):
-            yield f"w{index}", torch.full((index + 1, 3), float(index), dtype=torch.bfloat16)
+        for index, rows in enumerate(ROWS):
+            yield f"w{index}", torch.full((rows, 3), float(index) + self.added, dtype=torch.bfloat16)
+
+    @dispatch("all")
+    def train(self):
+        self.added += 1
+
+    @dispatch("rank_zero")
+    def added_so_far(self):
+        return self.added
 
     def unmarked(self):
         raise AssertionError("not called here")
@@ -176,13 +191,18 @@ class Engine:
         self.weights = {name: (str(tensor.dtype), tensor.tolist()) for name, tensor in weights}
 
 
-class Careless(Engine):
-    """Changes a weight in the memory that it is lent."""
+def corrupt(host):
+    """From now on a bit of the weight w1 changes before the rollout worker of this process unpacks it."""
+    from corerl_ray.transports import broadcast
 
-    def update_weights(self, weights, version, *, verify=False):
-        for name, tensor in weights:
-            if name == "w1":
-                tensor.view(torch.uint8).as_strided((1,), (1,), tensor.storage_offset() * 2 + 200).add_(1)
+    def flipped(buckets):
+        for bucket in buckets:
+            for slot in bucket.index:
+                if slot.name == "w1":
+                    bucket.data[slot.offset + 3] ^= 4
+            yield bucket
+
+    broadcast.unpack = lambda buckets: unpack(flipped(buckets))
 
 
 class Broken:

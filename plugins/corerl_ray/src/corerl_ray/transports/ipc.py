@@ -108,7 +108,7 @@ def connect(host: WorkerHost, port: int) -> None:
 
 def send(host: WorkerHost, half_bytes: int, verify: bool) -> None:
     """In every actor worker; one without a rollout worker beside it only helps to gather."""
-    if host.transport is None:
+    if not isinstance(host.transport, Outbox):
         for _ in host.worker.weights():
             pass
         return

@@ -34,23 +34,26 @@ class ObjectStore:
             [Call(member, member.host.apply.remote(open_inbox)) for member in self.rollout.members], deadline, WHAT
         )
         under_way += [Call(member, member.host.apply.remote(load, version, verify)) for member in self.rollout.members]
+        under_way.append(Call(first, first.host.apply.remote(begin, self.bucket_bytes, verify)))
         reading: list[Call] = []
         bucket: Any = True
         while bucket is not None:
-            ask = Call(first, first.host.apply.remote(next_bucket, self.bucket_bytes, verify))
+            ask = Call(first, first.host.apply.remote(next_bucket))
             bucket = waiter.wait([ask], deadline, WHAT, beside=[*under_way, *reading])[0]
             waiter.wait(reading, deadline, WHAT, beside=under_way)
             reading = [Call(member, member.host.apply.remote(take, bucket)) for member in self.rollout.members]
         waiter.wait(under_way, deadline, WHAT)
 
 
-def next_bucket(host: WorkerHost, bucket_bytes: int, verify: bool) -> "ray.ObjectRef[Bucket] | None":
-    """In the actor: the next of its buckets, None after the last."""
-    if host.transport is None:
-        host.transport = pack(host.worker.weights(), bucket_bytes, verify=verify)
+def begin(host: WorkerHost, bucket_bytes: int, verify: bool) -> None:
+    """In the actor's rank 0."""
+    host.transport = pack(host.worker.weights(), bucket_bytes, verify=verify)
+
+
+def next_bucket(host: WorkerHost) -> "ray.ObjectRef[Bucket] | None":
+    """In the actor's rank 0: the next of its buckets, None after the last."""
     for bucket in host.transport:
         return ray.put(bucket)
-    host.transport = None
     return None
 
 
