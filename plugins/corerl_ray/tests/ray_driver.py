@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from ray_toys import TOY, Toy
+from ray_toys import ENGINE, TOY, Engine, Toy
 
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import CoreRLError
@@ -36,7 +36,8 @@ if __name__ == "__main__":
         time.sleep(600)
     if sys.argv[1] == "codes":
         code = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
-        print(json.dumps([code, group.code_of_a_child()]), flush=True)
+        rollout = runtime.spawn(ENGINE, Engine)
+        print(json.dumps([code, group.code_of_a_child(), rollout.code_of_a_child()]), flush=True)
     if sys.argv[1] == "die":
         try:
             group.fail(0, "kill")

@@ -19,8 +19,11 @@ LENGTHS = [9, 1, 4, 6, 2]
 
 
 @pytest.fixture(scope="module", params=[2, 3])
-def group(request, cluster):
-    runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=request.param, environment=["TOY_VARIABLE"]))
+def group(request, groups):
+    if request.param == 2:
+        yield groups[0]
+        return
+    runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=request.param))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CORERL_TOY", "carried")
         yield runtime.spawn(TOY, Toy)

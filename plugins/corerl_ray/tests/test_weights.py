@@ -5,22 +5,15 @@ import time
 import pytest
 from ray_toys import ENGINE, ROWS, TOY, Engine, Toy, corrupt, request
 
-from corerl.config.schema import RuntimeConfig
 from corerl.errors import ConfigError, RunError
 from corerl.runtime.dispatch import submit
 from corerl_ray.calls import Call
 from corerl_ray.options import RayOptions
-from corerl_ray.runtime import RayRuntime
+from corerl_ray.pools import Places
 from corerl_ray.transports.broadcast import Broadcast
+from corerl_ray.transports.choice import name_of
 from corerl_ray.transports.ipc import Ipc
 from corerl_ray.transports.object_store import ObjectStore
-
-
-@pytest.fixture(scope="module")
-def groups(cluster):
-    runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=2))
-    yield runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
-    runtime.close()
 
 
 def sent(added):
@@ -68,12 +61,26 @@ def test_a_tensor_that_changes_on_its_way_to_a_pool_of_its_own_is_named(start):
     assert time.monotonic() - began < 10
 
 
+HOST, ONE, OTHER = (Places(None, ("node",) * 2, gpus, "key") for gpus in (0, 2, 2))
+
+
 @pytest.mark.parametrize(
-    ("transport", "options", "message"),
-    [("ipc", {"rollout_workers": 1}, "ipc reaches rollout workers in the actor's own places")],
+    ("asked", "places", "name"),
+    [
+        ("auto", (HOST, HOST), "object_store"),
+        ("auto", (HOST, ONE), "object_store"),
+        ("auto", (ONE, ONE), "ipc"),
+        ("auto", (ONE, OTHER), "broadcast"),
+        ("broadcast", (HOST, HOST), "broadcast"),
+        ("ipc", (HOST, HOST), "ipc"),
+        ("object_store", (ONE, ONE), "object_store"),
+    ],
 )
-def test_a_transport_that_the_places_forbid_is_refused(start, transport, options, message):
-    runtime = start(weights_transport=transport, **options)
-    groups = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
-    with pytest.raises(ConfigError, match=f"^runtime.options.weights_transport: {message}"):
-        runtime.send_weights(*groups, 1)
+def test_the_transport_suits_the_places(asked, places, name):
+    assert name_of(RayOptions(weights_transport=asked), *places) == name
+
+
+@pytest.mark.parametrize(("asked", "places"), [("ipc", (ONE, OTHER)), ("broadcast", (ONE, ONE))])
+def test_a_transport_that_the_places_forbid_is_refused(asked, places):
+    with pytest.raises(ConfigError, match=f"^runtime.options.weights_transport: {asked} .* (own|ipc)$"):
+        name_of(RayOptions(weights_transport=asked), *places)

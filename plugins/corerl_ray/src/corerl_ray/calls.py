@@ -19,7 +19,8 @@ POLL = 1.0
 """seconds between two looks at the workers that nobody waits for"""
 GRACE = 30.0
 """seconds that the other ranks have to agree, after one found something that is not finite"""
-LOG_WAIT = 8.0
+LOG_WAIT = 5.0
+"""seconds for the log of a worker on another machine, which may be gone"""
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,8 @@ class Wait:
 
 def exit_cause(message: str) -> str:
     """Why a process ended, from what Ray says about it."""
+    if "is unavailable" in message:
+        return "it cannot be reached: its machine is gone, or the way there"
     detail = re.search(r"Worker exit detail: ([^\n]*)", message)
     if detail is None:
         return _first_line(message)

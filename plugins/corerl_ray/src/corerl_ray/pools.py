@@ -140,18 +140,19 @@ class Pools:
         )
 
     def _choose_rollout(self) -> list[str]:
-        """The node of every rollout worker without a GPU, wherever there are CPUs; none where the role shares."""
-        wanted = self._options.rollout_workers or 0
-        places = [node for node, free in self._free.items() for _ in range(free["CPU"])][:wanted]
-        self._free = {node: free - Counter(CPU=places.count(node)) for node, free in self._free.items()}
-        if len(places) == wanted:
-            return places
-        shared = self._options.workers or self._config.nnodes
-        return self._too_few(
-            "runtime.options.rollout_workers",
-            f"{wanted} rollout workers beside the {shared} of the shared pool take {wanted} + {shared} = "
-            f"{wanted + shared} CPUs",
-        )
+        """The node of every rollout worker without a GPU, one by one where most CPUs are free; none: the role shares."""
+        wanted, shared = self._options.rollout_workers or 0, self._options.workers or self._config.nnodes
+        if sum(free["CPU"] for free in self._free.values()) < wanted:
+            return self._too_few(
+                "runtime.options.rollout_workers",
+                f"{wanted} rollout workers beside the {shared} of the shared pool take {wanted} + {shared} = "
+                f"{wanted + shared} CPUs",
+            )
+        chosen: Counter[str] = Counter()
+        for _ in range(wanted):
+            chosen[max(self._free, key=lambda node: self._free[node]["CPU"] - chosen[node])] += 1
+        self._free = {node: free - Counter(CPU=chosen[node]) for node, free in self._free.items()}
+        return [node for node, count in chosen.items() for _ in range(count)]
 
     def _choose_own(self, role: Role) -> list[str]:
         assert role.pool is not None

@@ -25,7 +25,7 @@ from corerl_ray.host import CONTROL, THREADS, WorkerHost
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import FRACTION, Places, Pools
 from corerl_ray.spread import Loads
-from corerl_ray.transports.choice import Transport, choose
+from corerl_ray.transports.choice import Transport, make, name_of
 
 if TYPE_CHECKING:
     from corerl.trainer.workers import PolicyWorker, RolloutWorker
@@ -59,6 +59,7 @@ class RayRuntime:
 
     def reserve(self, roles: Collection[Role]) -> None:
         self.pools.reserve(roles)
+        name_of(self.options, self.pools.of("actor"), self.pools.of("rollout"))
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
         self.pools.reserve([role])
@@ -107,8 +108,8 @@ class RayRuntime:
         """By ``runtime.options.weights_transport``; the controller touches no weight."""
         source, sink = cast(Group, actor), cast(Group, rollout)
         if self._transport is None:
-            pools = self.pools
-            self._transport = choose(self.options, source, sink, pools.of(source.role), pools.of(sink.role))
+            name = name_of(self.options, self.pools.of(source.role), self.pools.of(sink.role))
+            self._transport = make(name, self.options, source, sink)
         self._transport.send(version, verify=verify)
 
     def close(self) -> None:

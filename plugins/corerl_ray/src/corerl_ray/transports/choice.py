@@ -25,7 +25,7 @@ class Transport(Protocol):
         ...
 
 
-def choose(options: RayOptions, actor: Group, rollout: Group, places: Places, rollout_places: Places) -> Transport:
+def name_of(options: RayOptions, places: Places, rollout_places: Places) -> str:
     """The transport that ``weights_transport`` names, or that suits the places.
 
     Raises:
@@ -34,14 +34,21 @@ def choose(options: RayOptions, actor: Group, rollout: Group, places: Places, ro
     shared = places is rollout_places
     gpus = bool(places.gpus_per_node and rollout_places.gpus_per_node)
     name = options.weights_transport
-    if name == "auto":
-        name = "object_store" if not gpus else "ipc" if shared else "broadcast"
     if name == "ipc" and not shared:
         raise ConfigError(KEY, "ipc reaches rollout workers in the actor's own places; theirs is a pool of its own")
     if name == "broadcast" and shared and gpus:
         raise ConfigError(
             KEY, "broadcast (NCCL) cannot join two workers on one GPU, and the roles share theirs: take ipc"
         )
+    if name != "auto":
+        return name
+    if not gpus:
+        return "object_store"
+    return "ipc" if shared else "broadcast"
+
+
+def make(name: str, options: RayOptions, actor: Group, rollout: Group) -> Transport:
+    """The transport of this name; there are two buckets at a time."""
     bucket_bytes = options.weights_bucket_mb * 2**20 // 2
     if name == "ipc":
         return Ipc(actor, rollout, bucket_bytes)
