@@ -45,19 +45,21 @@ def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_
         "ref.tensor_model_parallel_size: 2 GPUs for one copy of the model do not divide runtime.n_gpus_per_node=3: a "
         "copy lives on one machine"
     )
-    assert re.match("the actor worker 1 of 2 .* died: it(s machine has left| cannot be reached)", seen["lost"])
+    assert re.match("the actor worker . of 2 .* died: it(s machine has left| cannot be reached)", seen["lost"])
     assert seen["lost_seconds"] < 10
     assert seen["uneven"].startswith("runtime.options.workers: 3 workers do not divide among runtime.nnodes=2 nodes")
 
 
 @pytest.mark.parametrize("end", ["close", "wait"])
-def test_a_run_that_closes_or_is_killed_leaves_no_process(end):
+def test_a_run_that_closes_or_is_killed_leaves_no_process_and_hears_its_children_exit(end):
     controller = subprocess.Popen(
         [sys.executable, HERE / "ray_driver.py", end], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
     processes = json.loads(controller.stdout.readline())
     assert any("WorkerHost" in name for name in processes.values()) and "sleep" in str(processes.values())
     if end == "close":
+        # with Ray's raylet as the reaper of orphans, Ray ignores SIGCHLD here and there, and every code would read 0
+        assert json.loads(controller.stdout.readline()) == [3, 3, 3]
         assert json.loads(controller.stdout.readline()) == {}
         assert controller.wait(60) == 0
     else:
@@ -79,11 +81,3 @@ def test_of_a_dead_worker_one_error_is_said_and_nothing_by_ray():
     _, *lines, after = done.stdout.splitlines()
     assert lines[0].startswith("the actor worker (process") and lines[1:] == ["    about to fail: kill"]
     assert after == "{}" and "raylet" not in done.stderr
-
-
-def test_exit_codes_of_subprocesses_reach_the_controller_and_the_workers():
-    """With Ray's raylet as the reaper of orphans, Ray ignores SIGCHLD in both, and every code would read 0."""
-    done = subprocess.run(
-        [sys.executable, HERE / "ray_driver.py", "codes"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT
-    )
-    assert json.loads(done.stdout.splitlines()[1]) == [3, 3, 3]

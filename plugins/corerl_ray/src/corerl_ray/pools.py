@@ -140,7 +140,7 @@ class Pools:
         )
 
     def _choose_rollout(self) -> list[str]:
-        """The node of every rollout worker without a GPU, one by one where most CPUs are free; none: the role shares."""
+        """The node of every rollout worker without a GPU, each where most CPUs are free; none: the role shares."""
         wanted, shared = self._options.rollout_workers or 0, self._options.workers or self._config.nnodes
         if sum(free["CPU"] for free in self._free.values()) < wanted:
             return self._too_few(
