@@ -152,3 +152,27 @@ def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(train):
             # which rank a row is on decides the tokens that each rank got, and nothing else
             if not name.startswith("global_seqlen/"):
                 assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
+
+
+@pytest.fixture
+def four_cpus(monkeypatch):
+    """A cluster with four CPUs on paper, whatever this machine has."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    import ray
+
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.slow
+def test_two_rollout_workers_with_places_of_their_own_give_the_numbers_of_one(train, four_cpus):
+    changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
+    local = numbers(train("local", *changes))
+    own = ["runtime.name=ray", "runtime.options.rollout_workers=2", "runtime.options.weights_transport=broadcast"]
+    ray = numbers(train("ray", *changes, *own))
+    assert [record.keys() for record in ray] == [record.keys() for record in local]
+    for ours, expected in zip(ray, local, strict=True):
+        for name, value in expected.items():
+            assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
