@@ -28,7 +28,7 @@ class RayOptions:
     weights_transport: Literal["auto", "object_store", "broadcast", "ipc"] = option(
         "auto", "way of weights to the rollout workers; auto: ipc on shared GPUs, broadcast between pools of GPUs"
     )
-    weights_bucket_mb: int = option(256, "MiB of weights that are under way at a time, in two buckets", ge=1)
+    weights_bucket_mb: int = option(512, "MiB of weights that are under way at a time, in two buckets", ge=1)
     environment: list[str] = option(
         help="further environment variables that the workers get from this process", factory=list
     )
