@@ -1,5 +1,6 @@
 """Runtimes: where workers live and how a call reaches them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -43,6 +44,14 @@ class Role:
 
 class Runtime(Protocol):
     """Places workers."""
+
+    def reserve(self, roles: Collection[Role]) -> None:
+        """Take the places of these roles, before the first of them is spawned.
+
+        Raises:
+            ConfigError: there are too few for all of them together, or a role asks for what the runtime cannot give.
+        """
+        ...
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
         """Start the workers of one role, each built as ``worker(*args)``; how many is the runtime's business.

@@ -1,5 +1,6 @@
 """Runtime ``local``: every role is one worker in this process."""
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +26,14 @@ class LocalRuntime:
             if asked > 1:
                 raise ConfigError(f"runtime.{name}", f"{asked} is more than runtime 'local', one process, can use")
         self._workers = ExitStack()
+
+    def reserve(self, roles: Collection[Role]) -> None:
+        for role in roles:
+            if role.pool is not None:
+                raise ConfigError(
+                    f"{role.name}.n_gpus_per_node",
+                    "runtime 'local' is one process, with no GPUs of their own for a role: take runtime 'ray', or 0",
+                )
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
         spawned = worker(*args)

@@ -40,6 +40,7 @@ def train(plan: Plan) -> Path:
         roles = _roles(config, parts)
         runtime = parts.runtime.load()(config.runtime)
         stack.callback(runtime.close)
+        runtime.reserve(roles.values())
         actor = runtime.spawn(roles["actor"], PolicyWorker, config, plan.policy_updates)
         critic = None
         if parts.value_loss is not None:

@@ -196,7 +196,7 @@ class RolloutWorker:
         self.backend = backend(config.model, config.rollout, device=resolve_device(config.actor.device))
         self._runners: dict[int, asyncio.Runner] = {}
 
-    @dispatch("split")
+    @dispatch("spread")
     def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Generate within ``rollout.timeout`` seconds, in the thread that calls; calls may overlap.
 

@@ -1,11 +1,14 @@
 """A stream of named tensors as flat buckets of bytes, and back: few large transfers in place of many small ones."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from corerl.errors import RunError
+from corerl.weights.digest import digest_of
 
 ALIGNMENT = 16
 """bytes; a tensor starts at a multiple, so that it can be a view of its bucket in any dtype"""
@@ -31,44 +34,82 @@ class Bucket:
     """Several tensors in one.
 
     Attributes:
-        data: (bytes,) uint8, on the CPU.
+        data: (bytes,) uint8.
         index: the tensors in it, in the order of the stream.
+        digests: of each as it was packed (:mod:`corerl.weights.digest`); empty: nobody asked.
     """
 
     data: Tensor
     index: tuple[Slot, ...]
+    digests: tuple[int, ...] = ()
 
 
-def pack(weights: Iterable[tuple[str, Tensor]], bucket_bytes: int) -> Iterator[Bucket]:
+def new_memory(size: int) -> Tensor:
+    """(size,) uint8 on the CPU."""
+    return torch.empty(size, dtype=torch.uint8)
+
+
+def pack(
+    weights: Iterable[tuple[str, Tensor]],
+    bucket_bytes: int,
+    *,
+    memory: Callable[[int], Tensor] = new_memory,
+    verify: bool = False,
+) -> Iterator[Bucket]:
     """Buckets of at most ``bucket_bytes``; a tensor larger than that has a bucket of its own.
 
-    The stream is read one tensor ahead of the bucket that is yielded; every bucket has new memory.
+    Each tensor is copied before the next is asked for; when a bucket is yielded, the first of the next one has been
+    read.
+
+    Args:
+        memory: gives (size,) uint8 for a bucket, on any device.
+        verify: take digests.
     """
-    waiting: list[tuple[Slot, Tensor]] = []
-    end = 0
+    data, slots, digests, end = new_memory(0), list[Slot](), list[Tensor](), 0
     for name, tensor in weights:
+        tensor = tensor.detach()
+        size = tensor.numel() * tensor.element_size()
+        if slots and end + size > len(data):
+            yield _bucket(data, slots, digests)
+            slots, digests = [], []
+        if not slots:
+            data, end = memory(max(size, bucket_bytes)), 0
         slot = Slot(name, tensor.dtype, tuple(tensor.shape), end)
-        if waiting and end + slot.size > bucket_bytes:
-            yield _fill(waiting)
-            waiting, slot = [], Slot(name, tensor.dtype, tuple(tensor.shape), 0)
-        waiting.append((slot, tensor))
-        end = -(-(slot.offset + slot.size) // ALIGNMENT) * ALIGNMENT
-    if waiting:
-        yield _fill(waiting)
+        _view(data, slot).copy_(tensor)
+        slots.append(slot)
+        if verify:
+            digests.append(digest_of(tensor))
+        end = -(-(end + size) // ALIGNMENT) * ALIGNMENT
+    if slots:
+        yield _bucket(data, slots, digests)
 
 
 def unpack(buckets: Iterable[Bucket]) -> Iterator[tuple[str, Tensor]]:
-    """The stream that was packed; the tensors are views of their buckets."""
+    """The stream that was packed; the tensors are views of their buckets.
+
+    Raises:
+        RunError: a tensor has another digest than when it was packed.
+    """
     for bucket in buckets:
+        views = [_view(bucket.data, slot) for slot in bucket.index]
+        if bucket.digests:
+            _compare(bucket, views)
         for slot in bucket.index:
-            piece = bucket.data[slot.offset : slot.offset + slot.size]
-            yield slot.name, piece.view(slot.dtype).reshape(slot.shape)
+            yield slot.name, views.pop(0)
+        del bucket  # its memory is free for the next one
 
 
-def _fill(tensors: list[tuple[Slot, Tensor]]) -> Bucket:
-    last = tensors[-1][0]
-    data = torch.zeros(last.offset + last.size, dtype=torch.uint8)
-    bucket = Bucket(data, tuple(slot for slot, _ in tensors))
-    for (_, view), (_, tensor) in zip(unpack([bucket]), tensors, strict=True):
-        view.copy_(tensor.detach())
-    return bucket
+def _view(data: Tensor, slot: Slot) -> Tensor:
+    return data[slot.offset : slot.offset + slot.size].view(slot.dtype).view(slot.shape)
+
+
+def _bucket(data: Tensor, slots: list[Slot], digests: list[Tensor]) -> Bucket:
+    taken = tuple(torch.stack(digests).tolist()) if digests else ()
+    return Bucket(data[: slots[-1].offset + slots[-1].size], tuple(slots), taken)
+
+
+def _compare(bucket: Bucket, views: list[Tensor]) -> None:
+    arrived = torch.stack([digest_of(view) for view in views]).tolist()
+    for slot, before, after in zip(bucket.index, bucket.digests, arrived, strict=True):
+        if before != after:
+            raise RunError(f"the weight '{slot.name}' changed on its way to the rollout worker: its digest is another")

@@ -91,58 +91,6 @@ def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
     shutil.rmtree("runs", ignore_errors=True)
 
 
-SUMMED = '''
-import os
-
-from corerl import hookimpl
-
-
-def summed(spec):
-    """Strategy torch on one row of a batch here, another there: the gradients of one backward pass are added up."""
-    import torch.distributed as dist
-
-    from corerl_fsdp.single_device import SingleDeviceStrategy
-
-    def add_up(gradient):
-        total = gradient.clone()
-        dist.all_reduce(total)
-        return total
-
-    strategy = SingleDeviceStrategy(spec)
-    strategy.data_parallel_rank = int(os.environ["RANK"])
-    strategy.data_parallel_size = int(os.environ["WORLD_SIZE"])
-    if spec.optim is not None:
-        dist.init_process_group("gloo")
-        for parameter in strategy.model.parameters():
-            parameter.register_hook(add_up)
-    return strategy
-
-
-@hookimpl
-def register_training_strategies(register):
-    register("summed", summed, distributed=True)
-'''
-
-
-@pytest.mark.slow
-def test_two_workers_train_as_one_to_float_tolerance(train):
-    changes = ["trainer.total_training_steps=2", "actor.optim.lr=1e-3", "critic.optim.lr=1e-3"]
-    local = numbers(train("local", *changes))
-    Path("two.py").write_text(SUMMED)
-    two = [*changes, "runtime.name=ray", "runtime.options.workers=2", "actor.strategy=summed", "plugins.load=[two.py]"]
-    ray = numbers(train("ray", *two, "trainer.output_dir=ray"))
-    assert [record.keys() for record in ray] == [record.keys() for record in local]
-    # what an objective measures on its share alone is not added up by this strategy
-    shared = ("critic/score", "critic/adv", "critic/returns", "critic/rewards", "val-", "training/", "response_length")
-    names = ("actor/grad_norm", "actor/lr", "actor/entropy", "critic/grad_norm")
-    compared = 0
-    for one, other in zip(ray, local, strict=True):
-        for name in (name for name in one if name.startswith(shared) or name in names):
-            assert one[name] == pytest.approx(other[name], rel=1e-4, abs=1e-5), name
-            compared += 1
-    assert compared > 20
-
-
 @pytest.mark.slow
 def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(train):
     local = train("local")
@@ -154,3 +102,27 @@ def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(train):
                 # which rank a row is on decides the tokens that each rank got, and nothing else
                 if not metric.startswith("global_seqlen/"):
                     assert ours[metric] == pytest.approx(value, rel=1e-3, abs=1e-5), (name, ours["step"], metric)
+
+
+@pytest.fixture
+def four_cpus(monkeypatch):
+    """A cluster with four CPUs on paper, whatever this machine has."""
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    import ray
+
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.slow
+def test_two_rollout_workers_with_places_of_their_own_give_the_numbers_of_one(train, four_cpus):
+    changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
+    local = numbers(train("local", *changes))
+    own = ["runtime.name=ray", "runtime.options.rollout_workers=2", "runtime.options.weights_transport=broadcast"]
+    ray = numbers(train("ray", *changes, *own))
+    assert [record.keys() for record in ray] == [record.keys() for record in local]
+    for ours, expected in zip(ray, local, strict=True):
+        for name, value in expected.items():
+            assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)

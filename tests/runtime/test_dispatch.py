@@ -45,8 +45,8 @@ def test_models_split_batches(worker):
         assert dispatch_of(worker, "save") == dispatch_of(worker, "load") == Dispatch("all")
 
 
-def test_generation_is_split_over_the_replicas():
-    assert dispatch_of(RolloutWorker, "generate") == Dispatch("split")
+def test_generation_is_spread_over_the_replicas():
+    assert dispatch_of(RolloutWorker, "generate") == Dispatch("spread")
     assert dispatch_of(RolloutWorker, "close") == Dispatch("all")
 
 

@@ -1,9 +1,11 @@
 """Weights in buckets come out as they went in."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corerl.errors import RunError
 from corerl.weights.buckets import pack, unpack
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int8)
@@ -47,3 +49,37 @@ def test_a_bucket_does_not_change_with_the_weights_it_was_made_of():
     (bucket,) = pack([("w", weight)], 1024)
     weight.zero_()
     assert dict(unpack([bucket]))["w"].tolist() == [1.0] * 4
+
+
+def test_each_tensor_is_copied_before_the_next_is_asked_for():
+    weight = torch.zeros(4)
+
+    def overwritten():
+        for index in range(5):
+            yield f"w{index}", weight.fill_(index)
+
+    received = [(name, tensor.tolist()) for name, tensor in unpack(pack(overwritten(), 32))]
+    assert received == [(f"w{index}", [float(index)] * 4) for index in range(5)]
+
+
+def test_a_tensor_that_changed_on_its_way_is_named():
+    sent = [("even", torch.zeros(4)), ("odd", torch.ones(4)), ("last", torch.ones(3))]
+    buckets = list(pack(sent, 32, verify=True))
+    assert [len(bucket.digests) for bucket in buckets] == [2, 1]
+    assert [name for name, _ in unpack(buckets)] == ["even", "odd", "last"]
+    buckets[0].data[17] ^= 1
+    with pytest.raises(RunError, match="the weight 'odd' changed on its way"):
+        list(unpack(buckets))
+    assert next(unpack(pack(sent, 32)))[0] == "even"
+
+
+def test_buckets_are_filled_in_the_memory_that_is_given():
+    given = []
+
+    def memory(size):
+        given.append(torch.empty(size, dtype=torch.uint8))
+        return given[-1]
+
+    buckets = list(pack([("a", torch.ones(4)), ("b", torch.ones(9)), ("c", torch.ones(2))], 32, memory=memory))
+    assert [len(data) for data in given] == [32, 36, 32]
+    assert [bucket.data.data_ptr() for bucket in buckets] == [data.data_ptr() for data in given]

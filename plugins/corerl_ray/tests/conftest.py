@@ -16,7 +16,7 @@ def cluster():
 
     ray.init(
         "local",
-        num_cpus=8,
+        num_cpus=10,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="ERROR",
@@ -24,6 +24,22 @@ def cluster():
     )
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def groups(cluster):
+    """Two actor workers and two rollout workers, for tests that leave them well."""
+    from ray_toys import ENGINE, TOY, Engine, Toy
+
+    from corerl.config.schema import RuntimeConfig
+    from corerl_ray.options import RayOptions
+    from corerl_ray.runtime import RayRuntime
+
+    runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CORERL_TOY", "carried")
+        yield runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
+    runtime.close()
 
 
 @pytest.fixture

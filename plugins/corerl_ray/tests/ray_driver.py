@@ -1,5 +1,5 @@
-"""A controller of its own process: prints the processes of its cluster, then closes (``close``), waits (``wait``),
-loses its worker (``die``) or asks subprocesses for their exit codes (``codes``)."""
+"""A controller of its own process: prints the processes of its cluster, then asks subprocesses for their exit codes and
+closes (``close``), waits (``wait``) or loses its worker (``die``)."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from ray_toys import TOY, Toy
+from ray_toys import ENGINE, TOY, Engine, Toy
 
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import CoreRLError
@@ -34,9 +34,10 @@ if __name__ == "__main__":
     print(json.dumps(descendants("self")), flush=True)
     if sys.argv[1] == "wait":
         time.sleep(600)
-    if sys.argv[1] == "codes":
+    if sys.argv[1] == "close":
         code = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
-        print(json.dumps([code, group.code_of_a_child()]), flush=True)
+        rollout = runtime.spawn(ENGINE, Engine)
+        print(json.dumps([code, group.code_of_a_child(), rollout.code_of_a_child()]), flush=True)
     if sys.argv[1] == "die":
         try:
             group.fail(0, "kill")

@@ -3,23 +3,32 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import torch
 
 from corerl.errors import ConfigError, NonFiniteError
+from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.registry.runtimes import Role
 from corerl.registry.training_strategies import TokenOutputs
 from corerl.runtime.dispatch import Place, dispatch
+from corerl.weights.buckets import unpack
 
 TOY = Role("actor", "actor.strategy", "toy", distributed=True)
 LONE = Role("actor", "actor.strategy", "lone", distributed=False)
-SINK = Role("rollout", "rollout.name", "sink", distributed=True)
+ENGINE = Role("rollout", "rollout.name", "engine", distributed=True)
+
+
+ROWS = (1, 2, 3, 50, 4, 5)
+"""of the weights: 6, 12, 18, 300, 24 and 30 bytes"""
 
 
 class Toy:
     """Keeps what it was called with."""
+
+    added = 0
 
     def __init__(self, name="toy"):
         self.name, self.rank, self.shares = name, int(os.environ["RANK"]), []
@@ -71,11 +80,6 @@ class Toy:
         return {"weight": 7.0, "rank": self.rank}
 
     @dispatch("split")
-    def generate(self, requests):
-        self.shares.append(list(requests))
-        return [f"{request}!" for request in requests]
-
-    @dispatch("split")
     def echo(self, batch):
         return TokenOutputs(log_probs=batch.rollout_log_probs)
 
@@ -107,8 +111,16 @@ class Toy:
         return subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
 
     def weights(self):
-        for index in range(5):
-            yield f"w{index}", torch.full((index + 1, 3), float(index), dtype=torch.bfloat16)
+        for index, rows in enumerate(ROWS):
+            yield f"w{index}", torch.full((rows, 3), float(index) + self.added, dtype=torch.bfloat16)
+
+    @dispatch("all")
+    def train(self):
+        self.added += 1
+
+    @dispatch("rank_zero")
+    def added_so_far(self):
+        return self.added
 
     def unmarked(self):
         raise AssertionError("not called here")
@@ -121,16 +133,76 @@ class Pair(Toy):
         return Place(self.rank // 2, int(os.environ["WORLD_SIZE"]) // 2)
 
 
-class Sink:
-    """Takes weights."""
+def request(name, *, n=1, seconds=0.0):
+    """One that an Engine answers after so many seconds."""
+    return GenerationRequest(str(name), [1], SamplingParams(max_tokens=8, n=n, temperature=seconds))
+
+
+class Engine:
+    """Takes requests and weights at the same time; it notes what it has in hand."""
+
+    def __init__(self):
+        self.calls, self.running, self.most, self.lock = [], 0, 0, threading.Lock()
+        self.version, self.weights, self.aborted = None, {}, threading.Event()
+
+    @dispatch("spread")
+    def generate(self, requests):
+        samples = sum(request.sampling.n for request in requests)
+        with self.lock:
+            self.calls.append([request.request_id for request in requests])
+            self.running += samples
+            self.most = max(self.most, self.running)
+        self.aborted.wait(max(request.sampling.temperature for request in requests))
+        with self.lock:
+            self.running -= samples
+        return [[request.request_id] * request.sampling.n for request in requests]
+
+    @dispatch("all")
+    def abort(self):
+        self.aborted.set()
+
+    @dispatch("one_each")
+    def seen(self):
+        """The requests of each call, the most samples at a time, and those running now."""
+        calls, self.calls, most, self.most = self.calls, [], self.most, 0
+        return calls, most, self.running
 
     @dispatch("one_each")
     def received(self):
         return self.version, self.weights
 
+    @dispatch("one_each")
+    def environment(self):
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
+        return {name: os.environ.get(name) for name in names}
+
+    @dispatch("all")
+    def die(self, rank):
+        if int(os.environ["RANK"]) == rank:
+            print("about to die", flush=True)
+            os.kill(os.getpid(), 9)
+
+    @dispatch("rank_zero")
+    def code_of_a_child(self):
+        return subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
+
     def update_weights(self, weights, version, *, verify=False):
         self.version = version
         self.weights = {name: (str(tensor.dtype), tensor.tolist()) for name, tensor in weights}
+
+
+def corrupt(host):
+    """From now on a bit of the weight w1 changes before the rollout worker of this process unpacks it."""
+    from corerl_ray.transports import broadcast
+
+    def flipped(buckets):
+        for bucket in buckets:
+            for slot in bucket.index:
+                if slot.name == "w1":
+                    bucket.data[slot.offset + 3] ^= 4
+            yield bucket
+
+    broadcast.unpack = lambda buckets: unpack(flipped(buckets))
 
 
 class Broken:

@@ -1,16 +1,22 @@
-"""A cluster of two nodes on one machine, each with two CPUs and a GPU on paper; prints what was seen as JSON."""
+"""A cluster of two nodes on one machine, each with four CPUs and GPUs on paper; prints what was seen as JSON."""
 
 import json
+import time
 
 import ray
 from ray.cluster_utils import Cluster
-from ray_toys import SINK, TOY, Sink, Toy
+from ray_toys import ENGINE, TOY, Engine, Toy
 
 from corerl.batch.experience import collate
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import CoreRLError
+from corerl.registry.runtimes import Pool, Role
+from corerl.runtime.dispatch import submit
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
+
+PAIR = Role("ref", "rollout.name", "pair", distributed=True, gpus=2)
+OWN = Role("rollout", "rollout.name", "engine", distributed=True, gpus=2, pool=Pool(1, 4))
 
 
 def error_of(call, *args):
@@ -22,29 +28,61 @@ def error_of(call, *args):
 
 
 def main():
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 1})
-    cluster.add_node(num_cpus=2, num_gpus=1)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 4})
+    other = cluster.add_node(num_cpus=4, num_gpus=4)
     options = {"address": cluster.address}
     seen = {}
-    runtime = launch(RuntimeConfig(name="ray", nnodes=2), options=RayOptions(workers=2, **options))
-    group, sink = runtime.spawn(TOY, Toy), runtime.spawn(SINK, Sink)
-    seen["nodes"] = len({member.facts.node for member in group.members})
+
+    def started(options, **config):
+        return launch(RuntimeConfig(name="ray", **config), options=options)
+
+    # two pools without GPUs, each on both nodes, and a rollout worker that is killed on the other one
+    runtime = started(RayOptions(workers=2, rollout_workers=2, weights_transport="broadcast", **options), nnodes=2)
+    runtime.reserve([TOY, ENGINE])
+    group, sink = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
+    seen["nodes"] = [len({member.facts.node for member in one.members}) for one in (group, sink)]
     batch = collate([[row] for row in range(5)], [[7] * 3] * 5, [0] * 5)
     seen["values"] = group.forward(batch, ["values"]).values[:, 0].tolist()
-    runtime.send_weights(group, sink, 4)
+    runtime.send_weights(group, sink, 4, verify=True)
     seen["weights"] = [[version, len(weights)] for version, weights in sink.received()]
-    away = max(group.members, key=lambda member: member.facts.node != runtime.waiter.node)
-    seen["death"] = error_of(group.fail, away.rank, "kill")
+    away = max(sink.members, key=lambda member: member.facts.node != runtime.waiter.node)
+    training = submit(group.sleep, 600)
+    began = time.monotonic()
+    away.host.call.remote("die", {}, away.rank)
+    seen["death"], seen["seconds"] = error_of(training.result), time.monotonic() - began
     runtime.close()
 
-    runtime = launch(RuntimeConfig(name="ray", nnodes=2, n_gpus_per_node=1), options=RayOptions(**options))
-    group = runtime.spawn(TOY, Toy)
+    # GPUs: a replica of two in shared places, two replicas of two in a pool of their own
+    runtime = started(RayOptions(**options), nnodes=1, n_gpus_per_node=2)
+    runtime.reserve([TOY, PAIR, OWN])
+    group, pair, own = runtime.spawn(TOY, Toy), runtime.spawn(PAIR, Engine), runtime.spawn(OWN, Engine)
     seen["local_ranks"] = [one["LOCAL_RANK"] for one in group.environment()]
     seen["devices"] = [one["CUDA_VISIBLE_DEVICES"] for one in group.environment()]
+    seen["pair"] = [one["CUDA_VISIBLE_DEVICES"] for one in pair.environment()]
+    seen["own"] = [one["CUDA_VISIBLE_DEVICES"] for one in own.environment()]
+    seen["pools"] = [sorted({member.facts.node for member in one.members}) for one in (group, pair, own)]
     runtime.close()
-    too_many = RuntimeConfig(name="ray", nnodes=2, n_gpus_per_node=2)
-    seen["too_many"] = error_of(lambda: launch(too_many, options=RayOptions(**options)))
-    seen["uneven"] = error_of(lambda: launch(RuntimeConfig(nnodes=2), options=RayOptions(workers=3, **options)))
+
+    def refused(role, **config):
+        runtime = started(RayOptions(**options), **config)
+        try:
+            return error_of(runtime.reserve, [TOY, role])
+        finally:
+            runtime.close()
+
+    seen["too_many"] = error_of(lambda: started(RayOptions(**options), nnodes=2, n_gpus_per_node=5))
+    seen["uneven"] = error_of(lambda: started(RayOptions(workers=3, **options), nnodes=2))
+    seen["together"] = refused(OWN, nnodes=2, n_gpus_per_node=1)
+    seen["undivided"] = refused(PAIR, nnodes=1, n_gpus_per_node=3)
+
+    # a machine is lost
+    runtime = started(RayOptions(workers=2, **options), nnodes=2)
+    group = runtime.spawn(TOY, Toy)
+    waiting = submit(group.sleep, 600)
+    began = time.monotonic()
+    cluster.remove_node(other, allow_graceful=False)
+    seen["lost"], seen["lost_seconds"] = error_of(waiting.result), time.monotonic() - began
+    runtime.close()
     ray.shutdown()
     cluster.shutdown()
     print(json.dumps(seen))

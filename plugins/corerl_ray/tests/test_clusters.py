@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,26 +23,43 @@ def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_
     )
     assert done.returncode == 0, done.stderr[-2000:]
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["nodes"] == 2
+    assert seen["nodes"] == [2, 2]
     assert seen["values"] == [0.0, 10.0, 20.0, 30.0, 40.0]
-    assert seen["weights"] == [[4, 5], [4, 5]]
-    assert "died: killed (SIGKILL" in seen["death"] and seen["death"].endswith("about to fail: kill")
-    assert seen["local_ranks"] == ["0", "0"] and seen["devices"] == ["0", "0"]
+    assert seen["weights"] == [[4, 6]] * 2
+    assert re.match("the rollout worker . of 2 .* died: killed", seen["death"])
+    assert seen["death"].endswith("about to die") and seen["seconds"] < 10
+    assert seen["local_ranks"] == ["0", "0"] and len(set(seen["devices"])) == 2
+    assert seen["pair"] == [",".join(seen["devices"])]
+    assert sorted(",".join(seen["own"]).split(",")) == ["0", "1", "2", "3"] and len(seen["own"]) == 2
+    shared, pair, own = seen["pools"]
+    assert shared == pair and len(own) == 1 and own != shared
+    cluster = "the cluster's 2 have 4 GPUs and 4 CPUs, 4 GPUs and 4 CPUs"
     assert seen["too_many"] == (
-        "runtime.n_gpus_per_node: 4 workers on 2 nodes take 2 GPUs and 2 CPUs on each, and the cluster's 2 have "
-        "1 GPUs and 2 CPUs, 1 GPUs and 2 CPUs"
+        f"runtime.n_gpus_per_node: 10 workers on 2 nodes take 5 GPUs and 5 CPUs on each, and {cluster}"
     )
+    assert seen["together"] == (
+        "rollout.n_gpus_per_node: 1 x 4 GPUs of the rollout role's own (nnodes x n_gpus_per_node, with a CPU for each) "
+        f"and the shared pool's 2 x 1 make 6, and {cluster}"
+    )
+    assert seen["undivided"] == (
+        "ref.tensor_model_parallel_size: 2 GPUs for one copy of the model do not divide runtime.n_gpus_per_node=3: a "
+        "copy lives on one machine"
+    )
+    assert re.match("the actor worker . of 2 .* died: it(s machine has left| cannot be reached)", seen["lost"])
+    assert seen["lost_seconds"] < 10
     assert seen["uneven"].startswith("runtime.options.workers: 3 workers do not divide among runtime.nnodes=2 nodes")
 
 
 @pytest.mark.parametrize("end", ["close", "wait"])
-def test_a_run_that_closes_or_is_killed_leaves_no_process(end):
+def test_a_run_that_closes_or_is_killed_leaves_no_process_and_hears_its_children_exit(end):
     controller = subprocess.Popen(
         [sys.executable, HERE / "ray_driver.py", end], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
     processes = json.loads(controller.stdout.readline())
     assert any("WorkerHost" in name for name in processes.values()) and "sleep" in str(processes.values())
     if end == "close":
+        # with Ray's raylet as the reaper of orphans, Ray ignores SIGCHLD here and there, and every code would read 0
+        assert json.loads(controller.stdout.readline()) == [3, 3, 3]
         assert json.loads(controller.stdout.readline()) == {}
         assert controller.wait(60) == 0
     else:
@@ -63,11 +81,3 @@ def test_of_a_dead_worker_one_error_is_said_and_nothing_by_ray():
     _, *lines, after = done.stdout.splitlines()
     assert lines[0].startswith("the actor worker (process") and lines[1:] == ["    about to fail: kill"]
     assert after == "{}" and "raylet" not in done.stderr
-
-
-def test_exit_codes_of_subprocesses_reach_the_controller_and_the_workers():
-    """With Ray's raylet as the reaper of orphans, Ray ignores SIGCHLD in both, and every code would read 0."""
-    done = subprocess.run(
-        [sys.executable, HERE / "ray_driver.py", "codes"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT
-    )
-    assert json.loads(done.stdout.splitlines()[1]) == [3, 3]

@@ -1,11 +1,13 @@
 """What goes wrong with workers is one clear error in time, and nothing is left behind."""
 
 import os
+import re
 import signal
+import threading
 import time
 
 import pytest
-from ray_toys import TOY, Broken, Toy
+from ray_toys import ENGINE, TOY, Broken, Engine, Toy, request
 
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl.runtime.dispatch import submit
@@ -82,6 +84,50 @@ def test_a_killed_worker_leaves_no_children(start):
     assert all_gone([child])
 
 
+def test_the_death_of_a_rollout_worker_in_its_own_pool_reaches_every_thread_that_waits(start):
+    runtime = start(rollout_workers=2)
+    actor, rollout = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
+    assert len(rollout.members) == 2 and len(actor.members) == 1
+    errors = []
+
+    def generate():
+        try:
+            rollout.generate([request(name, seconds=600.0) for name in "ab"])
+        except RunError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    training = submit(actor.sleep, 600)
+    began = time.monotonic()
+    doomed = rollout.members[1]
+    doomed.host.call.remote("die", {}, 1)
+    with pytest.raises(RunError) as caught:
+        training.result()
+    thread.join()
+    assert time.monotonic() - began < 10
+    assert str(caught.value) == str(errors[0])
+    pattern = rf"^the rollout worker 1 of 2 \(process {pids(rollout)[1]} on .*\) died: killed .*:\n    about to die$"
+    assert re.match(pattern, str(caught.value))
+    assert all_gone(pids(actor) + pids(rollout))
+
+
+def test_an_error_of_a_worker_ends_the_wait_for_another_thread_too(start):
+    runtime = start()
+    failing, busy = runtime.spawn(TOY, Toy), runtime.spawn(TOY, Toy)
+    futures = submit(busy.sleep, 600), submit(failing.fail, 0, "bug")
+
+    def wait():
+        with pytest.raises(RunError):
+            futures[1].result()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    with pytest.raises(RunError, match="KeyError: 'missing'"):
+        futures[0].result()
+    thread.join()
+
+
 def test_a_call_has_a_deadline(start):
     group = start(timeout=2).spawn(TOY, Toy)
     with pytest.raises(DeadlineError, match=r"^actor.sleep took longer than 2 s: no answer from actor worker$"):
@@ -89,10 +135,10 @@ def test_a_call_has_a_deadline(start):
 
 
 def test_closing_ends_all_processes(start):
-    runtime = start(workers=2)
+    runtime = start()
     groups = [runtime.spawn(TOY, Toy), runtime.spawn(TOY, Toy)]
     processes = [pid for group in groups for pid in pids(group)]
-    assert len(set(processes)) == 4 and all(map(is_alive, processes))
+    assert len(set(processes)) == 2 and all(map(is_alive, processes))
     runtime.close()
     assert all_gone(processes, 0)
     runtime.close()
@@ -104,15 +150,15 @@ def test_a_worker_that_cannot_be_built_says_why(start):
 
 
 def test_too_few_cpus_are_reckoned_up(start):
-    message = r"^runtime.options.workers: 99 workers on 1 node take 99 CPUs on each, .* 1 has 0 GPUs and 8 CPUs$"
+    message = r"^runtime.options.workers: 99 workers on 1 node take 99 CPUs on each, .* 1 has 0 GPUs and 10 CPUs$"
     with pytest.raises(ConfigError, match=message):
         start(workers=99)
 
 
 def test_places_that_others_hold_have_a_deadline(start):
     start(workers=8)
-    with pytest.raises(DeadlineError, match=r"1 workers found no free place within .* = 1 s"):
-        start(connect_timeout=1)
+    with pytest.raises(DeadlineError, match=r"8 workers found no free place within .* = 1 s"):
+        start(workers=8, connect_timeout=1)
 
 
 @pytest.mark.parametrize(

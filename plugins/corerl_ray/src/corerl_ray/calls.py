@@ -1,6 +1,7 @@
 """Waiting for workers: every wait has a deadline, and a dead worker ends it at once."""
 
 import re
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ POLL = 1.0
 """seconds between two looks at the workers that nobody waits for"""
 GRACE = 30.0
 """seconds that the other ranks have to agree, after one found something that is not finite"""
-LOG_WAIT = 8.0
+LOG_WAIT = 5.0
+"""seconds for the log of a worker on another machine, which may be gone"""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Member:
         return f"{self.role} worker {self.rank} of {self.world_size}" if self.world_size > 1 else f"{self.role} worker"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Call:
     """A call on one worker, and the reference of its result."""
 
@@ -45,98 +47,74 @@ class Call:
 
 @dataclass
 class Waiter:
-    """Waits for calls, and watches all workers meanwhile.
+    """Waits for calls, from any thread, and watches all workers meanwhile.
 
     Attributes:
         node: the controller's own.
         stop: ends all workers.
         members: every worker that was started.
-        failed: something went wrong, so that workers may be stuck.
+        watches: references that never become ready while a worker lives.
+        failure: the first error that may leave workers stuck.
     """
 
     node: str
     stop: Callable[[], None]
     members: list[Member] = field(default_factory=list)
-    failed: bool = False
+    watches: "dict[ray.ObjectRef[Any], Member]" = field(default_factory=dict)
+    failure: CoreRLError | None = None
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def wait(self, calls: Sequence[Call], deadline: float, what: str) -> list[Any]:
-        """The result of each call; a NonFiniteError is one too, because all ranks may have rows to name.
+    @property
+    def failed(self) -> bool:
+        return self.failure is not None
 
-        Args:
-            deadline: on the clock of ``time.monotonic``.
-            what: is called, for messages.
+    def wait(self, calls: Sequence[Call], deadline: float, what: str, *, beside: Sequence[Call] = ()) -> list[Any]:
+        """:meth:`Wait.all` of a new wait."""
+        return Wait(self, deadline, what, beside).all(calls)
 
-        Raises:
-            CoreRLError: what a worker raised, with the worker named.
-            RunError: a worker died.
-            DeadlineError: it took too long.
-        """
-        started = time.monotonic()
-        results: dict[int, Any] = {}
-        pending = {call.reference: index for index, call in enumerate(calls)}
-        while pending:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                self.failed = True
-                for result in results.values():
-                    if isinstance(result, NonFiniteError):  # which the others are late to agree with
-                        raise result
-                waiting = ", ".join(str(calls[index].member) for index in pending.values())
-                raise DeadlineError(f"{what} took longer than {deadline - started:.0f} s: no answer from {waiting}")
-            ready, _ = ray.wait(list(pending), num_returns=1, timeout=min(POLL, left))
-            if not ready:
-                self._look(deadline)
-            for reference in ready:
-                index = pending.pop(reference)
-                results[index] = self._result(calls[index], deadline)
-                if isinstance(results[index], NonFiniteError):
-                    deadline = min(deadline, time.monotonic() + GRACE)
-        return [results[index] for index in range(len(calls))]
+    def fail(self, error: CoreRLError, known: CoreRLError | None) -> CoreRLError:
+        """The error to raise: ``error``, or what another thread's wait has met since ``known`` was the last."""
+        with self._lock:
+            if self.failure is known:
+                self.failure = error
+            assert self.failure is not None
+            return self.failure
 
-    def _result(self, call: Call, deadline: float) -> Any:
-        try:
-            value = ray.get(call.reference, timeout=max(POLL, deadline - time.monotonic()))
-        except RayActorError as error:
-            raise self._died(call.member, error) from None
-        except GetTimeoutError:
-            self.failed = True
-            raise DeadlineError(f"the result of {call.member} did not arrive in time") from None
-        except RayError as error:
-            self.failed = True
-            raise RunError(f"{call.member}: {str(error).strip().splitlines()[-1]}") from None
-        if isinstance(value, Failure):
-            raised = value.error(str(call.member))
-            if isinstance(raised, NonFiniteError):
-                return raised
-            self.failed = True
-            raise raised
-        return value
-
-    def _look(self, deadline: float) -> None:
-        """Notice the death of a worker on this machine that nobody is waiting for."""
-        for member in self.members:
-            if member.facts is None or member.facts.node != self.node or is_alive(member.facts.pid):
+    def look(self, known: CoreRLError | None) -> None:
+        """Notice the death of a worker that nobody is waiting for."""
+        members = list(self.members)
+        nodes = {self.node}
+        if any(member.facts and member.facts.node != self.node for member in members):
+            nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
+        for member in members:
+            if member.facts is None:
                 continue
-            try:
-                ray.get(member.host.facts.remote(), timeout=LOG_WAIT)
-            except RayError as error:
-                raise self._died(member, error) from None
+            if member.facts.node not in nodes:
+                raise self.died(member, "its machine has left the cluster", known)
+            if member.facts.node == self.node and not is_alive(member.facts.pid):
+                try:
+                    ray.get(member.host.facts.remote(), timeout=LOG_WAIT)
+                except RayError as error:
+                    raise self.died(member, str(error), known) from None
 
-    def _died(self, member: Member, error: Exception) -> CoreRLError:
+    def died(self, member: Member, said: str, known: CoreRLError | None) -> CoreRLError:
         """The error of a worker that is no more; the others are ended."""
-        self.failed = True
-        cause = exit_cause(str(error))
-        lines: list[str] = []
-        where = ""
-        if member.facts is not None:
-            lines, oom_kills = self._last_lines(member.facts)
-            if oom_kills > member.facts.oom_kills:
-                cause = "the kernel's out-of-memory killer was at work on its machine"
-            where = f" (process {member.facts.pid} on {member.facts.address})"
+        with self._lock:
+            if self.failure is not known and self.failure is not None:  # this death is its consequence
+                return self.failure
+            cause = exit_cause(said)
+            lines: list[str] = []
+            where = ""
+            if member.facts is not None:
+                lines, oom_kills = self._last_lines(member.facts)
+                if oom_kills > member.facts.oom_kills:
+                    cause = "the kernel's out-of-memory killer was at work on its machine"
+                where = f" (process {member.facts.pid} on {member.facts.address})"
+            tail = "".join(f"\n    {line}" for line in lines)
+            printed = f"; the last that it printed:{tail}" if lines else "; it printed nothing"
+            error = self.fail(RunError(f"the {member}{where} died: {cause}{printed}"), known)
         self.stop()
-        tail = "".join(f"\n    {line}" for line in lines)
-        printed = f"; the last that it printed:{tail}" if lines else "; it printed nothing"
-        return RunError(f"the {member}{where} died: {cause}{printed}")
+        return error
 
     def _last_lines(self, facts: Facts) -> tuple[list[str], int]:
         try:
@@ -150,8 +128,110 @@ class Waiter:
         return lines
 
 
+@dataclass
+class Wait:
+    """One wait for one or more calls.
+
+    Attributes:
+        deadline: on the clock of ``time.monotonic``.
+        what: is called, for messages.
+        beside: calls under way whose failure ends the wait.
+        known: what had failed before it began.
+    """
+
+    waiter: Waiter
+    deadline: float
+    what: str
+    beside: Sequence[Call] = ()
+    started: float = field(default_factory=time.monotonic)
+    known: CoreRLError | None = None
+
+    def __post_init__(self) -> None:
+        self.known = self.waiter.failure
+        self._late: NonFiniteError | None = None
+
+    def all(self, calls: Sequence[Call]) -> list[Any]:
+        """The result of each call; a NonFiniteError is one too, because all ranks may have rows to name.
+
+        Raises:
+            CoreRLError: what a worker raised, with the worker named, or what went wrong in another thread's wait.
+            RunError: a worker died.
+            DeadlineError: it took too long.
+        """
+        results: dict[Call, Any] = {}
+        pending = list(calls)
+        while pending:
+            done = self.some(pending)
+            results.update(done)
+            pending = [call for call in pending if call not in done]
+        return [results[call] for call in calls]
+
+    def some(self, calls: Sequence[Call]) -> dict[Call, Any]:
+        """The results of those that are ready, one at least."""
+        waiter, own = self.waiter, {call.reference: call for call in calls}
+        while True:
+            if waiter.failure is not self.known and waiter.failure is not None:
+                raise waiter.failure
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                raise self._too_late(calls)
+            beside = {call.reference: call for call in self.beside}
+            watched = [*own, *beside, *waiter.watches]
+            ready, _ = ray.wait(watched, num_returns=1, timeout=min(POLL, left))
+            if not ready:
+                waiter.look(self.known)
+            for reference in ready:
+                if reference in beside:
+                    self._result(beside[reference])
+                    self.beside = [call for call in self.beside if call.reference != reference]
+                elif reference in own:
+                    return {own[reference]: self._result(own[reference])}
+                else:
+                    self._watch_ended(reference)
+
+    def _too_late(self, calls: Sequence[Call]) -> CoreRLError:
+        if self._late is not None:  # which the others are late to agree with
+            return self.waiter.fail(self._late, self.known)
+        seconds = self.deadline - self.started
+        waiting = ", ".join(str(call.member) for call in calls)
+        error = DeadlineError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
+        return self.waiter.fail(error, self.known)
+
+    def _result(self, call: Call) -> Any:
+        waiter = self.waiter
+        try:
+            value = ray.get(call.reference, timeout=max(POLL, self.deadline - time.monotonic()))
+        except RayActorError as error:
+            raise waiter.died(call.member, str(error), self.known) from None
+        except GetTimeoutError:
+            late = DeadlineError(f"the result of {call.member} did not arrive in time")
+            raise waiter.fail(late, self.known) from None
+        except RayError as error:
+            failed = RunError(f"{call.member}: {str(error).strip().splitlines()[-1]}")
+            raise waiter.fail(failed, self.known) from None
+        if isinstance(value, Failure):
+            raised = value.error(str(call.member))
+            if not isinstance(raised, NonFiniteError):
+                raise waiter.fail(raised, self.known)
+            self._late = raised
+            self.deadline = min(self.deadline, time.monotonic() + GRACE)
+            return raised
+        return value
+
+    def _watch_ended(self, reference: "ray.ObjectRef[Any]") -> None:
+        member = self.waiter.watches.pop(reference, None)
+        if member is None:  # another thread has seen it
+            return
+        try:
+            ray.get(reference, timeout=LOG_WAIT)
+        except RayError as error:
+            raise self.waiter.died(member, str(error), self.known) from None
+
+
 def exit_cause(message: str) -> str:
     """Why a process ended, from what Ray says about it."""
+    if "is unavailable" in message:
+        return "it cannot be reached: its machine is gone, or the way there"
     detail = re.search(r"Worker exit detail: ([^\n]*)", message)
     if detail is None:
         return _first_line(message)

@@ -1,4 +1,4 @@
-"""A Ray cluster: found or started, and what it has."""
+"""A Ray cluster: found or started."""
 
 import contextlib
 import os
@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group
 
-from corerl.config.schema import RuntimeConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
-from corerl.telemetry.notices import say
 from corerl_ray.calls import is_alive
 from corerl_ray.host import hear_of_children
 from corerl_ray.options import RayOptions
@@ -110,46 +107,6 @@ def _knock(address: str, timeout: float) -> None:
         ) from None
 
 
-def reserve(config: RuntimeConfig, options: RayOptions) -> PlacementGroup:
-    """A place (a bundle of one CPU, and one GPU where they are used) for each worker, node by node.
-
-    Raises:
-        ConfigError: the cluster has too little; the message is the arithmetic.
-        DeadlineError: others hold it for too long.
-    """
-    nodes, gpus = config.nnodes, config.n_gpus_per_node
-    workers = nodes * gpus if gpus else options.workers or nodes
-    if gpus and options.workers is not None:
-        raise ConfigError("runtime.options.workers", "counts workers without GPUs; with GPUs there is one worker a GPU")
-    if workers % nodes:
-        raise ConfigError(
-            "runtime.options.workers", f"{workers} workers do not divide among runtime.nnodes={nodes} nodes"
-        )
-    each = workers // nodes
-    present = [node for node in _nodes() if node["Alive"]]
-    chosen = [node for node in present if _has(node, "CPU", each) and _has(node, "GPU", gpus)][:nodes]
-    if len(chosen) < nodes:
-        wanted = f"{gpus} GPUs and {each} CPUs" if gpus else f"{each} CPUs"
-        have = ", ".join(f"{_count(node, 'GPU'):g} GPUs and {_count(node, 'CPU'):g} CPUs" for node in present)
-        key = "runtime.n_gpus_per_node" if gpus else "runtime.options.workers"
-        raise ConfigError(
-            key,
-            f"{workers} workers on {nodes} {'nodes' if nodes > 1 else 'node'} take {wanted} on each, and the cluster's "
-            f"{len(present)} {'have' if len(present) > 1 else 'has'} {have}",
-        )
-    if not gpus and any(_count(node, "GPU") for node in chosen):
-        say("runtime.n_gpus_per_node is 0: the workers use no GPU, although the cluster has some")
-    bundle = {"CPU": 1.0, "GPU": 1.0} if gpus else {"CPU": 1.0}
-    labels = [{"ray.io/node-id": node["NodeID"]} for node in chosen for _ in range(each)]
-    group: PlacementGroup = placement_group([bundle] * workers, strategy="PACK", bundle_label_selector=labels)
-    if not group.wait(options.connect_timeout):
-        raise DeadlineError(
-            f"{workers} workers found no free place within runtime.options.connect_timeout = "
-            f"{options.connect_timeout:g} s: other jobs hold the cluster's CPUs or GPUs"
-        )
-    return group
-
-
 def end_processes(processes: tuple[int, ...], patience: float = 10.0) -> None:
     """Wait until these processes of this machine are gone, and kill what is left then."""
     deadline = time.monotonic() + patience
@@ -158,18 +115,6 @@ def end_processes(processes: tuple[int, ...], patience: float = 10.0) -> None:
     for pid in filter(is_alive, processes):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, 9)
-
-
-def _nodes() -> list[dict[str, Any]]:
-    return ray.nodes()  # type: ignore[no-untyped-call,no-any-return]
-
-
-def _count(node: dict[str, Any], resource: str) -> float:
-    return float(node["Resources"].get(resource, 0.0))
-
-
-def _has(node: dict[str, Any], resource: str, amount: int) -> bool:
-    return _count(node, resource) >= amount
 
 
 def _children() -> set[int]:

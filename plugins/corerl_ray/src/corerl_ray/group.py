@@ -8,9 +8,11 @@ from typing import Any
 import ray
 
 from corerl.errors import NonFiniteError
-from corerl.runtime.dispatch import Dispatch, Place, dispatch_of
+from corerl.registry.rollout_backends import GenerationRequest
+from corerl.runtime.dispatch import Dispatch, Future, Place, dispatch_of
 from corerl.runtime.shares import Split, split
-from corerl_ray.calls import Call, Member, Waiter
+from corerl_ray.calls import Call, Member, Wait, Waiter
+from corerl_ray.spread import Loads, Spread
 
 
 @dataclass
@@ -49,7 +51,7 @@ class GroupMethod:
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         return self.submit(*args, **keywords).result()
 
-    def submit(self, *args: Any, **keywords: Any) -> Pending:
+    def submit(self, *args: Any, **keywords: Any) -> Future:
         """Start the call."""
         return getattr(self, f"_{self.declared.mode}")(args, keywords)  # type: ignore[no-any-return]
 
@@ -88,6 +90,18 @@ class GroupMethod:
         takes_first = self.declared.merge == "rank_zero"
         return self._pending(calls, lambda results: _together(whole, ranks, results, takes_first))
 
+    def _spread(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Spread:
+        group = self.group
+        name = "requests" if group.is_concurrent else None
+
+        def call(replica: int, requests: list[GenerationRequest]) -> Call:
+            member = group.members[replica]
+            method = member.host.call.options(concurrency_group=name)
+            return Call(member, method.remote(self.name, dict(keywords), requests, *args[1:]))
+
+        wait = Wait(group.waiter, time.monotonic() + group.timeout, f"{group.role}.{self.name}")
+        return Spread(args[0], group.loads, call, wait)
+
     def _call(self, member: Member, args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
         return Call(member, member.host.call.remote(self.name, dict(keywords), *args))
 
@@ -105,6 +119,8 @@ class Group:
         worker: their class.
         places: by rank, which share of split work each gets.
         timeout: seconds that a call may take.
+        loads: what each has in hand of work that is spread.
+        is_concurrent: their processes take calls while others run.
     """
 
     role: str
@@ -113,6 +129,8 @@ class Group:
     places: tuple[Place, ...]
     waiter: Waiter
     timeout: float
+    loads: Loads
+    is_concurrent: bool = False
 
     def __getattr__(self, name: str) -> GroupMethod:
         if name.startswith("__"):

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,14 @@ import ray.util
 
 from corerl.errors import CoreRLError, RunError
 from corerl.runtime.dispatch import Place
-from corerl.weights.buckets import Bucket, pack, unpack
 from corerl_ray import tensors
 
 LOG_LINES = 6
+CALLS = 16
+"""that hand out requests to a rollout worker at a time"""
+THREADS = {"requests": CALLS, "watch": 1}
+"""of a rollout worker's process, beside ``CONTROL`` for everything else: that must go on while requests run"""
+CONTROL = 4
 
 
 @dataclass(frozen=True)
@@ -74,16 +78,21 @@ class WorkerHost:
     Args:
         folder: the controller's working directory: relative paths of the config count from there.
         paths: where the controller finds modules; the worker looks there after its own.
-        timeout: seconds that fetching a piece of weights may take.
+        timeout: seconds that a wait for another worker may take.
+
+    Attributes:
+        transport: what a transport of weights keeps here between calls.
     """
 
     worker: Any
+    transport: Any
 
     def __init__(self, folder: str, paths: Sequence[str], timeout: float) -> None:
         faulthandler.enable()  # a crash leaves its stack in the log
         hear_of_children()
         tensors.register()
-        self.timeout = timeout
+        self.timeout, self.transport = timeout, None
+        self.address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         if Path(folder).is_dir():
             os.chdir(folder)
         sys.path += [path for path in paths if path not in sys.path]
@@ -92,8 +101,8 @@ class WorkerHost:
         with socket.socket() as free:
             free.bind(("", 0))
             port = free.getsockname()[1]
-        node, address = ray.get_runtime_context().get_node_id(), str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        return Facts(os.getpid(), node, address, port, _own_logs(), oom_kills())
+        node = ray.get_runtime_context().get_node_id()
+        return Facts(os.getpid(), node, self.address, port, _own_logs(), oom_kills())
 
     def build(self, environment: Mapping[str, str], worker: type, args: Sequence[Any]) -> Place | Failure:
         """Build the worker; which share of split work it gets."""
@@ -113,29 +122,16 @@ class WorkerHost:
         except Exception as error:
             return Failure.of(error)
 
-    def store_weights(self, bucket_bytes: int, keep: bool) -> "list[ray.ObjectRef[Bucket]] | Failure":
-        """Put the worker's weights into the object store, in buckets; without ``keep`` only take part in gathering."""
+    def apply(self, function: Callable[..., Any], *args: Any) -> Any:
+        """``function(self, *args)``: what a transport of weights does in this process."""
         try:
-            if keep:
-                return [ray.put(bucket) for bucket in pack(self.worker.weights(), bucket_bytes)]
-            for _ in self.worker.weights():
-                pass
+            return function(self, *args)
         except Exception as error:
             return Failure.of(error)
-        return []
 
-    def load_weights(self, buckets: "Sequence[ray.ObjectRef[Bucket]]", version: int, verify: bool) -> Failure | None:
-        """Give the worker the weights, a bucket at a time."""
-
-        def fetched() -> Iterator[Bucket]:
-            for bucket in buckets:
-                yield ray.get(bucket, timeout=self.timeout)
-
-        try:
-            self.worker.update_weights(unpack(fetched()), version, verify=verify)
-        except Exception as error:
-            return Failure.of(error)
-        return None
+    def watch(self) -> None:
+        """Never return, so that the reference of this call becomes ready when the process is gone."""
+        threading.Event().wait()
 
 
 def hear_of_children() -> None:

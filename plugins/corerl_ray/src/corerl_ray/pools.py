@@ -1,0 +1,199 @@
+"""Pools of places: a placement group for each, in a bundle of which lives one worker of every role that shares it."""
+
+import os
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from corerl.config.schema import RuntimeConfig
+from corerl.errors import ConfigError, DeadlineError
+from corerl.registry.runtimes import Role
+from corerl.telemetry.notices import say
+from corerl_ray.options import RayOptions
+
+FRACTION = 0.1
+"""of a place's CPU and GPU, for a worker of one role: as far as Ray counts, ten roles fit"""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The places of a pool: one CPU each, and one GPU where they are used.
+
+    Attributes:
+        nodes: of each place its node; those of a node stand together.
+        gpus_per_node: 0: none.
+        key: the config key that sets them.
+    """
+
+    group: PlacementGroup
+    nodes: tuple[str, ...]
+    gpus_per_node: int
+    key: str
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def most_on_a_node(self) -> int:
+        return max(Counter(self.nodes).values())
+
+    def per_worker(self, role: Role) -> int:
+        """Places that one worker of the role takes; without GPUs one, whatever it asks for."""
+        if not self.gpus_per_node:
+            return 1
+        if self.gpus_per_node % role.gpus:
+            raise ConfigError(
+                f"{role.name}.tensor_model_parallel_size",
+                f"{role.gpus} GPUs for one copy of the model do not divide {self.key}={self.gpus_per_node}: a copy "
+                "lives on one machine",
+            )
+        return role.gpus
+
+    def devices(self, timeout: float) -> list[str]:
+        """Of each place, what ``CUDA_VISIBLE_DEVICES`` says there; asked within ``timeout`` seconds."""
+        asked = [
+            ray.remote(_visible_devices)
+            .options(num_cpus=0, num_gpus=FRACTION, scheduling_strategy=self.strategy(place))
+            .remote()
+            for place in range(len(self))
+        ]
+        try:
+            return list(ray.get(asked, timeout=timeout))
+        except GetTimeoutError:
+            raise DeadlineError(f"the places of {self.key} did not say their GPUs within {timeout:g} s") from None
+
+    def strategy(self, place: int) -> PlacementGroupSchedulingStrategy:
+        """Where Ray puts a worker of this place."""
+        return PlacementGroupSchedulingStrategy(self.group, place)
+
+
+class Pools:
+    """The pool that the roles share, and those of roles with one of their own.
+
+    Raises:
+        ConfigError: the cluster has too little for all of them; the message is the arithmetic.
+        DeadlineError: others hold it for too long.
+    """
+
+    def __init__(self, config: RuntimeConfig, options: RayOptions) -> None:
+        self._config, self._options = config, options
+        present = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        self._have = ", ".join(f"{_count(node, 'GPU'):g} GPUs and {_count(node, 'CPU'):g} CPUs" for node in present)
+        self._have = f"the cluster's {len(present)} {'have' if len(present) > 1 else 'has'} {self._have}"
+        self._free = {
+            node["NodeID"]: Counter(CPU=int(_count(node, "CPU")), GPU=int(_count(node, "GPU"))) for node in present
+        }
+        self._own: dict[str, Places] = {}
+        gpus = config.n_gpus_per_node
+        for name in ("workers", "rollout_workers"):
+            if gpus and getattr(options, name) is not None:
+                raise ConfigError(
+                    f"runtime.options.{name}", "counts workers without GPUs; with GPUs there is one worker a GPU"
+                )
+        shared, rollout = self._choose_shared(), self._choose_rollout()
+        if not gpus and any(self._free[node]["GPU"] for node in shared):
+            say("runtime.n_gpus_per_node is 0: the workers use no GPU, although the cluster has some")
+        self._shared = self._take(shared, gpus, "runtime.n_gpus_per_node" if gpus else "runtime.options.workers")
+        if rollout:
+            try:
+                self._own["rollout"] = self._take(rollout, 0, "runtime.options.rollout_workers")
+            except DeadlineError:
+                self.close()
+                raise
+
+    def reserve(self, roles: Collection[Role]) -> None:
+        """Take the places of roles with a pool of their own, and check that all roles fit into theirs."""
+        wanted = [role for role in roles if role.pool is not None and role.name not in self._own]
+        chosen = [self._choose_own(role) for role in wanted]
+        for role, nodes in zip(wanted, chosen, strict=True):
+            assert role.pool is not None
+            self._own[role.name] = self._take(nodes, role.pool.n_gpus_per_node, f"{role.name}.n_gpus_per_node")
+        for role in roles:
+            self.of(role.name).per_worker(role)
+
+    def of(self, role: str) -> Places:
+        """Of the role of this name."""
+        return self._own.get(role, self._shared)
+
+    def close(self) -> None:
+        for places in (self._shared, *self._own.values()):
+            remove_placement_group(places.group)
+
+    def _choose_shared(self) -> list[str]:
+        nodes, gpus = self._config.nnodes, self._config.n_gpus_per_node
+        workers = nodes * gpus if gpus else self._options.workers or nodes
+        if workers % nodes:
+            raise ConfigError(
+                "runtime.options.workers", f"{workers} workers do not divide among runtime.nnodes={nodes} nodes"
+            )
+        each = workers // nodes
+        wanted = f"{gpus} GPUs and {each} CPUs" if gpus else f"{each} CPUs"
+        return self._choose(nodes, each, gpus) or self._too_few(
+            "runtime.n_gpus_per_node" if gpus else "runtime.options.workers",
+            f"{workers} workers on {nodes} {'nodes' if nodes > 1 else 'node'} take {wanted} on each",
+        )
+
+    def _choose_rollout(self) -> list[str]:
+        """The node of every rollout worker without a GPU, each where most CPUs are free; none: the role shares."""
+        wanted, shared = self._options.rollout_workers or 0, self._options.workers or self._config.nnodes
+        if sum(free["CPU"] for free in self._free.values()) < wanted:
+            return self._too_few(
+                "runtime.options.rollout_workers",
+                f"{wanted} rollout workers beside the {shared} of the shared pool take {wanted} + {shared} = "
+                f"{wanted + shared} CPUs",
+            )
+        chosen: Counter[str] = Counter()
+        for _ in range(wanted):
+            chosen[max(self._free, key=lambda node: self._free[node]["CPU"] - chosen[node])] += 1
+        self._free = {node: free - Counter(CPU=chosen[node]) for node, free in self._free.items()}
+        return [node for node, count in chosen.items() for _ in range(count)]
+
+    def _choose_own(self, role: Role) -> list[str]:
+        assert role.pool is not None
+        nodes, gpus = role.pool.nnodes, role.pool.n_gpus_per_node
+        shared = self._config.nnodes * self._config.n_gpus_per_node
+        return self._choose(nodes, gpus, gpus) or self._too_few(
+            f"{role.name}.n_gpus_per_node",
+            f"{nodes} x {gpus} GPUs of the {role.name} role's own (nnodes x n_gpus_per_node, with a CPU for each) and "
+            f"the shared pool's {self._config.nnodes} x {self._config.n_gpus_per_node} make {nodes * gpus + shared}",
+        )
+
+    def _choose(self, nodes: int, cpus: int, gpus: int) -> list[str]:
+        """The node of every place, ``cpus`` on each; the smallest nodes that will do. Empty: there are too few."""
+        wanted = Counter(CPU=cpus, GPU=gpus)
+        fitting = [node for node, free in self._free.items() if wanted <= free]
+        chosen = sorted(fitting, key=lambda node: self._free[node]["GPU"])[:nodes]
+        if len(chosen) < nodes:
+            return []
+        for node in chosen:
+            self._free[node] = self._free[node] - wanted
+        return [node for node in chosen for _ in range(cpus)]
+
+    def _too_few(self, key: str, wanted: str) -> list[str]:
+        raise ConfigError(key, f"{wanted}, and {self._have}")
+
+    def _take(self, nodes: list[str], gpus: int, key: str) -> Places:
+        bundle = {"CPU": 1.0, "GPU": 1.0} if gpus else {"CPU": 1.0}
+        labels = [{"ray.io/node-id": node} for node in nodes]
+        group: PlacementGroup = placement_group([bundle] * len(nodes), strategy="PACK", bundle_label_selector=labels)
+        if not group.wait(self._options.connect_timeout):
+            remove_placement_group(group)
+            raise DeadlineError(
+                f"{len(nodes)} workers found no free place within runtime.options.connect_timeout = "
+                f"{self._options.connect_timeout:g} s: other jobs hold the cluster's CPUs or GPUs"
+            )
+        return Places(group, tuple(nodes), gpus, key)
+
+
+def _visible_devices() -> str:
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def _count(node: dict[str, Any], resource: str) -> float:
+    return float(node["Resources"].get(resource, 0.0))

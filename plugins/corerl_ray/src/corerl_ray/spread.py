@@ -1,0 +1,143 @@
+"""Requests handed out to replicas, each to the one with the least left to do."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from corerl.registry.rollout_backends import GenerationRequest
+from corerl_ray.calls import Call, Wait
+from corerl_ray.host import CALLS
+
+
+@dataclass
+class Loads:
+    """What each replica has in hand, over all calls under way.
+
+    Attributes:
+        most: samples of one replica, as far as there are others.
+        samples, tokens: of each replica; tokens are the most that may come.
+    """
+
+    most: int
+    samples: list[int]
+    tokens: list[int]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, replicas: int, most: int) -> "Loads":
+        return cls(most, [0] * replicas, [0] * replicas)
+
+    def add(self, replica: int, piece: "Piece", sign: int = 1) -> None:
+        self.samples[replica] += sign * piece.samples
+        self.tokens[replica] += sign * piece.tokens
+
+    def choose(self, piece: "Piece", *, at_once: bool) -> int | None:
+        """The replica with the least to do among those that have room; with ``at_once`` any has."""
+        room = [
+            replica
+            for replica, samples in enumerate(self.samples)
+            if at_once or not samples or samples + piece.samples <= self.most
+        ]
+        return min(room, key=lambda replica: self.tokens[replica], default=None)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some of the requests, by their positions."""
+
+    positions: tuple[int, ...]
+    samples: int
+    tokens: int
+
+
+class Spread:
+    """One call on all replicas: a future, which hands out what waits while somebody waits for its result.
+
+    Args:
+        call: starts the call of a replica on some requests.
+        wait: that of the whole.
+    """
+
+    def __init__(
+        self,
+        requests: Sequence[GenerationRequest],
+        loads: Loads,
+        call: Callable[[int, list[GenerationRequest]], Call],
+        wait: Wait,
+    ) -> None:
+        self._requests, self._loads, self._call, self._wait = requests, loads, call, wait
+        self._results: list[Any] = [None] * len(requests)
+        self._running: dict[Call, tuple[int, Piece]] = {}
+        with loads.lock:
+            self._waiting = deque(_cut(requests, loads))
+        self._hand_out()
+
+    def result(self) -> list[Any]:
+        """What the replicas return, in the order of the requests."""
+        try:
+            while self._running:
+                for call, result in self._wait.some(list(self._running)).items():
+                    piece = self._ended(call)
+                    if isinstance(result, Exception):
+                        raise result
+                    for position, value in zip(piece.positions, result, strict=True):
+                        self._results[position] = value
+                self._hand_out()
+        finally:
+            for call in list(self._running):
+                self._ended(call)
+        return self._results
+
+    def _hand_out(self) -> None:
+        with self._loads.lock:
+            while self._waiting:
+                replica = self._loads.choose(self._waiting[0], at_once=not self._running)
+                if replica is None:
+                    return
+                piece = self._waiting.popleft()
+                self._loads.add(replica, piece)
+                call = self._call(replica, [self._requests[position] for position in piece.positions])
+                self._running[call] = replica, piece
+
+    def _ended(self, call: Call) -> Piece:
+        replica, piece = self._running.pop(call)
+        with self._loads.lock:
+            self._loads.add(replica, piece, -1)
+        return piece
+
+
+def _cut(requests: Sequence[GenerationRequest], loads: Loads) -> list[Piece]:
+    """One piece for each replica where all have room; else small ones, so that a replica gets the next in time."""
+    replicas = len(loads.samples)
+    if replicas == 1 or sum(loads.samples) + sum(request.sampling.n for request in requests) <= replicas * loads.most:
+        return _balanced(requests, replicas)
+    pieces, positions = [], list[int]()
+    for position in range(len(requests)):
+        positions.append(position)
+        if sum(requests[chosen].sampling.n for chosen in positions) * CALLS >= loads.most:
+            pieces.append(_piece(requests, positions))
+            positions = []
+    return [*pieces, _piece(requests, positions)] if positions else pieces
+
+
+def _balanced(requests: Sequence[GenerationRequest], replicas: int) -> list[Piece]:
+    """Each request, the longest first, goes where the fewest tokens are."""
+    chosen: list[list[int]] = [[] for _ in range(replicas)]
+    tokens = [0] * replicas
+    for position in sorted(range(len(requests)), key=lambda position: -_tokens(requests[position])):
+        replica = tokens.index(min(tokens))
+        chosen[replica].append(position)
+        tokens[replica] += _tokens(requests[position])
+    return [_piece(requests, sorted(positions)) for positions in chosen if positions]
+
+
+def _piece(requests: Sequence[GenerationRequest], positions: Sequence[int]) -> Piece:
+    chosen = [requests[position] for position in positions]
+    samples = sum(request.sampling.n for request in chosen)
+    return Piece(tuple(positions), samples, sum(map(_tokens, chosen)))
+
+
+def _tokens(request: GenerationRequest) -> int:
+    return request.sampling.n * request.sampling.max_tokens

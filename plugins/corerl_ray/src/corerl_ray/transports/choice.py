@@ -1,0 +1,57 @@
+"""Which transport a run takes."""
+
+from typing import Protocol
+
+from corerl.errors import ConfigError
+from corerl_ray.group import Group
+from corerl_ray.options import RayOptions
+from corerl_ray.pools import Places
+from corerl_ray.transports.broadcast import Broadcast
+from corerl_ray.transports.ipc import Ipc
+from corerl_ray.transports.object_store import ObjectStore
+
+KEY = "runtime.options.weights_transport"
+
+
+class Transport(Protocol):
+    """Carries weights between two groups; one object serves a run."""
+
+    def send(self, version: int, *, verify: bool) -> None:
+        """Give the actor's weights to all rollout workers.
+
+        Raises:
+            RunError: a worker failed, or a tensor arrived changed.
+        """
+        ...
+
+
+def name_of(options: RayOptions, places: Places, rollout_places: Places) -> str:
+    """The transport that ``weights_transport`` names, or that suits the places.
+
+    Raises:
+        ConfigError: the places forbid it.
+    """
+    shared = places is rollout_places
+    gpus = bool(places.gpus_per_node and rollout_places.gpus_per_node)
+    name = options.weights_transport
+    if name == "ipc" and not shared:
+        raise ConfigError(KEY, "ipc reaches rollout workers in the actor's own places; theirs is a pool of its own")
+    if name == "broadcast" and shared and gpus:
+        raise ConfigError(
+            KEY, "broadcast (NCCL) cannot join two workers on one GPU, and the roles share theirs: take ipc"
+        )
+    if name != "auto":
+        return name
+    if not gpus:
+        return "object_store"
+    return "ipc" if shared else "broadcast"
+
+
+def make(name: str, options: RayOptions, actor: Group, rollout: Group) -> Transport:
+    """The transport of this name; there are two buckets at a time."""
+    bucket_bytes = options.weights_bucket_mb * 2**20 // 2
+    if name == "ipc":
+        return Ipc(actor, rollout, bucket_bytes)
+    if name == "broadcast":
+        return Broadcast(actor, rollout, bucket_bytes)
+    return ObjectStore(actor, rollout, bucket_bytes)

@@ -1,0 +1,150 @@
+"""From each actor worker to the rollout worker in its place, through memory that both have open: CUDA IPC on a GPU.
+
+The actor fills one half of that memory while the rollout worker reads the other, so that it takes one bucket more than
+either has: of ``runtime.options.weights_bucket_mb``, or of the largest tensor, which is alone in it.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from corerl.weights.buckets import Bucket, pack, unpack
+from corerl_ray.calls import Call
+from corerl_ray.group import Group
+from corerl_ray.host import WorkerHost
+from corerl_ray.transports.link import Link, describe, described
+from corerl_ray.transports.shared_memory import Shared, forget, open_handle
+
+WHAT = "sending the weights"
+
+
+@dataclass
+class Ipc:
+    """Rollout worker i, of t places, reads from actor worker t * i."""
+
+    actor: Group
+    rollout: Group
+    half_bytes: int
+    linked: bool = False
+
+    def send(self, version: int, *, verify: bool) -> None:
+        waiter, deadline = self.actor.waiter, time.monotonic() + self.actor.timeout
+        if not self.linked:
+            self._link(deadline)
+        calls = [Call(member, member.host.apply.remote(send, self.half_bytes, verify)) for member in self.actor.members]
+        calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in self.rollout.members]
+        waiter.wait(calls, deadline, WHAT)
+
+    def _link(self, deadline: float) -> None:
+        waiter, members = self.actor.waiter, self.actor.members
+        sources = members[:: len(members) // len(self.rollout.members)]
+        ports = waiter.wait([Call(member, member.host.apply.remote(listen)) for member in sources], deadline, WHAT)
+        calls = [
+            Call(member, member.host.apply.remote(connect, port))
+            for member, port in zip(self.rollout.members, ports, strict=True)
+        ]
+        waiter.wait(calls, deadline, WHAT)
+        self.linked = True
+
+
+@dataclass
+class Outbox:
+    """The actor's side: two halves that are filled in turn, or the whole.
+
+    Attributes:
+        unread: of each bucket that the receiver still has, its number and how many halves it takes.
+        largest: bytes of the largest tensor so far, for which there is room from the next transfer on.
+    """
+
+    link: Link
+    device: torch.device
+    half_bytes: int = 0
+    largest: int = 0
+    shared: Shared | None = None
+    unread: deque[tuple[int, int]] = field(default_factory=deque)
+    number: int = 0
+
+    def memory(self, size: int) -> Tensor:
+        """Where the next bucket is filled, once the receiver has done with what was there."""
+        halves = 1 if size <= self.half_bytes else 2
+        while sum(taken for _, taken in self.unread) + halves > 2:
+            self.link.confirmed(self.unread.popleft()[0])
+        room = max(size, 2 * self.half_bytes, self.largest)
+        if self.shared is None or len(self.shared.data) < size:
+            self.close()
+            self.shared = Shared.new(room, self.device)
+        if halves == 2:
+            self.largest = max(self.largest, size)
+        self.number += 1
+        self.unread.append((self.number, halves))
+        return self.shared.data[self.offset(halves) :][:size]
+
+    def offset(self, halves: int) -> int:
+        """Where the bucket of the present number lies."""
+        return self.half_bytes * (self.number % 2) if halves == 1 else 0
+
+    def close(self) -> None:
+        if self.shared is not None:
+            self.shared.close()
+            self.shared = None
+            forget()
+
+
+def listen(host: WorkerHost) -> int:
+    """In an actor worker that has a rollout worker beside it: the port of its store."""
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    host.transport = Outbox(Link.listen("127.0.0.1", host.timeout), device)
+    return int(host.transport.link.port)
+
+
+def connect(host: WorkerHost, port: int) -> None:
+    """In a rollout worker."""
+    host.transport = Link.connect("127.0.0.1", port, host.timeout)
+
+
+def send(host: WorkerHost, half_bytes: int, verify: bool) -> None:
+    """In every actor worker; one without a rollout worker beside it only helps to gather."""
+    if not isinstance(host.transport, Outbox):
+        for _ in host.worker.weights():
+            pass
+        return
+    outbox: Outbox = host.transport
+    outbox.half_bytes, outbox.number = half_bytes, 0
+    outbox.link.begin()
+    for bucket in pack(host.worker.weights(), half_bytes, memory=outbox.memory, verify=verify):
+        assert outbox.shared is not None
+        if outbox.device.type == "cuda":
+            torch.cuda.current_stream().synchronize()
+        halves = outbox.unread[-1][1]
+        message = {"handle": outbox.shared.handle, "offset": outbox.offset(halves), **describe(bucket)}
+        outbox.link.tell(outbox.number, message)
+    outbox.link.tell(outbox.number + 1, None)
+    outbox.unread.clear()
+    outbox.link.confirmed(outbox.number + 1)
+    outbox.close()
+
+
+def receive(host: WorkerHost, version: int, verify: bool) -> None:
+    """In a rollout worker."""
+    link: Link = host.transport
+    link.transfer += 1
+    host.worker.update_weights(unpack(_received(link)), version, verify=verify)
+    link.confirm(link.last)  # now nothing here refers to the memory
+
+
+def _received(link: Link) -> Iterator[Bucket]:
+    number, handle, memory = 1, None, torch.empty(0, dtype=torch.uint8)
+    while (message := link.hear(number)) is not None:
+        if message["handle"] != handle:
+            handle = message["handle"]
+            memory = open_handle(handle)
+        yield described(message, memory[message["offset"] :][: message["size"]])
+        if memory.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        link.confirm(number)
+        number += 1
+    del memory

@@ -1,0 +1,99 @@
+"""Through Ray's object store: the controller hands references on, and nothing else."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from corerl.errors import DeadlineError
+from corerl.weights.buckets import Bucket, pack, unpack
+from corerl_ray.calls import Call
+from corerl_ray.group import Group
+from corerl_ray.host import WorkerHost
+
+WHAT = "sending the weights"
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """The actor's rank 0 puts a bucket into the store when the one before the last has been read by all."""
+
+    actor: Group
+    rollout: Group
+    bucket_bytes: int
+
+    def send(self, version: int, *, verify: bool) -> None:
+        waiter, deadline = self.actor.waiter, time.monotonic() + self.actor.timeout
+        first, *others = self.actor.members
+        under_way = [Call(member, member.host.apply.remote(take_part)) for member in others]
+        waiter.wait(
+            [Call(member, member.host.apply.remote(open_inbox)) for member in self.rollout.members], deadline, WHAT
+        )
+        under_way += [Call(member, member.host.apply.remote(load, version, verify)) for member in self.rollout.members]
+        under_way.append(Call(first, first.host.apply.remote(begin, self.bucket_bytes, verify)))
+        reading: list[Call] = []
+        bucket: Any = True
+        while bucket is not None:
+            ask = Call(first, first.host.apply.remote(next_bucket))
+            bucket = waiter.wait([ask], deadline, WHAT, beside=[*under_way, *reading])[0]
+            waiter.wait(reading, deadline, WHAT, beside=under_way)
+            reading = [Call(member, member.host.apply.remote(take, bucket)) for member in self.rollout.members]
+        waiter.wait(under_way, deadline, WHAT)
+
+
+def begin(host: WorkerHost, bucket_bytes: int, verify: bool) -> None:
+    """In the actor's rank 0."""
+    host.transport = pack(host.worker.weights(), bucket_bytes, verify=verify)
+
+
+def next_bucket(host: WorkerHost) -> "ray.ObjectRef[Bucket] | None":
+    """In the actor's rank 0: the next of its buckets, None after the last."""
+    for bucket in host.transport:
+        return ray.put(bucket)
+    return None
+
+
+def take_part(host: WorkerHost) -> None:
+    """In the actor's other ranks: help to gather."""
+    for _ in host.worker.weights():
+        pass
+
+
+@dataclass
+class Inbox:
+    """Buckets on their way from the thread that receives to the one that reads."""
+
+    buckets: "queue.SimpleQueue[tuple[Bucket, threading.Event] | None]" = field(default_factory=queue.SimpleQueue)
+
+    def read(self, timeout: float) -> Iterator[Bucket]:
+        while (received := self.buckets.get(timeout=timeout)) is not None:
+            bucket, was_read = received
+            del received
+            yield bucket
+            del bucket
+            was_read.set()
+
+
+def open_inbox(host: WorkerHost) -> None:
+    """In a rollout worker."""
+    host.transport = Inbox()
+
+
+def load(host: WorkerHost, version: int, verify: bool) -> None:
+    """In a rollout worker: give it what :func:`take` receives."""
+    host.worker.update_weights(unpack(host.transport.read(host.timeout)), version, verify=verify)
+
+
+def take(host: WorkerHost, bucket: Bucket | None) -> None:
+    """In a rollout worker, while :func:`load` runs: a bucket; returns when it has been read."""
+    if bucket is None:
+        host.transport.buckets.put(None)
+        return
+    was_read = threading.Event()
+    host.transport.buckets.put((bucket, was_read))
+    if not was_read.wait(host.timeout):
+        raise DeadlineError(f"a bucket of weights was not read within runtime.options.timeout = {host.timeout:g} s")

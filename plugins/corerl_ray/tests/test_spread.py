@@ -1,0 +1,63 @@
+"""Requests reach two replicas by load."""
+
+from itertools import chain
+
+import pytest
+from ray_toys import request
+
+from corerl.runtime.dispatch import submit
+from corerl_ray.spread import Loads
+
+
+@pytest.fixture
+def rollout(groups):
+    """Two replicas; the test says how many samples each has in hand at most."""
+    _, rollout = groups
+    rollout.seen()
+    before = rollout.loads.most
+    yield rollout
+    rollout.loads.most = before
+
+
+def test_what_fits_is_one_call_for_each_replica_with_about_as_many_tokens(rollout):
+    requests = [request(name, n=n) for name, n in zip("abcdef", (1, 5, 2, 2, 4, 2), strict=True)]
+    assert rollout.generate(requests) == [[one.request_id] * one.sampling.n for one in requests]
+    [[one], most, _], [[other], more, _] = rollout.seen()
+    assert most == more == 8
+    assert sorted(one + other) == list("abcdef") and one == sorted(one)
+
+
+def test_an_idle_replica_is_not_called(rollout):
+    assert rollout.generate([request("a")]) == [["a"]]
+    assert [calls for calls, *_ in rollout.seen()] == [[["a"]], []]
+    assert rollout.generate([]) == []
+
+
+def test_more_than_fits_is_handed_out_in_pieces_and_the_faster_replica_gets_more(rollout):
+    rollout.loads.most = 4
+    slow, *quick = (request(number, n=2, seconds=1.5 if number == 0 else 0.01) for number in range(40))
+    assert rollout.generate([slow, *quick]) == [[str(number)] * 2 for number in range(40)]
+    (calls, most, _), (others, more, _) = rollout.seen()
+    assert sorted(map(int, chain(*calls, *others))) == list(range(40))
+    assert max(most, more) <= 4 and max(map(len, calls + others)) == 1
+    with_slow, without = (calls, others) if ["0"] in calls else (others, calls)
+    assert len(with_slow) >= 1 and len(without) > 0
+    assert not any(rollout.loads.samples) and not any(rollout.loads.tokens)
+
+
+def test_a_request_larger_than_a_replica_may_have_is_handed_out_alone(rollout):
+    rollout.loads.most = 4
+    assert rollout.generate([request("a", n=9), request("b", n=9)]) == [["a"] * 9, ["b"] * 9]
+    assert [most for _, most, _ in rollout.seen()] == [9, 9]
+
+
+def test_two_calls_at_a_time_share_the_replicas(rollout):
+    first = submit(rollout.generate, [request("a", n=8, seconds=1.0)])
+    second = submit(rollout.generate, [request("b", seconds=1.0)])
+    assert rollout.loads.samples == [8, 1]
+    assert (first.result(), second.result()) == ([["a"] * 8], [["b"]])
+    assert [calls for calls, *_ in rollout.seen()] == [[["a"]], [["b"]]]
+
+
+def test_one_replica_has_no_bound():
+    assert Loads.of(1, 4).choose(None, at_once=True) == 0

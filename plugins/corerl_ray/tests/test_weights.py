@@ -1,0 +1,86 @@
+"""Weights from two actor workers to two rollout workers, by every transport, also while requests run."""
+
+import time
+
+import pytest
+from ray_toys import ENGINE, ROWS, TOY, Engine, Toy, corrupt, request
+
+from corerl.errors import ConfigError, RunError
+from corerl.runtime.dispatch import submit
+from corerl_ray.calls import Call
+from corerl_ray.options import RayOptions
+from corerl_ray.pools import Places
+from corerl_ray.transports.broadcast import Broadcast
+from corerl_ray.transports.choice import name_of
+from corerl_ray.transports.ipc import Ipc
+from corerl_ray.transports.object_store import ObjectStore
+
+
+def sent(added):
+    return {f"w{index}": ("torch.bfloat16", [[float(index) + added] * 3] * rows) for index, rows in enumerate(ROWS)}
+
+
+@pytest.mark.parametrize("bucket_bytes", [16, 64, 2**20])
+@pytest.mark.parametrize("transport", [ObjectStore, Ipc, Broadcast])
+def test_weights_arrive_at_every_replica_bit_for_bit_and_again_after_training(groups, transport, bucket_bytes):
+    actor, rollout = groups
+    carrier = transport(actor, rollout, bucket_bytes)
+    for version, verify in ((3, False), (4, True)):
+        carrier.send(version, verify=verify)
+        expected = sent(actor.added_so_far())
+        assert rollout.received() == [(version, expected)] * 2
+        actor.train()
+
+
+def test_weights_and_abort_reach_a_rollout_worker_that_generates(groups):
+    actor, rollout = groups
+    rollout.seen()
+    generating = submit(rollout.generate, [request("a", seconds=60.0), request("b", seconds=60.0)])
+    while [running for *_, running in rollout.seen()] != [1, 1]:
+        time.sleep(0.01)
+    ObjectStore(actor, rollout, 64).send(9, verify=True)
+    assert [version for version, _ in rollout.received()] == [9, 9]
+    assert [running for *_, running in rollout.seen()] == [1, 1]
+    rollout.abort()
+    assert generating.result() == [["a"], ["b"]]
+
+
+def test_a_tensor_that_changes_on_its_way_to_a_pool_of_its_own_is_named(start):
+    runtime = start(rollout_workers=1)
+    actor, rollout = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
+    runtime.options.weights_transport = "broadcast"
+    runtime.send_weights(actor, rollout, 1, verify=True)
+    assert rollout.received() == [(1, sent(0))]
+    [member] = rollout.members
+    runtime.waiter.wait([Call(member, member.host.apply.remote(corrupt))], time.monotonic() + 10, "corrupt")
+    runtime.send_weights(actor, rollout, 2)
+    began = time.monotonic()
+    with pytest.raises(RunError, match=r"^rollout worker: the weight 'w1' changed on its way"):
+        runtime.send_weights(actor, rollout, 3, verify=True)
+    runtime.close()
+    assert time.monotonic() - began < 10
+
+
+HOST, ONE, OTHER = (Places(None, ("node",) * 2, gpus, "key") for gpus in (0, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("asked", "places", "name"),
+    [
+        ("auto", (HOST, HOST), "object_store"),
+        ("auto", (HOST, ONE), "object_store"),
+        ("auto", (ONE, ONE), "ipc"),
+        ("auto", (ONE, OTHER), "broadcast"),
+        ("broadcast", (HOST, HOST), "broadcast"),
+        ("ipc", (HOST, HOST), "ipc"),
+        ("object_store", (ONE, ONE), "object_store"),
+    ],
+)
+def test_the_transport_suits_the_places(asked, places, name):
+    assert name_of(RayOptions(weights_transport=asked), *places) == name
+
+
+@pytest.mark.parametrize(("asked", "places"), [("ipc", (ONE, OTHER)), ("broadcast", (ONE, ONE))])
+def test_a_transport_that_the_places_forbid_is_refused(asked, places):
+    with pytest.raises(ConfigError, match=f"^runtime.options.weights_transport: {asked} .* (own|ipc)$"):
+        name_of(RayOptions(weights_transport=asked), *places)
