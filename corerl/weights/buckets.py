@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -45,24 +45,43 @@ def pack(weights: Iterable[tuple[str, Tensor]], bucket_bytes: int) -> Iterator[B
     The stream is read one tensor ahead of the bucket that is yielded; every bucket has new memory.
     """
     waiting: list[tuple[Slot, Tensor]] = []
-    end = 0
-    for name, tensor in weights:
-        slot = Slot(name, tensor.dtype, tuple(tensor.shape), end)
-        if waiting and end + slot.size > bucket_bytes:
+    for slot, tensor in place(weights, bucket_bytes):
+        if waiting and slot.offset == 0:
             yield _fill(waiting)
-            waiting, slot = [], Slot(name, tensor.dtype, tuple(tensor.shape), 0)
+            waiting = []
         waiting.append((slot, tensor))
-        end = -(-(slot.offset + slot.size) // ALIGNMENT) * ALIGNMENT
     if waiting:
         yield _fill(waiting)
+
+
+def place(
+    weights: Iterable[tuple[str, Tensor]], bucket_bytes: int, dtype: torch.dtype | None = None
+) -> Iterator[tuple[Slot, Tensor]]:
+    """Where each tensor goes; an offset of 0 begins another bucket. The stream is read as this one is.
+
+    Args:
+        dtype: of floating-point tensors in the bucket; None: their own.
+    """
+    end = 0
+    for name, tensor in weights:
+        kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        slot = Slot(name, kind, tuple(tensor.shape), end)
+        if end + slot.size > bucket_bytes:
+            slot = replace(slot, offset=0)
+        yield slot, tensor
+        end = -(-(slot.offset + slot.size) // ALIGNMENT) * ALIGNMENT
 
 
 def unpack(buckets: Iterable[Bucket]) -> Iterator[tuple[str, Tensor]]:
     """The stream that was packed; the tensors are views of their buckets."""
     for bucket in buckets:
         for slot in bucket.index:
-            piece = bucket.data[slot.offset : slot.offset + slot.size]
-            yield slot.name, piece.view(slot.dtype).reshape(slot.shape)
+            yield slot.name, view(bucket.data, slot)
+
+
+def view(data: Tensor, slot: Slot) -> Tensor:
+    """The tensor of a slot in (bytes,) uint8 on any device."""
+    return data[slot.offset : slot.offset + slot.size].view(slot.dtype).reshape(slot.shape)
 
 
 def _fill(tensors: list[tuple[Slot, Tensor]]) -> Bucket:

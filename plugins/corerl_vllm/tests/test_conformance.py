@@ -13,4 +13,4 @@ pytestmark = [
     pytest.mark.xdist_group("vllm"),
 ]
 
-test_conformance = conformance_tests("corerl-vllm", options={"vllm": {"python": PYTHON}})
+test_conformance = conformance_tests("corerl-vllm", options={"vllm": {"python": PYTHON, "enforce_eager": True}})
