@@ -13,6 +13,11 @@ pytestmark = [
     pytest.mark.xdist_group("sglang"),
 ]
 
-OPTIONS = {"python": PYTHON, "disable_cuda_graph": True, "gpu_memory_utilization": 0.2}
+OPTIONS = {
+    "python": PYTHON,
+    "disable_cuda_graph": True,
+    "gpu_memory_utilization": 0.1,
+    "engine_args": {"max_total_tokens": 300_000},
+}
 
 test_conformance = conformance_tests("corerl-sglang", options={"sglang": OPTIONS})

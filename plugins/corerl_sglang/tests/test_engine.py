@@ -26,7 +26,7 @@ PROMPT = [72, 101, 108, 108, 111]
 @pytest.fixture(scope="module")
 def backend(start: Callable[..., SglangBackend], engine_python: str) -> SglangBackend:
     """Starts without weights, and takes them a few tensors at a time."""
-    options = {"disable_cuda_graph": True, "gpu_memory_utilization": 0.2}
+    options = {"disable_cuda_graph": True, "gpu_memory_utilization": 0.1, "engine_args": {"max_total_tokens": 300_000}}
     return start(python=engine_python, load_format="dummy", bucket_mb=1, **options)
 
 
@@ -120,8 +120,8 @@ def test_memory_comes_back_in_two_steps(backend: SglangBackend):
     with pytest.raises(RunError, match="its KV cache was not woken"):
         generate(backend)
     backend.wake()
-    assert asleep - awake > 2**30
-    assert asleep - between < 2**30
+    assert asleep - awake > 2**26
+    assert asleep - between < 2**26
     assert generate(backend)[0].weight_version == 9
 
 

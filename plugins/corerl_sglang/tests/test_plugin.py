@@ -46,12 +46,14 @@ def test_the_cpu_is_refused_with_what_to_do():
         SglangBackend(model, RolloutConfig(), device="cpu", options=SglangOptions())
 
 
-def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice():
+def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (90, 100))
     model = ModelConfig(path="some/model", dtype="bf16")
     options = SglangOptions(max_model_len=99, engine_args={"max_running_requests": 7}, disable_cuda_graph=True)
     arguments = engine_arguments(model, RolloutConfig(tensor_model_parallel_size=4), options)
     expected = {"model_path": "some/model", "dtype": "bfloat16", "tp_size": 4, "context_length": 99}
-    expected |= {"max_running_requests": 7, "disable_cuda_graph": True, "mem_fraction_static": 0.5}
+    expected |= {"max_running_requests": 7, "disable_cuda_graph": True, "mem_fraction_static": 0.6}
     expected |= {"load_format": "auto", "skip_tokenizer_init": True, "enable_memory_saver": True}
     assert {name: arguments[name] for name in expected} == expected
     assert "attention_backend" not in arguments

@@ -43,7 +43,7 @@ def start(device: str) -> Iterator[Callable[..., VllmBackend]]:
 
     def start(model: dict[str, Any] | None = None, **options: Any) -> VllmBackend:
         config = ModelConfig(**{"path": str(tiny_model()), "dtype": "fp32", **(model or {})})
-        options = {"enforce_eager": True, **options}
+        options = {"enforce_eager": True, "gpu_memory_utilization": 0.1, **options}
         made.append(VllmBackend(config, RolloutConfig(), device=device, options=VllmOptions(**options)))
         return made[-1]
 

@@ -19,6 +19,8 @@ KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent
 
 TESTED = ((0, 5, 17), (0, 5, 18))
 
+LARGEST_FRACTION = 0.95
+
 OURS = (
     "model_path",
     "dtype",
@@ -69,7 +71,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
         "sampling_backend": "pytorch",  # the only one that draws by the seed of each request
         "sampling_defaults": "openai",
         "enable_memory_saver": True,
-        "mem_fraction_static": options.gpu_memory_utilization,
+        "mem_fraction_static": memory_fraction(options.gpu_memory_utilization),
         "tp_size": rollout.tensor_model_parallel_size,
         "disable_cuda_graph": options.disable_cuda_graph,
         "log_level": "warning",
@@ -80,6 +82,14 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
     if options.max_model_len is not None:
         arguments["context_length"] = options.max_model_len
     return arguments | options.engine_args
+
+
+def memory_fraction(share: float) -> float:
+    """SGLang counts what others hold as its own; ``share`` is what the engine may take beside that."""
+    if not torch.cuda.is_available():
+        return share
+    free, total = torch.cuda.mem_get_info()
+    return round(min(share + 1 - free / total, LARGEST_FRACTION), 3)
 
 
 def engine_environment(model: ModelConfig, options: SglangOptions) -> Mapping[str, str]:

@@ -7,16 +7,19 @@ from typing import Any
 import torch
 from corerl_engine import weights
 from corerl_engine.digest import digest
+from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
 from sglang.srt.managers import scheduler
 from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, RpcReqOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 
-def run(*args: Any, **kwargs: Any) -> None:
+def run(server_args: Any, *args: Any, **kwargs: Any) -> None:
     """SGLang's ``run_scheduler_process``, with our scheduler and the seed of each request."""
     scheduler.Scheduler = Scheduler
     draw_by_seed()
-    scheduler.run_scheduler_process(*args, **kwargs)
+    if server_args.dtype == "float32":
+        compute_in_torch()
+    scheduler.run_scheduler_process(server_args, *args, **kwargs)
 
 
 class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
@@ -68,6 +71,17 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
     def corerl_resume(self) -> None:
         self._engine_paused = False
+
+
+def compute_in_torch() -> None:
+    """SGLang's kernels for norms, activations and rotations know half precision alone; beside each is a plain one."""
+    chosen = MultiPlatformOp.dispatch_forward
+
+    def dispatch_forward(self: Any) -> Any:
+        has_plain = type(self).forward_native is not MultiPlatformOp.forward_native
+        return self.forward_native if has_plain else chosen(self)
+
+    MultiPlatformOp.dispatch_forward = dispatch_forward
 
 
 def draw_by_seed() -> None:
