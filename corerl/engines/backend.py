@@ -30,6 +30,10 @@ Versions = tuple[tuple[int, ...], tuple[int, ...]]
 """from the first up to, but without, the second"""
 
 
+FLOAT32_VARIABLES = {"TRITON_F32_DEFAULT": "ieee"}
+"""for an engine that computes in float32: Triton's kernels would take 10 bits of its mantissa"""
+
+
 class EngineBackend:
     """See :class:`corerl.registry.rollout_backends.RolloutBackend`.
 

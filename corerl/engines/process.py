@@ -22,7 +22,9 @@ from corerl.engines.remote import frames
 from corerl.errors import ConfigError, DeadlineError, RunError
 
 LOG_LINES = 8
-CAUSE = re.compile(r"^(?:.*?\s)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$")
+CAUSE = re.compile(
+    r"^(?:.*?\s)?(?:\w+\.)*\w*(?:Error|Exception|Interrupt): .+$|^(?:\(.*?\) )?(?:ERROR .*\] )?\w*(?:Error|Exception)$"
+)
 CONSEQUENCES = ("Engine core initialization failed", "EngineDeadError", "EngineCore encountered", "see root cause")
 
 Answer = tuple[dict[str, Any], bytes]

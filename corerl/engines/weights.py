@@ -71,7 +71,9 @@ class SharedBucket(Protocol):
         """Copy a tensor to its place; it can be overwritten at once."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Free the memory, which the engine's process reads no more."""
+        ...
 
 
 class HostBucket:
@@ -106,6 +108,7 @@ class DeviceBucket:
         _, block, length, offset, counter, counter_offset, event, wait = storage._share_cuda_()
         handle = [block.hex(), length, offset, counter.hex(), counter_offset, event.hex(), wait]
         self._source = {"device": device_uuid(device), "handle": handle}
+        self._counter = (counter, counter_offset)
 
     @property
     def source(self) -> dict[str, Any]:
@@ -118,7 +121,11 @@ class DeviceBucket:
         torch.cuda.current_stream(self._memory.device).synchronize()  # the engine's process knows nothing of the stream
 
     def close(self) -> None:
-        self._memory = None
+        """torch keeps the memory until its reader has counted down; one that was killed cannot."""
+        if self._memory is not None:
+            storage: Any = torch.UntypedStorage
+            storage._release_ipc_counter_cuda(*self._counter)
+            self._memory = None
 
 
 def device_uuid(device: torch.device) -> str:

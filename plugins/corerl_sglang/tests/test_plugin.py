@@ -48,12 +48,12 @@ def test_the_cpu_is_refused_with_what_to_do():
 
 def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (90, 100))
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (80, 100))
     model = ModelConfig(path="some/model", dtype="bf16")
     options = SglangOptions(max_model_len=99, engine_args={"max_running_requests": 7}, disable_cuda_graph=True)
     arguments = engine_arguments(model, RolloutConfig(tensor_model_parallel_size=4), options)
     expected = {"model_path": "some/model", "dtype": "bfloat16", "tp_size": 4, "context_length": 99}
-    expected |= {"max_running_requests": 7, "disable_cuda_graph": True, "mem_fraction_static": 0.6}
+    expected |= {"max_running_requests": 7, "disable_cuda_graph": True, "mem_fraction_static": 0.625}
     expected |= {"load_format": "auto", "skip_tokenizer_init": True, "enable_memory_saver": True}
     assert {name: arguments[name] for name in expected} == expected
     assert "attention_backend" not in arguments
@@ -75,6 +75,9 @@ def test_a_variable_that_the_user_set_is_left_alone(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     environment = engine_environment(ModelConfig(path=str(tmp_path)), SglangOptions(environment={"A": "3"}))
     assert (environment["A"], "HF_HUB_OFFLINE" in environment) == ("3", False)
+    assert "TRITON_F32_DEFAULT" not in environment
+    float32 = engine_environment(ModelConfig(path=str(tmp_path), dtype="fp32"), SglangOptions())
+    assert float32["TRITON_F32_DEFAULT"] == "ieee"
 
 
 def test_an_environment_without_sglang_is_named_with_the_remedy(start: Start):

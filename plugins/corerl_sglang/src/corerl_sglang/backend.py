@@ -9,7 +9,7 @@ import torch
 
 import corerl_sglang_engine
 from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.engines.backend import EngineBackend, check_engine_args, model_arguments
+from corerl.engines.backend import FLOAT32_VARIABLES, EngineBackend, check_engine_args, model_arguments
 from corerl.engines.process import EngineKind
 from corerl.errors import RequestError
 from corerl.models import compute_dtype
@@ -85,16 +85,18 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
 
 
 def memory_fraction(share: float) -> float:
-    """SGLang counts what others hold as its own; ``share`` is what the engine may take beside that."""
+    """SGLang's fraction is of the memory that is free at its start; ``share`` is of all."""
     if not torch.cuda.is_available():
         return share
     free, total = torch.cuda.mem_get_info()
-    return round(min(share + 1 - free / total, LARGEST_FRACTION), 3)
+    return round(min(share * total / free, LARGEST_FRACTION), 3)
 
 
 def engine_environment(model: ModelConfig, options: SglangOptions) -> Mapping[str, str]:
     """Variables for the engine's process; what the user has set, in the options or outside, stays."""
     defaults = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "0"}
+    if compute_dtype(model, "cuda") is torch.float32:
+        defaults |= FLOAT32_VARIABLES
     if model_arguments(model)[1]:
         defaults["HF_HUB_OFFLINE"] = "1"
     return {name: value for name, value in defaults.items() if name not in os.environ} | dict(options.environment)

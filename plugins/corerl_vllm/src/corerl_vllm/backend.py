@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import corerl_vllm_engine
 from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.engines.backend import EngineBackend, check_engine_args, model_arguments
+from corerl.engines.backend import FLOAT32_VARIABLES, EngineBackend, check_engine_args, model_arguments
 from corerl.engines.process import EngineKind
 from corerl.models import compute_dtype
 from corerl_vllm.options import VllmOptions
@@ -74,6 +76,8 @@ def engine_environment(model: ModelConfig, options: VllmOptions, device: str) ->
     defaults = {"VLLM_NO_USAGE_STATS": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     if model_arguments(model)[1]:
         defaults["HF_HUB_OFFLINE"] = "1"
+    if compute_dtype(model, device) is torch.float32:
+        defaults |= FLOAT32_VARIABLES
     if device == "cpu":
         defaults |= CPU_VARIABLES | {"VLLM_CPU_KVCACHE_SPACE": str(options.cpu_kv_cache_gb)}
     return {name: value for name, value in defaults.items() if name not in os.environ} | dict(options.environment)
