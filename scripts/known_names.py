@@ -17,7 +17,6 @@ from corerl.registry.base import KNOWN_NAMES
 ROOT = Path(__file__).resolve().parent.parent
 
 PLANNED = {
-    "rollout backend": {"sglang": "corerl-sglang"},
     "tracker": dict.fromkeys(
         ("clearml", "mlflow", "swanlab", "tensorboard", "trackio", "vemlp_wandb", "wandb"), "corerl-trackers"
     ),

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from corerl.engines.remote.digest import digest
 from corerl.errors import RunError
-from corerl.weights.digest import digest_of
 
 ALIGNMENT = 16
 """bytes; a tensor starts at a multiple, so that it can be a view of its bucket in any dtype"""
@@ -36,7 +36,7 @@ class Bucket:
     Attributes:
         data: (bytes,) uint8.
         index: the tensors in it, in the order of the stream.
-        digests: of each as it was packed (:mod:`corerl.weights.digest`); empty: nobody asked.
+        digests: of each as it was packed (:mod:`corerl.engines.remote.digest`); empty: nobody asked.
     """
 
     data: Tensor
@@ -65,23 +65,37 @@ def pack(
         memory: gives (size,) uint8 for a bucket, on any device.
         verify: take digests.
     """
-    data, slots, digests, end = new_memory(0), list[Slot](), list[Tensor](), 0
-    for name, tensor in weights:
-        tensor = tensor.detach()
-        size = tensor.numel() * tensor.element_size()
-        if slots and end + size > len(data):
+    data, slots, digests = new_memory(0), list[Slot](), list[Tensor]()
+    for slot, tensor in place(weights, bucket_bytes):
+        if slots and slot.offset == 0:
             yield _bucket(data, slots, digests)
             slots, digests = [], []
         if not slots:
-            data, end = memory(max(size, bucket_bytes)), 0
-        slot = Slot(name, tensor.dtype, tuple(tensor.shape), end)
-        _view(data, slot).copy_(tensor)
+            data = memory(max(slot.size, bucket_bytes))
+        view(data, slot).copy_(tensor.detach())
         slots.append(slot)
         if verify:
-            digests.append(digest_of(tensor))
-        end = -(-(end + size) // ALIGNMENT) * ALIGNMENT
+            digests.append(digest(tensor, tensor.dtype))
     if slots:
         yield _bucket(data, slots, digests)
+
+
+def place(
+    weights: Iterable[tuple[str, Tensor]], bucket_bytes: int, dtype: torch.dtype | None = None
+) -> Iterator[tuple[Slot, Tensor]]:
+    """Where each tensor goes; an offset of 0 begins another bucket. The stream is read as this one is.
+
+    Args:
+        dtype: of floating-point tensors in the bucket; None: their own.
+    """
+    end = 0
+    for name, tensor in weights:
+        kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        slot = Slot(name, kind, tuple(tensor.shape), end)
+        if end + slot.size > bucket_bytes:
+            slot = replace(slot, offset=0)
+        yield slot, tensor
+        end = -(-(slot.offset + slot.size) // ALIGNMENT) * ALIGNMENT
 
 
 def unpack(buckets: Iterable[Bucket]) -> Iterator[tuple[str, Tensor]]:
@@ -91,7 +105,7 @@ def unpack(buckets: Iterable[Bucket]) -> Iterator[tuple[str, Tensor]]:
         RunError: a tensor has another digest than when it was packed.
     """
     for bucket in buckets:
-        views = [_view(bucket.data, slot) for slot in bucket.index]
+        views = [view(bucket.data, slot) for slot in bucket.index]
         if bucket.digests:
             _compare(bucket, views)
         for slot in bucket.index:
@@ -99,7 +113,8 @@ def unpack(buckets: Iterable[Bucket]) -> Iterator[tuple[str, Tensor]]:
         del bucket  # its memory is free for the next one
 
 
-def _view(data: Tensor, slot: Slot) -> Tensor:
+def view(data: Tensor, slot: Slot) -> Tensor:
+    """The tensor of a slot in (bytes,) uint8 on any device."""
     return data[slot.offset : slot.offset + slot.size].view(slot.dtype).view(slot.shape)
 
 
@@ -109,7 +124,7 @@ def _bucket(data: Tensor, slots: list[Slot], digests: list[Tensor]) -> Bucket:
 
 
 def _compare(bucket: Bucket, views: list[Tensor]) -> None:
-    arrived = torch.stack([digest_of(view) for view in views]).tolist()
+    arrived = torch.stack([digest(each, each.dtype) for each in views]).tolist()
     for slot, before, after in zip(bucket.index, bucket.digests, arrived, strict=True):
         if before != after:
             raise RunError(f"the weight '{slot.name}' changed on its way to the rollout worker: its digest is another")

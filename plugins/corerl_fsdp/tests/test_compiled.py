@@ -5,8 +5,8 @@ import functools
 import pytest
 import rank_jobs
 import torch
-from conftest import write_config
 
+from conftest import write_config
 from corerl_fsdp import token_statistics
 
 

@@ -1,11 +1,11 @@
 import pytest
 import rank_jobs
 import torch
-from conftest import write_config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import GraniteConfig
 
+from conftest import write_config
 from corerl.batch.experience import collate
 from corerl.config.schema import ModelConfig
 from corerl.errors import ConfigError

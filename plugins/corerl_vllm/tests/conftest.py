@@ -31,13 +31,20 @@ def engine_python() -> str:
 
 
 @pytest.fixture(scope="session")
-def start() -> Iterator[Callable[..., VllmBackend]]:
+def device() -> str:
+    """``cpu``, or what ``CORERL_TEST_DEVICE`` names."""
+    return os.environ.get("CORERL_TEST_DEVICE", "cpu")
+
+
+@pytest.fixture(scope="session")
+def start(device: str) -> Iterator[Callable[..., VllmBackend]]:
     """Backends of the tiny model by their options; closed at the end."""
     made: list[VllmBackend] = []
 
     def start(model: dict[str, Any] | None = None, **options: Any) -> VllmBackend:
         config = ModelConfig(**{"path": str(tiny_model()), "dtype": "fp32", **(model or {})})
-        made.append(VllmBackend(config, RolloutConfig(), device="cpu", options=VllmOptions(**options)))
+        options = {"enforce_eager": True, "gpu_memory_utilization": 0.1, **options}
+        made.append(VllmBackend(config, RolloutConfig(), device=device, options=VllmOptions(**options)))
         return made[-1]
 
     yield start

@@ -13,4 +13,6 @@ pytestmark = [
     pytest.mark.xdist_group("vllm"),
 ]
 
-test_conformance = conformance_tests("corerl-vllm", options={"vllm": {"python": PYTHON}})
+OPTIONS = {"python": PYTHON, "enforce_eager": True, "gpu_memory_utilization": 0.1}
+
+test_conformance = conformance_tests("corerl-vllm", options={"vllm": OPTIONS})

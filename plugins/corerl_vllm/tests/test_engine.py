@@ -1,4 +1,7 @@
-"""The real engine on the CPU: updates, what it is told, and how it dies. One engine serves most tests."""
+"""The real engine: updates, what it is told, and how it dies. One engine serves most tests.
+
+It runs on the CPU, or on the device that ``CORERL_TEST_DEVICE`` names.
+"""
 
 import asyncio
 import os
@@ -16,14 +19,23 @@ import pytest
 import torch
 
 from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.engines.weights import DeviceBucket, HostBucket
 from corerl.errors import RunError
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.testing.tiny_model import reference, response_log_probs, tiny_model
+from corerl.weights.buckets import Slot
 from corerl_vllm.backend import VllmBackend
 
 pytestmark = pytest.mark.xdist_group("vllm")
 
 PROMPT = [72, 101, 108, 108, 111]
+
+DEVICE = os.environ.get("CORERL_TEST_DEVICE", "cpu")
+
+BUCKET: type[DeviceBucket | HostBucket] = DeviceBucket if DEVICE == "cuda" else HostBucket
+"""what weights go through"""
+
+TOLERANCE = {"cpu": 1e-5, "cuda": 1e-2}[DEVICE]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +50,7 @@ def generate(backend: VllmBackend, **sampling: Any) -> list[Completion]:
 
 
 def weights(scale: float = 1.0) -> dict[str, torch.Tensor]:
-    named = reference(tiny_model()).float().named_parameters()
+    named = reference(tiny_model()).float().to(DEVICE).named_parameters()
     return {name: tensor.detach() * (scale if tensor.dim() > 1 else 1) for name, tensor in named}
 
 
@@ -68,16 +80,17 @@ def test_nothing_is_generated_from_dummy_weights_and_the_first_update_makes_it_r
     backend.update_weights(iter(weights().items()), 3)
     [completion] = generate(backend)
     assert completion.weight_version == 3
+    assert {type(shared) for shared in backend._shared} == {BUCKET}
     true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
     chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), chosen, rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), chosen, rtol=0, atol=TOLERANCE)
 
 
 def test_greedy_answers_are_those_of_hf_after_the_same_update(backend: VllmBackend):
     hf_backend = pytest.importorskip("corerl_hf.backend").HfBackend
     hf_options = pytest.importorskip("corerl_hf.options").HfOptions
     hf = hf_backend(
-        ModelConfig(path=str(tiny_model()), dtype="fp32"), RolloutConfig(), device="cpu", options=hf_options()
+        ModelConfig(path=str(tiny_model()), dtype="fp32"), RolloutConfig(), device=DEVICE, options=hf_options()
     )
     sampling = SamplingParams(max_tokens=24, temperature=0.0)
     requests = [GenerationRequest(f"r{first}", [first, 72, 101], sampling) for first in range(32)]
@@ -91,15 +104,14 @@ def test_greedy_answers_are_those_of_hf_after_the_same_update(backend: VllmBacke
 
 def test_weights_that_change_on_their_way_are_named(backend: VllmBackend, monkeypatch: pytest.MonkeyPatch):
     backend.update_weights(iter(weights().items()), 4)
-    write = backend._shared[0].write
+    write = BUCKET.write
 
-    def corrupt(*args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        described = write(*args, **kwargs)
-        [norm] = [tensor for tensor in described if tensor["name"] == "model.norm.weight"]
-        backend._shared[0]._memory[norm["offset"]] ^= 1
-        return described
+    def corrupt(shared: Any, slot: Slot, tensor: torch.Tensor) -> None:
+        write(shared, slot, tensor)
+        if slot.name == "model.norm.weight":
+            shared._memory[slot.offset] ^= 1
 
-    monkeypatch.setattr(backend._shared[0], "write", corrupt)
+    monkeypatch.setattr(BUCKET, "write", corrupt)
     with pytest.raises(RunError, match=r"weight 'model\.norm\.weight' arrived changed"):
         backend.update_weights(iter(weights().items()), 5, verify=True)
     with pytest.raises(RunError, match="the last weight update was not complete"):
@@ -176,12 +188,31 @@ def test_requests_of_one_id_in_two_calls_are_both_aborted(backend: VllmBackend):
     assert [completion.finish_reason for [samples] in outputs for completion in samples] == ["abort"] * 4
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="vLLM gives no memory back on the CPU")
+def test_memory_comes_back_in_two_steps(backend: VllmBackend):
+    awake, _ = torch.cuda.mem_get_info()
+    backend.sleep()
+    asleep, _ = torch.cuda.mem_get_info()
+    backend.wake(kv_cache=False)
+    between, _ = torch.cuda.mem_get_info()
+    backend.update_weights(iter(weights().items()), 12)
+    with pytest.raises(RunError, match="its KV cache was not woken"):
+        generate(backend)
+    backend.wake()
+    assert asleep - awake > 2**30
+    assert asleep - between < 2**30
+    assert generate(backend)[0].weight_version == 12
+
+
 def test_the_trainers_process_holds_no_vllm_and_the_engines_none_of_corerl(backend: VllmBackend):
     assert "vllm" not in sys.modules
     environment = (Path("/proc") / str(backend.pid) / "environ").read_bytes().decode()
     [path] = [line for line in environment.split("\0") if line.startswith("PYTHONPATH=")]
     folder = Path(path.removeprefix("PYTHONPATH="))
-    assert [entry.name for entry in folder.iterdir() if entry.suffix != ".log"] == ["corerl_vllm_engine"]
+    assert {entry.name for entry in folder.iterdir() if entry.suffix != ".log"} == {
+        "corerl_engine",
+        "corerl_vllm_engine",
+    }
 
 
 def test_an_engine_whose_core_dies_while_generating_is_one_error_within_seconds(backend: VllmBackend):
@@ -211,11 +242,13 @@ def test_an_engine_whose_core_dies_while_generating_is_one_error_within_seconds(
 def test_no_process_outlives_a_trainer_that_is_killed(engine_python: str, moment: str):
     script = f"""
         import time
-        from corerl_vllm.process import EngineProcess
+        from corerl.engines.process import EngineProcess
+        from corerl_vllm.backend import KIND
         arguments = dict(model={str(tiny_model())!r}, load_format="auto", skip_tokenizer_init=True, enforce_eager=True,
                          worker_extension_cls="corerl_vllm_engine.worker.Worker")
         variables = dict(VLLM_CPU_KVCACHE_SPACE="1", VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
-        process = EngineProcess({engine_python!r}, variables, dict(engine_args=arguments))
+        settings = dict(engine_args=arguments, loaded=True, sleep_level=0)
+        process = EngineProcess(KIND, {engine_python!r}, variables, settings)
         print(process.pid, "importing", flush=True)
         process.wait_for("ready", 300, "start")
         print(process.pid, "ready", flush=True)

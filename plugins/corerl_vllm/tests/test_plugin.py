@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -5,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from corerl.cli.main import run
-from corerl.config.schema import ModelConfig
+from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl_vllm.backend import VllmBackend, engine_arguments, engine_environment
@@ -13,9 +14,9 @@ from corerl_vllm.options import VllmOptions
 
 
 def test_the_backend_is_found_by_name_with_its_options():
-    selected = load_plugins().registries.rollout_backends.select({"name": "vllm", "tensor_parallel_size": 2})
+    selected = load_plugins().registries.rollout_backends.select({"name": "vllm", "sleep_level": 1})
     assert selected.entry.load() is VllmBackend
-    assert selected.options == VllmOptions(tensor_parallel_size=2)
+    assert selected.options == VllmOptions(sleep_level=1)
 
 
 def test_registering_and_the_commands_help_import_neither_torch_nor_vllm():
@@ -26,17 +27,22 @@ def test_registering_and_the_commands_help_import_neither_torch_nor_vllm():
 
 def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice():
     model = ModelConfig(path="some/model", dtype="bf16")
-    options = VllmOptions(tensor_parallel_size=4, max_model_len=99, engine_args={"max_num_seqs": 7, "seed": 3})
-    arguments = engine_arguments(model, options, "cuda")
+    options = VllmOptions(max_model_len=99, engine_args={"max_num_seqs": 7, "seed": 3})
+    arguments = engine_arguments(model, RolloutConfig(tensor_model_parallel_size=4), options, "cuda")
     expected = {"model": "some/model", "dtype": "bfloat16", "tensor_parallel_size": 4, "max_model_len": 99}
     expected |= {"max_num_seqs": 7, "seed": 3, "enforce_eager": False, "enable_sleep_mode": True}
     expected |= {"gpu_memory_utilization": 0.5, "load_format": "auto", "skip_tokenizer_init": True}
     assert {name: arguments[name] for name in expected} == expected
-    cpu = engine_arguments(model, VllmOptions(load_format="dummy"), "cpu")
+    cpu = engine_arguments(model, RolloutConfig(), VllmOptions(load_format="dummy"), "cpu")
     assert (cpu["enforce_eager"], cpu["load_format"], "gpu_memory_utilization" in cpu) == (True, "dummy", False)
-    for name, where in (("tensor_parallel_size", r"rollout\.options\.tensor_parallel_size"), ("dtype", "the backend")):
-        with pytest.raises(ConfigError, match=rf"engine_args\.{name}: is set by {where} already"):
-            engine_arguments(model, VllmOptions(engine_args={name: 2}), "cuda")
+    places = {
+        "tensor_parallel_size": "rollout.tensor_model_parallel_size",
+        "max_model_len": "rollout.options.max_model_len",
+        "dtype": "the backend",
+    }
+    for name, where in places.items():
+        with pytest.raises(ConfigError, match=rf"engine_args\.{name}: is set by {re.escape(where)} already"):
+            engine_arguments(model, RolloutConfig(), VllmOptions(engine_args={name: 2}), "cuda")
 
 
 def test_a_variable_that_the_user_set_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

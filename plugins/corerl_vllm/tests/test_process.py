@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from corerl.engines.process import EngineProcess
 from corerl.errors import ConfigError, DeadlineError, RunError
-from corerl_vllm.backend import VllmBackend
-from corerl_vllm.process import EngineProcess
+from corerl_vllm.backend import KIND, VllmBackend
 
 Start = Callable[..., VllmBackend]
 
@@ -63,7 +63,7 @@ def test_a_start_that_takes_too_long_is_ended_at_its_deadline(start: Start, made
 
 
 def test_nothing_is_left_after_close(made_up: Callable[[str], dict[str, str]]):
-    process = EngineProcess(None, made_up("import time\ntime.sleep(600)"), {})
+    process = EngineProcess(KIND, None, made_up("import time\ntime.sleep(600)"), {})
     folder = process.folder
     assert folder.exists()
     process.close()

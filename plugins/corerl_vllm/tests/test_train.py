@@ -1,5 +1,6 @@
 """The same run with ``vllm`` and with ``hf``."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,10 @@ import pytest
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
 
-pytestmark = pytest.mark.xdist_group("vllm")
+pytestmark = [
+    pytest.mark.xdist_group("vllm"),
+    pytest.mark.skipif("CORERL_TEST_DEVICE" in os.environ, reason="compares with hf on the CPU"),
+]
 
 CONFIG = """
 model: {{path: {folder}/model}}

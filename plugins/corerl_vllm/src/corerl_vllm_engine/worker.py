@@ -1,16 +1,18 @@
 """What the engine's workers, each with its share of the model, do beside what vLLM has them do."""
 
-import mmap
-import zlib
-from collections.abc import Iterator
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import torch
+from corerl_engine import weights
+from corerl_engine.digest import digest
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from corerl_vllm_engine.log_probs import report_before_filtering
+
+AS_LOADED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
+"""methods of layers which, on CUDA, use their weights as they were loaded"""
 
 
 class Worker:
@@ -20,39 +22,45 @@ class Worker:
     vllm_config: Any
     device: Any
 
-    def corerl_prepare(self) -> None:
-        """Once, after the start."""
+    def corerl_prepare(self) -> list[str]:
+        """Once, after the start; the CUDA devices that this worker sees."""
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
             report_before_filtering(sampler)
+        self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
+        devices: list[str] = weights.visible_devices()
+        return devices
 
     def corerl_begin_update(self) -> None:
         """Let go of what an update that did not complete left behind, and expect all weights."""
         model = self._corerl_model()
         self.corerl_names = {name for name, _ in model.named_parameters()}
         self.corerl_loaded: set[str] = set()
-        with set_current_vllm_config(self.vllm_config), torch.device(self.device):
-            initialize_layerwise_reload(model)
+        if not self.corerl_in_place:
+            with self._corerl_loading():
+                initialize_layerwise_reload(model)
 
-    def corerl_load(self, path: str, tensors: list[dict[str, Any]]) -> dict[str, int]:
-        """Load the tensors in a file.
+    def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
+        """Load a bucket's tensors; their digests where they are asked for.
 
-        Args:
-            tensors: ``name``, ``dtype``, ``shape`` and ``offset`` of each; ``verify`` asks for its checksum.
-
-        Returns:
-            The checksums that were asked for, by name.
+        Where vLLM keeps the tensors of a layer until the last one has come, it is given copies.
         """
-        checksums: dict[str, int] = {}
-        with set_current_vllm_config(self.vllm_config), torch.device(self.device):
-            loaded = self._corerl_model().load_weights(self._corerl_read(path, tensors, checksums))
+        tensors = list(weights.read(bucket))
+        if not self.corerl_in_place:
+            tensors = [(name, tensor.to(self.device, copy=True)) for name, tensor in tensors]
+        with self._corerl_loading():
+            loaded = self._corerl_model().load_weights(iter(tensors))
         self.corerl_loaded |= set(loaded or ())
-        return checksums
+        digests = [int(digest(tensor, tensor.dtype)) for _, tensor in tensors] if verify else []
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()  # the bucket is filled again
+        return digests
 
     def corerl_end_update(self, complete: bool) -> list[str]:
         """End an update; the names, vLLM's own, of weights that nothing was loaded for."""
-        with set_current_vllm_config(self.vllm_config), torch.device(self.device):
-            finalize_layerwise_reload(self._corerl_model(), self.vllm_config.model_config)
-            pack_tied_layers_again(self._corerl_model())
+        if not self.corerl_in_place:
+            with self._corerl_loading():
+                finalize_layerwise_reload(self._corerl_model(), self.vllm_config.model_config)
+                pack_tied_layers_again(self._corerl_model())
         if complete and hasattr(self.model_runner, "reset_lora_state"):
             self.model_runner.reset_lora_state()
         return sorted(self.corerl_names - self.corerl_loaded)
@@ -60,21 +68,23 @@ class Worker:
     def _corerl_model(self) -> Any:
         return self.model_runner.get_model()
 
-    def _corerl_read(
-        self, path: str, tensors: list[dict[str, Any]], checksums: dict[str, int]
-    ) -> Iterator[tuple[str, Any]]:
-        """Copies, since vLLM keeps the tensors of a layer until the last one has come."""
-        with Path(path).open("r+b") as file:
-            memory = mmap.mmap(file.fileno(), 0)
-        for tensor in tensors:
-            dtype: torch.dtype = getattr(torch, tensor["dtype"])
-            count = torch.Size(tensor["shape"]).numel()
-            flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=tensor["offset"])
-            copied = flat.view(tensor["shape"]).to(self.device, copy=True)
-            if tensor["verify"]:
-                raw: Any = copied.cpu().flatten().view(torch.uint8).numpy()
-                checksums[tensor["name"]] = zlib.crc32(raw)
-            yield tensor["name"], copied
+    def _corerl_loading(self) -> ExitStack:
+        stack = ExitStack()
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(set_current_vllm_config(self.vllm_config))
+        stack.enter_context(torch.device(self.device))
+        return stack
+
+
+def can_load_in_place(model: Any) -> bool:
+    """Whether no layer makes something else of its weights after loading, as quantised ones, experts and MLA do."""
+    for layer in model.modules():
+        method = getattr(layer, "quant_method", None)
+        if method is not None and type(method).__name__ not in AS_LOADED:
+            return False
+        if any("MLA" in kind.__name__ for kind in type(layer).__mro__):
+            return False
+    return True
 
 
 def pack_tied_layers_again(model: Any) -> None:

@@ -1,6 +1,7 @@
-"""``python -m corerl_vllm_engine SOCKET``: run an engine for the process at the other end of an inherited socket."""
+"""``python -m corerl_engine SOCKET``: run an engine for the process at the other end of an inherited socket."""
 
 import asyncio
+import importlib
 import os
 import select
 import signal
@@ -9,7 +10,7 @@ import sys
 import threading
 import traceback
 
-from corerl_vllm_engine import frames
+from . import frames
 
 HANG_UP = select.POLLHUP | select.POLLRDHUP | select.POLLERR
 
@@ -21,13 +22,13 @@ def main() -> None:
     threading.Thread(target=_end_with_the_other_side, args=(connection,), daemon=True).start()
     settings, _ = frames.receive(connection)
     try:
-        import vllm
+        library = importlib.import_module(settings["library"])
     except ImportError as error:
-        connection.sendall(frames.pack({"event": "no vllm", "message": f"{type(error).__name__}: {error}"}))
+        connection.sendall(frames.pack({"event": "missing", "message": f"{type(error).__name__}: {error}"}))
         return
-    connection.sendall(frames.pack({"event": "vllm", "version": vllm.__version__}))
+    connection.sendall(frames.pack({"event": "imported", "version": library.__version__}))
     try:
-        from corerl_vllm_engine.server import serve
+        from .server import serve
 
         asyncio.run(serve(connection, settings))
     except Exception as error:

@@ -1,40 +1,89 @@
-"""The engine behind a socket: each message is an operation, each answer carries its number."""
+"""An engine behind a socket: each message is an operation, each answer carries its number."""
 
 import asyncio
+import importlib
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
-from vllm import AsyncEngineArgs
-from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError
-
-from corerl_vllm_engine import frames
-from corerl_vllm_engine.generation import Sample, finish, has_begun, sampling_params
+from . import frames
+from .sample import Sample, finish
 
 Answer = tuple[dict[str, Any], bytes]
+
+ASLEEP = ("weights", "kv_cache")
+"""what an engine lets go of, in the order in which it is taken again"""
+
+
+class Engine(Protocol):
+    """What the adaptor of one engine offers. A plugin's module has ``async start(settings) -> Engine``."""
+
+    dead: type[BaseException]
+    """what is raised once the engine's own processes are gone"""
+
+    vocabulary: int
+
+    devices: list[str]
+    """UUIDs of the CUDA devices that all its workers see"""
+
+    async def generate(self, sample: Sample) -> None:
+        """Fill a sample; the engine's request ends when this is cancelled."""
+        ...
+
+    async def abort(self, engine_id: str) -> None:
+        """End a request, which keeps what it has."""
+        ...
+
+    async def begin_update(self) -> None:
+        """Pause what runs, and let go of an update that did not complete."""
+        ...
+
+    async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
+        """Load a bucket's tensors; of each worker the digests, where they are asked for."""
+        ...
+
+    async def end_update(self, complete: bool) -> tuple[list[str], set[str]]:
+        """Drop what was cached of old weights.
+
+        Returns:
+            The names of weights that were not loaded, and the requests that have a first token.
+        """
+        ...
+
+    async def resume(self) -> None:
+        """Go on generating."""
+        ...
+
+    async def sleep(self) -> None:
+        """Let go of the weights' and the KV cache's memory."""
+        ...
+
+    async def wake(self, what: list[str]) -> None:
+        """Take memory again: of ``weights``, ``kv_cache``, or both."""
+        ...
+
+    async def health(self) -> None: ...
 
 
 async def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     """Start the engine and serve until the other side is gone or the engine is dead."""
-    arguments = settings["engine_args"]
-    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
-    await engine.collective_rpc("corerl_prepare")
+    engine: Engine = await importlib.import_module(settings["adaptor"]).start(settings)
     connection.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=connection)
-    writer.write(frames.pack({"event": "ready", "vocabulary": engine.model_config.get_vocab_size()}))
-    await Server(engine, writer, loaded=arguments["load_format"] != "dummy").run(reader)
+    writer.write(frames.pack({"event": "ready", "vocabulary": engine.vocabulary, "devices": engine.devices}))
+    await Server(engine, writer, loaded=settings["loaded"]).run(reader)
 
 
 class Server:
     """Runs operations as they come; they overlap."""
 
-    def __init__(self, engine: Any, writer: asyncio.StreamWriter, *, loaded: bool) -> None:
+    def __init__(self, engine: Engine, writer: asyncio.StreamWriter, *, loaded: bool) -> None:
         self._engine = engine
         self._writer = writer
         self._version = 0
-        self._not_ready = "" if loaded else "no weights were sent to it yet"
+        self._no_weights = "" if loaded else "no weights were sent to it yet"
         self._updating = False
+        self._asleep: list[str] = []
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._samples: dict[str, Sample] = {}
         self._dead = asyncio.Event()
@@ -73,7 +122,7 @@ class Server:
             header, payload = await self._operations[message["operation"]](message, number)
         except asyncio.CancelledError:
             header, payload = {"error": self._not_ready or "the call was cancelled"}, b""
-        except EngineDeadError:
+        except self._engine.dead:
             self._dead.set()
             return
         except Exception as error:
@@ -81,20 +130,24 @@ class Server:
         self._writer.write(frames.pack({"number": number, **header}, payload))
         await self._writer.drain()
 
+    @property
+    def _not_ready(self) -> str:
+        """Why nothing can be generated; empty when it can."""
+        if self._no_weights:
+            return self._no_weights
+        return "it was put to sleep, and its KV cache was not woken" if self._asleep else ""
+
     async def _generate(self, message: dict[str, Any], number: int) -> Answer:
-        if self._not_ready and not self._updating:
+        if self._asleep or (self._no_weights and not self._updating):
             return {"not_ready": self._not_ready}, b""
-        samples: list[Sample] = []
-        tasks: list[asyncio.Task[None]] = []
-        for position, request in enumerate(message["requests"]):
-            for index in range(request["n"]):
-                name = f"{number}-{position}-{index}"
-                sample = Sample(self._engine, request["request_id"], name, self._version)
-                samples.append(sample)
-                tasks.append(asyncio.create_task(sample.run(request["prompt_ids"], sampling_params(request, index))))
+        samples = [
+            Sample(request, index, f"{number}-{position}-{index}.", self._version)
+            for position, request in enumerate(message["requests"])
+            for index in range(request["n"])
+        ]
         self._samples.update({sample.engine_id: sample for sample in samples})
         try:
-            await finish(tasks)
+            await finish([asyncio.create_task(sample.run(self._engine.generate)) for sample in samples])
         finally:
             for sample in samples:
                 del self._samples[sample.engine_id]
@@ -106,9 +159,8 @@ class Server:
     async def _abort(self, message: dict[str, Any], number: int) -> Answer:
         ids = set(message["request_ids"])
         for sample in list(self._samples.values()):
-            if sample.request_id in ids and not sample.aborted:
-                sample.aborted = True
-                task = asyncio.create_task(sample.abort())
+            if sample.asked["request_id"] in ids and not sample.aborted:
+                task = asyncio.create_task(sample.abort(self._engine.abort))
                 self._aborts.add(task)
                 task.add_done_callback(self._aborts.discard)
         return {}, b""
@@ -119,49 +171,46 @@ class Server:
         return {}, b""
 
     async def _begin_update(self, message: dict[str, Any], number: int) -> Answer:
-        self._updating, self._not_ready = True, "the last weight update was not complete"
-        await self._engine.pause_generation(mode="keep", clear_cache=False)
-        await self._engine.collective_rpc("corerl_begin_update")
+        self._updating, self._no_weights = True, "the last weight update was not complete"
+        await self._engine.begin_update()
         return {}, b""
 
     async def _load(self, message: dict[str, Any], number: int) -> Answer:
-        answers = await self._engine.collective_rpc("corerl_load", args=(message["path"], message["tensors"]))
-        for tensor in message["tensors"]:
-            sums = {answer[tensor["name"]] for answer in answers} if tensor["verify"] else {tensor["checksum"]}
-            if sums != {tensor["checksum"]}:
-                return {"error": f"weight '{tensor['name']}' arrived changed at the engine: its checksum differs"}, b""
-        return {}, b""
+        return {"digests": await self._engine.load(message["bucket"], message["verify"])}, b""
 
     async def _end_update(self, message: dict[str, Any], number: int) -> Answer:
         """``version`` is null for an update that is given up: nothing is generated before the next complete one."""
         version = message["version"]
-        lacking = await self._engine.collective_rpc("corerl_end_update", args=(version is not None,))
-        missing = sorted({name for names in lacking for name in names})
+        missing, begun = await self._engine.end_update(version is not None)
         self._updating = False
         if version is None or missing:
             for call in [call for call, task in self._calls.items() if call != number]:
                 self._calls[call].cancel()
             return {"missing": missing}, b""
-        begun = has_begun(self._engine)
         for sample in self._samples.values():
             if sample.engine_id not in begun:
                 sample.weight_version = version
-        await self._engine.reset_prefix_cache()
-        self._version, self._not_ready = version, ""
-        await self._engine.resume_generation()
+        self._version, self._no_weights = version, ""
+        if not self._asleep:
+            await self._engine.resume()
         return {"missing": []}, b""
 
     async def _sleep(self, message: dict[str, Any], number: int) -> Answer:
-        self._not_ready = "it was put to sleep, and its weights were not sent again"
-        if message["level"]:
-            await self._engine.sleep(level=message["level"])
+        self._no_weights = "it was put to sleep, and its weights were not sent again"
+        if not self._asleep:
+            await self._engine.sleep()
+            self._asleep = list(ASLEEP)
         return {}, b""
 
     async def _wake(self, message: dict[str, Any], number: int) -> Answer:
-        if message["level"]:
-            await self._engine.wake_up()
+        what = [each for each in self._asleep if message["kv_cache"] or each != "kv_cache"]
+        if what:
+            await self._engine.wake(what)
+            self._asleep = [each for each in self._asleep if each not in what]
+        if not self._not_ready:
+            await self._engine.resume()
         return {}, b""
 
     async def _health(self, message: dict[str, Any], number: int) -> Answer:
-        await self._engine.check_health()
+        await self._engine.health()
         return {}, b""

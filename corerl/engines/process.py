@@ -1,4 +1,4 @@
-"""The engine's process: started in its own environment, spoken to over a socket that only the two share."""
+"""An engine's process: started in its own environment, spoken to over a socket that only the two share."""
 
 import contextlib
 import os
@@ -13,18 +13,36 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import corerl_vllm_engine
+from corerl.engines import remote
+from corerl.engines.remote import frames
 from corerl.errors import ConfigError, DeadlineError, RunError
-from corerl_vllm_engine import frames
 
 LOG_LINES = 8
-CAUSE = re.compile(r"^(?:.*?\s)?((?:\w+\.)*\w*(?:Error|Exception|Interrupt)): (.+)$")
+CAUSE = re.compile(
+    r"^(?:.*?\s)?(?:\w+\.)*\w*(?:Error|Exception|Interrupt): .+$|^(?:\(.*?\) )?(?:ERROR .*\] )?\w*(?:Error|Exception)$"
+)
 CONSEQUENCES = ("Engine core initialization failed", "EngineDeadError", "EngineCore encountered", "see root cause")
 
 Answer = tuple[dict[str, Any], bytes]
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """What is particular to one engine.
+
+    Attributes:
+        name: of the rollout backend, and of the Python package that holds the engine.
+        title: as its makers write it.
+        package: folder of the plugin's package for the engine's process; its module ``adaptor`` starts the engine.
+    """
+
+    name: str
+    title: str
+    package: Path
 
 
 class EngineProcess:
@@ -34,19 +52,28 @@ class EngineProcess:
     half sees to it) with this process, however that ends.
     """
 
-    def __init__(self, python: str | None, environment: Mapping[str, str], settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, kind: EngineKind, python: str | None, environment: Mapping[str, str], settings: Mapping[str, Any]
+    ) -> None:
         """
+        Args:
+            python: interpreter; None means this one.
+            environment: variables beside those of this process.
+            settings: for the adaptor.
+
         Raises:
             ConfigError: there is no such interpreter.
         """
-        self._interpreter = find_interpreter(python)
-        self._folder = Path(tempfile.mkdtemp(prefix="corerl-vllm-"))
-        (self._folder / "corerl_vllm_engine").symlink_to(Path(corerl_vllm_engine.__file__).parent)
+        self._kind = kind
+        self._interpreter = find_interpreter(python, kind.name)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"corerl-{kind.name}-"))
+        (self._folder / "corerl_engine").symlink_to(Path(remote.__file__).parent)
+        (self._folder / kind.package.name).symlink_to(kind.package)
         self._log = self._folder / "engine.log"
         self._connection, theirs = socket.socketpair()
         with theirs, self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [self._interpreter, "-m", "corerl_vllm_engine", str(theirs.fileno())],
+                [self._interpreter, "-m", "corerl_engine", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -61,9 +88,9 @@ class EngineProcess:
         self._events: dict[str, Future[dict[str, Any]]] = {}
         self._end = ""
         self._sending = threading.Lock()
-        threading.Thread(target=self._receive, name="corerl-vllm", daemon=True).start()
-        threading.Thread(target=self._watch, name="corerl-vllm-watch", daemon=True).start()
-        self._send(frames.pack(dict(settings)))
+        threading.Thread(target=self._receive, name=f"corerl-{kind.name}", daemon=True).start()
+        threading.Thread(target=self._watch, name=f"corerl-{kind.name}-watch", daemon=True).start()
+        self._send(frames.pack({"library": kind.name, "adaptor": f"{kind.package.name}.adaptor", **settings}))
 
     @property
     def pid(self) -> int:
@@ -117,13 +144,25 @@ class EngineProcess:
 
     def answer(self, future: "Future[Answer]", operation: str, seconds: float) -> dict[str, Any]:
         """As :meth:`ask`, for what was submitted before."""
-        return checked(self._result(future, seconds, f"{operation} in the vLLM engine")[0])
+        return self.checked(self._result(future, seconds, f"{operation} in the {self._kind.title} engine")[0])
+
+    def checked(self, header: dict[str, Any]) -> dict[str, Any]:
+        """The answer itself.
+
+        Raises:
+            RunError: it is a refusal.
+        """
+        if not_ready := header.get("not_ready"):
+            raise RunError(f"the rollout backend {self._kind.name} cannot generate: {not_ready}")
+        if error := header.get("error"):
+            raise RunError(f"the {self._kind.title} engine refused: {error}")
+        return header
 
     def close(self) -> None:
         """Kill the group and wait for its leader."""
         if not self._folder.exists():
             return
-        self._fail("the rollout backend vllm is closed")
+        self._fail(f"the rollout backend {self._kind.name} is closed")
         self._kill_group()
         self._process.wait(timeout=30)
         self._connection.close()
@@ -172,10 +211,11 @@ class EngineProcess:
                 future.set_result((header, payload))
 
     def _take_event(self, header: dict[str, Any]) -> None:
-        if header["event"] == "no vllm":
+        kind = self._kind
+        if header["event"] == "missing":
             self._fail(
-                f"{self._interpreter} cannot import vLLM ({header['message']}): "
-                "make an environment with it (corerl engine install vllm) and name it in rollout.options.python"
+                f"{self._interpreter} cannot import {kind.title} ({header['message']}): "
+                f"make an environment with it (corerl engine install {kind.name}) and name it in rollout.options.python"
             )
         elif header["event"] != "failed":
             with self._lock:
@@ -188,7 +228,7 @@ class EngineProcess:
         code = self._process.wait()
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         self._kill_group()
-        self._fail(f"the vLLM engine (process {self.pid}) ended with {how}; {self.last_lines()}")
+        self._fail(f"the {self._kind.title} engine (process {self.pid}) ended with {how}; {self.last_lines()}")
 
     def _fail(self, why: str) -> None:
         with self._lock:
@@ -212,20 +252,7 @@ class EngineProcess:
             raise DeadlineError(f"{what} took longer than {seconds:g} s; {self.last_lines()}") from None
 
 
-def checked(header: dict[str, Any]) -> dict[str, Any]:
-    """The answer itself.
-
-    Raises:
-        RunError: it is a refusal.
-    """
-    if not_ready := header.get("not_ready"):
-        raise RunError(f"the rollout backend vllm cannot generate: {not_ready}")
-    if error := header.get("error"):
-        raise RunError(f"the vLLM engine refused: {error}")
-    return header
-
-
-def find_interpreter(python: str | None) -> str:
+def find_interpreter(python: str | None, engine: str) -> str:
     """The path of an interpreter; None means this one.
 
     Raises:
@@ -237,6 +264,6 @@ def find_interpreter(python: str | None) -> str:
     if found is None:
         raise ConfigError(
             "rollout.options.python",
-            f"{python} is no program: name the interpreter that `corerl engine install vllm` printed",
+            f"{python} is no program: name the interpreter that `corerl engine install {engine}` printed",
         )
     return str(Path(found).absolute())

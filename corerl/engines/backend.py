@@ -1,0 +1,289 @@
+"""The half of a rollout backend in the trainer's process, for an engine in a process of its own."""
+
+import asyncio
+import contextlib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import chain, cycle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.engines.options import EngineOptions
+from corerl.engines.parallel import check_parallel
+from corerl.engines.process import Answer, EngineKind, EngineProcess
+from corerl.engines.remote import frames
+from corerl.engines.remote.digest import digest
+from corerl.engines.weights import DeviceBucket, ExpectedWeights, HostBucket, SharedBucket, device_uuid
+from corerl.errors import ConfigError, RunError
+from corerl.models import compute_dtype
+from corerl.registry.rollout_backends import Completion, GenerationRequest
+from corerl.weights.buckets import Slot, place
+
+Versions = tuple[tuple[int, ...], tuple[int, ...]]
+"""from the first up to, but without, the second"""
+
+
+FLOAT32_VARIABLES = {"TRITON_F32_DEFAULT": "ieee"}
+"""for an engine that computes in float32: Triton's kernels would take 10 bits of its mantissa"""
+
+
+class EngineBackend:
+    """See :class:`corerl.registry.rollout_backends.RolloutBackend`.
+
+    Calls share the engine's batch. An update while requests run pauses them; their further tokens come from the new
+    weights. The weights loaded from ``model.path`` have version 0.
+    """
+
+    def __init__(
+        self,
+        kind: EngineKind,
+        tested: Versions,
+        model: ModelConfig,
+        rollout: RolloutConfig,
+        device: str,
+        options: EngineOptions,
+        environment: Mapping[str, str],
+        settings: Mapping[str, Any],
+    ) -> None:
+        """Start the engine.
+
+        Args:
+            tested: the engine's versions that are known to work.
+            environment: variables for its process.
+            settings: for the plugin's adaptor.
+
+        Raises:
+            ConfigError: no such interpreter; the model cannot be split so.
+            RunError: the engine is not there or of an untested version, or did not come up.
+        """
+        self._options = options
+        self._dtype = compute_dtype(model, device)
+        self._expected = ExpectedWeights(model)
+        check_parallel(self._expected.config, rollout.tensor_model_parallel_size, device)
+        loaded = "dummy" not in (model.load_format, options.load_format)
+        self._shared: list[SharedBucket] = []
+        self._process = EngineProcess(kind, options.python, environment, {"loaded": loaded, **settings})
+        try:
+            seconds = options.start_timeout
+            version = self._process.wait_for("imported", seconds, f"importing {kind.title}")["version"]
+            check_version(version, kind, tested, options.untested_version)
+            ready = self._process.wait_for("ready", seconds, f"the start of the {kind.title} engine (start_timeout)")
+        except BaseException:
+            self._process.close()
+            raise
+        self._vocabulary = int(ready["vocabulary"])
+        self._devices: list[str] = ready["devices"]
+
+    @property
+    def pid(self) -> int:
+        """Of the engine's process, which leads a group of its own."""
+        return self._process.pid
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        """Generate; a call that is cancelled ends its requests.
+
+        Raises:
+            RunError: the engine is dead or closed, its weights are not there, or a prompt is no such model's.
+        """
+        for request in requests:
+            self._check(request)
+        number, future = self._process.submit("generate", requests=[_described(request) for request in requests])
+        try:
+            header, payload = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            self._process.submit("cancel", call=number)
+            raise
+        return _completions(requests, (self._process.checked(header), payload))
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
+        """Send all weights: over a CUDA device that the engine sees, else over the host's memory.
+
+        Raises:
+            RunError: a tensor is missing, unknown or of another shape, or arrived changed: nothing is generated before
+                a complete update, and calls that run end.
+            DeadlineError: the engine did not answer within ``timeout`` seconds.
+        """
+        try:
+            self._process.ask("begin_update", self._options.timeout)
+            self._send(self._expected.checked(weights), verify)
+        except BaseException:
+            with contextlib.suppress(RunError):  # a dead engine need not be told
+                self._process.ask("end_update", self._options.timeout, version=None)
+            raise
+        missing = self._process.ask("end_update", self._options.timeout, version=version)["missing"]
+        if missing:
+            raise RunError(
+                f"the engine's weight '{missing[0]}' was in no tensor of the update (of {len(missing)} such)"
+            )
+
+    def sleep(self) -> None:
+        """Give the device's memory back, where the engine can."""
+        self._process.ask("sleep", self._options.timeout)
+
+    def wake(self, *, kv_cache: bool = True) -> None:
+        """Take the memory again; weights must be sent before generating."""
+        self._process.ask("wake", self._options.timeout, kv_cache=kv_cache)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End these requests; ids that are not known (any more) are ignored."""
+        self._process.ask("abort", self._options.timeout, request_ids=list(request_ids))
+
+    def health(self) -> None:
+        """
+        Raises:
+            RunError: the engine is dead or closed.
+        """
+        self._process.ask("health", self._options.timeout)
+
+    def close(self) -> None:
+        """End the engine with all its processes."""
+        self._process.close()
+        self._close_buckets()
+
+    def _send(self, weights: Iterator[tuple[str, Tensor]], verify: bool) -> None:
+        """One bucket after the other; of several, one is filled while the engine loads the one before."""
+        first = next(weights, None)
+        if first is None:
+            return
+        self._reserve(first[1].device)
+        lanes = [_Lane(shared) for shared in self._shared]
+        turns = cycle(lanes)
+        lane: _Lane | None = None
+        for slot, tensor in place(chain([first], weights), self._options.bucket_mb * 2**20, self._dtype):
+            if lane is None or slot.offset == 0:
+                self._submit(lane, verify)
+                lane = next(turns)
+                self._wait_for(lane)
+            if verify:
+                lane.given.append(digest(tensor, slot.dtype))
+            lane.shared.write(slot, tensor)
+            lane.slots.append(slot)
+        self._submit(lane, verify)
+        for lane in lanes:
+            self._wait_for(lane)
+
+    def _submit(self, lane: "_Lane | None", verify: bool) -> None:
+        if lane is not None:
+            bucket = {"source": lane.shared.source, "tensors": [_described_slot(slot) for slot in lane.slots]}
+            lane.loading = self._process.submit("load", bucket=bucket, verify=verify)[1]
+
+    def _wait_for(self, lane: "_Lane") -> None:
+        """Until the engine has loaded the bucket, which is then empty."""
+        if lane.loading is not None:
+            answer = self._process.answer(lane.loading, "loading weights", self._options.timeout)
+            for arrived in answer["digests"]:
+                for slot, given, received in zip(lane.slots, lane.given, arrived, strict=True):
+                    if int(given) != received:
+                        raise RunError(f"weight '{slot.name}' arrived changed at the engine: its digest differs")
+        lane.loading, lane.slots, lane.given = None, [], []
+
+    def _reserve(self, device: torch.device) -> None:
+        """One bucket on the device of the tensors, where the engine sees it, or two of the host."""
+        uuid = device_uuid(device) if device.type == "cuda" else None
+        wanted = [uuid] if uuid in self._devices else [None, None]
+        if [shared.source.get("device") for shared in self._shared] == wanted:
+            return
+        self._close_buckets()
+        size = self._expected.bucket_size(self._options.bucket_mb * 2**20, self._dtype)
+        self._shared = [DeviceBucket(size, device) if each else HostBucket(size) for each in wanted]
+
+    def _close_buckets(self) -> None:
+        for shared in self._shared:
+            shared.close()
+        self._shared = []
+
+    def _check(self, request: GenerationRequest) -> None:
+        if not request.prompt_ids:
+            raise RunError(f"request '{request.request_id}' has an empty prompt: at least one token is needed")
+        if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= self._vocabulary:
+            raise RunError(
+                f"request '{request.request_id}' has a prompt token outside the model's vocabulary of "
+                f"{self._vocabulary}: the tokenizer (model.tokenizer_path) must belong to the model"
+            )
+
+
+@dataclass
+class _Lane:
+    """A bucket, what is in it, and the engine's answer once it was told to load it."""
+
+    shared: SharedBucket
+    slots: list[Slot] = field(default_factory=list)
+    given: list[Tensor] = field(default_factory=list)
+    loading: Future[Answer] | None = None
+
+
+def check_version(version: str, kind: EngineKind, tested: Versions, untested: str) -> None:
+    """Compare a version with the tested range.
+
+    Raises:
+        RunError: it is outside, and ``untested`` is ``error``; otherwise a warning is printed.
+    """
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    if tested[0] <= found < tested[1]:
+        return
+    first, last = (".".join(map(str, each)) for each in tested)
+    message = f"{kind.title} {version} is outside of the tested range (>={first},<{last})"
+    if untested == "error":
+        raise RunError(f"{message}: install another, or set rollout.options.untested_version to warn")
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def model_arguments(model: ModelConfig) -> tuple[str, bool]:
+    """The model's path for a process in another folder, and whether it is a folder here."""
+    folder = Path(model.path).expanduser()
+    return (str(folder.absolute()), True) if folder.is_dir() else (model.path, False)
+
+
+def check_engine_args(options: EngineOptions, ours: Iterable[str]) -> None:
+    """
+    Raises:
+        ConfigError: ``engine_args`` sets what the backend sets, or what has a key of its own.
+    """
+    places = {"tp_size": "rollout.tensor_model_parallel_size"}
+    places["tensor_parallel_size"] = places["tp_size"]
+    for name in options.engine_args:
+        if hasattr(options, name):
+            places[name] = f"rollout.options.{name}"
+        if name in places or name in ours:
+            where = places.get(name, "the backend")
+            raise ConfigError(f"rollout.options.engine_args.{name}", f"is set by {where} already: remove it here")
+
+
+def _described_slot(slot: Slot) -> dict[str, Any]:
+    dtype = str(slot.dtype).removeprefix("torch.")
+    return {"name": slot.name, "dtype": dtype, "shape": list(slot.shape), "offset": slot.offset}
+
+
+def _described(request: GenerationRequest) -> dict[str, Any]:
+    sampling = request.sampling
+    return {
+        "request_id": request.request_id,
+        "prompt_ids": list(request.prompt_ids),
+        "n": sampling.n,
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": sampling.ignore_eos,
+        "seed": sampling.seed,
+    }
+
+
+def _completions(requests: Sequence[GenerationRequest], answer: Answer) -> list[list[Completion]]:
+    header, payload = answer
+    token_ids, log_probs = frames.unpack_numbers(payload)
+    completions, start = [], 0
+    for length, finish_reason, version in header["samples"]:
+        end = start + length
+        completions.append(Completion(token_ids[start:end], log_probs[start:end], finish_reason, version))
+        start = end
+    remaining = iter(completions)
+    return [[next(remaining) for _ in range(request.sampling.n)] for request in requests]

@@ -1,0 +1,26 @@
+"""Options that every engine in a process of its own has; a plugin's dataclass adds its own."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from corerl.options import option
+
+
+@dataclass
+class EngineOptions:
+    """Where an engine runs and how."""
+
+    python: str | None = option(
+        None, "interpreter of the environment that holds the engine (corerl engine install …); null: this one"
+    )
+    environment: dict[str, str] = option(help="variables for the engine's process, beside this one's", factory=dict)
+    gpu_memory_utilization: float = option(0.5, "share of the device's memory that the engine may take", gt=0, le=1)
+    max_model_len: int | None = option(None, "longest prompt and response together; null: the model's own", ge=1)
+    load_format: Literal["auto", "dummy"] = option(
+        "auto", "dummy: start with random weights and generate once the trainer has sent its own; starts sooner"
+    )
+    engine_args: dict[str, Any] = option(help="further arguments of the engine itself", factory=dict)
+    bucket_mb: int = option(256, "MiB of weights that are handed over at a time", ge=1)
+    untested_version: Literal["warn", "error"] = option("warn", "an engine outside of the tested range of versions")
+    start_timeout: float = option(900.0, "seconds that the engine's start may take", gt=0)
+    timeout: float = option(300.0, "seconds that a weight update's bucket, sleep, wake and health may take", gt=0)

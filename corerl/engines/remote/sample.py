@@ -1,0 +1,61 @@
+"""Samples of requests that run: the weights they began with, how they end."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+ABORT_AGAIN_SECONDS = 0.05
+
+
+class Sample:
+    """One sample of one request. An engine fills in ``token_ids``, ``log_probs`` and ``finish_reason``.
+
+    ``aborted`` counts from the first moment on, while an engine may know a request only after a while.
+    ``weight_version`` is raised by an update until the first token is there. No ``engine_id`` is the beginning of
+    another.
+    """
+
+    def __init__(self, asked: dict[str, Any], index: int, engine_id: str, weight_version: int) -> None:
+        self.asked = asked
+        self.index = index
+        self.engine_id = engine_id
+        self.weight_version = weight_version
+        self.aborted = False
+        self.done = False
+        self.token_ids: list[int] = []
+        self.log_probs: list[float] = []
+        self.finish_reason = "abort"
+
+    @property
+    def seed(self) -> int:
+        """56 bits: each sample of a request has a seed of its own."""
+        digest = hashlib.sha256(f"{self.asked['seed']}/{self.index}".encode()).digest()
+        return int.from_bytes(digest[:7], "big")
+
+    async def run(self, generate: "Callable[[Sample], Awaitable[None]]") -> None:
+        """Generate until it ends."""
+        try:
+            await generate(self)
+        finally:
+            self.done = True
+
+    async def abort(self, abort: Callable[[str], Awaitable[None]]) -> None:
+        """Ask until it has ended: an engine may ignore the ids of requests that it has not taken in yet."""
+        self.aborted = True
+        while not self.done:
+            await abort(self.engine_id)
+            await asyncio.sleep(ABORT_AGAIN_SECONDS)
+
+
+async def finish(tasks: "list[asyncio.Task[None]]") -> None:
+    """Wait for all; the first exception ends the others."""
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(BaseException):
+                await task

@@ -1,0 +1,46 @@
+"""Weights that the other half shares: read from memory without a name, or from a CUDA device's by its IPC handle."""
+
+import functools
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def visible_devices() -> list[str]:
+    """The UUIDs of the CUDA devices that this process can use."""
+    return [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
+
+
+def read(bucket: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a bucket, as views of it.
+
+    Args:
+        bucket: ``source`` (``path`` of a file, or ``device`` and ``handle``) and ``tensors``: name, dtype, shape and
+            offset of each.
+    """
+    source = bucket["source"]
+    flat = _mapped(source["path"]) if "path" in source else _shared(source["device"], tuple(source["handle"]))
+    for tensor in bucket["tensors"]:
+        dtype: torch.dtype = getattr(torch, tensor["dtype"])
+        start, size = tensor["offset"], torch.Size(tensor["shape"]).numel() * dtype.itemsize
+        yield tensor["name"], flat[start : start + size].view(dtype).view(tensor["shape"])
+
+
+def _mapped(path: str) -> Tensor:
+    with Path(path).open("r+b") as file:
+        return torch.frombuffer(mmap.mmap(file.fileno(), 0), dtype=torch.uint8)
+
+
+@functools.lru_cache(maxsize=1)  # the bucket is filled again and again, and opened once
+def _shared(device: str, handle: tuple[Any, ...]) -> Tensor:
+    index = visible_devices().index(device)
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+    block, size, offset, counter, counter_offset, event, wait = handle
+    storage = torch.UntypedStorage._new_shared_cuda(
+        index, bytes.fromhex(block), size, offset, bytes.fromhex(counter), counter_offset, bytes.fromhex(event), wait
+    )
+    return torch.empty(0, dtype=torch.uint8, device=f"cuda:{index}").set_(storage, 0, (size,), (1,))

@@ -1,0 +1,102 @@
+"""Rollout backend ``sglang``: the half in the trainer's process. It imports no SGLang."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import corerl_sglang_engine
+from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.engines.backend import FLOAT32_VARIABLES, EngineBackend, check_engine_args, model_arguments
+from corerl.engines.process import EngineKind
+from corerl.errors import RequestError
+from corerl.models import compute_dtype
+from corerl_sglang.options import SglangOptions
+
+KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent)
+
+TESTED = ((0, 5, 17), (0, 5, 18))
+
+LARGEST_FRACTION = 0.95
+
+OURS = (
+    "model_path",
+    "dtype",
+    "skip_tokenizer_init",
+    "sampling_backend",
+    "enable_memory_saver",
+    "mem_fraction_static",
+    "context_length",
+    "dp_size",
+    "pp_size",
+)
+"""engine arguments that are not the user's to set"""
+
+
+class SglangBackend(EngineBackend):
+    """See :class:`corerl.engines.backend.EngineBackend`."""
+
+    def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str, options: SglangOptions) -> None:
+        """Start the engine.
+
+        Raises:
+            RequestError: the device is the CPU: SGLang has no kernels for it.
+            ConfigError: no such interpreter, an engine argument that is set elsewhere, the model cannot be split so.
+            RunError: SGLang is not there or of an untested version, or the engine did not come up.
+        """
+        if device != "cuda":
+            raise RequestError("rollout.name: sglang needs a CUDA device: set actor.device=cuda, or take hf or vllm")
+        settings = {"engine_args": engine_arguments(model, rollout, options)}
+        environment = engine_environment(model, options)
+        super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
+
+
+def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: SglangOptions) -> dict[str, Any]:
+    """Arguments of SGLang's ServerArgs.
+
+    Raises:
+        ConfigError: ``engine_args`` sets what has a key of its own.
+    """
+    check_engine_args(options, OURS)
+    dtype = compute_dtype(model, "cuda")
+    dummy = "dummy" in (model.load_format, options.load_format)
+    arguments: dict[str, Any] = {
+        "model_path": model_arguments(model)[0],
+        "dtype": str(dtype).removeprefix("torch."),
+        "trust_remote_code": model.trust_remote_code,
+        "load_format": "dummy" if dummy else "auto",
+        "skip_tokenizer_init": True,
+        "sampling_backend": "pytorch",  # the only one that draws by the seed of each request
+        "sampling_defaults": "openai",
+        "enable_memory_saver": True,
+        "mem_fraction_static": memory_fraction(options.gpu_memory_utilization),
+        "tp_size": rollout.tensor_model_parallel_size,
+        "disable_cuda_graph": options.disable_cuda_graph,
+        "log_level": "warning",
+    }
+    attention = options.attention_backend or ("triton" if dtype is torch.float32 else None)
+    if attention is not None:
+        arguments["attention_backend"] = attention
+    if options.max_model_len is not None:
+        arguments["context_length"] = options.max_model_len
+    return arguments | options.engine_args
+
+
+def memory_fraction(share: float) -> float:
+    """SGLang's fraction is of the memory that is free at its start; ``share`` is of all."""
+    if not torch.cuda.is_available():
+        return share
+    free, total = torch.cuda.mem_get_info()
+    return round(min(share * total / free, LARGEST_FRACTION), 3)
+
+
+def engine_environment(model: ModelConfig, options: SglangOptions) -> Mapping[str, str]:
+    """Variables for the engine's process; what the user has set, in the options or outside, stays."""
+    defaults = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "0"}
+    if compute_dtype(model, "cuda") is torch.float32:
+        defaults |= FLOAT32_VARIABLES
+    if model_arguments(model)[1]:
+        defaults["HF_HUB_OFFLINE"] = "1"
+    return {name: value for name, value in defaults.items() if name not in os.environ} | dict(options.environment)

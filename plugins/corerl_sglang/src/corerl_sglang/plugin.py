@@ -1,0 +1,24 @@
+"""What corerl-sglang registers."""
+
+from corerl import hookimpl
+from corerl.hookspecs import Register
+from corerl.registry.commands import Command
+from corerl.registry.rollout_backends import RolloutBackendFactory
+from corerl_sglang.options import SglangOptions
+
+
+@hookimpl
+def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None:
+    register(
+        "sglang",
+        "corerl_sglang.backend:SglangBackend",
+        options=SglangOptions,
+        summary="SGLang on GPUs, as a process of its own, in its own Python environment where one is named",
+    )
+
+
+@hookimpl
+def register_commands(register: Register[Command]) -> None:
+    register(
+        "engine.install.sglang", "corerl_sglang.install:install", summary="Make a Python environment that holds SGLang."
+    )

@@ -1,0 +1,129 @@
+"""SGLang's engine, as ``corerl_engine.server`` speaks to it."""
+
+import asyncio
+import json
+from typing import Any
+
+from sglang.srt.entrypoints.engine import Engine
+from sglang.srt.managers.io_struct import (
+    AbortReq,
+    GenerateReqInput,
+    ReleaseMemoryOccupationReqInput,
+    ResumeMemoryOccupationReqInput,
+    RpcReqInput,
+    sock_recv,
+    sock_send,
+)
+
+from corerl_sglang_engine import scheduler
+
+IDLE_SECONDS = 30.0
+
+
+class EngineDead(Exception):
+    """SGLang ends the whole process by itself when one of its own is gone."""
+
+
+class WatchedEngine(Engine):  # type: ignore[misc]
+    """With our scheduler in its processes."""
+
+    run_scheduler_process_func = staticmethod(scheduler.run)
+
+
+async def start(settings: dict[str, Any]) -> "SglangEngine":
+    """Start the engine; returns once it can generate."""
+    engine = SglangEngine(WatchedEngine(**settings["engine_args"]))
+    engine.devices = sorted(set[str].intersection(*map(set, await engine.ask("devices"))))
+    return engine
+
+
+class SglangEngine:
+    """See ``corerl_engine.server.Engine``."""
+
+    dead = EngineDead
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._manager = engine.tokenizer_manager
+        self._asking = asyncio.Lock()
+        self.vocabulary: int = self._manager.model_config.vocab_size
+        self.devices: list[str] = []
+
+    async def ask(self, operation: str, **arguments: Any) -> list[Any]:
+        """The answers of all schedulers to one of our operations."""
+        request = RpcReqInput(method=operation, parameters={"arguments": json.dumps(arguments)})
+        async with self._asking:
+            answer = await asyncio.to_thread(self._exchange, request)
+        answers = json.loads(answer.message)
+        for each in answers:
+            if "error" in each:
+                raise RuntimeError(each["error"])
+        return [each["answer"] for each in answers]
+
+    def _exchange(self, request: RpcReqInput) -> Any:
+        sock_send(self._engine.send_to_rpc, request)
+        return sock_recv(self._engine.send_to_rpc)
+
+    async def generate(self, sample: Any) -> None:
+        request = GenerateReqInput(
+            rid=sample.engine_id,
+            input_ids=sample.asked["prompt_ids"],
+            sampling_params=sampling_params(sample),
+            return_logprob=True,
+            logprob_start_len=-1,
+        )
+        try:
+            async for output in self._manager.generate_request(request, None):
+                facts = output["meta_info"]
+                log_probs = [entry[0] for entry in facts.get("output_token_logprobs") or ()]
+                sample.token_ids = list(output["output_ids"])[: len(log_probs)]
+                sample.log_probs = log_probs[: len(sample.token_ids)]
+                sample.finish_reason = facts["finish_reason"]["type"]
+        except asyncio.CancelledError:
+            self._manager._dispatch_to_scheduler(AbortReq(rid=sample.engine_id))
+            raise
+
+    async def abort(self, engine_id: str) -> None:
+        self._manager.abort_request(engine_id)
+
+    async def begin_update(self) -> None:
+        await self.ask("begin_update")
+
+    async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
+        digests = await self.ask("load", bucket=bucket, verify=verify)
+        return digests if verify else []
+
+    async def end_update(self, complete: bool) -> tuple[list[str], set[str]]:
+        """SGLang does not say which of its own weights were loaded."""
+        begun = await self.ask("end_update")
+        return [], set(begun[0])
+
+    async def resume(self) -> None:
+        await self.ask("resume")
+
+    async def sleep(self) -> None:
+        idle = await self._manager.flush_cache(timeout_s=IDLE_SECONDS)
+        if not idle.success:
+            raise RuntimeError("requests are running: they must end before the engine can sleep")
+        tags = ["kv_cache", "weights"]
+        await self._manager.release_memory_occupation(ReleaseMemoryOccupationReqInput(tags=tags))
+
+    async def wake(self, what: list[str]) -> None:
+        await self._manager.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=what))
+
+    async def health(self) -> None:
+        await self.ask("devices")
+
+
+def sampling_params(sample: Any) -> dict[str, Any]:
+    """What SGLang is told; only ``stop_token_ids`` stop (the schedulers forget the model's own)."""
+    asked = sample.asked
+    return {
+        "max_new_tokens": asked["max_tokens"],
+        "temperature": asked["temperature"],
+        "top_p": asked["top_p"],
+        "top_k": asked["top_k"],
+        "stop_token_ids": asked["stop_token_ids"],
+        "ignore_eos": asked["ignore_eos"],
+        "sampling_seed": sample.seed,
+    }

@@ -1,0 +1,97 @@
+"""What SGLang's schedulers, each with its share of the model, do beside what SGLang has them do."""
+
+import json
+import traceback
+from typing import Any
+
+import torch
+from corerl_engine import weights
+from corerl_engine.digest import digest
+from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
+from sglang.srt.managers import scheduler
+from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, RpcReqOutput
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+
+
+def run(server_args: Any, *args: Any, **kwargs: Any) -> None:
+    """SGLang's ``run_scheduler_process``, with our scheduler and the seed of each request."""
+    scheduler.Scheduler = Scheduler
+    draw_by_seed()
+    if server_args.dtype == "float32":
+        compute_in_torch()
+    scheduler.run_scheduler_process(server_args, *args, **kwargs)
+
+
+class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
+    """Its remote calls are our operations, and all ranks answer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.model_config.hf_eos_token_id = set()  # only what a request names stops it
+
+    def handle_rpc_request(self, recv_req: RpcReqInput) -> RpcReqOutput:
+        """Run ``corerl_<method>``; the message of the output is the list of all ranks' answers."""
+        answer: dict[str, Any]
+        try:
+            arguments = json.loads(recv_req.parameters["arguments"])
+            answer = {"answer": getattr(self, f"corerl_{recv_req.method}")(**arguments)}
+        except Exception as error:
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        ranks = torch.distributed.get_world_size(self.tp_group.cpu_group)
+        answers: list[Any] = [None] * ranks
+        torch.distributed.all_gather_object(answers, answer, group=self.tp_group.cpu_group)
+        return RpcReqOutput(success=True, message=json.dumps(answers))
+
+    def corerl_devices(self) -> list[str]:
+        """The CUDA devices that this process sees."""
+        devices: list[str] = weights.visible_devices()
+        return devices
+
+    def corerl_begin_update(self) -> None:
+        """Back into the queue with what runs: it is computed again, from its tokens and the new weights."""
+        self.pause_generation(PauseGenerationReqInput(mode="retract"))
+        torch.cuda.synchronize()
+
+    def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
+        """Load a bucket's tensors; their digests where they are asked for."""
+        tensors = list(weights.read(bucket))
+        with torch.no_grad():
+            self.tp_worker.model_runner.model.load_weights(iter(tensors))
+        digests = [int(digest(tensor, tensor.dtype)) for _, tensor in tensors] if verify else []
+        torch.cuda.synchronize()  # the bucket is filled again
+        return digests
+
+    def corerl_end_update(self) -> list[str]:
+        """Forget all prefixes; the requests that have a first token."""
+        self.tree_cache.reset()
+        self.req_to_token_pool.clear()
+        self.token_to_kv_pool_allocator.clear()
+        return [request.rid for request in self.waiting_queue if request.output_ids]
+
+    def corerl_resume(self) -> None:
+        self._engine_paused = False
+
+
+def compute_in_torch() -> None:
+    """SGLang's kernels for norms, activations and rotations know half precision alone; beside each is a plain one."""
+    chosen = MultiPlatformOp.dispatch_forward
+
+    def dispatch_forward(self: Any) -> Any:
+        has_plain = type(self).forward_native is not MultiPlatformOp.forward_native
+        return self.forward_native if has_plain else chosen(self)
+
+    MultiPlatformOp.dispatch_forward = dispatch_forward
+
+
+def draw_by_seed() -> None:
+    """SGLang has seeds in its deterministic mode alone, whose kernels are slow; its samplers take them in any."""
+    original = SamplingBatchInfo.from_schedule_batch.__func__
+
+    def with_seeds(cls: Any, batch: Any, vocab_size: int) -> Any:
+        info = original(cls, batch, vocab_size)
+        seeds = [request.sampling_params.sampling_seed or 0 for request in batch.reqs]
+        info.sampling_seed = torch.tensor(seeds, dtype=torch.int64).to(batch.device, non_blocking=True)
+        return info
+
+    SamplingBatchInfo.from_schedule_batch = classmethod(with_seeds)

@@ -1,0 +1,39 @@
+"""The environment that holds SGLang, and backends that run there."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.testing.tiny_model import tiny_model
+from corerl_sglang.backend import SglangBackend
+from corerl_sglang.options import SglangOptions
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> str:
+    """The interpreter named by ``CORERL_SGLANG_PYTHON``."""
+    python = os.environ.get("CORERL_SGLANG_PYTHON")
+    if python is None:
+        pytest.skip("no environment with SGLang: set CORERL_SGLANG_PYTHON")
+    if not torch.cuda.is_available():
+        pytest.skip("SGLang needs a CUDA device")
+    return python
+
+
+@pytest.fixture(scope="session")
+def start() -> Iterator[Callable[..., SglangBackend]]:
+    """Backends of the tiny model by their options; closed at the end."""
+    made: list[SglangBackend] = []
+
+    def start(model: dict[str, Any] | None = None, **options: Any) -> SglangBackend:
+        config = ModelConfig(**{"path": str(tiny_model()), "dtype": "fp32", **(model or {})})
+        made.append(SglangBackend(config, RolloutConfig(), device="cuda", options=SglangOptions(**options)))
+        return made[-1]
+
+    yield start
+    for backend in made:
+        backend.close()

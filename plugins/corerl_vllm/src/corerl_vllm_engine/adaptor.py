@@ -1,0 +1,87 @@
+"""vLLM's asynchronous engine, as ``corerl_engine.server`` speaks to it."""
+
+from typing import Any
+
+from vllm import AsyncEngineArgs, SamplingParams
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+
+async def start(settings: dict[str, Any]) -> "VllmEngine":
+    """Start the engine; returns once it can generate."""
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings["engine_args"]))
+    devices: list[list[str]] = await engine.collective_rpc("corerl_prepare")
+    return VllmEngine(engine, settings["sleep_level"], devices)
+
+
+class VllmEngine:
+    """See ``corerl_engine.server.Engine``."""
+
+    dead = EngineDeadError
+
+    def __init__(self, engine: Any, sleep_level: int, devices: list[list[str]]) -> None:
+        self._engine = engine
+        self._level = sleep_level
+        self.vocabulary: int = engine.model_config.get_vocab_size()
+        self.devices = sorted(set[str].intersection(*map(set, devices)))
+
+    async def generate(self, sample: Any) -> None:
+        prompt = {"prompt_token_ids": sample.asked["prompt_ids"]}
+        async for output in self._engine.generate(prompt, sampling_params(sample), sample.engine_id):
+            completion = output.outputs[0]
+            log_probs = completion.logprobs
+            chosen = [] if log_probs is None else [log_probs.logprobs[start] for start in log_probs.start_indices]
+            sample.token_ids = list(completion.token_ids)[: len(chosen)]
+            sample.log_probs = chosen[: len(sample.token_ids)]
+            sample.finish_reason = completion.finish_reason or "abort"
+
+    async def abort(self, engine_id: str) -> None:
+        await self._engine.abort(engine_id)
+
+    async def begin_update(self) -> None:
+        await self._engine.pause_generation(mode="keep", clear_cache=False)
+        await self._engine.collective_rpc("corerl_begin_update")
+
+    async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
+        digests: list[list[int]] = await self._engine.collective_rpc("corerl_load", args=(bucket, verify))
+        return digests if verify else []
+
+    async def end_update(self, complete: bool) -> tuple[list[str], set[str]]:
+        lacking = await self._engine.collective_rpc("corerl_end_update", args=(complete,))
+        await self._engine.reset_prefix_cache()
+        states = self._engine.output_processor.request_states.values()
+        begun = {state.external_req_id for state in states if not state.is_prefilling}
+        return sorted({name for names in lacking for name in names}), begun
+
+    async def resume(self) -> None:
+        await self._engine.resume_generation()
+
+    async def sleep(self) -> None:
+        if self._level:
+            await self._engine.sleep(level=self._level)
+
+    async def wake(self, what: list[str]) -> None:
+        if self._level:
+            await self._engine.wake_up(what)
+
+    async def health(self) -> None:
+        await self._engine.check_health()
+
+
+def sampling_params(sample: Any) -> SamplingParams:
+    """What vLLM is told; only ``stop_token_ids`` stop."""
+    asked = sample.asked
+    return SamplingParams(
+        max_tokens=asked["max_tokens"],
+        temperature=asked["temperature"],
+        top_p=asked["top_p"],
+        top_k=asked["top_k"],
+        stop_token_ids=[] if asked["ignore_eos"] else asked["stop_token_ids"],
+        ignore_eos=True,
+        seed=sample.seed,
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
