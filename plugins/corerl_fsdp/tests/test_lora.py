@@ -156,6 +156,7 @@ def test_a_checkpoint_of_the_whole_model_is_refused_by_adapters(tmp_path):
         strategy().load(tmp_path)
 
 
+@pytest.mark.xdist_group("ranks")
 def test_two_ranks_export_and_resume_what_one_device_has(worlds, tmp_path):
     config = {"load_format": "auto", "lora_rank": 2, "target_modules": TARGETS}
     job = {"kind": "train", "model": str(tiny_model()), "config": config}

@@ -18,15 +18,19 @@ from corerl_fsdp.placement import place
 CUTS = ({"max_sequences": 100}, {"max_sequences": 1}, {"max_tokens": 16})
 
 
+pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
+
+
 def case(model=("qwen2", True), packed=True, cut=CUTS[2], checkpointing=False, chunk=3, size=2, **job):
     return model, packed, cut, checkpointing, chunk, size, job
 
 
 CASES = [
     *(
-        case(packed=packed, cut=cut, checkpointing=checkpointing, chunk=chunk)
-        for packed, cut, checkpointing, chunk in itertools.product((True, False), CUTS, (True, False), (None, 3))
+        case(packed=packed, checkpointing=checkpointing, chunk=chunk)
+        for packed, checkpointing, chunk in itertools.product((True, False), (True, False), (None, 3))
     ),
+    *(case(packed=packed, cut=cut) for packed, cut in itertools.product((True, False), CUTS[:2])),
     *(
         case(model, packed, size=size, checkpointing=size == 4)
         for model in itertools.product(("qwen2", "qwen3", "llama"), (True, False))
@@ -48,9 +52,12 @@ def shared(together, **changes):
 
 CASES += [
     *(
-        shared(together, size=size, cut=cut, checkpointing=together == size, chunk=chunk)
-        for (size, together), cut, chunk in itertools.product(((2, 2), (4, 2), (4, 4)), CUTS, (None, 3))
+        shared(together, size=size, checkpointing=checkpointing, chunk=chunk)
+        for (size, together), checkpointing, chunk in itertools.product(
+            ((2, 2), (4, 2), (4, 4)), (True, False), (None, 3)
+        )
     ),
+    *(shared(together, size=4, cut=cut) for together, cut in itertools.product((2, 4), CUTS[:2])),
     *(shared(4, model=model, size=4) for model in itertools.product(("qwen3", "llama"), (True, False))),
     *(shared(together, size=4, head="value", checkpointing=True) for together in (2, 4)),
     *(shared(together, size=4, rows=rows) for together in (2, 4) for rows in (1, 3)),

@@ -13,6 +13,8 @@ from corerl.errors import ConfigError, DeadlineError
 from corerl.testing.tiny_model import tiny_model
 from corerl_fsdp import ranks
 
+pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
+
 FSDP = {"fsdp": {}, "cut": {"max_tokens": 30}}
 
 
