@@ -8,9 +8,9 @@ own, as an engine in its process would; an engine in another process takes a sec
 The weights are random numbers in bfloat16, of the names and shapes of published models.
 
 ``seconds`` is what the controller waits, calls of Ray included, ``inside`` the same from the first tensor that the
-rollout worker asks for to the last that it has copied; medians. ``extra`` is what the used memory of the actor's GPU and
-of the rollout worker's grew by at most, over what it was just before, sampled every millisecond. Without a GPU the same
-code runs over gloo and shared memory.
+rollout worker asks for to the last that it has copied; medians. ``extra`` is what the used memory of the actor's GPU
+and of the rollout worker's grew by at most, over what it was just before, sampled every millisecond. Without a GPU the
+same code runs over gloo and shared memory.
 """
 
 import argparse
