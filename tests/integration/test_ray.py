@@ -126,3 +126,21 @@ def test_two_rollout_workers_with_places_of_their_own_give_the_numbers_of_one(tr
     for ours, expected in zip(ray, local, strict=True):
         for name, value in expected.items():
             assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
+
+
+@pytest.mark.slow
+def test_rollout_workers_of_their_own_generate_ahead_and_every_update_is_verified(train, four_cpus):
+    changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=4"]
+    own = ["runtime.name=ray", "runtime.options.rollout_workers=2", "runtime.options.weights_transport=broadcast"]
+    records = numbers(train("ray", *changes, *own, "trainer.max_staleness=1", "rollout.verify_weights_freq=1"))
+    lags = [record["training/staleness/max"] for record in records if record["step"] > 0]
+    assert lags[0] == 0 and max(lags) == 1
+
+
+@pytest.mark.slow
+def test_memory_that_changes_hands_in_shared_places_changes_no_number(train, four_cpus):
+    changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
+    plain = numbers(train("plain", *changes))
+    shared = ["runtime.name=ray", "runtime.options.weights_transport=ipc", "rollout.verify_weights_freq=1"]
+    shared += ["rollout.free_cache_engine=true", "trainer.offload_while_generating=true"]
+    assert numbers(train("shared", *changes, *shared)) == plain

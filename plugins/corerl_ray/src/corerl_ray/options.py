@@ -17,7 +17,7 @@ class RayOptions:
         ge=1,
     )
     rollout_samples: int = option(
-        512, "samples that a rollout worker has in hand at a time, where several share the requests", ge=1
+        1024, "samples that a rollout worker has in hand at a time, where several share the requests", ge=1
     )
     address: str | None = option(
         None, "HOST:PORT of a running cluster, or auto; null: one is started on this machine, and ended with the run"

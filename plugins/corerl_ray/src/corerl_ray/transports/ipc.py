@@ -122,6 +122,7 @@ def send(host: WorkerHost, half_bytes: int, verify: bool) -> None:
         halves = outbox.unread[-1][1]
         message = {"handle": outbox.shared.handle, "offset": outbox.offset(halves), **describe(bucket)}
         outbox.link.tell(outbox.number, message)
+        del bucket  # which would keep the memory beyond the end
     outbox.link.tell(outbox.number + 1, None)
     outbox.unread.clear()
     outbox.link.confirmed(outbox.number + 1)
