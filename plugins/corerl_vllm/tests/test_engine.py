@@ -275,3 +275,22 @@ def test_an_engine_that_is_killed_takes_its_core_along(start: Callable[..., Vllm
     assert gone_within(backend.pid, 5)
     with pytest.raises(RunError, match=rf"the vLLM engine \(process {backend.pid}\) ended with SIGKILL"):
         backend.health()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE == "cuda" and torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_workers_that_share_a_model_load_and_verify_the_same_buckets(
+    start: Callable[..., VllmBackend], engine_python: str
+):
+    backend = start(
+        rollout=RolloutConfig(tensor_model_parallel_size=2),
+        python=engine_python,
+        load_format="dummy",
+        environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+    )
+    backend.update_weights(iter(weights().items()), 2, verify=True)
+    [completion] = generate(backend)
+    true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
+    chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), chosen, rtol=0, atol=TOLERANCE)
+    backend.close()
