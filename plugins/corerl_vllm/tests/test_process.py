@@ -36,9 +36,14 @@ def test_a_model_that_cannot_be_split_is_refused_before_the_engine_starts(start:
         start(rollout=RolloutConfig(tensor_model_parallel_size=3))
 
 
-def test_an_error_without_a_message_is_found_in_the_log(start: Start, made_up: Callable[[str], dict[str, str]]):
-    with pytest.raises(RunError, match=r"the last error in its log: AssertionError; the last lines"):
-        start(environment=made_up("assert False"))
+@pytest.mark.parametrize(
+    ("line", "found"), [("assert False", "AssertionError"), ("raise OSError('no ' * 150)", "OSError: no no no")]
+)
+def test_an_error_is_found_in_the_log_whatever_its_message(
+    start: Start, made_up: Callable[[str], dict[str, str]], line: str, found: str
+):
+    with pytest.raises(RunError, match=rf"the last error in its log: {found}"):
+        start(environment=made_up(line))
 
 
 def test_an_environment_without_vllm_is_named_with_the_remedy(start: Start):
