@@ -121,7 +121,7 @@ def test_weights_that_change_on_their_way_are_named(backend: VllmBackend, monkey
     assert generate(backend)[0].weight_version == 6
 
 
-def test_an_update_in_flight_keeps_what_runs_and_later_requests_carry_its_version(backend: VllmBackend):
+def test_an_update_in_flight_keeps_what_runs_and_its_later_tokens_are_of_the_new_weights(backend: VllmBackend):
     backend.update_weights(iter(weights().items()), 7)
 
     async def work() -> tuple[list[list[Completion]], list[list[Completion]]]:
@@ -135,6 +135,15 @@ def test_an_update_in_flight_keeps_what_runs_and_later_requests_carry_its_versio
     [[long]], [[late]] = asyncio.run(work())
     assert (len(long.token_ids), long.finish_reason, long.weight_version) == (400, "length", 7)
     assert late.weight_version == 8
+    changed = reference(tiny_model())
+    changed.load_state_dict({name: each.cpu().double() for name, each in weights(0.8).items()}, strict=False)
+    tokens, given = torch.tensor(long.token_ids)[:, None], torch.tensor(long.log_probs, dtype=torch.float64)
+    of_old, of_new = (
+        (response_log_probs(model, PROMPT, list(long.token_ids)).gather(1, tokens)[:, 0] - given).abs()
+        for model in (reference(tiny_model()), changed)
+    )
+    assert of_old[:20].max() < TOLERANCE
+    assert of_new[-20:].max() < TOLERANCE  # the cache is computed again, too
 
 
 def test_an_update_that_fails_ends_the_calls_that_wait_for_it(backend: VllmBackend):
