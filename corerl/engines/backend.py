@@ -171,7 +171,7 @@ class EngineBackend:
 
     def _submit(self, lane: "_Lane | None", verify: bool) -> None:
         if lane is not None:
-            bucket = {"source": lane.shared.source, "tensors": [_described_slot(slot) for slot in lane.slots]}
+            bucket = {"source": lane.shared.source, "tensors": [described_slot(slot) for slot in lane.slots]}
             lane.loading = self._process.submit("load", bucket=bucket, verify=verify)[1]
 
     def _wait_for(self, lane: "_Lane") -> None:
@@ -256,7 +256,8 @@ def check_engine_args(options: EngineOptions, ours: Iterable[str]) -> None:
             raise ConfigError(f"rollout.options.engine_args.{name}", f"is set by {where} already: remove it here")
 
 
-def _described_slot(slot: Slot) -> dict[str, Any]:
+def described_slot(slot: Slot) -> dict[str, Any]:
+    """For :func:`corerl.engines.remote.weights.read`."""
     dtype = str(slot.dtype).removeprefix("torch.")
     return {"name": slot.name, "dtype": dtype, "shape": list(slot.shape), "offset": slot.offset}
 

@@ -22,6 +22,7 @@ from corerl.engines.remote import frames
 from corerl.errors import ConfigError, DeadlineError, RunError
 
 LOG_LINES = 8
+LINE_LENGTH = 600
 CAUSE = re.compile(
     r"^(?:.*?\s)?(?:\w+\.)*\w*(?:Error|Exception|Interrupt): .+$|^(?:\(.*?\) )?(?:ERROR .*\] )?\w*(?:Error|Exception)$"
 )
@@ -174,7 +175,7 @@ class EngineProcess:
             lines = self._log.read_text(errors="replace").splitlines()
         except OSError:
             return "its log is gone"
-        lines = [line.rstrip()[-300:] for line in lines if line.strip()]
+        lines = [line.rstrip()[:LINE_LENGTH] for line in lines if line.strip()]
         causes = [
             match[0] for line in lines if (match := CAUSE.match(line)) and not any(c in line for c in CONSEQUENCES)
         ]

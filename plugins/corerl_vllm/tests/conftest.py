@@ -41,10 +41,10 @@ def start(device: str) -> Iterator[Callable[..., VllmBackend]]:
     """Backends of the tiny model by their options; closed at the end."""
     made: list[VllmBackend] = []
 
-    def start(model: dict[str, Any] | None = None, **options: Any) -> VllmBackend:
+    def start(model: dict[str, Any] | None = None, rollout: RolloutConfig | None = None, **options: Any) -> VllmBackend:
         config = ModelConfig(**{"path": str(tiny_model()), "dtype": "fp32", **(model or {})})
         options = {"enforce_eager": True, "gpu_memory_utilization": 0.1, **options}
-        made.append(VllmBackend(config, RolloutConfig(), device=device, options=VllmOptions(**options)))
+        made.append(VllmBackend(config, rollout or RolloutConfig(), device=device, options=VllmOptions(**options)))
         return made[-1]
 
     yield start

@@ -121,7 +121,7 @@ def test_weights_that_change_on_their_way_are_named(backend: VllmBackend, monkey
     assert generate(backend)[0].weight_version == 6
 
 
-def test_an_update_in_flight_keeps_what_runs_and_later_requests_carry_its_version(backend: VllmBackend):
+def test_an_update_in_flight_keeps_what_runs_and_its_later_tokens_are_of_the_new_weights(backend: VllmBackend):
     backend.update_weights(iter(weights().items()), 7)
 
     async def work() -> tuple[list[list[Completion]], list[list[Completion]]]:
@@ -135,6 +135,15 @@ def test_an_update_in_flight_keeps_what_runs_and_later_requests_carry_its_versio
     [[long]], [[late]] = asyncio.run(work())
     assert (len(long.token_ids), long.finish_reason, long.weight_version) == (400, "length", 7)
     assert late.weight_version == 8
+    changed = reference(tiny_model())
+    changed.load_state_dict({name: each.cpu().double() for name, each in weights(0.8).items()}, strict=False)
+    tokens, given = torch.tensor(long.token_ids)[:, None], torch.tensor(long.log_probs, dtype=torch.float64)
+    of_old, of_new = (
+        (response_log_probs(model, PROMPT, list(long.token_ids)).gather(1, tokens)[:, 0] - given).abs()
+        for model in (reference(tiny_model()), changed)
+    )
+    assert of_old[:20].max() < TOLERANCE
+    assert of_new[-20:].max() < TOLERANCE  # the cache is computed again, too
 
 
 def test_an_update_that_fails_ends_the_calls_that_wait_for_it(backend: VllmBackend):
@@ -275,3 +284,22 @@ def test_an_engine_that_is_killed_takes_its_core_along(start: Callable[..., Vllm
     assert gone_within(backend.pid, 5)
     with pytest.raises(RunError, match=rf"the vLLM engine \(process {backend.pid}\) ended with SIGKILL"):
         backend.health()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE == "cuda" and torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_workers_that_share_a_model_load_and_verify_the_same_buckets(
+    start: Callable[..., VllmBackend], engine_python: str
+):
+    backend = start(
+        rollout=RolloutConfig(tensor_model_parallel_size=2),
+        python=engine_python,
+        load_format="dummy",
+        environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
+    )
+    backend.update_weights(iter(weights().items()), 2, verify=True)
+    [completion] = generate(backend)
+    true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
+    chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), chosen, rtol=0, atol=TOLERANCE)
+    backend.close()

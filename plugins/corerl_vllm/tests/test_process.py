@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from corerl.config.schema import RolloutConfig
 from corerl.engines.process import EngineProcess
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_vllm.backend import KIND, VllmBackend
@@ -28,6 +29,21 @@ def made_up(tmp_path: Path) -> Callable[[str], dict[str, str]]:
 def test_an_interpreter_that_is_not_there_is_a_wrong_request(start: Start):
     with pytest.raises(ConfigError, match=r"rollout\.options\.python: /nowhere/python is no program"):
         start(python="/nowhere/python")
+
+
+def test_a_model_that_cannot_be_split_is_refused_before_the_engine_starts(start: Start):
+    with pytest.raises(ConfigError, match=r"tensor_model_parallel_size: the model has 2 attention heads.*: 1, 2 can"):
+        start(rollout=RolloutConfig(tensor_model_parallel_size=3))
+
+
+@pytest.mark.parametrize(
+    ("line", "found"), [("assert False", "AssertionError"), ("raise OSError('no ' * 150)", "OSError: no no no")]
+)
+def test_an_error_is_found_in_the_log_whatever_its_message(
+    start: Start, made_up: Callable[[str], dict[str, str]], line: str, found: str
+):
+    with pytest.raises(RunError, match=rf"the last error in its log: {found}"):
+        start(environment=made_up(line))
 
 
 def test_an_environment_without_vllm_is_named_with_the_remedy(start: Start):

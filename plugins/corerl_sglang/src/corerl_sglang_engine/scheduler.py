@@ -51,7 +51,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
     def corerl_begin_update(self) -> None:
         """Back into the queue with what runs: it is computed again, from its tokens and the new weights."""
         self.pause_generation(PauseGenerationReqInput(mode="retract"))
-        torch.cuda.synchronize()
+        torch.get_device_module().synchronize()
 
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
         """Load a bucket's tensors; their digests where they are asked for."""
@@ -59,7 +59,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         with torch.no_grad():
             self.tp_worker.model_runner.model.load_weights(iter(tensors))
         digests = [int(digest(tensor, tensor.dtype)) for _, tensor in tensors] if verify else []
-        torch.cuda.synchronize()  # the bucket is filled again
+        torch.get_device_module().synchronize()  # the bucket is filled again
         return digests
 
     def corerl_end_update(self) -> list[str]:

@@ -49,7 +49,9 @@ class VllmEngine:
 
     async def end_update(self, complete: bool) -> tuple[list[str], set[str]]:
         lacking = await self._engine.collective_rpc("corerl_end_update", args=(complete,))
-        await self._engine.reset_prefix_cache()
+        await self._engine.reset_prefix_cache(
+            reset_running_requests=True
+        )  # with what runs, vLLM would keep all prefixes
         states = self._engine.output_processor.request_states.values()
         begun = {state.external_req_id for state in states if not state.is_prefilling}
         return sorted({name for names in lacking for name in names}), begun
