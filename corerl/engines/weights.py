@@ -1,5 +1,6 @@
 """Weights on their way to an engine: checked by name, written into memory that its process reads."""
 
+import dataclasses
 import mmap
 import os
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,8 @@ class ExpectedWeights:
         Raises:
             ModelError: transformers cannot read the model's config.
         """
-        built = load_causal_lm(model, device="meta", dtype=torch.float32)
+        nothing_runs = dataclasses.replace(model, attn_implementation="eager")
+        built = load_causal_lm(nothing_runs, device="meta", dtype=torch.float32)
         built.tie_weights()
         self._state: dict[str, Tensor] = built.state_dict(keep_vars=True)
         self._identities = {name: id(tensor) for name, tensor in self._state.items()}

@@ -90,7 +90,10 @@ def test_check_says_ok(capsys: pytest.CaptureFixture[str], config: str, parts: l
             "actor.policy_loss=vanila",
             "error: actor.policy_loss: unknown policy loss 'vanila' (did you mean 'vanilla'?)",
         ),
-        ("rollout.name=sglang", "error: rollout.name: unknown rollout backend 'sglang': it comes with corerl-sglang"),
+        (
+            "actor.strategy=megatron",
+            "error: actor.strategy: unknown training strategy 'megatron': it comes with corerl-megatron",
+        ),
         ("rollout.n=many", "error: rollout.n: must be an integer, not 'many'"),
         ("rollout", "error: 'rollout' is not an override; one is written key=value"),
     ],
