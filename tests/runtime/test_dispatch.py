@@ -4,7 +4,7 @@ import pytest
 
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import ConfigError
-from corerl.registry.runtimes import Role
+from corerl.registry.runtimes import Pool, Role
 from corerl.runtime.dispatch import Dispatch, Place, dispatch, dispatch_of, submit
 from corerl.runtime.local import LocalRuntime
 from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker, RolloutWorker
@@ -63,6 +63,12 @@ def test_in_one_process_a_worker_is_its_own_group_and_a_call_is_made_at_once():
 def test_one_process_refuses_more_than_it_can_use(name):
     with pytest.raises(ConfigError, match=f"runtime.{name}: 2 is more than runtime 'local'"):
         LocalRuntime(RuntimeConfig(**{name: 2}))
+
+
+def test_one_process_has_no_pool_for_a_role():
+    role = Role("rollout", "rollout.name", "hf", distributed=True, pool=Pool(1, 2))
+    with pytest.raises(ConfigError, match=r"^rollout.n_gpus_per_node: runtime 'local' is one process"):
+        LocalRuntime(RuntimeConfig()).reserve([ROLE, role])
 
 
 def test_a_lone_worker_has_all_the_work():

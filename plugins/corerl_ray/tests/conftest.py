@@ -27,7 +27,7 @@ def cluster():
 
 
 @pytest.fixture(scope="session")
-def groups(cluster):
+def groups(cluster, tmp_path_factory):
     """Two actor workers and two rollout workers, for tests that leave them well."""
     from ray_toys import ENGINE, TOY, Engine, Toy
 
@@ -38,6 +38,7 @@ def groups(cluster):
     runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CORERL_TOY", "carried")
+        patch.setenv("CORERL_READ", str(tmp_path_factory.mktemp("weights") / "read"))
         yield runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
     runtime.close()
 

@@ -21,8 +21,8 @@ LONE = Role("actor", "actor.strategy", "lone", distributed=False)
 ENGINE = Role("rollout", "rollout.name", "engine", distributed=True)
 
 
-ROWS = (1, 2, 3, 50, 4, 5)
-"""of the weights: 6, 12, 18, 300, 24 and 30 bytes"""
+ROWS = (1, 2, 3, 50, 4, 5, 1, 1, 1, 1, 1, 1)
+"""of the weights: 6, 12, 18, 300, 24 and 30 bytes, and 6 of 6"""
 
 
 class Toy:
@@ -112,6 +112,8 @@ class Toy:
 
     def weights(self):
         for index, rows in enumerate(ROWS):
+            if "CORERL_READ" in os.environ and self.rank == 0:
+                Path(os.environ["CORERL_READ"]).write_text(str(index + 1))
             yield f"w{index}", torch.full((rows, 3), float(index) + self.added, dtype=torch.bfloat16)
 
     @dispatch("all")
@@ -144,6 +146,8 @@ class Engine:
     def __init__(self):
         self.calls, self.running, self.most, self.lock = [], 0, 0, threading.Lock()
         self.version, self.weights, self.aborted = None, {}, threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
 
     @dispatch("spread")
     def generate(self, requests):
@@ -187,8 +191,14 @@ class Engine:
         return subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
 
     def update_weights(self, weights, version, *, verify=False):
-        self.version = version
-        self.weights = {name: (str(tensor.dtype), tensor.tolist()) for name, tensor in weights}
+        self.version, self.weights = version, {}
+        for name, tensor in weights:
+            self.go_on.wait()
+            self.weights[name] = (str(tensor.dtype), tensor.tolist())
+
+    @dispatch("all")
+    def read_on(self, on):
+        (self.go_on.set if on else self.go_on.clear)()
 
 
 def corrupt(host):

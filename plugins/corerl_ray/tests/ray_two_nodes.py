@@ -52,17 +52,6 @@ def main():
     seen["death"], seen["seconds"] = error_of(training.result), time.monotonic() - began
     runtime.close()
 
-    # GPUs: a replica of two in shared places, two replicas of two in a pool of their own
-    runtime = started(RayOptions(**options), nnodes=1, n_gpus_per_node=2)
-    runtime.reserve([TOY, PAIR, OWN])
-    group, pair, own = runtime.spawn(TOY, Toy), runtime.spawn(PAIR, Engine), runtime.spawn(OWN, Engine)
-    seen["local_ranks"] = [one["LOCAL_RANK"] for one in group.environment()]
-    seen["devices"] = [one["CUDA_VISIBLE_DEVICES"] for one in group.environment()]
-    seen["pair"] = [one["CUDA_VISIBLE_DEVICES"] for one in pair.environment()]
-    seen["own"] = [one["CUDA_VISIBLE_DEVICES"] for one in own.environment()]
-    seen["pools"] = [sorted({member.facts.node for member in one.members}) for one in (group, pair, own)]
-    runtime.close()
-
     def refused(role, **config):
         runtime = started(RayOptions(**options), **config)
         try:
@@ -75,9 +64,17 @@ def main():
     seen["together"] = refused(OWN, nnodes=2, n_gpus_per_node=1)
     seen["undivided"] = refused(PAIR, nnodes=1, n_gpus_per_node=3)
 
-    # a machine is lost
-    runtime = started(RayOptions(workers=2, **options), nnodes=2)
-    group = runtime.spawn(TOY, Toy)
+    # GPUs: a replica of two in shared places, two replicas of two in a pool of their own
+    runtime = started(RayOptions(**options), nnodes=1, n_gpus_per_node=2)
+    runtime.reserve([TOY, PAIR, OWN])
+    group, pair, own = runtime.spawn(TOY, Toy), runtime.spawn(PAIR, Engine), runtime.spawn(OWN, Engine)
+    seen["local_ranks"] = [one["LOCAL_RANK"] for one in group.environment()]
+    seen["devices"] = [one["CUDA_VISIBLE_DEVICES"] for one in group.environment()]
+    seen["pair"] = [one["CUDA_VISIBLE_DEVICES"] for one in pair.environment()]
+    seen["own"] = [one["CUDA_VISIBLE_DEVICES"] for one in own.environment()]
+    seen["pools"] = [sorted({member.facts.node for member in one.members}) for one in (group, pair, own)]
+
+    # the machine of one of the pools is lost
     waiting = submit(group.sleep, 600)
     began = time.monotonic()
     cluster.remove_node(other, allow_graceful=False)

@@ -9,12 +9,14 @@ import time
 import pytest
 from ray_toys import ENGINE, TOY, Broken, Engine, Toy, request
 
+from corerl.config.schema import RuntimeConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl.runtime.dispatch import submit
 from corerl_ray.calls import exit_cause, is_alive
 from corerl_ray.cluster import connect
 from corerl_ray.environment import carried
 from corerl_ray.options import RayOptions
+from corerl_ray.runtime import RayRuntime
 
 
 def pids(group):
@@ -153,6 +155,21 @@ def test_too_few_cpus_are_reckoned_up(start):
     message = r"^runtime.options.workers: 99 workers on 1 node take 99 CPUs on each, .* 1 has 0 GPUs and 10 CPUs$"
     with pytest.raises(ConfigError, match=message):
         start(workers=99)
+
+
+def test_too_few_cpus_for_both_pools_are_reckoned_up(start):
+    message = (
+        r"^runtime.options.rollout_workers: 9 rollout workers beside the 2 of the shared pool take 9 \+ 2 = 11 CPUs, "
+        r"and the cluster's 1 has 0 GPUs and 10 CPUs$"
+    )
+    with pytest.raises(ConfigError, match=message):
+        start(workers=2, rollout_workers=9)
+
+
+@pytest.mark.parametrize("name", ["workers", "rollout_workers"])
+def test_workers_are_not_counted_where_gpus_are(cluster, name):
+    with pytest.raises(ConfigError, match=rf"^runtime.options.{name}: counts workers without GPUs"):
+        RayRuntime(RuntimeConfig(name="ray", n_gpus_per_node=1), RayOptions(**{name: 1}))
 
 
 def test_places_that_others_hold_have_a_deadline(start):

@@ -1,6 +1,9 @@
 """Weights from two actor workers to two rollout workers, by every transport, also while requests run."""
 
+import os
+import threading
 import time
+from pathlib import Path
 
 import pytest
 from ray_toys import ENGINE, ROWS, TOY, Engine, Toy, corrupt, request
@@ -30,6 +33,23 @@ def test_weights_arrive_at_every_replica_bit_for_bit_and_again_after_training(gr
         expected = sent(actor.added_so_far())
         assert rollout.received() == [(version, expected)] * 2
         actor.train()
+
+
+@pytest.mark.parametrize(("transport", "most"), [(ObjectStore, 3), (Ipc, 3), (Broadcast, 6)])
+def test_a_rollout_worker_that_does_not_read_stops_the_actor_after_two_buckets(groups, transport, most):
+    """A tensor is a bucket here; one is read ahead, and a broadcast has two at either end."""
+    actor, rollout = groups
+    carrier = transport(actor, rollout, 16)
+    carrier.send(4, verify=False)
+    rollout.read_on(False)
+    sending = threading.Thread(target=lambda: carrier.send(5, verify=False))
+    sending.start()
+    time.sleep(1.0)
+    read = int(Path(os.environ["CORERL_READ"]).read_text())
+    rollout.read_on(True)
+    sending.join()
+    assert 1 < read <= most
+    assert rollout.received() == [(5, sent(actor.added_so_far()))] * 2
 
 
 def test_weights_and_abort_reach_a_rollout_worker_that_generates(groups):
