@@ -4,10 +4,12 @@
     python benchmarks/gpu/step.py --material /tmp/material --shape qwen2.5-1.5b --lengths drawn --backends hf vllm
     python benchmarks/gpu/step.py --material /tmp/material --shape qwen2.5-1.5b --lengths 512 --backends vllm --bare
 
+Overrides come last: ``runtime.name=ray runtime.n_gpus_per_node=4`` for four colocated GPUs, ``runtime.n_gpus_per_node=2
+rollout.n_gpus_per_node=2 trainer.max_staleness=1`` for two and two.
+
 ``--lengths drawn``: GSM8K prompts, each response as long as a log-normal distribution said beforehand
 (forced_lengths.py). ``--lengths 512``: 64 prompts of 128 tokens, 8 responses of 512 tokens each, the setting of which
-TRL's figures are known. ``--bare`` gives the same requests to the engine alone, in the same run. What comes after
-``--`` overrides the config for all runs, as ``corerl train`` takes it.
+TRL's figures are known. ``--bare`` gives the same requests to the engine alone, in the same run.
 """
 
 import argparse
@@ -56,6 +58,7 @@ def measure(backend: str, arguments: argparse.Namespace, folder: Path) -> dict[s
         f"plugins.load=[{HERE / 'forced_lengths.py'}]",
         f"trainer.total_training_steps={arguments.steps}",
         f"trainer.output_dir={folder}",
+        *([f"rollout.options.python={arguments.python}"] if arguments.python and backend != "hf" else []),
         *arguments.overrides,
     ]
     start = time.perf_counter()
@@ -84,19 +87,15 @@ def measure(backend: str, arguments: argparse.Namespace, folder: Path) -> dict[s
         "|dlogp|": mean("rollout_corr/log_prob_abs_diff"),
         "run": time.perf_counter() - start,
     }
-    if arguments.bare:
-        row |= bare(backend, arguments, requests)
+    if arguments.bare and backend == "vllm":
+        row |= bare(arguments, requests)
     return row
 
 
-def bare(backend: str, arguments: argparse.Namespace, requests: Path) -> dict[str, float]:
-    """Tokens a second of the engine alone on the same requests."""
-    command = [
-        sys.executable,
-        str(HERE / f"bare_{backend}.py"),
-        str(arguments.material / arguments.shape),
-        str(requests),
-    ]
+def bare(arguments: argparse.Namespace, requests: Path) -> dict[str, float]:
+    """Tokens a second of vLLM alone on the same requests."""
+    model = arguments.material / arguments.shape
+    command = [arguments.python or sys.executable, str(HERE / "bare_vllm.py"), str(model), str(requests)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return {f"bare {name}": value for name, value in found.items()}
@@ -109,7 +108,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--lengths", default="drawn", help="drawn, or a number of tokens")
     parser.add_argument("--backends", nargs="+", default=["vllm"])
     parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--bare", action="store_true")
+    parser.add_argument("--bare", action="store_true", help="also run vLLM alone on the same requests")
+    parser.add_argument("--python", help="interpreter of vLLM's environment; default: this one")
     parser.add_argument("overrides", nargs="*", help="key=value")
     return parser.parse_args()
 
