@@ -54,7 +54,9 @@ class Waiter:
         stop: ends all workers.
         members: every worker that was started.
         watches: references that never become ready while a worker lives.
-        failure: the first error that may leave workers stuck.
+        failure: the first error that may leave workers stuck; it ends every wait, also those begun later.
+        stuck: some ranks have not agreed with another's NonFiniteError.
+        closing: waits are for workers to close, whatever has failed.
     """
 
     node: str
@@ -62,11 +64,13 @@ class Waiter:
     members: list[Member] = field(default_factory=list)
     watches: "dict[ray.ObjectRef[Any], Member]" = field(default_factory=dict)
     failure: CoreRLError | None = None
+    stuck: bool = False
+    closing: bool = False
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def failed(self) -> bool:
-        return self.failure is not None
+        return self.stuck or self.failure is not None
 
     def wait(self, calls: Sequence[Call], deadline: float, what: str, *, beside: Sequence[Call] = ()) -> list[Any]:
         """:meth:`Wait.all` of a new wait."""
@@ -136,7 +140,7 @@ class Wait:
         deadline: on the clock of ``time.monotonic``.
         what: is called, for messages.
         beside: calls under way whose failure ends the wait.
-        known: what had failed before it began.
+        known: what had failed before it began, of one that closes workers.
     """
 
     waiter: Waiter
@@ -147,7 +151,7 @@ class Wait:
     known: CoreRLError | None = None
 
     def __post_init__(self) -> None:
-        self.known = self.waiter.failure
+        self.known = self.waiter.failure if self.waiter.closing else None
         self._late: NonFiniteError | None = None
 
     def all(self, calls: Sequence[Call]) -> list[Any]:
@@ -191,7 +195,8 @@ class Wait:
 
     def _too_late(self, calls: Sequence[Call]) -> CoreRLError:
         if self._late is not None:  # which the others are late to agree with
-            return self.waiter.fail(self._late, self.known)
+            self.waiter.stuck = True
+            return self._late
         seconds = self.deadline - self.started
         waiting = ", ".join(str(call.member) for call in calls)
         error = DeadlineError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")

@@ -115,7 +115,7 @@ class RayRuntime:
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
+        self._closed = self.waiter.closing = True
         patience = CLOSING_AFTER_FAILURE if self.waiter.failed else CLOSING
         closing: list[Future] = []
         for group in self.groups:
