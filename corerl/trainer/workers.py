@@ -12,7 +12,7 @@ from corerl.batch.experience import Experience
 from corerl.config.parts import Parts, resolve_parts
 from corerl.config.schema import CriticConfig, ModelConfig, TrainConfig
 from corerl.errors import DeadlineError
-from corerl.models import resolve_device
+from corerl.models import compute_dtype, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
 from corerl.registry.losses import Mean
@@ -44,6 +44,7 @@ class PolicyWorker:
     def __init__(self, config: TrainConfig, total_updates: int) -> None:
         parts = parts_of(config)
         actor = config.actor
+        self.sent_dtype = compute_dtype(config.model, resolve_device(actor.device))
         self.strategy = parts.strategy.load()(
             StrategySpec(
                 model=config.model,
@@ -84,8 +85,9 @@ class PolicyWorker:
         return self.strategy.update(mini_batch, self.objective)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """For :meth:`corerl.registry.runtimes.Runtime.send_weights`."""
-        return self.strategy.weights()
+        """For :meth:`corerl.registry.runtimes.Runtime.send_weights`: as the engine computes with them, cast here."""
+        for name, tensor in self.strategy.weights():
+            yield name, tensor.to(self.sent_dtype) if tensor.is_floating_point() else tensor
 
     @dispatch("rank_zero")
     def shape(self) -> ModelShape:
