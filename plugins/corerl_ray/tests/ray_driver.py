@@ -16,14 +16,17 @@ from corerl_ray.options import RayOptions
 
 
 def descendants(pid):
-    """Process id -> command line, of those that are no zombies."""
+    """Process id -> command line, of those that are no zombies and have begun."""
     from corerl_ray.calls import is_alive  # imports Ray, before which launch sets what Ray reads
 
     found = {}
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, listed.read_text().split()):
-            command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            found |= {child: command.strip()} | descendants(child) if is_alive(child) else {}
+            command = b""
+            while is_alive(child) and not (command := Path(f"/proc/{child}/cmdline").read_bytes()):
+                time.sleep(0.01)
+            name = command.replace(b"\0", b" ").decode(errors="replace").strip()
+            found |= {child: name} | descendants(child) if is_alive(child) else {}
     return found
 
 

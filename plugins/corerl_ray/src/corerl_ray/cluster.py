@@ -1,8 +1,10 @@
 """A Ray cluster: found or started."""
 
 import contextlib
+import ctypes
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +20,9 @@ from corerl_ray.host import hear_of_children
 from corerl_ray.options import RayOptions
 
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
+
+PR_SET_CHILD_SUBREAPER = 36
+"""of Linux's prctl"""
 
 
 @dataclass
@@ -59,6 +64,7 @@ def connect(options: RayOptions) -> Cluster:
     with _reaping():
         ray.init(address="local", include_dashboard=False, **quiet)  # never one of somebody else
     hear_of_children()
+    _adopt_no_orphans()
     return Cluster(is_own=True, processes=tuple(_children() - before))
 
 
@@ -72,6 +78,15 @@ def _reaping() -> Iterator[None]:
     finally:
         if before is None:
             del os.environ[SUBREAPER]
+
+
+def _adopt_no_orphans() -> None:
+    """Undo what Ray does here for the same option: zombies of whatever subprocesses leave would gather in this process.
+
+    Ray's workers look whether their raylet is there, and of another controller's it would be one.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def _join(arguments: dict[str, Any], options: RayOptions) -> None:
