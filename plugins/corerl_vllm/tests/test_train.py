@@ -40,10 +40,11 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def metrics_of(material: Path, name: str, *overrides: str) -> list[dict[str, Any]]:
-    experiment = f"tracking.experiment_name={name}"
-    assert run(["train", str(material / "config.yaml"), experiment, f"rollout.name={name}", *overrides]) == 0
-    [folder] = (material / "runs" / name).iterdir()
+def metrics_of(material: Path, name: str, *overrides: str, experiment: str | None = None) -> list[dict[str, Any]]:
+    experiment = experiment or name
+    names = [f"tracking.experiment_name={experiment}", f"rollout.name={name}"]
+    assert run(["train", str(material / "config.yaml"), *names, *overrides]) == 0
+    [folder] = (material / "runs" / experiment).iterdir()
     return list(read_metrics(folder / "metrics.jsonl"))
 
 
@@ -58,3 +59,31 @@ def test_training_with_vllm_is_on_policy_and_evaluates_as_with_hf(material: Path
     for step in vllm[1:]:
         assert abs(step["rollout_corr/kl"]) < 1e-5  # the second step samples from updated weights
     assert vllm[2]["training/global_step"] == 2
+
+
+def test_under_ray_an_engine_of_its_own_generates_ahead(
+    material: Path, engine_python: str, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("corerl_ray")
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    import ray
+
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        steps = metrics_of(
+            material,
+            "vllm",
+            f"rollout.options.python={engine_python}",
+            "actor.strategy=fsdp",
+            "runtime={name: ray, options: {workers: 2, rollout_workers: 1}}",
+            "rollout.verify_weights_freq=1",
+            "trainer.max_staleness=1",
+            "trainer.total_training_steps=4",
+            "algorithm.rollout_correction.max_log_prob_diff=1e-4",
+            experiment="ray",
+        )[1:]
+    finally:
+        ray.shutdown()
+    assert steps[0]["training/staleness/max"] == 0
+    assert max(step["training/staleness/max"] for step in steps) <= 1
+    assert all("rollout_corr/rejected_fraction" in step for step in steps)  # weights are on
