@@ -128,7 +128,7 @@ def test_weights_that_change_on_their_way_are_named(backend: VllmBackend, monkey
 
 def test_an_update_in_flight_keeps_what_runs_and_its_later_tokens_are_of_the_new_weights(backend: VllmBackend):
     async def work(seconds: float) -> tuple[Completion, Completion]:
-        long = GenerationRequest("long", PROMPT, SamplingParams(max_tokens=400))
+        long = GenerationRequest("long", PROMPT, SamplingParams(max_tokens=2000))
         running = asyncio.create_task(backend.generate([long]))
         await asyncio.sleep(seconds)
         await asyncio.to_thread(backend.update_weights, iter(weights(0.8).items()), 8)
@@ -137,19 +137,20 @@ def test_an_update_in_flight_keeps_what_runs_and_its_later_tokens_are_of_the_new
 
     changed = reference(tiny_model())
     changed.load_state_dict({name: each.cpu().double() for name, each in weights(0.8).items()}, strict=False)
-    for seconds in (0.3, 0.1, 1.0, 0.03, 3.0):  # the machine decides when the request is under way
+    for seconds in (0.3, 0.1, 0.6, 0.05, 1.0, 3.0):  # the machine decides when the request is under way
         backend.update_weights(iter(weights().items()), 7)
         long, late = asyncio.run(work(seconds))
-        assert (len(long.token_ids), long.finish_reason) == (400, "length")
+        assert (len(long.token_ids), long.finish_reason) == (2000, "length")
         assert late.weight_version == 8
         tokens, given = torch.tensor(long.token_ids)[:, None], torch.tensor(long.log_probs, dtype=torch.float64)
         of_old, of_new = (
-            (response_log_probs(model, PROMPT, list(long.token_ids)).gather(1, tokens)[:, 0] - given).abs() < TOLERANCE
+            (response_log_probs(model, PROMPT, list(long.token_ids)).gather(1, tokens)[:, 0] - given).abs()
             for model in (reference(tiny_model()), changed)
         )
-        before = int(of_old.int().cumprod(0).sum())
-        assert of_new[before:].all()  # the cache is computed again, too
-        if 0 < before < 400:
+        not_of_old, not_of_new = ((each > 10 * TOLERANCE).nonzero().flatten() for each in (of_old, of_new))
+        assert torch.minimum(of_old, of_new).max() < 10 * TOLERANCE  # the cache is computed again, too
+        if len(not_of_old) and len(not_of_new):
+            assert not_of_new.max() < not_of_old.min()  # first the old weights, then the new ones
             assert long.weight_version == 7
             return
     pytest.fail("no update came while the request was under way")
