@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from corerl.config.schema import ModelConfig
-from corerl.errors import RunError
 from corerl.models import load_causal_lm
 from corerl.weights.buckets import ALIGNMENT, Slot, view
+from corerl.weights.complete import complete
 
 
 class ExpectedWeights:
@@ -27,7 +27,6 @@ class ExpectedWeights:
         built = load_causal_lm(nothing_runs, device="meta", dtype=torch.float32)
         built.tie_weights()
         self._state: dict[str, Tensor] = built.state_dict(keep_vars=True)
-        self._identities = {name: id(tensor) for name, tensor in self._state.items()}
         self.config = built.config
         """the model's config, as transformers reads it"""
 
@@ -45,20 +44,7 @@ class ExpectedWeights:
         Raises:
             RunError: one is unknown or of another shape, or, at the end, one is missing.
         """
-        received = set()
-        for name, tensor in weights:
-            expected = self._state.get(name)
-            if expected is None:
-                raise RunError(f"weight '{name}' is unknown to the rollout model: the same model.path must be trained")
-            if tensor.shape != expected.shape:
-                given, wanted = list(tensor.shape), list(expected.shape)
-                raise RunError(f"weight '{name}' has shape {given}, the rollout model's has {wanted}")
-            received.add(self._identities[name])
-            yield name, tensor
-        missing = [name for name, identity in self._identities.items() if identity not in received]
-        if missing:
-            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            raise RunError(f"weight '{missing[0]}'{more} is missing in the update: all weights must be sent")
+        return complete(weights, self._state)
 
 
 class SharedBucket(Protocol):

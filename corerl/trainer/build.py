@@ -25,7 +25,7 @@ from corerl.trainer.plan import Plan
 from corerl.trainer.requests import validation_sampling
 from corerl.trainer.run import Run, new_folder
 from corerl.trainer.scoring import Notices
-from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker, RolloutWorker
+from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker, RolloutWorker
 
 
 def train(plan: Plan) -> Path:
@@ -127,9 +127,7 @@ def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:
     return {role.name: role for role in roles}
 
 
-def _device_sharing(
-    config: TrainConfig, rollout: RolloutWorker, roles: Sequence[PolicyWorker | CriticWorker | ReferenceWorker]
-) -> DeviceSharing:
+def _device_sharing(config: TrainConfig, rollout: RolloutWorker, roles: Sequence[ModelWorker]) -> DeviceSharing:
     """The engine gives its memory back by default where it holds some that training could use."""
     shares = resolve_device(config.actor.device) == "cuda" and not config.rollout.n_gpus_per_node
     free = config.rollout.free_cache_engine

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker, RolloutWorker
+from corerl.trainer.workers import ModelWorker, RolloutWorker
 
 
 class DeviceSharing:
@@ -18,7 +18,7 @@ class DeviceSharing:
     def __init__(
         self,
         rollout: RolloutWorker,
-        roles: Sequence[PolicyWorker | CriticWorker | ReferenceWorker],
+        roles: Sequence[ModelWorker],
         *,
         free_engine: bool,
         offload: bool,

@@ -13,7 +13,7 @@ from corerl.config.parts import Parts, resolve_parts
 from corerl.config.schema import CriticConfig, ModelConfig, TrainConfig
 from corerl.errors import DeadlineError
 from corerl.models import compute_dtype, resolve_device
-from corerl.objective import PolicyObjective, ValueObjective
+from corerl.objective import Objective, PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
 from corerl.registry.losses import Mean
 from corerl.registry.rollout_backends import Completion, GenerationRequest
@@ -34,7 +34,46 @@ def parts_of(config: TrainConfig) -> Parts:
     return resolve_parts(config, plugins.registries)
 
 
-class PolicyWorker:
+class ModelWorker:
+    """A model that a strategy runs."""
+
+    strategy: TrainingStrategy
+
+    def place(self) -> Place:
+        return Place(self.strategy.data_parallel_rank, self.strategy.data_parallel_size)
+
+    @dispatch("split")
+    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+        return self.strategy.forward(batch, wanted)
+
+    @dispatch("all")
+    def offload(self) -> None:
+        self.strategy.offload()
+
+    @dispatch("all")
+    def onload(self) -> None:
+        self.strategy.onload()
+
+
+class TrainedWorker(ModelWorker):
+    """A model that is updated as well, minimising an objective."""
+
+    objective: Objective
+
+    @dispatch("split", merge="rank_zero")
+    def update(self, mini_batch: Experience) -> dict[str, Mean]:
+        return self.strategy.update(mini_batch, self.objective)
+
+    @dispatch("all")
+    def save(self, folder: Path) -> None:
+        self.strategy.save(folder)
+
+    @dispatch("all")
+    def load(self, folder: Path) -> None:
+        self.strategy.load(folder)
+
+
+class PolicyWorker(TrainedWorker):
     """The policy: trained by the strategy, minimising the objective that the config selects.
 
     Args:
@@ -65,25 +104,6 @@ class PolicyWorker:
             entropy_coeff=actor.entropy_coeff,
         )
 
-    def place(self) -> Place:
-        return _place(self.strategy)
-
-    @dispatch("split")
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
-        return self.strategy.forward(batch, wanted)
-
-    @dispatch("all")
-    def offload(self) -> None:
-        self.strategy.offload()
-
-    @dispatch("all")
-    def onload(self) -> None:
-        self.strategy.onload()
-
-    @dispatch("split", merge="rank_zero")
-    def update(self, mini_batch: Experience) -> dict[str, Mean]:
-        return self.strategy.update(mini_batch, self.objective)
-
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """For :meth:`corerl.registry.runtimes.Runtime.send_weights`: as the engine computes with them, cast here."""
         for name, tensor in self.strategy.weights():
@@ -94,19 +114,11 @@ class PolicyWorker:
         return self.strategy.shape()
 
     @dispatch("all")
-    def save(self, folder: Path) -> None:
-        self.strategy.save(folder)
-
-    @dispatch("all")
-    def load(self, folder: Path) -> None:
-        self.strategy.load(folder)
-
-    @dispatch("all")
     def export(self, folder: Path) -> None:
         self.strategy.export(folder)
 
 
-class CriticWorker:
+class CriticWorker(TrainedWorker):
     """The value model, for estimators that need one: trained by a strategy, with an optimizer of its own.
 
     Args:
@@ -130,35 +142,8 @@ class CriticWorker:
         )
         self.objective = ValueObjective(parts.value_loss.load())
 
-    def place(self) -> Place:
-        return _place(self.strategy)
 
-    @dispatch("split")
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
-        return self.strategy.forward(batch, wanted)
-
-    @dispatch("all")
-    def offload(self) -> None:
-        self.strategy.offload()
-
-    @dispatch("all")
-    def onload(self) -> None:
-        self.strategy.onload()
-
-    @dispatch("split", merge="rank_zero")
-    def update(self, mini_batch: Experience) -> dict[str, Mean]:
-        return self.strategy.update(mini_batch, self.objective)
-
-    @dispatch("all")
-    def save(self, folder: Path) -> None:
-        self.strategy.save(folder)
-
-    @dispatch("all")
-    def load(self, folder: Path) -> None:
-        self.strategy.load(folder)
-
-
-class ReferenceWorker:
+class ReferenceWorker(ModelWorker):
     """The reference model: the same strategy, never updated."""
 
     def __init__(self, config: TrainConfig) -> None:
@@ -172,21 +157,6 @@ class ReferenceWorker:
                 seed=config.trainer.seed,
             )
         )
-
-    def place(self) -> Place:
-        return _place(self.strategy)
-
-    @dispatch("split")
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
-        return self.strategy.forward(batch, wanted)
-
-    @dispatch("all")
-    def offload(self) -> None:
-        self.strategy.offload()
-
-    @dispatch("all")
-    def onload(self) -> None:
-        self.strategy.onload()
 
 
 class RolloutWorker:
@@ -240,10 +210,6 @@ class RolloutWorker:
         for runner in self._runners.values():
             if not runner.get_loop().is_running():
                 runner.close()
-
-
-def _place(strategy: TrainingStrategy) -> Place:
-    return Place(strategy.data_parallel_rank, strategy.data_parallel_size)
 
 
 def _model(config: TrainConfig, path: str | None) -> ModelConfig:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.errors import RunError
+from corerl.weights.complete import complete
 
 
 class Weights:
@@ -24,20 +24,8 @@ class Weights:
         Raises:
             RunError: a tensor is missing, unknown or of another shape; the weights are then partly replaced.
         """
-        received = set()
-        for name, tensor in weights:
-            target = self._tensors.get(name)
-            if target is None:
-                raise RunError(f"weight '{name}' is unknown to the rollout model: the same model.path must be trained")
-            if tensor.shape != target.shape:
-                expected, given = list(target.shape), list(tensor.shape)
-                raise RunError(f"weight '{name}' has shape {given}, the rollout model's has {expected}")
-            target.copy_(tensor)
-            received.add(id(target))
-        missing = [name for name, target in self._tensors.items() if id(target) not in received]
-        if missing:
-            more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-            raise RunError(f"weight '{missing[0]}'{more} is missing in the update: all weights must be sent")
+        for name, tensor in complete(weights, self._tensors):
+            self._tensors[name].copy_(tensor)
 
     def drop(self) -> None:
         """Free the memory of all weights."""
