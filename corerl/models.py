@@ -71,15 +71,16 @@ def load_model(
         if head == "value":
             config.num_labels = 1
             config.classifier_dropout = 0.0  # where a config says nothing, transformers drops out a tenth
-        with torch.random.fork_rng(devices=[]), torch.device("meta" if device == "meta" else "cpu"):
-            torch.manual_seed(seed)
+        with _seeded(seed, device, dummy=model.load_format == "dummy"):
             if model.load_format == "dummy" or device == "meta":
                 loaded = auto.from_config(
                     config,
-                    dtype=dtype,
+                    dtype=torch.float32,  # the same random numbers, whatever the dtype
                     attn_implementation=model.attn_implementation,
                     trust_remote_code=model.trust_remote_code,
                 )
+                for parameter in loaded.parameters():
+                    parameter.data = parameter.data.to(dtype)
             else:
                 with _no_report():
                     loaded, info = auto.from_pretrained(
@@ -94,6 +95,16 @@ def load_model(
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
     return loaded.to(device)
+
+
+@contextmanager
+def _seeded(seed: int, device: str, *, dummy: bool) -> Iterator[None]:
+    """Tensors are made where it is quickest, random ones by ``seed``; the global random state is left as it was."""
+    fastest = "cuda" if dummy and torch.cuda.is_available() else "cpu"
+    place = torch.device("meta" if device == "meta" else fastest)
+    with torch.random.fork_rng([torch.cuda.current_device()] if place.type == "cuda" else []), place:
+        torch.manual_seed(seed)
+        yield
 
 
 @contextmanager

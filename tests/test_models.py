@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from corerl.config.schema import ModelConfig
 from corerl.errors import ModelError
-from corerl.models import load_model
+from corerl.models import load_causal_lm, load_model
 from corerl.testing.tiny_model import tiny_model
 
 
@@ -42,3 +42,14 @@ def test_an_attention_whose_package_is_missing_is_one_line():
     with pytest.raises(ModelError, match=r"cannot be loaded: FlashAttention2 .* installed") as caught:
         load_model(model, "lm", device="cpu", dtype=torch.float32)
     assert "\n" not in str(caught.value)
+
+
+def test_random_weights_are_the_same_in_every_dtype_and_as_they_are_on_the_meta_device():
+    model = ModelConfig(str(tiny_model()), load_format="dummy")
+    whole, half, shapes = (
+        dict(load_causal_lm(model, device=device, dtype=dtype, seed=3).named_parameters())
+        for device, dtype in (("cpu", torch.float32), ("cpu", torch.bfloat16), ("meta", torch.bfloat16))
+    )
+    for name, tensor in whole.items():
+        assert torch.equal(tensor.to(torch.bfloat16), half[name])
+        assert (shapes[name].shape, shapes[name].dtype) == (tensor.shape, torch.bfloat16)

@@ -26,7 +26,14 @@ LINE_LENGTH = 600
 CAUSE = re.compile(
     r"^(?:.*?\s)?(?:\w+\.)*\w*(?:Error|Exception|Interrupt): .+$|^(?:\(.*?\) )?(?:ERROR .*\] )?\w*(?:Error|Exception)$"
 )
-CONSEQUENCES = ("Engine core initialization failed", "EngineDeadError", "EngineCore encountered", "see root cause")
+CONSEQUENCES = (
+    "Engine core initialization failed",
+    "EngineDeadError",
+    "EngineCore encountered",
+    "see root cause",
+    "Worker failed with error",
+    "the engine's core is dead",
+)
 
 Answer = tuple[dict[str, Any], bytes]
 

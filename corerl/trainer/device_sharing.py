@@ -43,6 +43,8 @@ class DeviceSharing:
         """
         wakes = self._free_engine and asleep
         if wakes:
+            for role in self._roles:
+                role.free_cache()
             self._rollout.wake(kv_cache=False)
         yield
         if self._offload:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience
@@ -53,6 +54,12 @@ class ModelWorker:
     @dispatch("all")
     def onload(self) -> None:
         self.strategy.onload()
+
+    @dispatch("all")
+    def free_cache(self) -> None:
+        """Let other processes have the device's memory that torch keeps for tensors to come."""
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
 
 
 class TrainedWorker(ModelWorker):

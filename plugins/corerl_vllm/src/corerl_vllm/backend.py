@@ -66,6 +66,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
     }
     if options.max_model_len is not None:
         arguments["max_model_len"] = options.max_model_len
+    if device == "cpu":
+        arguments["enable_chunked_prefill"] = False  # with it, a request that has a seed and waits ends the engine
     if device == "cuda":
         arguments |= {"gpu_memory_utilization": options.gpu_memory_utilization, "enable_sleep_mode": True}
     return arguments | options.engine_args

@@ -4,13 +4,17 @@ from typing import Any
 
 from vllm import AsyncEngineArgs, SamplingParams
 from vllm.sampling_params import RequestOutputKind
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 
 async def start(settings: dict[str, Any]) -> "VllmEngine":
     """Start the engine; returns once it can generate."""
-    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings["engine_args"]))
+    batch_of_a_step = (
+        UsageContext.LLM_CLASS
+    )  # decides how many requests run at a time, where nobody says: 128 otherwise
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings["engine_args"]), usage_context=batch_of_a_step)
     devices: list[list[str]] = await engine.collective_rpc("corerl_prepare")
     return VllmEngine(engine, settings["sleep_level"], devices)
 
