@@ -58,7 +58,7 @@ class ModelWorker:
     @dispatch("all")
     def free_cache(self) -> None:
         """Let other processes have the device's memory that torch keeps for tensors to come."""
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
 
 
