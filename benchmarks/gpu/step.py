@@ -1,7 +1,7 @@
 """Time of each part of a GRPO step on GPUs, with each rollout backend in turn.
 
     python benchmarks/gpu/material.py --out /tmp/material --gsm8k ../shared/data/gsm8k
-    python benchmarks/gpu/step.py --material /tmp/material --shape qwen2.5-1.5b --lengths drawn --backends hf vllm
+    python benchmarks/gpu/step.py --material /tmp/material --shape qwen2.5-1.5b --lengths drawn --backends hf,vllm
     python benchmarks/gpu/step.py --material /tmp/material --shape qwen2.5-1.5b --lengths 512 --backends vllm --bare
 
 Overrides come last: ``runtime.name=ray runtime.n_gpus_per_node=4`` for four colocated GPUs, ``runtime.n_gpus_per_node=2
@@ -106,7 +106,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--material", type=Path, required=True)
     parser.add_argument("--shape", default="qwen2.5-0.5b", choices=["qwen2.5-0.5b", "qwen2.5-1.5b"])
     parser.add_argument("--lengths", default="drawn", help="drawn, or a number of tokens")
-    parser.add_argument("--backends", nargs="+", default=["vllm"])
+    parser.add_argument("--backends", type=lambda names: names.split(","), default=["vllm"], help="with commas")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--bare", action="store_true", help="also run vLLM alone on the same requests")
     parser.add_argument("--python", help="interpreter of vLLM's environment; default: this one")
