@@ -4,6 +4,7 @@ It runs on the CPU, or on the device that ``CORERL_TEST_DEVICE`` names.
 """
 
 import asyncio
+import dataclasses
 import os
 import signal
 import subprocess
@@ -179,6 +180,16 @@ def test_a_seed_gives_the_same_samples_whatever_runs_beside_them(backend: VllmBa
     crowded = asyncio.run(backend.generate([*others, request]))[-1]
     assert [completion.token_ids for completion in crowded] == alone
     assert len({tuple(tokens) for tokens in alone}) == 3
+
+
+def test_more_seeded_prompts_than_the_engine_takes_at_once_are_all_answered(backend: VllmBackend):
+    sampling = SamplingParams(max_tokens=2, ignore_eos=True)
+    requests = [
+        GenerationRequest(f"r{seed}", (PROMPT * 50)[:50], dataclasses.replace(sampling, seed=seed))
+        for seed in range(90)  # 4500 tokens; vLLM's own limit of a step is 4096 on the CPU
+    ]
+    outputs = asyncio.run(backend.generate(requests))
+    assert [len(completion.token_ids) for [completion] in outputs] == [2] * 90
 
 
 def test_a_prompt_outside_of_the_vocabulary_is_refused_with_its_reason(backend: VllmBackend):

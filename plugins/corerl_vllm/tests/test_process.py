@@ -46,6 +46,14 @@ def test_an_error_is_found_in_the_log_whatever_its_message(
         start(environment=made_up(line))
 
 
+def test_what_follows_from_an_error_is_not_taken_for_it(start: Start, made_up: Callable[[str], dict[str, str]]):
+    logged = "(Worker pid=9) ERROR 11-21 16:18:27 [multiproc_executor.py:1063] RuntimeError: no offset"
+    follows = "RuntimeError: Worker failed with error 'no offset', please check the stack trace above"
+    environment = made_up(f'print({logged!r}); print({follows!r}); raise RuntimeError("the engine\'s core is dead")')
+    with pytest.raises(RunError, match="the last error in its log: .*RuntimeError: no offset; the last lines"):
+        start(environment=environment)
+
+
 def test_an_environment_without_vllm_is_named_with_the_remedy(start: Start):
     with pytest.raises(RunError, match=r"cannot import vLLM \(ModuleNotFoundError.*corerl engine install vllm"):
         start()
