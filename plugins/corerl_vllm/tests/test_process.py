@@ -50,7 +50,7 @@ def test_what_follows_from_an_error_is_not_taken_for_it(start: Start, made_up: C
     logged = "(Worker pid=9) ERROR 11-21 16:18:27 [multiproc_executor.py:1063] RuntimeError: no offset"
     follows = "RuntimeError: Worker failed with error 'no offset', please check the stack trace above"
     environment = made_up(f'print({logged!r}); print({follows!r}); raise RuntimeError("the engine\'s core is dead")')
-    with pytest.raises(RunError, match="the last error in its log: .*RuntimeError: no offset; the last lines"):
+    with pytest.raises(RunError, match=r"the last error in its log: .*RuntimeError: no offset; the last lines"):
         start(environment=environment)
 
 
