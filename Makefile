@@ -8,7 +8,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PLUGINS := $(sort $(patsubst %/,%,$(wildcard plugins/*/)))
-COMMANDS := .venv/.commands
+CORE := .venv/.core
 INSTALLED := .venv/.installed
 ENGINES := .venv-vllm-cpu/.installed
 PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt
@@ -23,22 +23,23 @@ install: $(INSTALLED)
 
 engines: $(ENGINES)
 
-# The commands, which need no torch: with them the two environments can be filled at the same time.
-$(COMMANDS): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
+# The core, which needs no torch: with it the two environments can be filled at the same time.
+$(CORE): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet "setuptools>=77"
 	$(PIP) -e .
-	$(PIP) --no-deps -e plugins/corerl_vllm
 	touch $@
 
 # torch comes first and alone, so that the constraint decides which build is taken; everything else then finds it there.
-$(INSTALLED): $(COMMANDS)
+$(INSTALLED): $(CORE)
 	$(PIP) torch
 	$(PIP) -e ".[plot,dev]" $(addprefix -e ,$(PLUGINS))
 	touch $@
 
-$(ENGINES): plugins/corerl_vllm/src/corerl_vllm/requirements-cpu.txt | $(COMMANDS)
-	$(BIN)/corerl engine install vllm --cpu --path .venv-vllm-cpu
+# `corerl engine install vllm`, of a plugin that need not be installed yet.
+$(ENGINES): plugins/corerl_vllm/src/corerl_vllm/requirements-cpu.txt | $(CORE)
+	PYTHONPATH=plugins/corerl_vllm/src $(BIN)/python -c "from corerl_vllm.install import install; install()" \
+		--cpu --path .venv-vllm-cpu
 	touch $@
 
 quickstart: $(INSTALLED)
