@@ -77,31 +77,12 @@ def test_numbers_and_checkpoints_are_the_same_and_either_resumes_the_other(train
         assert same_checkpoints(resumed, straight)
 
 
-def test_a_strategy_of_one_process_refuses_two_workers_before_a_model_is_loaded(train, capsys):
-    code = run(["train", "config.yaml", "trainer.output_dir=out", "runtime.name=ray", "runtime.options.workers=2"])
-    assert code == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith("error: actor.strategy: 'torch' runs in one process, and runtime 'ray' would start 2 actor")
-    assert not Path("out").exists()
-
-
 def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
     code = run(["train", "config.yaml", "runtime.name=ray", "runtime.options.address=127.0.0.1:1"])
     assert code == 1
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert said.startswith("error: no Ray cluster answers at runtime.options.address=127.0.0.1:1")
     shutil.rmtree("runs", ignore_errors=True)
-
-
-@pytest.mark.slow
-def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(train):
-    local = train("local")
-    two = train("two", "runtime.name=ray", "runtime.options.workers=2", "actor.strategy=fsdp")
-    for ours, expected in zip(numbers(two), numbers(local), strict=True):
-        for name, value in expected.items():
-            # which rank a row is on decides the tokens that each rank got, and nothing else
-            if not name.startswith("global_seqlen/"):
-                assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
 
 
 @pytest.fixture(scope="class")
@@ -120,6 +101,24 @@ def four_cpus():
 @pytest.mark.slow
 @pytest.mark.usefixtures("four_cpus")
 class TestOnOneClusterOfFourCpus:
+    def test_a_strategy_of_one_process_refuses_two_workers_before_a_model_is_loaded(self, train, capsys):
+        code = run(["train", "config.yaml", "trainer.output_dir=out", "runtime.name=ray", "runtime.options.workers=2"])
+        assert code == 2
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        assert said.startswith(
+            "error: actor.strategy: 'torch' runs in one process, and runtime 'ray' would start 2 actor"
+        )
+        assert not Path("out").exists()
+
+    def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(self, train):
+        local = train("local")
+        two = train("two", "runtime.name=ray", "runtime.options.workers=2", "actor.strategy=fsdp")
+        for ours, expected in zip(numbers(two), numbers(local), strict=True):
+            for name, value in expected.items():
+                # which rank a row is on decides the tokens that each rank got, and nothing else
+                if not name.startswith("global_seqlen/"):
+                    assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
+
     def test_two_rollout_workers_with_places_of_their_own_give_the_numbers_of_one(self, train):
         changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
         local = numbers(train("local", *changes))
