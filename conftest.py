@@ -1,5 +1,26 @@
-"""Two test processes on two cores: a thread each, or the threads of one hold up those of the other."""
+"""Two test processes on two cores: a thread each, and what takes longest first."""
 
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # or the threads of one process hold up those of the other
+os.environ.setdefault("RAY_worker_niceness", "0")  # 15 would have them wait for everything else, against deadlines
+os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # idle workers, which no actor of ours is put into
+
+GROUPS = ("vllm", "ray", "new plugins", "ranks")
+"""of ``xdist_group``: tests that share engines, clusters, installed packages, ranks; the longest first, and Ray's after
+vLLM's, because a cluster stays until its process ends"""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Groups come first, then slow tests; with the short ones both processes end at the same time."""
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    group = item.get_closest_marker("xdist_group")
+    if group is not None and group.args[0] in GROUPS:
+        return GROUPS.index(group.args[0])
+    return len(GROUPS) + (item.get_closest_marker("slow") is None)

@@ -30,12 +30,14 @@ PARTS = {
 SLOW_CHECKS = ("backend", "strategy")
 """kinds whose checks of behaviour take long; the plugin's own test has run them already"""
 
-CHECK_AND_TRAIN = """
+TEST_CHECK_AND_TRAIN = """
 import sys
+import pytest
 from corerl.cli.main import run
-sys.exit(run(["plugins", "check", *sys.argv[1:]]) or run(["train", "example.yaml"]))
+options = ["-p", "no:cacheprovider"]
+sys.exit(pytest.main(options) or run(["plugins", "check", *sys.argv[1:]]) or run(["train", "example.yaml"]))
 """
-"""in one process, because the import of torch takes longer than either"""
+"""in one process, because the import of torch takes longer than all of them"""
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +64,14 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("new plugins")  # which are installed once
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_plugin_passes_its_tests_and_the_checks_and_trains(kind: str, plugins: Path) -> None:
     name, folder = f"my-{kind}", plugins / f"my-{kind}"
     for given in ("data", "model"):
         (folder / given).symlink_to(plugins / given)
-    python(plugins, folder, "-m", "pytest", "-p", "no:cacheprovider")
-    checked = python(plugins, folder, "-c", CHECK_AND_TRAIN, name, *(["--light"] if kind in SLOW_CHECKS else []))
-    assert f"my_{kind}  contract" in checked
+    printed = python(plugins, folder, TEST_CHECK_AND_TRAIN, name, *(["--light"] if kind in SLOW_CHECKS else []))
+    assert " passed" in printed and f"my_{kind}  contract" in printed
     [run_folder] = folder.glob(f"runs/{name}/*")
     assert len(read_metrics(run_folder / "metrics.jsonl")) == 2
     used = {part["part"]: part for part in json.loads((run_folder / "plugins.json").read_text())}
@@ -77,9 +79,9 @@ def test_a_new_plugin_passes_its_tests_and_the_checks_and_trains(kind: str, plug
     assert (part["name"], part["distribution"], part["version"]) == (f"my_{kind}", name, "0.1.0")
 
 
-def python(plugins: Path, cwd: Path, *arguments: str) -> str:
-    """What Python prints, with the plugins installed; it must exit with 0."""
+def python(plugins: Path, cwd: Path, script: str, *arguments: str) -> str:
+    """What a script prints, with the plugins installed; it must exit with 0."""
     env = {**os.environ, "PYTHONPATH": str(plugins / "site"), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", script, *arguments], cwd=cwd, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

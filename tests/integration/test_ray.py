@@ -8,6 +8,8 @@ import pytest
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
 
+pytestmark = pytest.mark.xdist_group("ray")  # whose own tests follow these, in a process with a cluster that stays
+
 TIMINGS = ("timing", "perf/")
 FILES = [
     *(f"{role}/{name}" for role in ("actor", "critic") for name in ("weights.safetensors", "optimizer.pt")),
@@ -75,14 +77,6 @@ def test_numbers_and_checkpoints_are_the_same_and_either_resumes_the_other(train
         assert same_checkpoints(resumed, straight)
 
 
-def test_a_strategy_of_one_process_refuses_two_workers_before_a_model_is_loaded(train, capsys):
-    code = run(["train", "config.yaml", "trainer.output_dir=out", "runtime.name=ray", "runtime.options.workers=2"])
-    assert code == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith("error: actor.strategy: 'torch' runs in one process, and runtime 'ray' would start 2 actor")
-    assert not Path("out").exists()
-
-
 def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
     code = run(["train", "config.yaml", "runtime.name=ray", "runtime.options.address=127.0.0.1:1"])
     assert code == 1
@@ -91,54 +85,60 @@ def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
     shutil.rmtree("runs", ignore_errors=True)
 
 
-@pytest.mark.slow
-def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(train):
-    local = train("local")
-    two = train("two", "runtime.name=ray", "runtime.options.workers=2", "actor.strategy=fsdp")
-    for ours, expected in zip(numbers(two), numbers(local), strict=True):
-        for name, value in expected.items():
-            # which rank a row is on decides the tokens that each rank got, and nothing else
-            if not name.startswith("global_seqlen/"):
-                assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
-
-
-@pytest.fixture
-def four_cpus(monkeypatch):
+@pytest.fixture(scope="class")
+def four_cpus():
     """A cluster with four CPUs on paper, whatever this machine has."""
     pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    import ray
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        import ray
 
-    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
-
-
-@pytest.mark.slow
-def test_two_rollout_workers_with_places_of_their_own_give_the_numbers_of_one(train, four_cpus):
-    changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
-    local = numbers(train("local", *changes))
-    own = ["runtime.name=ray", "runtime.options.rollout_workers=2", "runtime.options.weights_transport=broadcast"]
-    ray = numbers(train("ray", *changes, *own))
-    assert [record.keys() for record in ray] == [record.keys() for record in local]
-    for ours, expected in zip(ray, local, strict=True):
-        for name, value in expected.items():
-            assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
+        ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        yield
+        ray.shutdown()
 
 
 @pytest.mark.slow
-def test_rollout_workers_of_their_own_generate_ahead_and_every_update_is_verified(train, four_cpus):
-    changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=4"]
-    own = ["runtime.name=ray", "runtime.options.rollout_workers=2", "runtime.options.weights_transport=broadcast"]
-    records = numbers(train("ray", *changes, *own, "trainer.max_staleness=1", "rollout.verify_weights_freq=1"))
-    lags = [record["training/staleness/max"] for record in records if record["step"] > 0]
-    assert lags[0] == 0 and max(lags) == 1
+@pytest.mark.usefixtures("four_cpus")
+class TestOnOneClusterOfFourCpus:
+    def test_a_strategy_of_one_process_refuses_two_workers_before_a_model_is_loaded(self, train, capsys):
+        code = run(["train", "config.yaml", "trainer.output_dir=out", "runtime.name=ray", "runtime.options.workers=2"])
+        assert code == 2
+        said = capsys.readouterr().err.strip().splitlines()[-1]
+        assert said.startswith(
+            "error: actor.strategy: 'torch' runs in one process, and runtime 'ray' would start 2 actor"
+        )
+        assert not Path("out").exists()
 
+    def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(self, train):
+        local = train("local")
+        two = train("two", "runtime.name=ray", "runtime.options.workers=2", "actor.strategy=fsdp")
+        for ours, expected in zip(numbers(two), numbers(local), strict=True):
+            for name, value in expected.items():
+                # which rank a row is on decides the tokens that each rank got, and nothing else
+                if not name.startswith("global_seqlen/"):
+                    assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
 
-@pytest.mark.slow
-def test_memory_that_changes_hands_in_shared_places_changes_no_number(train, four_cpus):
-    changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
-    plain = numbers(train("plain", *changes))
-    shared = ["runtime.name=ray", "runtime.options.weights_transport=ipc", "rollout.verify_weights_freq=1"]
-    shared += ["rollout.free_cache_engine=true", "trainer.offload_while_generating=true"]
-    assert numbers(train("shared", *changes, *shared)) == plain
+    def test_two_rollout_workers_with_places_of_their_own_give_the_numbers_of_one(self, train):
+        changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
+        local = numbers(train("local", *changes))
+        own = ["runtime.name=ray", "runtime.options.rollout_workers=2", "runtime.options.weights_transport=broadcast"]
+        ray = numbers(train("ray", *changes, *own))
+        assert [record.keys() for record in ray] == [record.keys() for record in local]
+        for ours, expected in zip(ray, local, strict=True):
+            for name, value in expected.items():
+                assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
+
+    def test_rollout_workers_of_their_own_generate_ahead_and_every_update_is_verified(self, train):
+        changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=4"]
+        own = ["runtime.name=ray", "runtime.options.rollout_workers=2", "runtime.options.weights_transport=broadcast"]
+        records = numbers(train("ray", *changes, *own, "trainer.max_staleness=1", "rollout.verify_weights_freq=1"))
+        lags = [record["training/staleness/max"] for record in records if record["step"] > 0]
+        assert lags[0] == 0 and max(lags) == 1
+
+    def test_memory_that_changes_hands_in_shared_places_changes_no_number(self, train):
+        changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
+        plain = numbers(train("plain", *changes))
+        shared = ["runtime.name=ray", "runtime.options.weights_transport=ipc", "rollout.verify_weights_freq=1"]
+        shared += ["rollout.free_cache_engine=true", "trainer.offload_while_generating=true"]
+        assert numbers(train("shared", *changes, *shared)) == plain

@@ -18,6 +18,8 @@ from corerl_ray.environment import carried
 from corerl_ray.options import RayOptions
 from corerl_ray.runtime import RayRuntime
 
+pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
+
 
 def pids(group):
     return [member.facts.pid for member in group.members]

@@ -15,6 +15,8 @@ from corerl.runtime.dispatch import submit
 from corerl_ray.options import RayOptions
 from corerl_ray.runtime import RayRuntime
 
+pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
+
 LENGTHS = [9, 1, 4, 6, 2]
 
 

@@ -8,6 +8,8 @@ from ray_toys import request
 from corerl.runtime.dispatch import submit
 from corerl_ray.spread import Loads
 
+pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
+
 
 @pytest.fixture
 def rollout(groups):

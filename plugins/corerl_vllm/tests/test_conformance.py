@@ -13,6 +13,12 @@ pytestmark = [
     pytest.mark.xdist_group("vllm"),
 ]
 
-OPTIONS = {"python": PYTHON, "enforce_eager": True, "gpu_memory_utilization": 0.1}
+OPTIONS = {
+    "python": PYTHON,
+    "enforce_eager": True,
+    "gpu_memory_utilization": 0.1,
+    # on the CPU: the engine works in its core's process, as on one GPU; a third one would import vLLM again
+    "environment": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+}
 
 test_conformance = conformance_tests("corerl-vllm", options={"vllm": OPTIONS})

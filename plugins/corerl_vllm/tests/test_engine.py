@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from processes import gone_within, group_members
 
 from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.engines.weights import DeviceBucket, HostBucket
@@ -58,26 +59,6 @@ def generate(backend: VllmBackend, **sampling: Any) -> list[Completion]:
 def weights(scale: float = 1.0) -> dict[str, torch.Tensor]:
     named = reference(tiny_model()).float().to(DEVICE).named_parameters()
     return {name: tensor.detach() * (scale if tensor.dim() > 1 else 1) for name, tensor in named}
-
-
-def group_members(leader: int) -> set[int]:
-    """The processes of a group that are alive."""
-    members = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, group = stat.read_text().rsplit(")", 1)[1].split()[:3]
-        except (OSError, ValueError):
-            continue
-        if int(group) == leader and state != "Z":
-            members.add(int(stat.parent.name))
-    return members
-
-
-def gone_within(leader: int, seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while group_members(leader) and time.monotonic() < end:
-        time.sleep(0.1)
-    return not group_members(leader)
 
 
 def test_nothing_is_generated_from_dummy_weights_and_the_first_update_makes_it_ready(backend: VllmBackend):
@@ -268,7 +249,9 @@ def test_an_engine_whose_core_dies_while_generating_is_one_error_within_seconds(
         backend.health()
 
 
-@pytest.mark.parametrize("moment", ["importing", "ready"])
+@pytest.mark.parametrize(
+    "moment", ["importing", pytest.param("ready", marks=one_more_engine)]
+)  # test_train.py: at work
 def test_no_process_outlives_a_trainer_that_is_killed(engine_python: str, moment: str):
     script = f"""
         import time

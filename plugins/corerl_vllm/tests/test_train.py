@@ -1,10 +1,14 @@
-"""The same run with ``vllm`` and with ``hf``."""
+"""The same run with ``vllm`` and with ``hf``; runs that are killed at work, and under Ray."""
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from processes import engines_of, gone_within, group_members
 
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
@@ -48,17 +52,52 @@ def metrics_of(material: Path, name: str, *overrides: str, experiment: str | Non
     return list(read_metrics(folder / "metrics.jsonl"))
 
 
-def test_training_with_vllm_is_on_policy_and_evaluates_as_with_hf(material: Path, engine_python: str):
+class Killed(NamedTuple):
+    """What a run said until it was killed, its engine's processes before, and whether they were gone thereafter."""
+
+    metrics: list[dict[str, Any]]
+    alive: set[int]
+    gone: bool
+
+
+@pytest.fixture(scope="module")
+def killed(material: Path, engine_python: str) -> Killed:
+    """A run with vLLM in a process of its own, killed after its second step."""
     options = [f"rollout.options.python={engine_python}", "rollout.options.load_format=dummy"]
-    vllm = metrics_of(material, "vllm", *options)
+    names = ["tracking.experiment_name=killed", "rollout.name=vllm", "trainer.total_training_steps=100000"]
+    command = ["train", str(material / "config.yaml"), *names, *options]
+    with (material / "killed.log").open("wb") as log:
+        main = [sys.executable, "-c", "from corerl.cli.main import main; main()"]
+        trainer = subprocess.Popen([*main, *command], stdout=log, stderr=subprocess.STDOUT)
+    metrics: list[dict[str, Any]] = []
+    try:
+        deadline = time.monotonic() + 300
+        while len(metrics) < 3:
+            assert trainer.poll() is None and time.monotonic() < deadline, (material / "killed.log").read_text()
+            time.sleep(0.1)
+            metrics = [each for path in (material / "runs" / "killed").glob("*/*.jsonl") for each in read_metrics(path)]
+        [engine] = engines_of(trainer.pid)
+        alive = group_members(engine)
+    finally:
+        trainer.kill()
+        trainer.wait()
+    return Killed(metrics[:3], alive, gone_within(engine, 10))
+
+
+def test_training_with_vllm_is_on_policy_and_evaluates_as_with_hf(material: Path, killed: Killed):
     hf = metrics_of(material, "hf")
-    assert len(vllm) == len(hf) == 3  # the evaluation before, two steps
-    before = {key: value for key, value in vllm[0].items() if key.startswith("val")}
+    assert len(killed.metrics) == len(hf) == 3  # the evaluation before, two steps
+    before = {key: value for key, value in killed.metrics[0].items() if key.startswith("val")}
     assert before
     assert before == {key: hf[0][key] for key in before}
-    for step in vllm[1:]:
+    for step in killed.metrics[1:]:
         assert abs(step["rollout_corr/kl"]) < 1e-5  # the second step samples from updated weights
-    assert vllm[2]["training/global_step"] == 2
+    assert killed.metrics[2]["training/global_step"] == 2
+
+
+def test_no_process_outlives_a_trainer_that_is_killed_at_work(killed: Killed):
+    assert len(killed.alive) > 1
+    assert killed.gone
 
 
 def test_under_ray_an_engine_of_its_own_generates_ahead(
@@ -74,6 +113,7 @@ def test_under_ray_an_engine_of_its_own_generates_ahead(
             material,
             "vllm",
             f"rollout.options.python={engine_python}",
+            "rollout.options.environment={VLLM_ENABLE_V1_MULTIPROCESSING: '0'}",  # a process, and an import, less
             "actor.strategy=fsdp",
             "runtime={name: ray, options: {workers: 2, rollout_workers: 1}}",
             "rollout.verify_weights_freq=1",
