@@ -1,6 +1,6 @@
 """A rollout engine on a GPU: weight updates, sleep and wake, generation; random weights of a Qwen2.5 shape.
 
-    python benchmarks/gpu/engines.py vllm --python .venv-vllm/bin/python --shape 1.5b
+    python benchmarks/gpu/engines.py vllm --python .venv-vllm/bin/python --shape qwen2.5-1.5b
 
 Weights lie on the device in bf16, as a colocated trainer has them, and are sent several times. ``extra`` is what the
 device's free memory lacks during an update beside what it has before the first one: buckets on both sides, and what
@@ -26,34 +26,15 @@ from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.models import load_causal_lm
 from corerl.plugins import load_plugins
 from corerl.registry.rollout_backends import GenerationRequest, RolloutBackend, SamplingParams
+from corerl.testing.published_shapes import SHAPES, published_config
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "0.5b": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14},
-    "1.5b": {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12},
-}
-
-VOCABULARY = 151936
 GIB = 2**30
 
 
 def model_folder(shape: str) -> Path:
     """A folder with a config and no weights."""
-    from transformers import Qwen2Config
-
-    config = Qwen2Config(
-        architectures=["Qwen2ForCausalLM"],
-        dtype="bfloat16",
-        vocab_size=VOCABULARY,
-        num_key_value_heads=2,
-        max_position_embeddings=32768,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-        tie_word_embeddings=True,
-        bos_token_id=151643,
-        eos_token_id=151645,
-        **SHAPES[shape],
-    )
-    folder = Path(tempfile.mkdtemp(prefix=f"shape-{shape}-"))
-    config.save_pretrained(folder)
+    folder = Path(tempfile.mkdtemp(prefix=f"{shape}-"))
+    published_config(shape).save_pretrained(folder)
     return folder
 
 
@@ -95,7 +76,7 @@ def generation(backend: RolloutBackend, prompts: int, n: int, tokens: int) -> di
 def main() -> None:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("backend", choices=["vllm", "sglang"])
-    cli.add_argument("--shape", choices=SHAPES, default="1.5b")
+    cli.add_argument("--shape", choices=SHAPES, default="qwen2.5-1.5b")
     cli.add_argument("--python", help="interpreter of the engine's environment")
     cli.add_argument("--updates", type=int, default=5)
     cli.add_argument("--bucket-mb", type=int, default=256)

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import Qwen2Config
 
 from corerl.batch.experience import Experience, collate
 from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.objective import PolicyObjective, loss_weights
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl.telemetry.throughput import training_flops
+from corerl.testing.published_shapes import SHAPES, published_config
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
 from corerl_grpo.losses.options import VanillaOptions
@@ -43,12 +43,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--shape", choices=SHAPES, default="qwen2.5-1.5b")
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--profile", action="store_true", help="the kernels that take most of the time, too")
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
     arguments = parser.parse_args()
-    strategy, batch = _strategy(), _batch(arguments.rows)
+    strategy, batch = _strategy(arguments.shape), _batch(arguments.rows)
     flops = training_flops(strategy.shape(), batch.lengths.tolist())
     results = []
     for name in arguments.variants:
@@ -59,18 +60,9 @@ def main() -> None:
     _print(results, torch.cuda.get_device_name())
 
 
-def _strategy() -> FsdpStrategy:
+def _strategy(shape: str) -> FsdpStrategy:
     with tempfile.TemporaryDirectory() as folder:
-        Qwen2Config(
-            architectures=["Qwen2ForCausalLM"],
-            vocab_size=151936,
-            hidden_size=1536,
-            intermediate_size=8960,
-            num_hidden_layers=28,
-            num_attention_heads=12,
-            num_key_value_heads=2,
-            tie_word_embeddings=True,
-        ).save_pretrained(folder)
+        published_config(shape).save_pretrained(folder)
         model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=True)
         spec = StrategySpec(
             model, "cuda", MicroBatching(max_tokens=TOKENS), OptimConfig(lr=1e-6), total_steps=1000, grad_clip=1.0

@@ -12,28 +12,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
-from transformers import Qwen2Config
 
-SHAPES: dict[str, dict[str, Any]] = {
-    "qwen2.5-0.5b": {
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-    },
-    "qwen2.5-1.5b": {
-        "hidden_size": 1536,
-        "intermediate_size": 8960,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-    },
-}
-VOCABULARY = 151_936
+from corerl.testing.published_shapes import published_config
 
 
 def write(out: Path, gsm8k: Path) -> None:
@@ -47,20 +29,10 @@ def write(out: Path, gsm8k: Path) -> None:
         *("--hidden-size", "16", "--heads", "2", "--kv-heads", "1", "--max-positions", "32768", "--force"),
     )
     small = json.loads((tokenizer / "config.json").read_text())
-    for name, sizes in SHAPES.items():
+    tokens = {"bos_token_id": None, "eos_token_id": small["eos_token_id"], "pad_token_id": small["pad_token_id"]}
+    for name in ("qwen2.5-0.5b", "qwen2.5-1.5b"):
         shutil.copytree(tokenizer, out / name, dirs_exist_ok=True)
-        Qwen2Config(
-            architectures=["Qwen2ForCausalLM"],
-            dtype="bfloat16",
-            vocab_size=VOCABULARY,
-            max_position_embeddings=32768,
-            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-            tie_word_embeddings=True,
-            bos_token_id=None,
-            eos_token_id=small["eos_token_id"],
-            pad_token_id=small["pad_token_id"],
-            **sizes,
-        ).save_pretrained(out / name)
+        published_config(name, **tokens).save_pretrained(out / name)
     table = pq.read_table(train)
     rows = table.to_pylist()
     for index, row in enumerate(rows):

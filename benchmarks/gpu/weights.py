@@ -29,68 +29,31 @@ from torch import Tensor
 from corerl.config.schema import RuntimeConfig
 from corerl.registry.runtimes import Pool, Role
 from corerl.runtime.dispatch import dispatch
+from corerl.testing.published_shapes import SHAPES, named_shapes, published_config
 from corerl_ray.calls import Call
 from corerl_ray.host import WorkerHost
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 
-SHAPES: dict[str, dict[str, int]] = {
-    "tiny": {"hidden": 64, "intermediate": 256, "layers": 4, "queries": 64, "keys": 32, "vocabulary": 4000},
-    "qwen2.5-0.5b": {
-        "hidden": 896,
-        "intermediate": 4864,
-        "layers": 24,
-        "queries": 896,
-        "keys": 128,
-        "vocabulary": 151_936,
-    },
-    "qwen2.5-1.5b": {
-        "hidden": 1536,
-        "intermediate": 8960,
-        "layers": 28,
-        "queries": 1536,
-        "keys": 256,
-        "vocabulary": 151_936,
-    },
-    "qwen2.5-7b": {
-        "hidden": 3584,
-        "intermediate": 18_944,
-        "layers": 28,
-        "queries": 3584,
-        "keys": 512,
-        "vocabulary": 152_064,
-    },
-}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def shapes(
-    hidden: int, intermediate: int, layers: int, queries: int, keys: int, vocabulary: int
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of a Qwen2 model with tied embeddings."""
-    yield "model.embed_tokens.weight", (vocabulary, hidden)
-    for layer in range(layers):
-        prefix = f"model.layers.{layer}"
-        for name, rows in (("q", queries), ("k", keys), ("v", keys)):
-            yield f"{prefix}.self_attn.{name}_proj.weight", (rows, hidden)
-            yield f"{prefix}.self_attn.{name}_proj.bias", (rows,)
-        yield f"{prefix}.self_attn.o_proj.weight", (hidden, queries)
-        yield f"{prefix}.mlp.gate_proj.weight", (intermediate, hidden)
-        yield f"{prefix}.mlp.up_proj.weight", (intermediate, hidden)
-        yield f"{prefix}.mlp.down_proj.weight", (hidden, intermediate)
-        yield f"{prefix}.input_layernorm.weight", (hidden,)
-        yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
-    yield "model.norm.weight", (hidden,)
+def shapes(shape: str) -> list[tuple[str, torch.Size]]:
+    """Names and shapes of the weights of a published model, or of a tiny one."""
+    small = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 4, "vocab_size": 4000}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    config = published_config("qwen2.5-0.5b", **small, **heads) if shape == "tiny" else published_config(shape)
+    return list(named_shapes(config))
 
 
 class Model:
     """Tensors, and the used memory of the device while something goes on."""
 
-    def __init__(self, sizes: dict[str, int], seed: int) -> None:
+    def __init__(self, shape: str, seed: int) -> None:
         generator = torch.Generator(DEVICE).manual_seed(seed)
         self.tensors = {
-            name: torch.empty(shape, dtype=torch.bfloat16, device=DEVICE).normal_(generator=generator)
-            for name, shape in shapes(**sizes)
+            name: torch.empty(size, dtype=torch.bfloat16, device=DEVICE).normal_(generator=generator)
+            for name, size in shapes(shape)
         }
         self.seconds = 0.0
 
@@ -182,9 +145,9 @@ def measure(transport: str, shape: str, repeat: int, bucket_mb: int) -> dict[str
             Role("rollout", "rollout.name", "benchmark", distributed=True, pool=pool),
         ]
         runtime.reserve(roles)
-        actor = runtime.spawn(roles[0], Actor, SHAPES[shape], 0)
-        rollout = runtime.spawn(roles[1], Rollout, SHAPES[shape], 1)
-        size = 2 * sum(torch.Size(each).numel() for _, each in shapes(**SHAPES[shape]))
+        actor = runtime.spawn(roles[0], Actor, shape, 0)
+        rollout = runtime.spawn(roles[1], Rollout, shape, 1)
+        size = 2 * sum(each.numel() for _, each in shapes(shape))
         started = time.perf_counter()
         runtime.send_weights(actor, rollout, 0)  # makes the connection
         row: dict[str, Any] = {"transport": transport, "shape": shape, "GB": size / 1e9}
