@@ -1,0 +1,16 @@
+"""Qwen3 with a mixture of experts in every layer: softmax over all of them, the best few, their weights summing to 1."""
+
+from corerl_megatron.families.family import ATTENTION, EXPERT, NORMS, PLAIN, QK_NORMS, ROUTER, Family
+
+FAMILY = Family(
+    layer=(*NORMS, *ATTENTION, *QK_NORMS, ROUTER),
+    expert=EXPERT,
+    settings={"qk_layernorm": True, "moe_router_pre_softmax": False},
+    assumes={
+        **PLAIN,
+        "use_sliding_window": False,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
+)
