@@ -1,0 +1,165 @@
+"""Gradients and AdamW: megatron-core's on CUDA, where alone they run, torch's with sums over ranks on the CPU."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor, nn
+
+from corerl.config.schema import OptimConfig
+from corerl.registry.training_strategies import StrategySpec
+from corerl_fsdp.optimizer import build_optimizer, build_schedule
+from corerl_megatron.options import MegatronOptions
+from corerl_megatron.parallel import Layout
+
+
+class Optimizer(Protocol):
+    """What a strategy does with gradients.
+
+    Attributes:
+        pieces: what is run: the pieces of the model, wrapped where gradients need it.
+        schedule: of the learning rate.
+    """
+
+    pieces: Sequence[nn.Module]
+    schedule: Any
+
+    def reduce(self) -> float:
+        """Sum gradients over ranks, where the last backward pass has not; their norm."""
+        ...
+
+    def step(self) -> float:
+        """Clip, update the weights, forget the gradients; the learning rate of the step."""
+        ...
+
+    def zero_grad(self) -> None: ...
+
+    def gradient(self, parameter: Tensor) -> Tensor:
+        """Of one of this rank's parameters."""
+        ...
+
+    def state(self) -> Iterator[Tensor]:
+        """Every tensor that the optimizer keeps beside the weights."""
+        ...
+
+
+class LibraryOptimizer:
+    """megatron-core's gradient buffers and optimizer, which keeps float32 weights where the model's are bf16."""
+
+    def __init__(
+        self, pieces: Sequence[nn.Module], config: TransformerConfig, spec: StrategySpec, options: MegatronOptions
+    ) -> None:
+        assert spec.optim is not None
+        self.optim = spec.optim
+        sharded = options.use_distributed_optimizer
+        buckets = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=sharded)
+        self.pieces = [DistributedDataParallel(config, buckets, piece) for piece in pieces]
+        beta1, beta2 = spec.optim.betas
+        self.optimizer: Any = get_megatron_optimizer(
+            OptimizerConfig(
+                optimizer="adam",
+                lr=spec.optim.lr,
+                weight_decay=spec.optim.weight_decay,
+                adam_beta1=beta1,
+                adam_beta2=beta2,
+                adam_eps=spec.optim.eps,
+                clip_grad=spec.grad_clip,
+                bf16=config.bf16,
+                params_dtype=config.params_dtype,
+                use_distributed_optimizer=sharded,
+            ),
+            self.pieces,
+        )
+        config.finalize_model_grads_func = _sum_gradients
+        self.schedule = _schedule(spec.optim, spec.total_steps)
+
+    def reduce(self) -> float:
+        self.optimizer.prepare_grads()
+        return float(self.optimizer.get_grad_norm() or 0.0)
+
+    def step(self) -> float:
+        lr = float(self.schedule.get_last_lr()[0])
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+            group["weight_decay"] = self.optim.weight_decay * group["wd_mult"]
+        self.optimizer.step()
+        self.schedule.step()
+        self.zero_grad()
+        return lr
+
+    def zero_grad(self) -> None:
+        for piece in self.pieces:
+            piece.zero_grad_buffer()
+        self.optimizer.zero_grad()
+
+    def gradient(self, parameter: Tensor) -> Tensor:
+        gradient: Tensor = parameter.main_grad  # type: ignore[attr-defined]
+        return gradient
+
+    def state(self) -> Iterator[Tensor]:
+        for group in self.optimizer.param_groups:
+            yield from group["params"]
+        for each in getattr(self.optimizer, "chained_optimizers", [self.optimizer]):
+            for values in each.optimizer.state.values() if each.optimizer else ():
+                yield from (value for value in values.values() if isinstance(value, Tensor))
+
+
+class PlainOptimizer:
+    """torch's AdamW on this rank's part of the weights; gradients are summed over the ranks with other tokens."""
+
+    def __init__(self, pieces: Sequence[nn.Module], spec: StrategySpec, ranks: Layout) -> None:
+        assert spec.optim is not None
+        self.pieces, self.ranks, self.limit = pieces, ranks, spec.grad_clip
+        (self.model,) = pieces
+        self.optimizer = build_optimizer(self.model, spec.optim)
+        self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
+        self.norm = 0.0
+
+    def reduce(self) -> float:
+        tensor, total = self.ranks.tensor, torch.zeros((), dtype=torch.float64)
+        for name, parameter in self.model.named_parameters():
+            gradient = parameter.grad = self.gradient(parameter)
+            if self.ranks.gradients.size > 1:
+                dist.all_reduce(gradient, group=self.ranks.gradients.group)
+            if tensor.size > 1 and ("q_layernorm" in name or "k_layernorm" in name):  # of its own heads
+                dist.all_reduce(gradient, group=tensor.group)
+            if getattr(parameter, "tensor_model_parallel", False) or tensor.rank == 0:
+                total += gradient.double().square().sum()
+        if tensor.size > 1:
+            dist.all_reduce(total, group=tensor.group)
+        self.norm = float(total.sqrt())
+        return self.norm
+
+    def step(self) -> float:
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), self.limit, torch.tensor(self.norm))
+        lr = float(self.schedule.get_last_lr()[0])
+        self.optimizer.step()
+        self.schedule.step()
+        self.zero_grad()
+        return lr
+
+    def zero_grad(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def gradient(self, parameter: Tensor) -> Tensor:
+        return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+    def state(self) -> Iterator[Tensor]:
+        for values in self.optimizer.state.values():
+            yield from values.values()
+
+
+def _sum_gradients(pieces: list[nn.Module], number_of_tokens: Tensor | None = None, **named: Any) -> None:
+    """megatron-core's reduction, without its division by the number of tokens."""
+    finalize_model_grads(pieces, None, **named)
+
+
+def _schedule(optim: OptimConfig, total_steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+    """The rates alone: megatron-core's optimizers are none of torch's."""
+    alone = torch.optim.SGD([torch.zeros(1)], lr=optim.lr)
+    alone.step()
+    return build_schedule(alone, optim, total_steps)
