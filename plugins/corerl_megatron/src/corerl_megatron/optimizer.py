@@ -42,6 +42,10 @@ class Optimizer(Protocol):
         """Of one of this rank's parameters."""
         ...
 
+    def take_rate(self) -> None:
+        """Give the optimizer the schedule's present learning rate."""
+        ...
+
     def state(self) -> Iterator[Tensor]:
         """Every tensor that the optimizer keeps beside the weights."""
         ...
@@ -82,14 +86,17 @@ class LibraryOptimizer:
         return float(self.optimizer.get_grad_norm() or 0.0)
 
     def step(self) -> float:
+        self.take_rate()
         lr = float(self.schedule.get_last_lr()[0])
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
-            group["weight_decay"] = self.optim.weight_decay * group["wd_mult"]
         self.optimizer.step()
         self.schedule.step()
         self.zero_grad()
         return lr
+
+    def take_rate(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = float(self.schedule.get_last_lr()[0])
+            group["weight_decay"] = self.optim.weight_decay * group["wd_mult"]
 
     def zero_grad(self) -> None:
         for piece in self.pieces:
@@ -141,6 +148,10 @@ class PlainOptimizer:
         self.schedule.step()
         self.zero_grad()
         return lr
+
+    def take_rate(self) -> None:
+        for group, lr in zip(self.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
+            group["lr"] = lr
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)

@@ -25,14 +25,17 @@ from corerl.telemetry.throughput import ModelShape
 from corerl_fsdp import packed_attention
 from corerl_fsdp import ranks as world
 from corerl_fsdp.sums import Numbers, Sums
-from corerl_megatron import checkpoint, model, parallel, pipeline
+from corerl_megatron import model, parallel, pipeline
 from corerl_megatron.arithmetic import Facts, check_installed, check_model, check_shared
+from corerl_megatron.checkpoint import Checkpoint
 from corerl_megatron.offload import Storages
 from corerl_megatron.optimizer import LibraryOptimizer, Optimizer, PlainOptimizer
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.weights import Weights, canonical
 
 KEY = "actor.strategy"
+SAME = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "tie_word_embeddings")
+"""what a checkpoint's model must share with the one that it is read into"""
 
 
 class MegatronStrategy:
@@ -53,10 +56,13 @@ class MegatronStrategy:
         if spec.device == "cuda":
             packed_attention.find_kernel()
         with world.deadline("loading the model", self.options.timeout):
-            self.pieces = model.build(spec, self.options, self.ranks, facts, self.meta)
+            with torch.random.fork_rng(devices=[]):  # some of its modules start out random
+                self.pieces = model.build(spec, self.options, self.ranks, facts, self.meta)
             self.weights_table = Weights(self.pieces, facts, self.meta, self.ranks, spec.head)
             self._load()
         self.optimizer = self._optimizer()
+        same = {name: getattr(self.meta.config, name) for name in SAME} | {"head": spec.head}
+        self.checkpoint = Checkpoint(self.pieces, self.weights_table, self.optimizer, self.ranks, same)
         self._weights, self._gradients, self._state = Storages(), Storages(keep=False), Storages()
         self._rest()
 
@@ -143,14 +149,14 @@ class MegatronStrategy:
         """As the contract says; all ranks see the same folder."""
         with world.deadline("save", self.options.timeout):
             self._all_here()
-            checkpoint.save(folder, self)
+            self.checkpoint.save(folder)
             self._rest()
 
     def load(self, folder: Path) -> None:
         """As the contract says; ranks may share the model in another way than at :meth:`save`."""
         with world.deadline("load", self.options.timeout):
             self._all_here()
-            checkpoint.load(folder, self)
+            self.checkpoint.load(folder)
             self._rest()
 
     def export(self, folder: Path) -> None:

@@ -93,21 +93,34 @@ class Weights:
         return next((self.parameters[name] for name in weight.names if name in self.parameters), None)
 
     @torch.no_grad()
-    def fill(self, source: Mapping[str, Tensor] | None, device: str, dtype: torch.dtype) -> None:
-        """Set all weights from those of rank 0's ``source`` (None on the others); a collective."""
+    def fill(
+        self,
+        source: Mapping[str, Tensor] | None,
+        device: str,
+        dtype: torch.dtype,
+        of: Callable[[Tensor], Tensor] = Tensor.detach,
+    ) -> None:
+        """Set all weights, or what they have, from rank 0's ``source``; a collective.
+
+        Args:
+            source: read on rank 0 alone.
+            of: as for :meth:`stream`.
+        """
         tensor = self.ranks.tensor
         for weight in self.table:
             parts = []
             for name in weight.parts:
-                whole = source[name].to(device, dtype) if source else torch.empty(self.shapes[name], dtype=dtype, device=device)
-                whole = whole.contiguous()
+                whole = torch.empty(self.shapes[name], dtype=dtype, device=device)
+                if dist.get_rank() == 0:
+                    assert source is not None
+                    whole.copy_(source[name])
                 dist.broadcast(whole, 0)
                 parts.append(whole)
             own = [self.local(weight)] + ([self.parameters.get(weight.copy)] if weight.copy else [])
             rank, size = (tensor.rank, tensor.size) if weight.expert is None else (0, 1)
             for parameter in own:
                 if parameter is not None:
-                    parameter.copy_(shard(weight.kind, parts, rank, size, self.geometry))
+                    of(parameter).copy_(shard(weight.kind, parts, rank, size, self.geometry))
 
     def stream(self, of: Callable[[Tensor], Tensor] = Tensor.detach) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, full tensor) of every weight, on every rank; a collective.
