@@ -215,7 +215,8 @@ def transformer_config(spec: StrategySpec, options: MegatronOptions, facts: Fact
         "variable_seq_lengths": options.pipeline_model_parallel_size > 1,
         "calculate_per_token_loss": True,  # gradients are summed over ranks: the loss weights are those of all rows
         "use_cpu_initialization": not cuda,
-        "perform_initialization": False,
+        "init_method": _leave,
+        "output_layer_init_method": _leave,
         "gradient_accumulation_fusion": False,
         "masked_softmax_fusion": False,
         "persist_layer_norm": False,
@@ -224,6 +225,11 @@ def transformer_config(spec: StrategySpec, options: MegatronOptions, facts: Fact
         **FAMILIES[facts.model_type].settings,
     }
     return TransformerConfig(**settings, **_recompute(spec, options), **_experts(facts, config, cuda))
+
+
+def _leave(weight: Tensor) -> Tensor:
+    """Weights are set when the model is built; without any initialisation the library forgets to mark those it cuts."""
+    return weight
 
 
 def _recompute(spec: StrategySpec, options: MegatronOptions) -> dict[str, Any]:
