@@ -20,7 +20,11 @@ def case(layout, model=("qwen2", True), **job):
 
 
 CASES = [
-    *(case(layout, model) for layout in LAYOUTS for model in itertools.product(("qwen2", "qwen3", "llama"), (True, False))),
+    *(
+        case(layout, model)
+        for layout in LAYOUTS
+        for model in itertools.product(("qwen2", "qwen3", "llama"), (True, False))
+    ),
     *(case(layout, cut=cut) for layout in LAYOUTS for cut in CUTS[:2]),
     *(case(layout, head="value") for layout in LAYOUTS),
     *(case(layout, vocabulary=True) for layout in LAYOUTS),

@@ -110,7 +110,8 @@ def check_model(model: ModelConfig) -> None:
         raise ConfigError("model.lora_rank", "strategy megatron trains a model's own weights only: it must be 0")
     if model.attn_implementation != "sdpa":
         raise ConfigError(
-            "model.attn_implementation", f"strategy megatron has an attention of its own, not {model.attn_implementation}"
+            "model.attn_implementation",
+            f"strategy megatron has an attention of its own, not {model.attn_implementation}",
         )
 
 
@@ -162,7 +163,8 @@ def check_ranks(key: str, options: MegatronOptions, ranks: int) -> None:
     if ranks % (experts * stages):
         works = _words(each for each in range(1, ranks + 1) if ranks % (each * stages) == 0)
         raise ConfigError(
-            f"{key}.expert_model_parallel_size", f"{experts} does not divide a stage's {ranks // stages} ranks; {works} would"
+            f"{key}.expert_model_parallel_size",
+            f"{experts} does not divide a stage's {ranks // stages} ranks; {works} would",
         )
 
 

@@ -66,11 +66,11 @@ class PackedAttention(nn.Module):
         rows = packed_seq_params
         assert rows.cosine is not None and rows.sine is not None and rows.bounds is not None
         rotated = (_rotate(each, rows.cosine, rows.sine) for each in (query, key))
-        states = [each.transpose(0, 1).unsqueeze(0) for each in (*rotated, value)]
+        query, key, value = (each.transpose(0, 1).unsqueeze(0) for each in (*rotated, value))
         if rows.sharing is not None:
-            states = [rows.sharing.tokens_for_heads(each) for each in states]
+            query, key, value = (rows.sharing.tokens_for_heads(each) for each in (query, key, value))
         attended, _ = packed_attention(
-            self, *states, None, cu_seq_lens_q=rows.bounds, max_length_q=rows.longest, scaling=self.scale
+            self, query, key, value, None, cu_seq_lens_q=rows.bounds, max_length_q=rows.longest, scaling=self.scale
         )
         if rows.sharing is not None:
             attended = rows.sharing.heads_for_tokens(attended)

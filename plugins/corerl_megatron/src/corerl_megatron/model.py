@@ -85,7 +85,8 @@ class Stage(GPTModel):  # type: ignore[misc]
         hidden = self.embedding(input_ids=inputs["input_ids"], position_ids=None) if self.pre_process else None
         hidden = self.decoder(hidden, None, packed_seq_params=self._rows(inputs, sharing))
         if not self.post_process:
-            return hidden
+            passed_on: Tensor = hidden
+            return passed_on
         if self.config.sequence_parallel:
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
         rows, steps = real.nonzero(as_tuple=True)
@@ -119,9 +120,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         for chunk in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
             arguments = (*chunk, "entropy" in wanted, "sum_pi_squared" in wanted)
             if len(hidden) > size and torch.is_grad_enabled():
-                parts.append(
-                    checkpoint(self._statistics, *arguments, use_reentrant=False, preserve_rng_state=False)
-                )
+                parts.append(checkpoint(self._statistics, *arguments, use_reentrant=False, preserve_rng_state=False))
             else:
                 parts.append(self._statistics(*arguments))
         together = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -139,7 +138,9 @@ class Stage(GPTModel):  # type: ignore[misc]
         logits = self._logits(hidden)
         if self.part.group is not None:
             tensor = self.ranks.tensor
-            gathered = SequenceGroup(tensor.size, tensor.rank, tensor.group).gather(logits.t().contiguous(), self.counts)
+            gathered = SequenceGroup(tensor.size, tensor.rank, tensor.group).gather(
+                logits.t().contiguous(), self.counts
+            )
             logits = gathered.t()
         distribution = log_distribution(logits, self.temperature)
         values = {
@@ -157,9 +158,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         return logits[:, : self.part.size]
 
 
-def build(
-    spec: StrategySpec, options: MegatronOptions, ranks: Layout, facts: Facts, meta: Any
-) -> list[Stage]:
+def build(spec: StrategySpec, options: MegatronOptions, ranks: Layout, facts: Facts, meta: Any) -> list[Stage]:
     """This rank's pieces of the model, weights not set.
 
     Args:
@@ -180,8 +179,7 @@ def build(
             tied=bool(meta.config.tie_word_embeddings),
             vp_stage=piece if count else None,
         )
-        stage.train(spec.optim is not None)
-        pieces.append(stage)
+        pieces.append(stage.train(spec.optim is not None).to(spec.device))
     return pieces
 
 

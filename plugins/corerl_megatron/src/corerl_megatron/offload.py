@@ -32,7 +32,7 @@ class Storages:
             if not tensor.is_cuda or not storage.size() or storage.data_ptr() in seen:
                 continue
             seen.add(storage.data_ptr())
-            copy = storage.cpu() if self.keep else None
+            copy = storage.cpu() if self.keep else None  # type: ignore[no-untyped-call]
             self._away.append((storage, storage.size(), copy))
             storage.resize_(0)
 

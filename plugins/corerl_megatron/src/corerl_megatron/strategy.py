@@ -29,7 +29,7 @@ from corerl_megatron import model, parallel, pipeline
 from corerl_megatron.arithmetic import Facts, check_installed, check_model, check_shared
 from corerl_megatron.checkpoint import Checkpoint
 from corerl_megatron.offload import Storages
-from corerl_megatron.optimizer import LibraryOptimizer, Optimizer, PlainOptimizer
+from corerl_megatron.optimizer import LibraryOptimizer, PlainOptimizer
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.weights import Weights, canonical
 

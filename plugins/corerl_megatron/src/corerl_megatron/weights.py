@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from corerl.errors import ModelError
 from corerl_fsdp import ranks as world
@@ -51,8 +51,8 @@ def table(facts: Facts, *, head: str, tied: bool) -> list[Weight]:
         found += [_weight(rule, *prefixes) for rule in family.layer]
         for expert in range(facts.experts):
             names = (f"mlp.experts.local_experts.{expert}.", f"mlp.experts.{expert}.")
-            inner = [prefix + name for prefix, name in zip(prefixes, names, strict=True)]
-            found += [_weight(rule, *inner, expert=expert) for rule in family.expert]
+            ours, theirs = (prefix + name for prefix, name in zip(prefixes, names, strict=True))
+            found += [_weight(rule, ours, theirs, expert) for rule in family.expert]
     found.append(_weight(NORM))
     if head == "value":
         found += [_weight(rule) for rule in SCORE]
@@ -75,7 +75,7 @@ class Weights:
         meta: the transformers model, without storage.
     """
 
-    def __init__(self, pieces: Sequence[nn.Module], facts: Facts, meta: Any, ranks: Layout, head: str) -> None:
+    def __init__(self, pieces: Sequence[Any], facts: Facts, meta: Any, ranks: Layout, head: str) -> None:
         self.ranks, self.facts = ranks, facts
         self.geometry = Geometry(facts.key_value_heads, facts.heads // facts.key_value_heads, meta.config.vocab_size)
         self.shapes = {name: tensor.shape for name, tensor in canonical(meta.named_parameters())}
@@ -84,7 +84,7 @@ class Weights:
         self.table = [each for each in table(facts, head=head, tied=tied) if set(each.parts) <= self.shapes.keys()]
         covered = {part for each in self.table for part in each.parts}
         if rest := sorted(self.shapes.keys() - covered):
-            raise ModelError(f"{facts.key}: the mapping of {facts.model_type} says nothing about its weight '{rest[0]}'")
+            raise ModelError(f"{facts.key}: the mapping of {facts.model_type} does not know its weight '{rest[0]}'")
         present = world.gather([ranks.pipeline.rank, sorted(self.parameters)])
         self.stage = {name: stage for stage, names in reversed(present) for name in names}
 
@@ -177,11 +177,15 @@ def canonical(named: Any) -> Iterator[tuple[str, Tensor]]:
                 yield f"{stem}.{expert}.{last}.weight", own
 
 
-def _global_names(pieces: Sequence[nn.Module], facts: Facts, ranks: Layout) -> Iterator[tuple[str, Tensor]]:
+def _global_names(pieces: Sequence[Any], facts: Facts, ranks: Layout) -> Iterator[tuple[str, Tensor]]:
     """This rank's parameters, layers and experts counted over all ranks."""
     first = ranks.expert.rank * (facts.experts // ranks.expert.size)
     for piece in pieces:
-        numbers = [layer.layer_number - 1 for layer in piece.decoder.layers]
+        layers = [layer.layer_number - 1 for layer in piece.decoder.layers]
+        experts = range(first, facts.experts)
         for name, parameter in piece.named_parameters():
-            name = LAYER.sub(lambda found: f"{found[1]}{numbers[int(found[2])]}{found[3]}", name)
-            yield EXPERT.sub(lambda found: f"{found[1]}{first + int(found[2])}{found[3]}", name), parameter
+            yield _renumbered(EXPERT, _renumbered(LAYER, name, layers), experts), parameter
+
+
+def _renumbered(pattern: re.Pattern[str], name: str, numbers: Sequence[int]) -> str:
+    return pattern.sub(lambda found: f"{found[1]}{numbers[int(found[2])]}{found[3]}", name)
