@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,24 +112,27 @@ def check_model(model: ModelConfig) -> None:
     if model.attn_implementation != "sdpa":
         raise ConfigError(
             "model.attn_implementation",
-            f"strategy megatron has an attention of its own, not {model.attn_implementation}",
+            f"{model.attn_implementation} is not there with strategy megatron: take sdpa",
         )
 
 
 def check_shared(key: str, facts: Facts, options: MegatronOptions) -> None:
     """Raise ConfigError, with the sizes that would work, when a model does not divide as the options ask."""
 
-    def divides(name: str, size: int, number: int, what: str) -> None:
+    def divides(name: str, size: int, number: int, what: str, all_of: int | None = None) -> None:
         if number % size:
-            works = _words(each for each in range(1, number + 1) if number % each == 0)
+            works = _words(each for each in range(1, number + 1) if (all_of or number) % each == 0)
             raise ConfigError(f"{key}.{name}", f"{size} does not divide {what} of {facts.key}; {works} would")
 
     tensor, pieces = options.tensor_model_parallel_size, options.virtual_pipeline_model_parallel_size or 1
-    name = "tensor_model_parallel_size"
-    divides(name, tensor, facts.heads, f"the {facts.heads} attention heads")
-    divides(name, tensor, facts.key_value_heads, f"the {facts.key_value_heads} key and value heads")
+    cut = {
+        f"the {facts.heads} attention heads": facts.heads,
+        f"the {facts.key_value_heads} key and value heads": facts.key_value_heads,
+    }
     if not facts.experts:
-        divides(name, tensor, facts.intermediate, f"the intermediate size {facts.intermediate}")
+        cut[f"the intermediate size {facts.intermediate}"] = facts.intermediate
+    for what, number in cut.items():
+        divides("tensor_model_parallel_size", tensor, number, what, math.gcd(*cut.values()))
     own = facts.heads // tensor
     divides("context_parallel_size", options.context_parallel_size, own, f"a tensor-parallel rank's {own} heads")
     stages = options.pipeline_model_parallel_size
@@ -153,11 +157,12 @@ def check_ranks(key: str, options: MegatronOptions, ranks: int) -> None:
     tensor, stages = options.tensor_model_parallel_size, options.pipeline_model_parallel_size
     copy = tensor * stages * options.context_parallel_size
     if ranks % copy:
+        fewer, more = copy * (ranks // copy), copy * (ranks // copy + 1)
+        works = f"{fewer} would do, and so would {more}" if fewer else f"it takes {more}"
         raise ConfigError(
             key,
             f"one copy of the model takes {copy} ranks (tensor {tensor} × pipeline {stages} × context "
-            f"{options.context_parallel_size}), and there are {ranks}: {copy * max(1, ranks // copy)} would do, "
-            f"and so would {copy * (ranks // copy + 1 + (ranks < copy))}",
+            f"{options.context_parallel_size}), and there are {ranks}: {works}",
         )
     experts = options.expert_model_parallel_size
     if ranks % (experts * stages):

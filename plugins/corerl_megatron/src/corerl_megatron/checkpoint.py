@@ -54,8 +54,9 @@ class Checkpoint:
         note = json.loads((folder / NOTE).read_text())
         for name, value in self.model.items():
             if note["model"].get(name) != value:
+                stored = note["model"].get(name)
                 raise ModelError(
-                    f"{folder} is a checkpoint of a model with {name} {note['model'].get(name)!r}, and this one has {value!r}"
+                    f"{folder} is a checkpoint of a model with {name} {stored!r}, and this one has {value!r}"
                 )
         if isinstance(self.optimizer, LibraryOptimizer):
             loaded: Any = dist_checkpointing.load(self._state(loading=True), str(folder))

@@ -5,6 +5,7 @@ with the rows, so the model has no position embedding of its own; the rotation i
 scaling the Hugging Face config asks for.
 """
 
+import itertools
 from collections.abc import Collection
 from typing import Any
 
@@ -68,7 +69,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         if self.post_process:
             own = padded_vocabulary(vocabulary, ranks.tensor.size) // ranks.tensor.size
             starts = [min(rank * own, vocabulary) for rank in range(ranks.tensor.size + 1)]
-            self.counts = [end - start for start, end in zip(starts, starts[1:], strict=False)]
+            self.counts = [end - start for start, end in itertools.pairwise(starts)]
             rank, group = ranks.tensor.rank, ranks.tensor.group if ranks.tensor.size > 1 else None
             self.part = Part(starts[rank], self.counts[rank], group)
             self.output_layer.sequence_parallel = False  # it is given gathered states
@@ -137,11 +138,8 @@ class Stage(GPTModel):  # type: ignore[misc]
     def _whole_vocabulary(self, hidden: Tensor, targets: Tensor, wanted: Collection[Output]) -> dict[str, Tensor]:
         logits = self._logits(hidden)
         if self.part.group is not None:
-            tensor = self.ranks.tensor
-            gathered = SequenceGroup(tensor.size, tensor.rank, tensor.group).gather(
-                logits.t().contiguous(), self.counts
-            )
-            logits = gathered.t()
+            tensor = SequenceGroup(self.ranks.tensor.size, self.ranks.tensor.rank, self.ranks.tensor.group)
+            logits = tensor.gather(logits.t().contiguous(), self.counts).t()
         distribution = log_distribution(logits, self.temperature)
         values = {
             "log_probs": distribution.gather(1, targets[:, None]).squeeze(1),

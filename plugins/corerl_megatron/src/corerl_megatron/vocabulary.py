@@ -66,9 +66,9 @@ class _Statistics(torch.autograd.Function):
         of_targets = torch.where(own, scaled.gather(1, places)[:, 0], 0.0) if part.size else nothing
         weights = scaled.exp()
         weighted = (weights * scaled).sum(1) if entropy else nothing
-        sums = torch.stack(
-            [weights.sum(1), weighted, weights.square_().sum(1) if sum_pi_squared else nothing, of_targets]
-        )
+        normalizer = weights.sum(1)
+        squared = weights.square_().sum(1) if sum_pi_squared else nothing
+        sums = torch.stack([normalizer, weighted, squared, of_targets])
         _reduce(sums, dist.ReduceOp.SUM, part)
         normalizer, weighted, squared, of_targets = sums
         log_sum = normalizer.log()

@@ -7,14 +7,14 @@ from typing import Any, Literal
 Kind = Literal["whole", "rows", "columns", "vocabulary", "qkv", "gate_up"]
 """How tensor-parallel ranks share a weight.
 
-=============  ====================================================================================================
-``whole``      every rank has all of it
-``rows``       dimension 0 is cut: output features
-``columns``    dimension 1 is cut: input features
+==============  ===================================================================================================
+``whole``       every rank has all of it
+``rows``        dimension 0 is cut: output features
+``columns``     dimension 1 is cut: input features
 ``vocabulary``  ``rows`` after padding with zeros to a multiple of the ranks
-``qkv``        query, key and value, by groups: a group's query heads, its key head, its value head; whole groups are cut
-``gate_up``    a rank's part of the gate above its part of the up projection
-=============  ====================================================================================================
+``qkv``         query, key and value by groups: a group's query heads, its key head, its value head; groups stay whole
+``gate_up``     a rank's part of the gate above its part of the up projection
+==============  ===================================================================================================
 """
 
 

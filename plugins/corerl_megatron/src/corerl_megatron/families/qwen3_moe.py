@@ -1,4 +1,4 @@
-"""Qwen3 with a mixture of experts in every layer: softmax over all of them, the best few, their weights summing to 1."""
+"""Qwen3 with a mixture of experts in every layer: the best few of a softmax over all, their weights summing to 1."""
 
 from corerl_megatron.families.family import ATTENTION, EXPERT, NORMS, PLAIN, QK_NORMS, ROUTER, Family
 
