@@ -9,13 +9,17 @@ import torch
 from corerl.batch.experience import collate
 from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.errors import CoreRLError
+from corerl.models import load_model
 from corerl.objective import ObjectiveOutput, loss_weights
 from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
+from corerl_megatron import model, parallel
+from corerl_megatron.arithmetic import Facts
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
+from corerl_megatron.weights import Weights, canonical
 
 PROMPTS = (3, 7, 1, 5, 9, 2, 4)
 RESPONSES = (6, 2, 9, 4, 1, 12, 7)
@@ -149,6 +153,22 @@ def job_nonfinite(job, options):
 
 def job_build(job, options):
     build(job, options)
+
+
+def job_round_trip(job, options):
+    """Weights in and out of a model that is not run: so with layouts, too, that the CPU has no schedule for."""
+    options = MegatronOptions(**options)
+    named = ModelConfig(path=job["model"], load_format="dummy", dtype="fp32")
+    spec = StrategySpec(named, "cpu", MicroBatching(max_sequences=1), head=job.get("head", "lm"))
+    meta = load_model(named, spec.head, device="meta", dtype=torch.float32)
+    facts = Facts.read("model.path", meta.config.to_dict())
+    ranks = parallel.lay_out("cpu", options, "actor.strategy")
+    weights_table = Weights(model.build(spec, options, ranks, facts, meta), facts, meta, ranks, spec.head)
+    source = dict(canonical(load_model(named, spec.head, device="cpu", dtype=torch.float32).named_parameters()))
+    weights_table.fill(source if ranks.data.rank == ranks.tensor.rank == 0 else None, "cpu", torch.float32)
+    streamed = {name: tensor.clone() for name, tensor in weights_table.stream()}
+    same = all(torch.equal(tensor, source[name]) for name, tensor in streamed.items())
+    return {"same": same and streamed.keys() == source.keys(), "own": len(weights_table.parameters)}
 
 
 def run(job, options=None):

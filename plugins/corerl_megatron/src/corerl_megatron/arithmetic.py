@@ -62,7 +62,9 @@ class Facts:
             heads=heads,
             key_value_heads=int(config.get("num_key_value_heads") or heads),
             intermediate=int(config["intermediate_size"]),
-            experts=int(config.get("num_experts") or 0) if FAMILIES[model_type].expert else 0,
+            experts=int(config.get("num_experts") or config.get("num_local_experts") or 0)
+            if FAMILIES[model_type].expert
+            else 0,
             config=config,
         )
 

@@ -208,7 +208,7 @@ def transformer_config(spec: StrategySpec, options: MegatronOptions, facts: Fact
         "expert_model_parallel_size": options.expert_model_parallel_size,
         "expert_tensor_parallel_size": 1,
         "sequence_parallel": options.sequence_parallel,
-        "variable_seq_lengths": options.pipeline_model_parallel_size > 1,
+        "variable_seq_lengths": cuda and options.pipeline_model_parallel_size > 1,
         "calculate_per_token_loss": True,  # gradients are summed over ranks: the loss weights are those of all rows
         "use_cpu_initialization": not cuda,
         "init_method": _leave,
@@ -249,6 +249,7 @@ def _experts(facts: Facts, config: Any, cuda: bool) -> dict[str, Any]:
         "num_moe_experts": facts.experts,
         "moe_ffn_hidden_size": config.moe_intermediate_size,
         "moe_router_topk": config.num_experts_per_tok,
+        "moe_router_pre_softmax": not config.norm_topk_prob,
         "moe_router_load_balancing_type": "none",
         "moe_router_dtype": "fp32",
         "moe_token_dispatcher_type": "alltoall" if cuda else "allgather",

@@ -56,16 +56,15 @@ class Layout:
         return self.tensor.rank == 0 and self.context.rank == 0 and self.pipeline.rank == self.pipeline.size - 1
 
 
-def join(device: str, options: MegatronOptions, key: str) -> Layout:
+def lay_out(device: str, options: MegatronOptions, key: str) -> Layout:
     """Meet the other ranks and lay out the groups; a collective.
 
     Args:
         key: the config key of the strategy, for errors.
 
     Raises:
-        ConfigError: the ranks do not divide, this process has another layout already, or what is asked for needs CUDA.
+        ConfigError: the ranks do not divide, or this process has another layout already.
     """
-    _check_device(device, options, key)
     ranks.join(device, options.timeout)
     check_ranks(key, options, dist.get_world_size())
     sizes = {
@@ -92,8 +91,8 @@ def join(device: str, options: MegatronOptions, key: str) -> Layout:
 _LAID_OUT: dict[str, int | None] = {}
 
 
-def _check_device(device: str, options: MegatronOptions, key: str) -> None:
-    """megatron-core's pipeline schedules, its sequence parallel and its token dispatcher allocate on CUDA."""
+def check_device(device: str, options: MegatronOptions, key: str) -> None:
+    """Raise ConfigError for what megatron-core does on CUDA alone: pipelines, sequence parallel, experts."""
     if device == "cuda":
         return
     for name in ("pipeline_model_parallel_size", "expert_model_parallel_size"):

@@ -51,7 +51,8 @@ class MegatronStrategy:
         check_shared(KEY, facts, self.options)
         if facts.experts and spec.device == "cpu":
             raise ConfigError("model.path", "megatron-core runs experts on CUDA alone")
-        self.ranks = parallel.join(spec.device, self.options, KEY)
+        parallel.check_device(spec.device, self.options, KEY)
+        self.ranks = parallel.lay_out(spec.device, self.options, KEY)
         self.data_parallel_rank, self.data_parallel_size = self.ranks.data.rank, self.ranks.data.size
         if spec.device == "cuda":
             packed_attention.find_kernel()
