@@ -88,6 +88,12 @@ def lay_out(device: str, options: MegatronOptions, key: str) -> Layout:
     return _layout()
 
 
+def forget() -> None:
+    """Let the next model lay out its ranks anew; those of the present layout must not be used any more."""
+    parallel_state.destroy_model_parallel()
+    _LAID_OUT.clear()
+
+
 _LAID_OUT: dict[str, int | None] = {}
 
 
