@@ -19,12 +19,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from fsdp_update import TOKENS, _batch
 from transformers import Qwen2Config
 
-from corerl.batch.experience import Experience
+from corerl.batch.experience import Experience, collate
 from corerl.config.schema import ModelConfig, OptimConfig
-from corerl.objective import PolicyObjective
+from corerl.objective import PolicyObjective, loss_weights
 from corerl.registry.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.telemetry.throughput import training_flops
 from corerl_fsdp import ranks
@@ -35,6 +34,8 @@ from corerl_grpo.losses.vanilla import vanilla
 from corerl_megatron import parallel
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
+
+PROMPT, RESPONSE, TOKENS = 128, 512, 16384
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp1": {},
@@ -88,6 +89,19 @@ def _write(folder: Path) -> None:
 def _spec(folder: str, *, checkpointing: bool) -> StrategySpec:
     model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=checkpointing)
     return StrategySpec(model, "cuda", MicroBatching(max_tokens=TOKENS), OptimConfig(lr=1e-6), total_steps=1000)
+
+
+def _batch(rows: int) -> Experience:
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(length: int) -> list[list[int]]:
+        return torch.randint(150000, (rows, length), generator=generator).tolist()
+
+    batch = collate(tokens(PROMPT), tokens(RESPONSE), list(range(rows)))
+    batch.old_log_probs = torch.full(batch.response_mask.shape, -11.93)
+    batch.advantages = torch.randn(rows, 1, generator=generator).expand(batch.response_mask.shape).contiguous()
+    batch.loss_weights = loss_weights(batch.response_mask, "token-mean")
+    return batch
 
 
 def _measure(name: str, build: Any, arguments: Any) -> None:

@@ -38,16 +38,15 @@ def model_dirs(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def worlds():
-    """(ranks, options) → their world, started when first asked for: a process has one layout."""
-    from world import World
+    """(number of ranks, options) → what runs jobs in a world of so many, started when first asked for."""
+    from world import Laid, World
 
     started = {}
 
     def world(size, **options):
-        key = (size, *sorted(options.items()))
-        if key not in started:
-            started[key] = World(size, options)
-        return started[key]
+        if size not in started:
+            started[size] = World(size)
+        return Laid(started[size], options)
 
     yield world
     for each in started.values():

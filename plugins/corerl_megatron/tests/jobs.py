@@ -172,16 +172,26 @@ def job_round_trip(job, options):
 
 
 def run(job, options=None):
-    """A job's result, or the error that it ended with."""
+    """A job's result, or the error that it ended with; without options by ``torch``.
+
+    Ranks are laid out anew where a job's ``options`` are others than those of the job before.
+    """
+    global laid_out
+    if options is not None and options != laid_out:
+        parallel.forget()
+        laid_out = options
     try:
         return globals()[f"job_{job['kind']}"](job, options)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def serve(connection, environment, options):
-    """One rank: do the jobs that come."""
+laid_out = None
+
+
+def serve(connection, environment):
+    """One rank: do the jobs that come, each with the options of its layout."""
     os.environ.update(environment)
     torch.set_num_threads(1)
     while True:
-        connection.send(run(connection.recv(), options))
+        connection.send(run(*connection.recv()))

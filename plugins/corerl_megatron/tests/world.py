@@ -10,9 +10,9 @@ CONTEXT.set_forkserver_preload(["jobs"])
 
 
 class World:
-    """Ranks that wait for jobs, all with the same options; close it to end them."""
+    """Ranks that wait for jobs; close it to end them."""
 
-    def __init__(self, size, options):
+    def __init__(self, size):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -22,14 +22,14 @@ class World:
             place |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
             here, there = CONTEXT.Pipe()
             environment = {name: str(value) for name, value in place.items()}
-            process = CONTEXT.Process(target=jobs.serve, args=(there, environment, options), daemon=True)
+            process = CONTEXT.Process(target=jobs.serve, args=(there, environment), daemon=True)
             process.start()
             self.ranks.append((process, here))
 
-    def run(self, within=120, **job):
+    def run(self, job, options, within=120):
         """What each rank's job gave, by rank."""
         for _, connection in self.ranks:
-            connection.send(job)
+            connection.send((job, options))
         results = []
         for rank, (_, connection) in enumerate(self.ranks):
             assert connection.poll(within), f"rank {rank} did not end within {within} s"
@@ -41,3 +41,13 @@ class World:
             process.kill()
             process.join()
             connection.close()
+
+
+class Laid:
+    """A world with ranks laid out as the options say."""
+
+    def __init__(self, world, options):
+        self.world, self.options = world, options
+
+    def run(self, **job):
+        return self.world.run(job, self.options)
