@@ -62,7 +62,7 @@ class Checkpoint:
             loaded: Any = dist_checkpointing.load(self._state(loading=True), str(folder))
             for number, piece in enumerate(self.pieces):
                 piece.load_state_dict(loaded[f"model{number}"])
-            self.optimizer.optimizer.load_state_dict(loaded["optimizer"])
+            self.optimizer.load(loaded["optimizer"])
         else:
             self._load_file(folder)
         self.optimizer.schedule.load_state_dict(note["schedule"])
@@ -78,6 +78,7 @@ class Checkpoint:
         state: dict[str, Any] = {
             f"model{number}": piece.sharded_state_dict(metadata=metadata) for number, piece in enumerate(self.pieces)
         }
+        self.optimizer.begin()
         optimizer = self.optimizer.optimizer
         state["optimizer"] = optimizer.sharded_state_dict(dict(state), is_loading=loading, metadata=metadata)
         return state

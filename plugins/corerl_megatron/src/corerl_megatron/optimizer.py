@@ -108,11 +108,47 @@ class LibraryOptimizer:
         return gradient
 
     def state(self) -> Iterator[Tensor]:
-        for group in self.optimizer.param_groups:
-            yield from group["params"]
-        for each in getattr(self.optimizer, "chained_optimizers", [self.optimizer]):
-            for values in each.optimizer.state.values() if each.optimizer else ():
+        for optimizer in self._inner():
+            for group in optimizer.param_groups:
+                yield from group["params"]
+            for values in optimizer.state.values():
                 yield from (value for value in values.values() if isinstance(value, Tensor))
+
+    def begin(self) -> None:
+        """Give torch's AdamW, which megatron-core uses where it finds no other, the state of no step: it saves no less."""
+        for optimizer in self._inner():
+            if not isinstance(optimizer, torch.optim.AdamW):
+                continue
+            for parameter in (each for group in optimizer.param_groups for each in group["params"]):
+                if not optimizer.state[parameter]:
+                    moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+                    optimizer.state[parameter] = {"step": torch.zeros((), dtype=torch.float32), **moments}
+
+    def load(self, state: Any) -> None:
+        """Take what megatron-core's checkpoint holds of the optimizer.
+
+        Its distributed optimizer stumbles over torch's AdamW, which keeps the number of steps beside the moments: they are
+        away while it fills those, and each parameter gets its own, where the library gave one tensor to all.
+        """
+        chained = self._chained()
+        for number, each in enumerate(chained):
+            own = state if len(chained) == 1 else state[number]
+            moments = own.pop("param_state", None)
+            each.load_state_dict(own)
+            if moments is None:
+                continue
+            steps = [values.pop("step", None) for values in each.optimizer.state.values()]
+            each.load_parameter_state_from_fully_reshardable(moments)
+            for values, step in zip(each.optimizer.state.values(), steps, strict=True):
+                values.update({} if step is None else {"step": step.clone()})
+
+    def _chained(self) -> list[Any]:
+        chained: list[Any] = getattr(self.optimizer, "chained_optimizers", [self.optimizer])
+        return chained
+
+    def _inner(self) -> list[Any]:
+        """The optimizers that megatron-core's are made of."""
+        return [each.optimizer for each in self._chained() if each.optimizer is not None]
 
 
 class PlainOptimizer:
