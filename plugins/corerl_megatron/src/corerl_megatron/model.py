@@ -208,7 +208,11 @@ def transformer_config(spec: StrategySpec, options: MegatronOptions, facts: Fact
         "expert_model_parallel_size": options.expert_model_parallel_size,
         "expert_tensor_parallel_size": 1,
         "sequence_parallel": options.sequence_parallel,
+        "moe_token_dispatcher_type": "alltoall" if cuda else "allgather",  # the latter goes without CUDA's streams
         "variable_seq_lengths": cuda and options.pipeline_model_parallel_size > 1,
+        # two ranks that are each other's next and previous stage must not swap both ways in one batch
+        "overlap_p2p_comm": options.virtual_pipeline_model_parallel_size is not None,
+        "batch_p2p_comm": options.virtual_pipeline_model_parallel_size is None,
         "calculate_per_token_loss": True,  # gradients are summed over ranks: the loss weights are those of all rows
         "use_cpu_initialization": not cuda,
         "init_method": _leave,
@@ -220,7 +224,7 @@ def transformer_config(spec: StrategySpec, options: MegatronOptions, facts: Fact
         "bias_activation_fusion": cuda and dtype == torch.bfloat16,
         **FAMILIES[facts.model_type].settings,
     }
-    return TransformerConfig(**settings, **_recompute(spec, options), **_experts(facts, config, cuda))
+    return TransformerConfig(**settings, **_recompute(spec, options), **_experts(facts, config))
 
 
 def _leave(weight: Tensor) -> Tensor:
@@ -242,7 +246,7 @@ def _recompute(spec: StrategySpec, options: MegatronOptions) -> dict[str, Any]:
     }
 
 
-def _experts(facts: Facts, config: Any, cuda: bool) -> dict[str, Any]:
+def _experts(facts: Facts, config: Any) -> dict[str, Any]:
     if not facts.experts:
         return {}
     return {
@@ -252,7 +256,6 @@ def _experts(facts: Facts, config: Any, cuda: bool) -> dict[str, Any]:
         "moe_router_pre_softmax": not config.norm_topk_prob,
         "moe_router_load_balancing_type": "none",
         "moe_router_dtype": "fp32",
-        "moe_token_dispatcher_type": "alltoall" if cuda else "allgather",
     }
 
 

@@ -115,7 +115,7 @@ class LibraryOptimizer:
                 yield from (value for value in values.values() if isinstance(value, Tensor))
 
     def begin(self) -> None:
-        """Give torch's AdamW, which megatron-core uses where it finds no other, the state of no step: it saves no less."""
+        """Give torch's AdamW, which megatron-core uses where it finds no other, the state of no step, to be saved."""
         for optimizer in self._inner():
             if not isinstance(optimizer, torch.optim.AdamW):
                 continue
@@ -127,8 +127,8 @@ class LibraryOptimizer:
     def load(self, state: Any) -> None:
         """Take what megatron-core's checkpoint holds of the optimizer.
 
-        Its distributed optimizer stumbles over torch's AdamW, which keeps the number of steps beside the moments: they are
-        away while it fills those, and each parameter gets its own, where the library gave one tensor to all.
+        Its distributed optimizer stumbles over torch's AdamW, which keeps the number of steps beside the moments: it is
+        away while those are filled, and each parameter gets its own, where the library gave one tensor to all.
         """
         chained = self._chained()
         for number, each in enumerate(chained):
