@@ -85,7 +85,9 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
     for name, each in names.items():
         file = Path(each).expanduser() / "config.json"
         if file.is_file():
-            check_shared(key, Facts.read(name, json.loads(file.read_text())), options)
+            facts = Facts.read(name, json.loads(file.read_text()))
+            check_shared(key, facts, options)
+            check_experts(key, facts)
     ranks = _ranks(config)
     if ranks is not None:
         check_ranks(key, options, ranks)
@@ -152,6 +154,16 @@ def check_shared(key: str, facts: Facts, options: MegatronOptions) -> None:
             raise ConfigError(f"{key}.sequence_parallel", "must be true for experts beside tensor parallel")
     if options.sequence_parallel and tensor == 1:
         raise ConfigError(f"{key}.sequence_parallel", "needs tensor_model_parallel_size above 1")
+
+
+def check_experts(key: str, facts: Facts) -> None:
+    """Raise ConfigError for experts with a megatron-core whose router needs Transformer Engine, which is not there."""
+    version = importlib.metadata.version("megatron-core")
+    if facts.experts and int(version.split(".")[1]) < 19 and importlib.util.find_spec("transformer_engine") is None:
+        raise ConfigError(
+            key,
+            f"megatron-core {version} runs the experts of {facts.key} with Transformer Engine alone, 0.19 without it",
+        )
 
 
 def check_ranks(key: str, options: MegatronOptions, ranks: int) -> None:

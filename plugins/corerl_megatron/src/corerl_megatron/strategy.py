@@ -4,6 +4,7 @@ Every method but ``shape`` is a collective: all ranks call it, those of one data
 """
 
 import dataclasses
+import importlib
 import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from corerl_fsdp import packed_attention
 from corerl_fsdp import ranks as world
 from corerl_fsdp.sums import Numbers, Sums
 from corerl_megatron import model, parallel, pipeline
-from corerl_megatron.arithmetic import Facts, check_installed, check_model, check_shared
+from corerl_megatron.arithmetic import Facts, check_experts, check_installed, check_model, check_shared
 from corerl_megatron.checkpoint import Checkpoint
 from corerl_megatron.offload import Storages
 from corerl_megatron.optimizer import LibraryOptimizer, PlainOptimizer
@@ -51,6 +52,7 @@ class MegatronStrategy:
         check_shared(KEY, facts, self.options)
         if facts.experts and spec.device == "cpu":
             raise ConfigError("model.path", "megatron-core runs experts on CUDA alone")
+        check_experts(KEY, facts)
         parallel.check_device(spec.device, self.options, KEY)
         self.ranks = parallel.lay_out(spec.device, self.options, KEY)
         self.data_parallel_rank, self.data_parallel_size = self.ranks.data.rank, self.ranks.data.size
@@ -125,7 +127,9 @@ class MegatronStrategy:
         device = "cpu" if away else self.spec.device
         self._weights.come()
         with world.deadline("weights", self.options.timeout):
-            for name, whole in self.weights_table.stream():
+            table = self.weights_table
+            named = self.bridge.export_weights(self.pieces) if self.options.use_mbridge else table.stream()
+            for name, whole in named:
                 yield name, whole.to(device)
                 del whole
         if away:
@@ -181,6 +185,11 @@ class MegatronStrategy:
 
     def _load(self) -> None:
         """Rank 0 reads the model into the memory of its host, and sends it tensor by tensor."""
+        if self.options.use_mbridge:
+            mbridge: Any = importlib.import_module("mbridge")
+            self.bridge = mbridge.AutoBridge.from_pretrained(self.spec.model.path)
+            self.bridge.load_weights(self.pieces, self.spec.model.path)
+            return
         source: dict[str, Tensor] = {}
 
         def read() -> None:
