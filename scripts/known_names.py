@@ -20,7 +20,6 @@ PLANNED = {
     "tracker": dict.fromkeys(
         ("clearml", "mlflow", "swanlab", "tensorboard", "trackio", "vemlp_wandb", "wandb"), "corerl-trackers"
     ),
-    "training strategy": {"megatron": "corerl-megatron"},
 }
 """Names whose plugin is not written yet."""
 

@@ -20,6 +20,8 @@ def check(config: TrainConfig, parts: Parts) -> None:
 def _check_parts(config: TrainConfig, parts: Parts) -> None:
     for key, part in parts.selected():
         entry = part.entry
+        if hasattr(part.options, "check"):  # rules of its own, between its options and the rest of the config
+            part.options.check(key, config)
         if entry.needs_groups and config.rollout.n < 2:
             raise ConfigError(
                 "rollout.n",

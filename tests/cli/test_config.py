@@ -91,8 +91,8 @@ def test_check_says_ok(capsys: pytest.CaptureFixture[str], config: str, parts: l
             "error: actor.policy_loss: unknown policy loss 'vanila' (did you mean 'vanilla'?)",
         ),
         (
-            "actor.strategy=megatron",
-            "error: actor.strategy: unknown training strategy 'megatron': it comes with corerl-megatron",
+            "tracking.loggers=[wandb]",
+            "error: tracking.loggers[0]: unknown tracker 'wandb': it comes with corerl-trackers",
         ),
         ("rollout.n=many", "error: rollout.n: must be an integer, not 'many'"),
         ("rollout", "error: 'rollout' is not an override; one is written key=value"),

@@ -67,7 +67,7 @@ def test_list_shows_names_owners_and_what_is_not_installed(capsys: pytest.Captur
     assert ["trivia", acme, "ok", "Acme's", "trivia"] in lines
     assert ["scorer", "(reward.scorer)"] in lines
     assert ["local", "corerl", "0.1.0", "ok", "all", "workers", "in", "this", "process"] in lines
-    assert ["megatron", "corerl-megatron", "not", "installed", "pip", "install", "corerl-megatron"] in lines
+    assert ["wandb", "corerl-trackers", "not", "installed", "pip", "install", "corerl-trackers"] in lines
 
 
 def test_list_as_json_holds_plugins_and_names(capsys: pytest.CaptureFixture[str], acme: str) -> None:
@@ -82,8 +82,8 @@ def test_list_as_json_holds_plugins_and_names(capsys: pytest.CaptureFixture[str]
         "status": "ok",
         "summary": "Acme's trivia",
     } in listed["names"]
-    megatron = next(name for name in listed["names"] if name["name"] == "megatron")
-    assert (megatron["status"], megatron["owner"]) == ("not installed", "corerl-megatron")
+    wandb = next(name for name in listed["names"] if name["name"] == "wandb")
+    assert (wandb["status"], wandb["owner"]) == ("not installed", "corerl-trackers")
 
 
 def test_list_shows_a_broken_plugin_and_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path, acme: str) -> None:
@@ -166,8 +166,8 @@ def test_show_an_object_that_is_named_directly(capsys: pytest.CaptureFixture[str
         ("trivai", "error: no plugin and no registered name is called 'trivai' (did you mean 'trivia'?)"),
         ("scorers/trivai", "error: unknown scorer 'trivai' (did you mean 'trivia'?)"),
         (
-            "megatron",
-            "error: training strategy 'megatron': it comes with corerl-megatron, which is not installed (pip install",
+            "wandb",
+            "error: tracker 'wandb': it comes with corerl-trackers, which is not installed (pip install",
         ),
         ("mine.py:loss", "error: 'mine.py:loss' names no kind: write it as policy_losses/mine.py:loss, say"),
     ],

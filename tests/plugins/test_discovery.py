@@ -91,26 +91,26 @@ def test_an_unknown_name_is_answered_with_the_nearest_one(make_distribution: Mak
 
 
 def test_a_known_name_that_is_not_installed_says_what_to_install(core_alone: None) -> None:
-    strategies = Plugins().registries.training_strategies
+    trackers = Plugins().registries.trackers
     with pytest.raises(
         UnknownNameError,
-        match=r"'megatron': it comes with corerl-megatron, which is not installed \(pip install corerl-megatron\)",
+        match=r"'wandb': it comes with corerl-trackers, which is not installed \(pip install corerl-trackers\)",
     ):
-        strategies.get("megatron")
-    with pytest.raises(UnknownNameError, match=r"did you mean 'megatron'\?"):
-        strategies.get("megatorn")
+        trackers.get("wandb")
+    with pytest.raises(UnknownNameError, match=r"did you mean 'wandb'\?"):
+        trackers.get("wnadb")
 
 
 def test_a_known_name_of_a_disabled_plugin_says_so(make_distribution: MakeDistribution) -> None:
-    make_distribution("corerl-megatron", "0.1", scorer("x"))
-    with pytest.raises(UnknownNameError, match="comes with corerl-megatron, which is disabled"):
-        Plugins(disable=["corerl-megatron"]).registries.training_strategies.get("megatron")
+    make_distribution("corerl-trackers", "0.1", scorer("x"))
+    with pytest.raises(UnknownNameError, match="comes with corerl-trackers, which is disabled"):
+        Plugins(disable=["corerl-trackers"]).registries.trackers.get("wandb")
 
 
 def test_a_known_name_that_the_installed_version_lacks_names_that_version(make_distribution: MakeDistribution) -> None:
-    make_distribution("corerl-megatron", "0.1", scorer("x"))
-    with pytest.raises(UnknownNameError, match=r"another version of corerl-megatron than 0\.1"):
-        Plugins().registries.training_strategies.get("megatron")
+    make_distribution("corerl-trackers", "0.1", scorer("x"))
+    with pytest.raises(UnknownNameError, match=r"another version of corerl-trackers than 0\.1"):
+        Plugins().registries.trackers.get("wandb")
 
 
 BROKEN = {
@@ -201,7 +201,7 @@ def test_disabling_a_plugin_that_does_not_exist_is_an_error(make_distribution: M
     make_distribution("acme", "1.0", scorer("trivia"))
     with pytest.raises(PluginError, match=r"plugins.disable: no plugin is called 'amce' \(did you mean 'acme'\?\)"):
         Plugins(disable=["amce"])
-    Plugins(disable=["corerl-megatron"])  # known, though not installed
+    Plugins(disable=["corerl-trackers"])  # known, though not installed
 
 
 def test_a_file_with_hooks_is_a_plugin(core_alone: None, tmp_path: Path) -> None:

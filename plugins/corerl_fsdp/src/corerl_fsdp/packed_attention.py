@@ -50,7 +50,7 @@ def use(
     from transformers import AttentionInterface, AttentionMaskInterface
 
     if torch.cuda.is_available():
-        _find_kernel()
+        find_kernel()
     name: str = NAME
     function: Callable[..., tuple[Tensor, None]] = packed_attention
     if sequence is not None:
@@ -63,7 +63,8 @@ def use(
     model.set_attn_implementation(name)
 
 
-def _find_kernel() -> None:
+def find_kernel() -> None:
+    """Look for torch's function, for models on CUDA."""
     global varlen_attn, KNOWN
     if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
         varlen_attn = importlib.import_module("torch.nn.attention.varlen").varlen_attn

@@ -1,0 +1,162 @@
+"""Updates by strategy ``megatron`` beside ``fsdp`` on the same GPUs, in one run: tokens/s, and seconds of weights out.
+
+    torchrun --nproc-per-node 2 benchmarks/gpu/megatron_update.py [--compile]
+
+Shape and rows are those of ``fsdp_update.py``: Qwen2.5-1.5B with random weights, 50 rows of 128 + 512 tokens for each
+GPU, packed into micro-batches of 16,000 tokens, gradient checkpointing on, bf16. Each GPU sees as many tokens whatever
+shares the model. A line of JSON is a strategy; ``weights_seconds`` is one pass over ``weights()``, on every rank.
+"""
+
+import argparse
+import functools
+import gc
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from transformers import Qwen2Config
+
+from corerl.batch.experience import Experience, collate
+from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.objective import PolicyObjective, loss_weights
+from corerl.registry.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
+from corerl.telemetry.throughput import training_flops
+from corerl_fsdp import ranks
+from corerl_fsdp.fsdp import FsdpStrategy
+from corerl_fsdp.options import FsdpOptions
+from corerl_grpo.losses.options import VanillaOptions
+from corerl_grpo.losses.vanilla import vanilla
+from corerl_megatron import parallel
+from corerl_megatron.options import MegatronOptions
+from corerl_megatron.strategy import MegatronStrategy
+
+PROMPT, RESPONSE, TOKENS = 128, 512, 16384
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "tp1": {},
+    "tp2": {"tensor_model_parallel_size": 2},
+    "tp2-sp": {"tensor_model_parallel_size": 2, "sequence_parallel": True},
+    "pp2": {"pipeline_model_parallel_size": 2},
+    "cp2": {"context_parallel_size": 2},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=50, help="for each GPU")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--layouts", nargs="*", default=["tp1", "tp2", "tp2-sp"], choices=list(LAYOUTS))
+    parser.add_argument("--compile", action="store_true", help="of fsdp, beside it as it is")
+    parser.add_argument("--no-checkpointing", action="store_true", help="no layer is computed again")
+    arguments = parser.parse_args()
+    ranks.join("cuda", 300.0)
+    with tempfile.TemporaryDirectory() as own:
+        folder: str = ranks.gather(own)[0]
+        if dist.get_rank() == 0:
+            _write(Path(folder))
+        dist.barrier()
+        spec = _spec(folder, checkpointing=not arguments.no_checkpointing)
+        for compiled in (False, True) if arguments.compile else (False,):
+            name = "fsdp, compiled" if compiled else "fsdp"
+            _measure(name, functools.partial(FsdpStrategy, spec, FsdpOptions(compile=compiled)), arguments)
+        for layout in arguments.layouts:
+            if dist.get_world_size() % 2 and LAYOUTS[layout]:
+                continue
+            options = MegatronOptions(**LAYOUTS[layout])
+            _measure(f"megatron, {layout}", functools.partial(MegatronStrategy, spec, options), arguments)
+            parallel.forget()
+        dist.barrier()
+
+
+def _write(folder: Path) -> None:
+    Qwen2Config(
+        architectures=["Qwen2ForCausalLM"],
+        vocab_size=151936,
+        hidden_size=1536,
+        intermediate_size=8960,
+        num_hidden_layers=28,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    ).save_pretrained(folder)
+
+
+def _spec(folder: str, *, checkpointing: bool) -> StrategySpec:
+    model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=checkpointing)
+    return StrategySpec(model, "cuda", MicroBatching(max_tokens=TOKENS), OptimConfig(lr=1e-6), total_steps=1000)
+
+
+def _batch(rows: int) -> Experience:
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(length: int) -> list[list[int]]:
+        return torch.randint(150000, (rows, length), generator=generator).tolist()
+
+    batch = collate(tokens(PROMPT), tokens(RESPONSE), list(range(rows)))
+    batch.old_log_probs = torch.full(batch.response_mask.shape, -11.93)
+    batch.advantages = torch.randn(rows, 1, generator=generator).expand(batch.response_mask.shape).contiguous()
+    batch.loss_weights = loss_weights(batch.response_mask, "token-mean")
+    return batch
+
+
+def _measure(name: str, build: Any, arguments: Any) -> None:
+    """Medians of some updates of one strategy."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    started = time.perf_counter()
+    strategy: TrainingStrategy = build()
+    built = time.perf_counter() - started
+    share = dist.get_world_size() // strategy.data_parallel_size
+    batch = _batch(arguments.rows * share)
+    tokens = int(batch.lengths.sum()) * strategy.data_parallel_size
+    first = _update(strategy, batch)
+    _update(strategy, batch)
+    seconds = [_update(strategy, batch) for _ in range(arguments.repeats)]
+    median = statistics.median(seconds)
+    lengths = batch.lengths.tolist()
+    flops = training_flops(strategy.shape(), lengths) * strategy.data_parallel_size / dist.get_world_size()
+    streams = [_stream(strategy) for _ in range(3)]
+    if dist.get_rank() == 0:
+        line = {
+            "strategy": name,
+            "gpus": dist.get_world_size(),
+            "tokens_per_second": round(tokens / median),
+            "seconds": round(median, 4),
+            "tflops_per_gpu": round(flops / median / 1e12, 1),
+            "first": round(first, 1),
+            "built": round(built, 1),
+            "weights_seconds": round(min(seconds for seconds, _ in streams), 4),
+            "weights_gb": round(streams[0][1] / 1e9, 2),
+            "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
+        }
+        print(json.dumps(line), flush=True)
+
+
+def _update(strategy: TrainingStrategy, batch: Experience) -> float:
+    objective = PolicyObjective(functools.partial(vanilla, options=VanillaOptions()))
+    dist.barrier()
+    started = time.perf_counter()
+    strategy.update(batch, objective)
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def _stream(strategy: TrainingStrategy) -> tuple[float, int]:
+    """Seconds of all weights, in bf16 as an engine gets them, and their bytes."""
+    dist.barrier()
+    torch.cuda.synchronize()
+    started, size = time.perf_counter(), 0
+    for _, tensor in strategy.weights():
+        size += tensor.to(torch.bfloat16).nbytes
+    torch.cuda.synchronize()
+    return time.perf_counter() - started, size
+
+
+if __name__ == "__main__":
+    main()

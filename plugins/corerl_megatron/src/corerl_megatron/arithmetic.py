@@ -1,0 +1,208 @@
+"""Whether ranks can share a model as the options ask, said before anything is built; it imports no torch."""
+
+import importlib.metadata
+import importlib.util
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.errors import ConfigError
+from corerl_megatron.families import FAMILIES
+from corerl_megatron.options import MegatronOptions
+
+TESTED = ((0, 16), (0, 19))
+"""the first and the last minor version of megatron-core that the tests have seen"""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the arithmetic is about, from a Hugging Face config.
+
+    Attributes:
+        key: the config key that the model is named by.
+        experts: 0: a dense model.
+    """
+
+    key: str
+    model_type: str
+    layers: int
+    heads: int
+    key_value_heads: int
+    intermediate: int
+    experts: int
+    config: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, key: str, config: Mapping[str, Any]) -> "Facts":
+        """From a config as plain values.
+
+        Raises:
+            ConfigError: a family without a mapping, or a member of it that the mapping is not right for.
+        """
+        model_type = str(config.get("model_type"))
+        if model_type not in FAMILIES:
+            known = ", ".join(sorted(FAMILIES))
+            raise ConfigError(
+                key, f"strategy megatron has no mapping of the weights of model_type '{model_type}'; it has {known}"
+            )
+        for name, value in FAMILIES[model_type].assumes.items():
+            if (config.get(name) or None) != (value or None) and name in config:
+                raise ConfigError(
+                    key, f"{name} is {config[name]!r}, and the mapping of {model_type} is for {value!r} alone"
+                )
+        heads = int(config["num_attention_heads"])
+        return cls(
+            key,
+            model_type,
+            layers=int(config["num_hidden_layers"]),
+            heads=heads,
+            key_value_heads=int(config.get("num_key_value_heads") or heads),
+            intermediate=int(config["intermediate_size"]),
+            experts=int(config.get("num_experts") or config.get("num_local_experts") or 0)
+            if FAMILIES[model_type].expert
+            else 0,
+            config=config,
+        )
+
+
+def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> None:
+    """The rules, for the models that a training config names by folders; others are checked when they are built.
+
+    Args:
+        key: ``actor.strategy`` or ``critic.strategy``.
+
+    Raises:
+        ConfigError: the first rule that does not hold.
+    """
+    check_installed(key, options)
+    path = (config.critic.path if key.startswith("critic") else None) or config.model.path
+    names = {"model.path": path} | ({"ref.path": config.ref.path} if config.ref.path else {})
+    check_model(config.model)
+    for name, each in names.items():
+        file = Path(each).expanduser() / "config.json"
+        if file.is_file():
+            facts = Facts.read(name, json.loads(file.read_text()))
+            check_shared(key, facts, options)
+            check_experts(key, facts)
+    ranks = _ranks(config)
+    if ranks is not None:
+        check_ranks(key, options, ranks)
+
+
+def check_installed(key: str, options: MegatronOptions) -> None:
+    """Raise ConfigError when megatron-core is missing or of a version that no test has seen, or mbridge is missing."""
+    low, high = (".".join(map(str, version)) for version in TESTED)
+    try:
+        version = importlib.metadata.version("megatron-core")
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigError(
+            key, f"megatron needs the package megatron-core, {low} to {high} (pip install corerl-megatron)"
+        ) from None
+    major, minor = (int(part) for part in version.split(".")[:2])
+    if not TESTED[0] <= (major, minor) <= TESTED[1]:
+        raise ConfigError(key, f"megatron-core {version} is installed: the strategy was tested with {low} to {high}")
+    if options.use_mbridge and importlib.util.find_spec("mbridge") is None:
+        raise ConfigError(f"{key}.use_mbridge", "the package mbridge is not installed: without it set it to false")
+
+
+def check_model(model: ModelConfig) -> None:
+    """Raise ConfigError for what the strategy cannot do with any model."""
+    if model.lora_rank:
+        raise ConfigError("model.lora_rank", "strategy megatron trains a model's own weights only: it must be 0")
+    if model.attn_implementation != "sdpa":
+        raise ConfigError(
+            "model.attn_implementation",
+            f"{model.attn_implementation} is not there with strategy megatron: take sdpa",
+        )
+
+
+def check_shared(key: str, facts: Facts, options: MegatronOptions) -> None:
+    """Raise ConfigError, with the sizes that would work, when a model does not divide as the options ask."""
+
+    def divides(name: str, size: int, number: int, what: str, all_of: int | None = None) -> None:
+        if number % size:
+            works = _words(each for each in range(1, number + 1) if (all_of or number) % each == 0)
+            raise ConfigError(f"{key}.{name}", f"{size} does not divide {what} of {facts.key}; {works} would")
+
+    tensor, pieces = options.tensor_model_parallel_size, options.virtual_pipeline_model_parallel_size or 1
+    cut = {
+        f"the {facts.heads} attention heads": facts.heads,
+        f"the {facts.key_value_heads} key and value heads": facts.key_value_heads,
+    }
+    if not facts.experts:
+        cut[f"the intermediate size {facts.intermediate}"] = facts.intermediate
+    for what, number in cut.items():
+        divides("tensor_model_parallel_size", tensor, number, what, math.gcd(*cut.values()))
+    own = facts.heads // tensor
+    divides("context_parallel_size", options.context_parallel_size, own, f"a tensor-parallel rank's {own} heads")
+    stages = options.pipeline_model_parallel_size
+    divides("pipeline_model_parallel_size", stages, facts.layers, f"the {facts.layers} layers")
+    own = facts.layers // stages
+    divides("virtual_pipeline_model_parallel_size", pieces, own, f"a pipeline rank's {own} layers")
+    if pieces > 1 and stages == 1:
+        raise ConfigError(f"{key}.virtual_pipeline_model_parallel_size", "needs pipeline_model_parallel_size above 1")
+    if options.expert_model_parallel_size > 1 and not facts.experts:
+        raise ConfigError(f"{key}.expert_model_parallel_size", f"{facts.key} has no experts: it must be 1")
+    if facts.experts:
+        experts = options.expert_model_parallel_size
+        divides("expert_model_parallel_size", experts, facts.experts, f"the {facts.experts} experts")
+        if tensor > 1 and not options.sequence_parallel:
+            raise ConfigError(f"{key}.sequence_parallel", "must be true for experts beside tensor parallel")
+    if options.sequence_parallel and tensor == 1:
+        raise ConfigError(f"{key}.sequence_parallel", "needs tensor_model_parallel_size above 1")
+
+
+def check_experts(key: str, facts: Facts) -> None:
+    """Raise ConfigError for experts with a megatron-core whose router needs Transformer Engine, which is not there."""
+    version = importlib.metadata.version("megatron-core")
+    if facts.experts and int(version.split(".")[1]) < 19 and importlib.util.find_spec("transformer_engine") is None:
+        raise ConfigError(
+            key,
+            f"megatron-core {version} runs the experts of {facts.key} with Transformer Engine alone, 0.19 without it",
+        )
+
+
+def check_ranks(key: str, options: MegatronOptions, ranks: int) -> None:
+    """Raise ConfigError when the ranks are no multiple of what one copy of the model takes."""
+    tensor, stages = options.tensor_model_parallel_size, options.pipeline_model_parallel_size
+    copy = tensor * stages * options.context_parallel_size
+    if ranks % copy:
+        fewer, more = copy * (ranks // copy), copy * (ranks // copy + 1)
+        works = f"{fewer} would do, and so would {more}" if fewer else f"it takes {more}"
+        raise ConfigError(
+            key,
+            f"one copy of the model takes {copy} ranks (tensor {tensor} × pipeline {stages} × context "
+            f"{options.context_parallel_size}), and there are {ranks}: {works}",
+        )
+    experts = options.expert_model_parallel_size
+    if ranks % (experts * stages):
+        works = _words(each for each in range(1, ranks + 1) if ranks % (each * stages) == 0)
+        raise ConfigError(
+            f"{key}.expert_model_parallel_size",
+            f"{experts} does not divide a stage's {ranks // stages} ranks; {works} would",
+        )
+
+
+def padded_vocabulary(size: int, tensor_parallel: int) -> int:
+    """The vocabulary with so many rows of zeros that tensor-parallel ranks have equal parts."""
+    return -(-size // tensor_parallel) * tensor_parallel
+
+
+def _ranks(config: TrainConfig) -> int | None:
+    """How many ranks the runtime will start; None where that is not in the config."""
+    runtime = config.runtime
+    if runtime.name == "local":
+        return 1
+    if runtime.n_gpus_per_node:
+        return runtime.nnodes * runtime.n_gpus_per_node
+    workers: int | None = runtime.options.get("workers")
+    return workers
+
+
+def _words(sizes: Any) -> str:
+    *rest, last = [str(size) for size in sizes if size <= 64]
+    return f"{', '.join(rest)} or {last}" if rest else last

@@ -1,0 +1,116 @@
+"""Checkpoints: megatron-core's distributed ones on CUDA, where alone they are written, one file of them all on the CPU.
+
+Both can be read by ranks that share the model in another way: tensors are stored under names of the whole model.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core import dist_checkpointing
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from corerl.errors import ModelError
+from corerl_fsdp import ranks as world
+from corerl_megatron.optimizer import LibraryOptimizer
+from corerl_megatron.parallel import Layout
+from corerl_megatron.weights import Weights
+
+NOTE, FILE = "note.json", "state.safetensors"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class Checkpoint:
+    """What is written and read.
+
+    Args:
+        pieces: of the model.
+        model: facts that a checkpoint's model must share with this one.
+    """
+
+    def __init__(
+        self, pieces: list[Any], weights: Weights, optimizer: Any, ranks: Layout, model: dict[str, Any]
+    ) -> None:
+        self.pieces, self.weights, self.optimizer, self.ranks, self.model = pieces, weights, optimizer, ranks, model
+
+    def save(self, folder: Path) -> None:
+        """Write into a folder that all ranks see; a collective."""
+        if isinstance(self.optimizer, LibraryOptimizer):
+            dist_checkpointing.save(self._state(loading=False), str(folder))
+        else:
+            self._save_file(folder)
+        note = {"model": self.model, "schedule": self.optimizer.schedule.state_dict()}
+        world.on_first_rank(lambda: _write(folder / NOTE, json.dumps(note)))
+
+    def load(self, folder: Path) -> None:
+        """Read what :meth:`save` wrote; a collective.
+
+        Raises:
+            ModelError: it is of another model.
+        """
+        note = json.loads((folder / NOTE).read_text())
+        for name, value in self.model.items():
+            if note["model"].get(name) != value:
+                stored = note["model"].get(name)
+                raise ModelError(
+                    f"{folder} is a checkpoint of a model with {name} {stored!r}, and this one has {value!r}"
+                )
+        if isinstance(self.optimizer, LibraryOptimizer):
+            loaded: Any = dist_checkpointing.load(self._state(loading=True), str(folder))
+            for number, piece in enumerate(self.pieces):
+                piece.load_state_dict(loaded[f"model{number}"])
+            self.optimizer.load(loaded["optimizer"])
+        else:
+            self._load_file(folder)
+        self.optimizer.schedule.load_state_dict(note["schedule"])
+        self.optimizer.take_rate()
+
+    def _state(self, *, loading: bool) -> dict[str, Any]:
+        """The tree that megatron-core saves, and fills when it loads."""
+        metadata: dict[str, Any] = {
+            "dp_cp_group": self.ranks.gradients.group,
+            "distrib_optim_sharding_type": "fully_reshardable",
+            "chained_optim_avoid_prefix": True,
+        }
+        state: dict[str, Any] = {
+            f"model{number}": piece.sharded_state_dict(metadata=metadata) for number, piece in enumerate(self.pieces)
+        }
+        self.optimizer.begin()
+        optimizer = self.optimizer.optimizer
+        state["optimizer"] = optimizer.sharded_state_dict(dict(state), is_loading=loading, metadata=metadata)
+        return state
+
+    def _save_file(self, folder: Path) -> None:
+        state: dict[str, Tensor] = {}
+        for key, of in self._parts():
+            for name, whole in self.weights.stream(of):
+                state[f"{key}.{name}"] = whole.detach().clone(memory_format=torch.contiguous_format)
+        steps = {float(values["step"]) for values in self.optimizer.optimizer.state.values()}
+        state["step"] = torch.tensor(max(steps, default=0.0))
+        world.on_first_rank(lambda: save_file(state, folder / FILE))
+
+    def _load_file(self, folder: Path) -> None:
+        state = load_file(folder / FILE)
+        for key, of in self._parts():
+            source = {name.removeprefix(f"{key}."): each for name, each in state.items() if name.startswith(f"{key}.")}
+            self.weights.fill(source, "cpu", torch.float32, of)
+        for values in self.optimizer.optimizer.state.values():
+            values["step"].copy_(state["step"])
+
+    def _parts(self) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
+        """What a parameter has: itself, and the optimizer's moments."""
+        states = self.optimizer.optimizer.state
+        for parameter in self.weights.parameters.values():
+            values = states[parameter]
+            if not values:
+                values["step"] = torch.zeros((), dtype=torch.float32)
+                values.update((name, torch.zeros_like(parameter)) for name in MOMENTS)
+        moments = [(name, lambda parameter, name=name: states[parameter][name]) for name in MOMENTS]
+        return [("model", torch.Tensor.detach), *moments]
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text)

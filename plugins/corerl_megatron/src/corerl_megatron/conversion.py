@@ -1,0 +1,68 @@
+"""One weight of megatron-core from Hugging Face's, and back: pure functions, exact, for every :data:`Kind`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from corerl_megatron.arithmetic import padded_vocabulary
+from corerl_megatron.families.family import Kind
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What the conversions need to know of a model.
+
+    Attributes:
+        groups: key and value heads.
+        heads_per_group: query heads to each of them.
+        vocabulary: without padding.
+    """
+
+    groups: int
+    heads_per_group: int
+    vocabulary: int
+
+
+def shard(kind: Kind, parts: Sequence[Tensor], rank: int, ranks: int, geometry: Geometry) -> Tensor:
+    """What tensor-parallel rank ``rank`` of ``ranks`` has of the weight that is made of ``parts``."""
+    if kind == "gate_up":
+        return torch.cat([part.chunk(ranks)[rank] for part in parts])
+    if kind == "qkv":
+        return _interleave(parts, geometry).chunk(ranks)[rank]
+    (whole,) = parts
+    if kind == "vocabulary":
+        missing = padded_vocabulary(geometry.vocabulary, ranks) - len(whole)
+        whole = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])]) if missing else whole
+    return whole if kind == "whole" else whole.chunk(ranks, dim=int(kind == "columns"))[rank]
+
+
+def unshard(kind: Kind, shards: Sequence[Tensor], geometry: Geometry) -> list[Tensor]:
+    """The inverse of :func:`shard`: the parts, from what all ranks have, in their order."""
+    if kind == "whole":
+        return [shards[0]]
+    if kind == "gate_up":
+        halves = [each.chunk(2) for each in shards]
+        return [_join([half[part] for half in halves]) for part in range(2)]
+    if kind == "qkv":
+        return _apart(_join(shards), geometry)
+    if kind == "vocabulary":
+        return [_join(shards)[: geometry.vocabulary]]
+    return [_join(shards, dim=int(kind == "columns"))]
+
+
+def _interleave(parts: Sequence[Tensor], geometry: Geometry) -> Tensor:
+    """(heads · size, ...) of query, key and value by groups: a group's queries, its key, its value."""
+    by_group = [part.reshape(geometry.groups, -1, *part.shape[1:]) for part in parts]
+    return torch.cat(by_group, dim=1).flatten(0, 1)
+
+
+def _apart(whole: Tensor, geometry: Geometry) -> list[Tensor]:
+    heads = whole.reshape(geometry.groups, geometry.heads_per_group + 2, -1, *whole.shape[1:])
+    cut: Callable[..., Sequence[Tensor]] = torch.split
+    return [part.flatten(0, 2) for part in cut(heads, [geometry.heads_per_group, 1, 1], dim=1)]
+
+
+def _join(shards: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return shards[0] if len(shards) == 1 else torch.cat(list(shards), dim=dim)

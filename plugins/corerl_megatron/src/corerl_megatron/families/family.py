@@ -1,0 +1,88 @@
+"""What a family says about itself: which of megatron-core's weights are made of which of Hugging Face's, and how."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["whole", "rows", "columns", "vocabulary", "qkv", "gate_up"]
+"""How tensor-parallel ranks share a weight.
+
+==============  ===================================================================================================
+``whole``       every rank has all of it
+``rows``        dimension 0 is cut: output features
+``columns``     dimension 1 is cut: input features
+``vocabulary``  ``rows`` after padding with zeros to a multiple of the ranks
+``qkv``         query, key and value by groups: a group's query heads, its key head, its value head; groups stay whole
+``gate_up``     a rank's part of the gate above its part of the up projection
+==============  ===================================================================================================
+"""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One weight of megatron-core, of a layer or of the whole model.
+
+    Attributes:
+        megatron: its name with the local layer specification.
+        parts: Hugging Face's names of what it is made of.
+        fused: its name where Transformer Engine has put it into the linear layer that follows.
+    """
+
+    megatron: str
+    parts: tuple[str, ...]
+    kind: Kind = "whole"
+    fused: str | None = None
+
+
+@dataclass(frozen=True)
+class Family:
+    """One value of transformers' ``model_type``.
+
+    Attributes:
+        layer: rules of a decoder layer, after ``decoder.layers.N.`` and ``model.layers.N.``.
+        expert: rules of an expert, after ``mlp.experts.local_experts.N.`` and ``mlp.experts.N.`` of its layer.
+        settings: of megatron-core's TransformerConfig.
+        assumes: keys of the Hugging Face config, with the one value that the rules are right for.
+    """
+
+    layer: tuple[Rule, ...]
+    expert: tuple[Rule, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    assumes: Mapping[str, Any] = field(default_factory=dict)
+
+
+EMBEDDING = Rule("embedding.word_embeddings.weight", ("model.embed_tokens.weight",), "vocabulary")
+OUTPUT = Rule("output_layer.weight", ("lm_head.weight",), "vocabulary")
+NORM = Rule("decoder.final_layernorm.weight", ("model.norm.weight",))
+SCORE = (Rule("score.weight", ("score.weight",)), Rule("score.bias", ("score.bias",)))
+
+NORMS = (
+    Rule("input_layernorm.weight", ("input_layernorm.weight",), fused="self_attention.linear_qkv.layer_norm_weight"),
+    Rule("pre_mlp_layernorm.weight", ("post_attention_layernorm.weight",), fused="mlp.linear_fc1.layer_norm_weight"),
+)
+ATTENTION = (
+    Rule(
+        "self_attention.linear_qkv.weight",
+        ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
+        "qkv",
+    ),
+    Rule("self_attention.linear_proj.weight", ("self_attn.o_proj.weight",), "columns"),
+)
+QKV_BIAS = Rule(
+    "self_attention.linear_qkv.bias", ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"), "qkv"
+)
+QK_NORMS = (
+    Rule("self_attention.q_layernorm.weight", ("self_attn.q_norm.weight",)),
+    Rule("self_attention.k_layernorm.weight", ("self_attn.k_norm.weight",)),
+)
+MLP = (
+    Rule("mlp.linear_fc1.weight", ("mlp.gate_proj.weight", "mlp.up_proj.weight"), "gate_up"),
+    Rule("mlp.linear_fc2.weight", ("mlp.down_proj.weight",), "columns"),
+)
+ROUTER = Rule("mlp.router.weight", ("mlp.gate.weight",))
+EXPERT = (
+    Rule("linear_fc1.weight", ("gate_proj.weight", "up_proj.weight"), "gate_up"),
+    Rule("linear_fc2.weight", ("down_proj.weight",), "columns"),
+)
+PLAIN = {"hidden_act": "silu", "attention_bias": False}
+"""what most families assume"""

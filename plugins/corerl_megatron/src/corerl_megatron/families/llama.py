@@ -1,0 +1,5 @@
+"""Llama 2 and 3, and what has their ``model_type``."""
+
+from corerl_megatron.families.family import ATTENTION, MLP, NORMS, PLAIN, Family
+
+FAMILY = Family(layer=(*NORMS, *ATTENTION, *MLP), assumes={**PLAIN, "mlp_bias": False})

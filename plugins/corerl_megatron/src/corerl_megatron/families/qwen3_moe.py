@@ -1,0 +1,15 @@
+"""Qwen3 with a mixture of experts in every layer: the best few of a softmax over all of them."""
+
+from corerl_megatron.families.family import ATTENTION, EXPERT, NORMS, PLAIN, QK_NORMS, ROUTER, Family
+
+FAMILY = Family(
+    layer=(*NORMS, *ATTENTION, *QK_NORMS, ROUTER),
+    expert=EXPERT,
+    settings={"qk_layernorm": True},
+    assumes={
+        **PLAIN,
+        "use_sliding_window": False,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
+)

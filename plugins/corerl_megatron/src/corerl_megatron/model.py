@@ -1,0 +1,279 @@
+"""megatron-core's GPTModel with the answer that a strategy owes: numbers for each response token.
+
+The library's embedding, layers and output layer are called one after the other. Positions reach the layers' attention
+with the rows, so the model has no position embedding of its own; the rotation is that of transformers, with whatever
+scaling the Hugging Face config asks for.
+"""
+
+import itertools
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from megatron.core.models.gpt import GPTModel
+from megatron.core.parallel_state import is_pipeline_first_stage, is_pipeline_last_stage
+from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+from megatron.core.transformer.transformer_block import get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from corerl.batch.experience import Experience
+from corerl.models import compute_dtype
+from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
+from corerl_fsdp import layout
+from corerl_fsdp.sequence_parallel import SequenceGroup
+from corerl_fsdp.token_statistics import log_distribution, token_statistics
+from corerl_megatron.arithmetic import Facts, padded_vocabulary
+from corerl_megatron.attention import PackedRows, layers
+from corerl_megatron.families import FAMILIES
+from corerl_megatron.options import MegatronOptions
+from corerl_megatron.parallel import Layout
+from corerl_megatron.vocabulary import Part, vocabulary_parallel_statistics
+
+
+class Stage(GPTModel):  # type: ignore[misc]
+    """A pipeline rank's piece of the model.
+
+    Args:
+        rotary: a transformers module: (1, N) positions to the cosines and sines of their rotation.
+        vocabulary: tokens, padding left out.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        spec: StrategySpec,
+        options: MegatronOptions,
+        ranks: Layout,
+        *,
+        rotary: nn.Module,
+        vocabulary: int,
+        tied: bool,
+        vp_stage: int | None,
+    ) -> None:
+        count = get_num_layers_to_build(config, vp_stage=vp_stage, pp_rank=ranks.pipeline.rank)
+        super().__init__(
+            config,
+            layers(config, count),
+            vocab_size=padded_vocabulary(vocabulary, ranks.tensor.size),
+            max_sequence_length=1,  # read by learned position embeddings alone
+            pre_process=is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
+            post_process=is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
+            share_embeddings_and_output_weights=tied or spec.head == "value",
+            position_embedding_type="none",
+            vp_stage=vp_stage,
+        )
+        self.head, self.temperature, self.chunk_size = spec.head, spec.temperature, options.logits_chunk_size
+        self.ranks, self.rotary = ranks, rotary
+        if self.post_process:
+            own = padded_vocabulary(vocabulary, ranks.tensor.size) // ranks.tensor.size
+            starts = [min(rank * own, vocabulary) for rank in range(ranks.tensor.size + 1)]
+            self.counts = [end - start for start, end in itertools.pairwise(starts)]
+            rank, group = ranks.tensor.rank, ranks.tensor.group if ranks.tensor.size > 1 else None
+            self.part = Part(starts[rank], self.counts[rank], group)
+            self.output_layer.sequence_parallel = False  # it is given gathered states
+            if spec.head == "value":
+                device = None if config.use_cpu_initialization else torch.cuda.current_device()
+                self.score = nn.Linear(config.hidden_size, 1, dtype=config.params_dtype, device=device)
+
+    def forward(self, batch: Experience, wanted: Collection[Output]) -> Tensor | TokenOutputs:
+        """What is wanted, as a strategy's forward gives it, of the last stage; of another, what the next is given."""
+        whole = _multiple(layout.packed(batch), self.ranks, self.config.sequence_parallel)
+        sharing = self.ranks.tokens
+        share = sharing.slice(whole) if sharing else None
+        inputs, positions, real = share.layout if share else whole
+        hidden = self.embedding(input_ids=inputs["input_ids"], position_ids=None) if self.pre_process else None
+        hidden = self.decoder(hidden, None, packed_seq_params=self._rows(inputs, sharing))
+        if not self.post_process:
+            passed_on: Tensor = hidden
+            return passed_on
+        if self.config.sequence_parallel:
+            hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
+        rows, steps = real.nonzero(as_tuple=True)
+        targets = batch.input_ids[rows, batch.prompt_lengths[rows] + steps]
+        values = self._values(hidden[:, 0][positions], targets[share.own] if share else targets, wanted)
+        if sharing and share:
+            values = {name: sharing.gather(value, share.counts) for name, value in values.items()}
+        return TokenOutputs(**{name: _scatter(value, real) for name, value in values.items()})
+
+    def _rows(self, inputs: dict[str, Any], sharing: SequenceGroup | None) -> PackedRows:
+        like = torch.empty(0, dtype=self.config.params_dtype, device=inputs["input_ids"].device)
+        cosine, sine = (each.transpose(0, 1) for each in self.rotary(like, inputs["position_ids"]))
+        return PackedRows(
+            qkv_format="thd",
+            bounds=inputs["cu_seq_lens_q"],
+            longest=inputs["max_length_q"],
+            cosine=cosine,
+            sine=sine,
+            sharing=sharing,
+        )
+
+    def _values(self, hidden: Tensor, targets: Tensor, wanted: Collection[Output]) -> dict[str, Tensor]:
+        """What is wanted of (N, K) hidden states, (N, ...) each."""
+        if self.head == "value":
+            return {"values": self.score(hidden).squeeze(-1).float()}
+        if "vocabulary_log_probs" in wanted:
+            return self._whole_vocabulary(hidden, targets, wanted)
+        size = self.chunk_size or max(1, len(hidden))
+        names = ("log_probs", "entropy", "sum_pi_squared")
+        parts = []
+        for chunk in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
+            arguments = (*chunk, "entropy" in wanted, "sum_pi_squared" in wanted)
+            if len(hidden) > size and torch.is_grad_enabled():
+                parts.append(checkpoint(self._statistics, *arguments, use_reentrant=False, preserve_rng_state=False))
+            else:
+                parts.append(self._statistics(*arguments))
+        together = (torch.cat(column) for column in zip(*parts, strict=True))
+        given = dict(zip(names, together, strict=True))
+        return {name: value for name, value in given.items() if name in wanted}
+
+    def _statistics(self, hidden: Tensor, targets: Tensor, entropy: bool, sum_pi_squared: bool) -> tuple[Tensor, ...]:
+        named = {"entropy": entropy, "sum_pi_squared": sum_pi_squared}
+        logits = self._logits(hidden)
+        if self.part.group is None:
+            return token_statistics(logits, targets, self.temperature, **named)
+        return vocabulary_parallel_statistics(logits, targets, self.temperature, self.part, **named)
+
+    def _whole_vocabulary(self, hidden: Tensor, targets: Tensor, wanted: Collection[Output]) -> dict[str, Tensor]:
+        logits = self._logits(hidden)
+        if self.part.group is not None:
+            tensor = SequenceGroup(self.ranks.tensor.size, self.ranks.tensor.rank, self.ranks.tensor.group)
+            logits = tensor.gather(logits.t().contiguous(), self.counts).t()
+        distribution = log_distribution(logits, self.temperature)
+        values = {
+            "log_probs": distribution.gather(1, targets[:, None]).squeeze(1),
+            "vocabulary_log_probs": distribution,
+            "entropy": torch.special.entr(distribution.exp()).sum(dim=-1),
+            "sum_pi_squared": (2 * distribution).exp().sum(dim=-1),
+        }
+        return {name: value for name, value in values.items() if name in wanted}
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """(N, own part of the vocabulary), padding left out."""
+        weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
+        logits: Tensor = self.output_layer(hidden, weight=weight)[0]
+        return logits[:, : self.part.size]
+
+
+def build(spec: StrategySpec, options: MegatronOptions, ranks: Layout, facts: Facts, meta: Any) -> list[Stage]:
+    """This rank's pieces of the model, weights not set.
+
+    Args:
+        meta: the transformers model, without storage.
+    """
+    config = transformer_config(spec, options, facts, meta.config)
+    rotary = type(meta.base_model.rotary_emb)(config=meta.config).to(spec.device)
+    count = options.virtual_pipeline_model_parallel_size
+    pieces = []
+    for piece in range(count or 1):
+        stage = Stage(
+            config,
+            spec,
+            options,
+            ranks,
+            rotary=rotary,
+            vocabulary=meta.config.vocab_size,
+            tied=bool(meta.config.tie_word_embeddings),
+            vp_stage=piece if count else None,
+        )
+        pieces.append(stage.train(spec.optim is not None).to(spec.device))
+    return pieces
+
+
+def transformer_config(spec: StrategySpec, options: MegatronOptions, facts: Facts, config: Any) -> TransformerConfig:
+    """megatron-core's configuration of a transformers one; what needs packages beside it is left off."""
+    cuda, dtype = spec.device == "cuda", compute_dtype(spec.model, spec.device)
+    settings: dict[str, Any] = {
+        "num_layers": facts.layers,
+        "hidden_size": config.hidden_size,
+        "num_attention_heads": facts.heads,
+        "num_query_groups": facts.key_value_heads,
+        "kv_channels": getattr(config, "head_dim", None) or config.hidden_size // facts.heads,
+        "ffn_hidden_size": facts.intermediate,
+        "layernorm_epsilon": config.rms_norm_eps,
+        "normalization": "RMSNorm",
+        "gated_linear_unit": True,
+        "activation_func": nn.functional.silu,
+        "add_bias_linear": False,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": dtype == torch.bfloat16,
+        "tensor_model_parallel_size": options.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": options.pipeline_model_parallel_size,
+        "virtual_pipeline_model_parallel_size": options.virtual_pipeline_model_parallel_size,
+        "context_parallel_size": options.context_parallel_size,
+        "expert_model_parallel_size": options.expert_model_parallel_size,
+        "expert_tensor_parallel_size": 1,
+        "sequence_parallel": options.sequence_parallel,
+        "moe_token_dispatcher_type": "alltoall" if cuda else "allgather",  # the latter goes without CUDA's streams
+        "variable_seq_lengths": cuda and options.pipeline_model_parallel_size > 1,
+        # two ranks that are each other's next and previous stage must not swap both ways in one batch
+        "overlap_p2p_comm": options.virtual_pipeline_model_parallel_size is not None,
+        "batch_p2p_comm": options.virtual_pipeline_model_parallel_size is None,
+        "calculate_per_token_loss": True,  # gradients are summed over ranks: the loss weights are those of all rows
+        "use_cpu_initialization": not cuda,
+        "init_method": _leave,
+        "output_layer_init_method": _leave,
+        "gradient_accumulation_fusion": False,
+        "masked_softmax_fusion": False,
+        "persist_layer_norm": False,
+        "bias_dropout_fusion": False,
+        "bias_activation_fusion": cuda and dtype == torch.bfloat16,
+        **FAMILIES[facts.model_type].settings,
+    }
+    return TransformerConfig(**settings, **_recompute(spec, options), **_experts(facts, config))
+
+
+def _leave(weight: Tensor) -> Tensor:
+    """Weights are set when the model is built; without any initialisation the library forgets to mark those it cuts."""
+    return weight
+
+
+def _recompute(spec: StrategySpec, options: MegatronOptions) -> dict[str, Any]:
+    """megatron-core keeps CUDA's random states when it recomputes: on the CPU it does not."""
+    granularity = options.recompute_granularity or ("full" if spec.model.enable_gradient_checkpointing else None)
+    if granularity is None or spec.device == "cpu" or spec.optim is None:
+        return {}
+    if granularity == "selective":
+        return {"recompute_granularity": granularity, "recompute_modules": options.recompute_modules or ["core_attn"]}
+    return {
+        "recompute_granularity": granularity,
+        "recompute_method": options.recompute_method,
+        "recompute_num_layers": options.recompute_num_layers,
+    }
+
+
+def _experts(facts: Facts, config: Any) -> dict[str, Any]:
+    if not facts.experts:
+        return {}
+    return {
+        "num_moe_experts": facts.experts,
+        "moe_ffn_hidden_size": config.moe_intermediate_size,
+        "moe_router_topk": config.num_experts_per_tok,
+        "moe_router_pre_softmax": not config.norm_topk_prob,
+        "moe_router_load_balancing_type": "none",
+        "moe_router_dtype": "fp32",
+    }
+
+
+def _multiple(whole: layout.Layout, ranks: Layout, sequence_parallel: bool) -> layout.Layout:
+    """With so many tokens that ranks get equal parts: those that nobody asks about make a last row of their own."""
+    size = ranks.context.size * (ranks.tensor.size if sequence_parallel else 1)
+    inputs = dict(whole.inputs)
+    missing = -inputs["input_ids"].shape[1] % size
+    if not missing:
+        return whole
+    for name in ("input_ids", "position_ids"):
+        inputs[name] = nn.functional.pad(inputs[name], (0, missing))
+    end = inputs["input_ids"].shape[1]
+    inputs["cu_seq_lens_q"] = nn.functional.pad(inputs["cu_seq_lens_q"], (0, 1), value=end)
+    inputs["max_length_q"] = max(inputs["max_length_q"], missing)
+    return layout.Layout(inputs, whole.positions, whole.real)
+
+
+def _scatter(values: Tensor, real: Tensor) -> Tensor:
+    scattered = torch.zeros((*real.shape, *values.shape[1:]), dtype=values.dtype, device=values.device)
+    return scattered.masked_scatter(real.view(*real.shape, *(1 for _ in values.shape[1:])), values)

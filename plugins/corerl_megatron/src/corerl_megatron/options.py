@@ -1,0 +1,48 @@
+"""Options of strategy ``megatron``; they import no torch."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from corerl import option
+from corerl.config.schema import TrainConfig
+
+
+@dataclass(frozen=True)
+class MegatronOptions:
+    """How ranks share the model. Names are those of megatron-core."""
+
+    tensor_model_parallel_size: int = option(1, "ranks that share each layer's matrices", ge=1)
+    pipeline_model_parallel_size: int = option(1, "ranks that share the layers", ge=1)
+    virtual_pipeline_model_parallel_size: int | None = option(
+        None, "pieces of the pipeline that each of its ranks has; null: one", ge=2
+    )
+    context_parallel_size: int = option(1, "ranks that share the tokens of a micro-batch", ge=1)
+    expert_model_parallel_size: int = option(1, "ranks that share the experts of a mixture-of-experts model", ge=1)
+    sequence_parallel: bool = option(
+        False, "tensor-parallel ranks share the tokens in norms and residuals too: less memory, the same numbers"
+    )
+    use_distributed_optimizer: bool = option(True, "data-parallel ranks share the optimizer's state")
+    recompute_granularity: Literal["full", "selective"] | None = option(
+        None, "what the backward pass computes again; null: full with model.enable_gradient_checkpointing, else nothing"
+    )
+    recompute_method: Literal["uniform", "block"] = option(
+        "uniform", "of full: all layers in groups of recompute_num_layers, or only so many of each stage"
+    )
+    recompute_num_layers: int = option(1, "of full: layers in a group, or in a stage", ge=1)
+    recompute_modules: list[str] | None = option(None, "of selective: parts of a layer; null: core_attn")
+    param_offload: bool = option(False, "keep the weights on the CPU between calls; does nothing on the CPU")
+    grad_offload: bool = option(False, "free the gradients' memory between updates; does nothing on the CPU")
+    optimizer_offload: bool = option(
+        False, "keep the optimizer's state on the CPU between its steps; does nothing on the CPU"
+    )
+    use_mbridge: bool = option(False, "let the package mbridge convert weights; it needs Transformer Engine")
+    logits_chunk_size: int | None = option(
+        1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
+    )
+    timeout: float = option(600.0, "seconds that a rank waits for the others", gt=0)
+
+    def check(self, key: str, config: TrainConfig) -> None:
+        """Raise ConfigError where the model of ``config`` cannot be shared like this; ``key`` is the strategy's."""
+        from corerl_megatron.arithmetic import check_config
+
+        check_config(key, config, self)

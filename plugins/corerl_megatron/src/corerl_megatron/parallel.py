@@ -1,0 +1,130 @@
+"""Who shares what with whom: megatron-core's process groups, laid out once in a process."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import random
+
+from corerl.errors import ConfigError
+from corerl_fsdp import ranks
+from corerl_fsdp.sequence_parallel import SequenceGroup
+from corerl_megatron.arithmetic import check_ranks
+from corerl_megatron.options import MegatronOptions
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks that this one shares something with; it is the ``rank``-th of ``size``."""
+
+    rank: int
+    size: int
+    group: Any
+
+    def global_rank(self, rank: int) -> int:
+        """The rank, among all, of this group's ``rank``-th."""
+        return dist.get_global_rank(self.group, rank)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """This rank's groups.
+
+    Attributes:
+        gradients: ranks that have the same weights and other tokens: data and context parallel.
+    """
+
+    tensor: Group
+    pipeline: Group
+    context: Group
+    data: Group
+    expert: Group
+    gradients: Group
+
+    @property
+    def tokens(self) -> SequenceGroup | None:
+        """The context-parallel ranks as those that trade tokens for heads in attention (all-to-all); None of one."""
+        context = self.context
+        return SequenceGroup(context.size, context.rank, context.group) if context.size > 1 else None
+
+    @property
+    def speaks(self) -> bool:
+        """Of all ranks with this data-parallel rank, this is the one whose loss and metrics count."""
+        return self.tensor.rank == 0 and self.context.rank == 0 and self.pipeline.rank == self.pipeline.size - 1
+
+
+def lay_out(device: str, options: MegatronOptions, key: str) -> Layout:
+    """Meet the other ranks and lay out the groups; a collective.
+
+    Args:
+        key: the config key of the strategy, for errors.
+
+    Raises:
+        ConfigError: the ranks do not divide, or this process has another layout already.
+    """
+    ranks.join(device, options.timeout)
+    check_ranks(key, options, dist.get_world_size())
+    sizes = {
+        "tensor_model_parallel_size": options.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": options.pipeline_model_parallel_size,
+        "virtual_pipeline_model_parallel_size": options.virtual_pipeline_model_parallel_size,
+        "context_parallel_size": options.context_parallel_size,
+        "expert_model_parallel_size": options.expert_model_parallel_size,
+    }
+    if not parallel_state.model_parallel_is_initialized():
+        parallel_state.initialize_model_parallel(
+            **sizes,
+            expert_tensor_parallel_size=1,
+            distributed_timeout_minutes=timedelta(seconds=max(60.0, options.timeout)).total_seconds() / 60,
+        )
+        _LAID_OUT.update(sizes)
+        if device == "cuda":
+            random.model_parallel_cuda_manual_seed(0)  # nothing is random; its states must exist
+    if sizes != _LAID_OUT:
+        raise ConfigError(key, f"this process has ranks laid out as {_LAID_OUT}: all models of a run share one layout")
+    return _layout()
+
+
+def forget() -> None:
+    """Let the next model lay out its ranks anew; those of the present layout must not be used any more."""
+    parallel_state.destroy_model_parallel()
+    _LAID_OUT.clear()
+
+
+_LAID_OUT: dict[str, int | None] = {}
+
+
+def check_device(device: str, options: MegatronOptions, key: str) -> None:
+    """Raise ConfigError for what megatron-core does on CUDA alone: pipelines, sequence parallel, experts."""
+    if device == "cuda":
+        return
+    for name in ("pipeline_model_parallel_size", "expert_model_parallel_size"):
+        if getattr(options, name) > 1:
+            raise ConfigError(f"{key}.{name}", "megatron-core has it on CUDA alone: on the CPU it must be 1")
+    if options.sequence_parallel:
+        raise ConfigError(f"{key}.sequence_parallel", "megatron-core has it on CUDA alone: on the CPU it must be false")
+
+
+def _layout() -> Layout:
+    state: Any = parallel_state
+
+    def group(of: Any) -> Group:
+        return Group(dist.get_rank(of), dist.get_world_size(of), of)
+
+    return Layout(
+        tensor=group(state.get_tensor_model_parallel_group()),
+        pipeline=group(state.get_pipeline_model_parallel_group()),
+        context=group(state.get_context_parallel_group()),
+        data=group(state.get_data_parallel_group(with_context_parallel=False)),
+        expert=group(state.get_expert_model_parallel_group()),
+        gradients=group(state.get_data_parallel_group(with_context_parallel=True)),
+    )
+
+
+def free_memory() -> None:
+    """Give CUDA memory that nothing uses back to the device."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,78 @@
+"""Running micro-batches through the pieces of a model: megatron-core's schedules on CUDA, where alone they run."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+
+from corerl.batch.experience import Experience
+from corerl.registry.training_strategies import TokenOutputs
+
+
+def run(
+    pieces: Sequence[Any],
+    batches: Sequence[Experience],
+    forward: Callable[[Any, Experience], Tensor | TokenOutputs],
+    finish: Callable[[Experience, TokenOutputs], tuple[Tensor | None, Any]],
+    *,
+    backward: bool,
+    device: str,
+) -> list[Any]:
+    """What is kept of each micro-batch, on the last pipeline stage; [] on the others. Gradients are added up.
+
+    Args:
+        forward: runs a piece.
+        finish: of a micro-batch and its outputs, the loss (None without ``backward``) and what is kept.
+        backward: run it too, and sum gradients over the ranks that have other tokens.
+    """
+    if device == "cpu":
+        return _one_by_one(pieces, batches, forward, finish, backward)
+
+    def step(batches: Iterator[Experience], piece: Any) -> tuple[Tensor, Callable[..., Any]]:
+        batch = next(batches)
+        output = forward(piece, batch)
+        if isinstance(output, Tensor):
+            return output, _nothing
+
+        def end(anchor: Tensor, non_loss_data: bool = False) -> Any:
+            loss, kept = finish(batch, output)
+            return kept if loss is None else (loss, torch.zeros((), dtype=torch.int, device=device), kept)
+
+        return next(each for each in output if each is not None), end
+
+    schedule: Any = get_forward_backward_func()
+    kept: list[Any] = schedule(
+        forward_step_func=step,
+        data_iterator=[iter(batches) for _ in pieces],
+        model=list(pieces),
+        num_microbatches=len(batches),
+        seq_length=1,  # the shapes travel with the states
+        micro_batch_size=1,
+        forward_only=not backward,
+        collect_non_loss_data=not backward,
+    )
+    return kept
+
+
+def _nothing(*arguments: Any, **named: Any) -> Any:
+    raise AssertionError("only the last pipeline stage has a loss")
+
+
+def _one_by_one(
+    pieces: Sequence[Any],
+    batches: Sequence[Experience],
+    forward: Callable[[Any, Experience], Any],
+    finish: Callable[[Experience, TokenOutputs], tuple[Tensor | None, Any]],
+    backward: bool,
+) -> list[Any]:
+    (piece,) = pieces
+    kept = []
+    for batch in batches:
+        loss, own = finish(batch, forward(piece, batch))
+        if backward:
+            assert loss is not None
+            loss.backward()  # type: ignore[no-untyped-call]
+        kept.append(own)
+    return kept

@@ -1,0 +1,32 @@
+"""What corerl-megatron registers."""
+
+from corerl import hookimpl
+from corerl.hookspecs import Register
+from corerl.registry.presets import Preset
+from corerl.registry.training_strategies import TrainingStrategyFactory
+from corerl_megatron.options import MegatronOptions
+
+
+@hookimpl
+def register_training_strategies(register: Register[TrainingStrategyFactory]) -> None:
+    register(
+        "megatron",
+        "corerl_megatron.strategy:MegatronStrategy",
+        options=MegatronOptions,
+        distributed=True,
+        summary="tensor, pipeline, context and expert parallel (megatron-core); AdamW",
+    )
+
+
+@hookimpl
+def register_presets(register: Register[Preset]) -> None:
+    register(
+        "grpo_megatron_qwen3_0_6b",
+        "corerl_megatron.presets:qwen3_0_6b",
+        summary="GRPO for Qwen3-0.6B on two cards of 24 GB, tensor parallel",
+    )
+    register(
+        "grpo_megatron_qwen3_8b",
+        "corerl_megatron.presets:qwen3_8b",
+        summary="GRPO for Qwen3-8B on four cards of 48 GB, tensor parallel, optimizer offloaded",
+    )

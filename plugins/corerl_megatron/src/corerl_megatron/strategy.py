@@ -1,0 +1,308 @@
+"""Training strategy ``megatron``: one model on ranks that share matrices, layers, tokens, experts and rows.
+
+Every method but ``shape`` is a collective: all ranks call it, those of one data-parallel rank with the same rows.
+"""
+
+import dataclasses
+import importlib
+import math
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from corerl.batch.experience import Experience, collate
+from corerl.batch.micro_batches import micro_batches
+from corerl.data.tokenizer import load_tokenizer
+from corerl.errors import ConfigError, ModelError, NonFiniteError
+from corerl.models import compute_dtype, load_model
+from corerl.objective import Objective
+from corerl.registry.losses import Mean
+from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
+from corerl.telemetry.throughput import ModelShape
+from corerl_fsdp import packed_attention
+from corerl_fsdp import ranks as world
+from corerl_fsdp.sums import Numbers, Sums
+from corerl_megatron import model, parallel, pipeline
+from corerl_megatron.arithmetic import Facts, check_experts, check_installed, check_model, check_shared
+from corerl_megatron.checkpoint import Checkpoint
+from corerl_megatron.offload import Storages
+from corerl_megatron.optimizer import LibraryOptimizer, PlainOptimizer
+from corerl_megatron.options import MegatronOptions
+from corerl_megatron.weights import Weights, canonical
+
+KEY = "actor.strategy"
+SAME = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "tie_word_embeddings")
+"""what a checkpoint's model must share with the one that it is read into"""
+
+
+class MegatronStrategy:
+    """This rank's share of the model. Weights are of ``model.dtype``; in bf16 the optimizer has them in float32 too."""
+
+    def __init__(self, spec: StrategySpec, options: MegatronOptions | None = None) -> None:
+        self.spec, self.options = spec, options or MegatronOptions()
+        check_installed(KEY, self.options)
+        check_model(spec.model)
+        self.dtype = compute_dtype(spec.model, spec.device)
+        self.meta: Any = load_model(spec.model, spec.head, device="meta", dtype=self.dtype)
+        facts = Facts.read("model.path", self.meta.config.to_dict())
+        check_shared(KEY, facts, self.options)
+        if facts.experts and spec.device == "cpu":
+            raise ConfigError("model.path", "megatron-core runs experts on CUDA alone")
+        check_experts(KEY, facts)
+        parallel.check_device(spec.device, self.options, KEY)
+        self.ranks = parallel.lay_out(spec.device, self.options, KEY)
+        self.data_parallel_rank, self.data_parallel_size = self.ranks.data.rank, self.ranks.data.size
+        if spec.device == "cuda":
+            packed_attention.find_kernel()
+        with world.deadline("loading the model", self.options.timeout):
+            with torch.random.fork_rng(devices=[]):  # some of its modules start out random
+                self.pieces = model.build(spec, self.options, self.ranks, facts, self.meta)
+            self.weights_table = Weights(self.pieces, facts, self.meta, self.ranks, spec.head)
+            self._load()
+        self.optimizer = self._optimizer()
+        same = {name: getattr(self.meta.config, name) for name in SAME} | {"head": spec.head}
+        self.checkpoint = Checkpoint(self.pieces, self.weights_table, self.optimizer, self.ranks, same)
+        self._weights, self._gradients, self._state = Storages(), Storages(keep=False), Storages()
+        self._rest()
+
+    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+        with world.deadline("forward", self.options.timeout), torch.no_grad():
+            self._weights.come()
+            cuts = self._cuts(batch)
+            kept = pipeline.run(
+                self.pieces,
+                [_rows(batch, rows) for rows in cuts],
+                lambda piece, micro_batch: piece(micro_batch.to(self.spec.device), wanted),
+                lambda micro_batch, outputs: (None, outputs),
+                backward=False,
+                device=self.spec.device,
+            )
+            results: dict[str, Tensor] = {}
+            for name in sorted(wanted):
+                vocabulary = (self.meta.config.vocab_size,) if name == "vocabulary_log_probs" else ()
+                whole = torch.zeros(*batch.response_mask.shape, *vocabulary, device=self.spec.device)
+                for rows, outputs in zip(cuts, kept, strict=False):
+                    part: Tensor = getattr(outputs, name)
+                    if len(rows):
+                        whole[rows, : part.shape[1]] = part
+                pipe = self.ranks.pipeline
+                if pipe.size > 1:
+                    dist.broadcast(whole, pipe.global_rank(pipe.size - 1), group=pipe.group)
+                results[name] = whole.cpu()
+            self._rest()
+        return TokenOutputs(**results)
+
+    def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
+        with world.deadline("update", self.options.timeout):
+            self._weights.come()
+            if self.options.grad_offload:
+                self._gradients.come()
+                self.optimizer.zero_grad()
+            numbers, loss_is_finite = self._backward(mini_batch, self._cuts(mini_batch), objective)
+            norm = self.optimizer.reduce()
+            if not (loss_is_finite and math.isfinite(norm)):
+                rows = self._nonfinite_rows(mini_batch, objective)
+                self._rest()
+                raise NonFiniteError(
+                    f"loss {numbers.loss} with gradient norm {norm}: the optimizer step was not taken", rows
+                )
+            self._state.come()
+            lr = self.optimizer.step()
+            self._rest()
+            return numbers.means(grad_norm=norm, lr=lr)
+
+    def shape(self) -> ModelShape:
+        config = self.meta.config
+        name = torch.cuda.get_device_name() if self.spec.device == "cuda" else ""
+        parameters = self.meta.num_parameters()
+        return ModelShape(parameters, config.num_hidden_layers, config.hidden_size, name, config.vocab_size)
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """As the contract says; on every rank, and one full tensor at a time is alive."""
+        away = self._weights.away and not self.options.param_offload
+        device = "cpu" if away else self.spec.device
+        self._weights.come()
+        with world.deadline("weights", self.options.timeout):
+            table = self.weights_table
+            named = self.bridge.export_weights(self.pieces) if self.options.use_mbridge else table.stream()
+            for name, whole in named:
+                yield name, whole.to(device)
+                del whole
+        if away:
+            self._weights.leave(self._parameters())
+        self._rest()
+
+    def offload(self) -> None:
+        self._gradients.leave(self._main_gradients())
+        self._state.leave(self.optimizer.state() if self.spec.optim else (), but=self._parameters())
+        self._weights.leave(self._parameters())
+        parallel.free_memory()
+
+    def onload(self) -> None:
+        self._weights.come()
+        self._state.come()
+        self._gradients.come()
+        if self.spec.optim is not None:
+            self.optimizer.zero_grad()
+        self._rest()
+
+    def save(self, folder: Path) -> None:
+        """As the contract says; all ranks see the same folder."""
+        with world.deadline("save", self.options.timeout):
+            self._all_here()
+            self.checkpoint.save(folder)
+            self._rest()
+
+    def load(self, folder: Path) -> None:
+        """As the contract says; ranks may share the model in another way than at :meth:`save`."""
+        with world.deadline("load", self.options.timeout):
+            self._all_here()
+            self.checkpoint.load(folder)
+            self._rest()
+
+    def export(self, folder: Path) -> None:
+        """As the contract says; rank 0 writes, and has the whole model in the memory of its host."""
+        weights: dict[str, Tensor] = {}
+        for name, tensor in self.weights():
+            if dist.get_rank() == 0:
+                weights[name] = tensor.to("cpu", copy=True)
+
+        def write() -> None:
+            from huggingface_hub import save_torch_state_dict
+
+            save_torch_state_dict(weights, folder)
+            self.meta.config.save_pretrained(folder)
+            if self.meta.can_generate():
+                self.meta.generation_config.save_pretrained(folder)
+            load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
+
+        with world.deadline("export", self.options.timeout):
+            world.on_first_rank(write)
+
+    def _load(self) -> None:
+        """Rank 0 reads the model into the memory of its host, and sends it tensor by tensor."""
+        if self.options.use_mbridge:
+            mbridge: Any = importlib.import_module("mbridge")
+            self.bridge = mbridge.AutoBridge.from_pretrained(self.spec.model.path)
+            self.bridge.load_weights(self.pieces, self.spec.model.path)
+            return
+        source: dict[str, Tensor] = {}
+
+        def read() -> None:
+            loaded = load_model(self.spec.model, self.spec.head, device="cpu", dtype=self.dtype, seed=self.spec.seed)
+            if self.spec.head == "lm":
+                self.meta.generation_config = loaded.generation_config
+            source.update((name, tensor.detach()) for name, tensor in canonical(loaded.named_parameters()))
+
+        world.on_first_rank(read, ModelError)
+        self.weights_table.fill(source or None, self.spec.device, self.dtype)
+
+    def _optimizer(self) -> Any:
+        if self.spec.optim is None:
+            for piece in self.pieces:
+                piece.requires_grad_(False)
+            return None
+        if self.spec.device == "cpu":
+            return PlainOptimizer(self.pieces, self.spec, self.ranks)
+        return LibraryOptimizer(self.pieces, self.pieces[0].config, self.spec, self.options)
+
+    def _cuts(self, batch: Experience) -> list[Tensor]:
+        """Rows of each micro-batch: as many as the rank with most of them has, at least one; the last ones empty.
+
+        ``max_tokens`` is meant of one rank; interleaved stages take micro-batches in groups of their number.
+        """
+        limit, context = self.spec.micro_batching, self.ranks.context.size
+        if limit.max_tokens is not None:
+            limit = dataclasses.replace(limit, max_tokens=limit.max_tokens * context)
+        cuts = micro_batches(batch.lengths, limit, packed=True)
+        most = max(1, *world.gather(len(cuts)))
+        if self.options.virtual_pipeline_model_parallel_size:
+            most += -most % self.ranks.pipeline.size
+        return cuts + [torch.zeros(0, dtype=torch.int64)] * (most - len(cuts))
+
+    def _backward(self, mini_batch: Experience, cuts: list[Tensor], objective: Objective) -> tuple[Numbers, bool]:
+        """Add up the gradient of these rows; the numbers of all ranks, and whether every loss is finite."""
+        wanted = objective.wanted
+
+        def finish(micro_batch: Experience, outputs: TokenOutputs) -> tuple[Tensor, Any]:
+            if micro_batch.loss_weights is None:  # of no row
+                nothing = next(each for each in outputs if each is not None).sum() * 0.0
+                return nothing, None
+            output = objective(outputs, micro_batch.to(self.spec.device))
+            return output.loss, output
+
+        kept = pipeline.run(
+            self.optimizer.pieces,
+            [_rows(mini_batch, rows) for rows in cuts],
+            lambda piece, micro_batch: piece(micro_batch.to(self.spec.device), wanted),
+            finish,
+            backward=True,
+            device=self.spec.device,
+        )
+        sums = Sums()
+        for output in kept:
+            if output is not None:
+                sums.add(output)
+        shares = world.gather(vars(sums.numbers()) if self.ranks.speaks else None)
+        shares = [share for share in shares if share is not None]
+        return Numbers.total(shares), all(math.isfinite(share["loss"]) for share in shares)
+
+    def _nonfinite_rows(self, mini_batch: Experience, objective: Objective) -> list[int]:
+        """This data-parallel rank's rows whose own loss or gradient is not finite.
+
+        Row by row, all ranks at a time; where that is not finite, each rank's row alone.
+        """
+        bad: list[int] = []
+        for row in range(max(world.gather(len(mini_batch)))):
+            if self._finite_alone(mini_batch, row, objective):
+                continue
+            for rank in range(self.data_parallel_size):
+                mine = rank == self.data_parallel_rank
+                if not self._finite_alone(mini_batch, row if mine else len(mini_batch), objective) and mine:
+                    bad.append(row)
+        return bad
+
+    def _finite_alone(self, mini_batch: Experience, row: int, objective: Objective) -> bool:
+        """Whether loss and gradient of one row of each rank are finite; past its end a rank has no row."""
+        self.optimizer.zero_grad()
+        rows = torch.arange(row, min(row + 1, len(mini_batch)))
+        count = self.ranks.pipeline.size if self.options.virtual_pipeline_model_parallel_size else 1
+        cuts = [rows] + [torch.zeros(0, dtype=torch.int64)] * (count - 1)
+        finite = self._backward(mini_batch, cuts, objective)[1]
+        finite = math.isfinite(self.optimizer.reduce()) and finite
+        self.optimizer.zero_grad()
+        return finite
+
+    def _parameters(self) -> Iterator[Tensor]:
+        for piece in self.pieces:
+            yield from piece.parameters()
+
+    def _main_gradients(self) -> Iterator[Tensor]:
+        for parameter in self._parameters():
+            if hasattr(parameter, "main_grad"):
+                yield parameter.main_grad
+
+    def _all_here(self) -> None:
+        self._weights.come()
+        self._state.come()
+
+    def _rest(self) -> None:
+        """Between calls: what the options keep out of CUDA memory goes."""
+        options, trained = self.options, self.spec.optim is not None
+        if options.grad_offload:
+            self._gradients.leave(self._main_gradients())
+        if options.optimizer_offload and trained:
+            self._state.leave(self.optimizer.state(), but=self._parameters())
+        if options.param_offload:
+            self._weights.leave(self._parameters())
+        if options.grad_offload or options.optimizer_offload or options.param_offload:
+            parallel.free_memory()
+
+
+def _rows(batch: Experience, rows: Tensor) -> Experience:
+    """Those rows; of none, one token to be predicted that has no weight: what a rank without rows runs."""
+    return batch.select(rows) if len(rows) else collate([[0]], [[0]], [0])

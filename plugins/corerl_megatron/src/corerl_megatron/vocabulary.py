@@ -1,0 +1,104 @@
+"""Log-prob of a token, entropy and Σπ² from logits of which each tensor-parallel rank has a part of the vocabulary.
+
+With z the logits over the temperature, m their maximum and the sums over the whole vocabulary::
+
+    s = Σ exp(z - m)        w = Σ exp(z - m) (z - m)        q = Σ exp(z - m)²
+
+    log pi(y) = z_y - m - log s        H = log s - w / s        Σ pi² = q / s²
+
+m takes one reduction over the ranks, and s, w, q and z_y - m, which one rank alone has, take one more together. The
+gradient by a rank's own logits needs none::
+
+    d log pi(y) / dz = 1[y] - pi        d H / dz = -pi (log pi + H)        d Σ pi² / dz = 2 pi (pi - Σ pi²)
+
+all over the temperature. Statistics are float32, whatever the logits are; what autograd keeps are the logits alone.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Part(NamedTuple):
+    """Which part of the vocabulary this rank has.
+
+    Attributes:
+        start: its first token.
+        size: how many, padding left out; it may be 0.
+        group: the tensor-parallel ranks; None of one.
+    """
+
+    start: int
+    size: int
+    group: Any
+
+
+def vocabulary_parallel_statistics(
+    logits: Tensor, targets: Tensor, temperature: float, part: Part, *, entropy: bool, sum_pi_squared: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(log-prob, entropy, Σπ²) of softmax(logits / temperature), (N,) float32 each; differentiable, equal on all ranks.
+
+    Args:
+        logits: (N, size) of the rank's own part, without padding.
+        targets: (N,) int64, tokens of the whole vocabulary.
+        entropy, sum_pi_squared: whether they are computed; 0 where not.
+    """
+    apply: Any = _Statistics.apply
+    values: tuple[Tensor, Tensor, Tensor] = apply(logits, targets, temperature, part, entropy, sum_pi_squared)
+    return values
+
+
+class _Statistics(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, temperature: float, part: Part, entropy: bool, sum_pi_squared: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        scaled = _scaled(logits, temperature)
+        maximum = scaled.amax(dim=-1) if part.size else scaled.new_full((len(scaled),), -torch.inf)
+        _reduce(maximum, dist.ReduceOp.MAX, part)
+        scaled = scaled - maximum[:, None]
+        places = targets - part.start
+        own = (places >= 0) & (places < part.size)
+        places = torch.where(own, places, 0)[:, None]
+        nothing = torch.zeros_like(maximum)
+        of_targets = torch.where(own, scaled.gather(1, places)[:, 0], 0.0) if part.size else nothing
+        weights = scaled.exp()
+        weighted = (weights * scaled).sum(1) if entropy else nothing
+        normalizer = weights.sum(1)
+        squared = weights.square_().sum(1) if sum_pi_squared else nothing
+        sums = torch.stack([normalizer, weighted, squared, of_targets])
+        _reduce(sums, dist.ReduceOp.SUM, part)
+        normalizer, weighted, squared, of_targets = sums
+        log_sum = normalizer.log()
+        own_entropy = log_sum - weighted / normalizer if entropy else nothing
+        own_sum = squared / normalizer.square()
+        ctx.save_for_backward(logits, places, own, maximum + log_sum, own_entropy, own_sum)
+        ctx.temperature, ctx.entropy, ctx.sum_pi_squared = temperature, entropy, sum_pi_squared
+        ctx.set_materialize_grads(False)
+        return of_targets - log_sum, own_entropy, own_sum
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None, None, None, None, None]:
+        by_log_probs, by_entropy, by_sum = (None if each is None else each[:, None] for each in gradients)
+        logits, places, own, log_normalizer, entropy, sum_pi_squared = ctx.saved_tensors
+        log_pi = _scaled(logits, ctx.temperature) - log_normalizer[:, None]
+        pi = log_pi.exp()
+        result = torch.zeros_like(pi) if by_log_probs is None else pi * -by_log_probs
+        if ctx.entropy and by_entropy is not None:
+            result -= pi * (log_pi + entropy[:, None]) * by_entropy
+        if ctx.sum_pi_squared and by_sum is not None:
+            result += 2 * pi * (pi - sum_pi_squared[:, None]) * by_sum
+        if by_log_probs is not None and result.shape[1]:
+            result.scatter_add_(1, places, by_log_probs * own[:, None])
+        return (result / ctx.temperature).to(logits.dtype), None, None, None, None, None
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    return logits.float() if temperature == 1.0 else logits.float() / temperature
+
+
+def _reduce(values: Tensor, operation: Any, part: Part) -> None:
+    if part.group is not None:
+        dist.all_reduce(values, operation, group=part.group)

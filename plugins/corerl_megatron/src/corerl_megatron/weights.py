@@ -1,0 +1,191 @@
+"""Weights under their Hugging Face names, in and out, one tensor at a time, whatever ranks share the model.
+
+The table says, for every weight of megatron-core, what it is made of. Its owners are the ranks of one pipeline stage,
+of which each tensor-parallel rank has a part, and of one expert-parallel rank.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from corerl.errors import ModelError
+from corerl_fsdp import ranks as world
+from corerl_megatron.arithmetic import Facts
+from corerl_megatron.conversion import Geometry, shard, unshard
+from corerl_megatron.families import FAMILIES
+from corerl_megatron.families.family import EMBEDDING, NORM, OUTPUT, SCORE, Kind, Rule
+from corerl_megatron.parallel import Group, Layout
+
+LAYER = re.compile(r"(decoder\.layers\.)(\d+)(\..*)")
+EXPERT = re.compile(r"(.*mlp\.experts\.local_experts\.)(\d+)(\..*)")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One weight of the whole model.
+
+    Attributes:
+        names: what it may be called here: with plain and with fused norms; expert and layer counted over all ranks.
+        parts: Hugging Face's names.
+        copy: the name of a tied copy on the last pipeline stage, which is filled too.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[str, ...]
+    kind: Kind
+    expert: int | None = None
+    copy: str | None = None
+
+
+def table(facts: Facts, *, head: str, tied: bool) -> list[Weight]:
+    """All weights, in the order of Hugging Face's."""
+    family = FAMILIES[facts.model_type]
+    found = [_weight(EMBEDDING, copy="output_layer.weight" if tied or head == "value" else None)]
+    for layer in range(facts.layers):
+        prefixes = (f"decoder.layers.{layer}.", f"model.layers.{layer}.")
+        found += [_weight(rule, *prefixes) for rule in family.layer]
+        for expert in range(facts.experts):
+            names = (f"mlp.experts.local_experts.{expert}.", f"mlp.experts.{expert}.")
+            ours, theirs = (prefix + name for prefix, name in zip(prefixes, names, strict=True))
+            found += [_weight(rule, ours, theirs, expert) for rule in family.expert]
+    found.append(_weight(NORM))
+    if head == "value":
+        found += [_weight(rule) for rule in SCORE]
+    elif not tied:
+        found.append(_weight(OUTPUT))
+    return found
+
+
+def _weight(rule: Rule, ours: str = "", theirs: str = "", expert: int | None = None, copy: str | None = None) -> Weight:
+    names = (ours + rule.megatron,) if rule.fused is None else (ours + rule.megatron, ours + rule.fused)
+    # experts are whole on the rank that has them
+    return Weight(names, tuple(theirs + part for part in rule.parts), rule.kind, expert, copy)
+
+
+class Weights:
+    """The weights of a model that ranks share, and where they are. Building it is a collective.
+
+    Args:
+        pieces: this rank's pieces of the model.
+        meta: the transformers model, without storage.
+    """
+
+    def __init__(self, pieces: Sequence[Any], facts: Facts, meta: Any, ranks: Layout, head: str) -> None:
+        self.ranks, self.facts = ranks, facts
+        self.geometry = Geometry(facts.key_value_heads, facts.heads // facts.key_value_heads, meta.config.vocab_size)
+        self.shapes = {name: tensor.shape for name, tensor in canonical(meta.named_parameters())}
+        tied = bool(meta.config.tie_word_embeddings) and head == "lm"
+        self.parameters = dict(_global_names(pieces, facts, ranks))
+        self.table = [each for each in table(facts, head=head, tied=tied) if set(each.parts) <= self.shapes.keys()]
+        covered = {part for each in self.table for part in each.parts}
+        if rest := sorted(self.shapes.keys() - covered):
+            raise ModelError(f"{facts.key}: the mapping of {facts.model_type} does not know its weight '{rest[0]}'")
+        present = world.gather([ranks.pipeline.rank, sorted(self.parameters)])
+        self.stage = {name: stage for stage, names in reversed(present) for name in names}
+
+    def local(self, weight: Weight) -> Tensor | None:
+        """This rank's part of a weight; None where it has none."""
+        return next((self.parameters[name] for name in weight.names if name in self.parameters), None)
+
+    @torch.no_grad()
+    def fill(
+        self,
+        source: Mapping[str, Tensor] | None,
+        device: str,
+        dtype: torch.dtype,
+        of: Callable[[Tensor], Tensor] = Tensor.detach,
+    ) -> None:
+        """Set all weights, or what they have, from rank 0's ``source``; a collective.
+
+        Args:
+            source: read on rank 0 alone.
+            of: as for :meth:`stream`.
+        """
+        tensor = self.ranks.tensor
+        for weight in self.table:
+            parts = []
+            for name in weight.parts:
+                whole = torch.empty(self.shapes[name], dtype=dtype, device=device)
+                if dist.get_rank() == 0:
+                    assert source is not None
+                    whole.copy_(source[name])
+                dist.broadcast(whole, 0)
+                parts.append(whole)
+            own = [self.local(weight)] + ([self.parameters.get(weight.copy)] if weight.copy else [])
+            rank, size = (tensor.rank, tensor.size) if weight.expert is None else (0, 1)
+            for parameter in own:
+                if parameter is not None:
+                    of(parameter).copy_(shard(weight.kind, parts, rank, size, self.geometry))
+
+    def stream(self, of: Callable[[Tensor], Tensor] = Tensor.detach) -> Iterator[tuple[str, Tensor]]:
+        """(Hugging Face name, full tensor) of every weight, on every rank; a collective.
+
+        Args:
+            of: what is streamed of a parameter, of its shape: itself, its gradient, the optimizer's moments.
+        """
+        like = of(next(iter(self.parameters.values())))
+        for weight in self.table:
+            parameter = self.local(weight)
+            parts = [] if parameter is None else self._parts(weight, of(parameter))
+            yield from zip(weight.parts, self._everywhere(weight, parts, like), strict=True)
+
+    def _parts(self, weight: Weight, own: Tensor) -> list[Tensor]:
+        """The parts, on the ranks of the stage (of experts: on one expert-parallel rank)."""
+        tensor, shards = self.ranks.tensor, [own]
+        if tensor.size > 1 and weight.kind != "whole" and weight.expert is None:
+            shards = [torch.empty_like(own) for _ in range(tensor.size)]
+            dist.all_gather(shards, own.contiguous(), group=tensor.group)
+        return unshard(weight.kind, shards, self.geometry)
+
+    def _everywhere(self, weight: Weight, parts: list[Tensor], like: Tensor) -> list[Tensor]:
+        """The parts, on all ranks; ``like`` has their dtype and device."""
+        pipeline, expert = self.ranks.pipeline, self.ranks.expert
+        stage = next(self.stage[name] for name in weight.names if name in self.stage)
+        if weight.expert is not None and expert.size > 1 and pipeline.rank == stage:
+            parts = self._from(expert, weight.expert * expert.size // self.facts.experts, weight, parts, like)
+        return self._from(pipeline, stage, weight, parts, like) if pipeline.size > 1 else parts
+
+    def _from(self, group: Group, source: int, weight: Weight, parts: list[Tensor], like: Tensor) -> list[Tensor]:
+        """What the group's ``source``-th rank has."""
+        if group.rank == source:
+            parts = [part.contiguous() for part in parts]
+        else:
+            parts = [like.new_empty(self.shapes[name]) for name in weight.parts]
+        for part in parts:
+            dist.broadcast(part, group.global_rank(source), group=group.group)
+        return parts
+
+
+def canonical(named: Any) -> Iterator[tuple[str, Tensor]]:
+    """Weights of a transformers model under the names of its files: experts that it keeps in one tensor come apart."""
+    for name, tensor in named:
+        stem, _, last = name.rpartition(".")
+        if not stem.endswith("mlp.experts"):
+            yield name, tensor
+            continue
+        for expert, own in enumerate(tensor):
+            if last == "gate_up_proj":
+                gate, up = own.chunk(2)
+                yield f"{stem}.{expert}.gate_proj.weight", gate
+                yield f"{stem}.{expert}.up_proj.weight", up
+            else:
+                yield f"{stem}.{expert}.{last}.weight", own
+
+
+def _global_names(pieces: Sequence[Any], facts: Facts, ranks: Layout) -> Iterator[tuple[str, Tensor]]:
+    """This rank's parameters, layers and experts counted over all ranks."""
+    first = ranks.expert.rank * (facts.experts // ranks.expert.size)
+    for piece in pieces:
+        layers = [layer.layer_number - 1 for layer in piece.decoder.layers]
+        experts = range(first, facts.experts)
+        for name, parameter in piece.named_parameters():
+            yield _renumbered(EXPERT, _renumbered(LAYER, name, layers), experts), parameter
+
+
+def _renumbered(pattern: re.Pattern[str], name: str, numbers: Sequence[int]) -> str:
+    return pattern.sub(lambda found: f"{found[1]}{numbers[int(found[2])]}{found[3]}", name)

@@ -1,0 +1,148 @@
+"""What is said before a model is built."""
+
+import importlib.metadata
+import json
+
+import pytest
+
+from corerl.cli.common import load_train_config
+from corerl.errors import ConfigError
+from corerl_megatron.arithmetic import Facts, check_ranks, check_shared, padded_vocabulary
+from corerl_megatron.options import MegatronOptions
+
+KEY = "actor.strategy"
+QWEN = {"model_type": "qwen2", "num_attention_heads": 12, "num_key_value_heads": 2, "num_hidden_layers": 28}
+QWEN |= {"intermediate_size": 8960, "use_sliding_window": False}
+MOE = {"model_type": "qwen3_moe", "num_attention_heads": 32, "num_key_value_heads": 4, "num_hidden_layers": 48}
+MOE |= {"intermediate_size": 6144, "num_experts": 128}
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "message"),
+    [
+        (
+            QWEN,
+            {"tensor_model_parallel_size": 5},
+            "5 does not divide the 12 attention heads of model.path; 1 or 2 would",
+        ),
+        (QWEN, {"tensor_model_parallel_size": 4}, "4 does not divide the 2 key and value heads of model.path; 1 or 2"),
+        (
+            {**QWEN, "intermediate_size": 8961},
+            {"tensor_model_parallel_size": 2},
+            "2 does not divide the intermediate size 8961 of model.path; 1 would",
+        ),
+        (
+            QWEN,
+            {"context_parallel_size": 5},
+            "5 does not divide a tensor-parallel rank's 12 heads of model.path; 1, 2, 3,",
+        ),
+        (
+            QWEN,
+            {"pipeline_model_parallel_size": 3},
+            "3 does not divide the 28 layers of model.path; 1, 2, 4, 7, 14 or 28",
+        ),
+        (
+            QWEN,
+            {"pipeline_model_parallel_size": 4, "virtual_pipeline_model_parallel_size": 2},
+            "2 does not divide a pipeline rank's 7 layers of model.path; 1 or 7 would",
+        ),
+        (QWEN, {"virtual_pipeline_model_parallel_size": 2}, "needs pipeline_model_parallel_size above 1"),
+        (QWEN, {"expert_model_parallel_size": 2}, "model.path has no experts: it must be 1"),
+        (QWEN, {"sequence_parallel": True}, "needs tensor_model_parallel_size above 1"),
+        (
+            MOE,
+            {"expert_model_parallel_size": 3},
+            "3 does not divide the 128 experts of model.path; 1, 2, 4, 8, 16, 32 or",
+        ),
+        (MOE, {"tensor_model_parallel_size": 2}, "must be true for experts beside tensor parallel"),
+    ],
+)
+def test_a_model_that_does_not_divide_is_one_line_with_sizes_that_would(config, options, message):
+    with pytest.raises(ConfigError) as caught:
+        check_shared(KEY, Facts.read("model.path", config), MegatronOptions(**options))
+    assert str(caught.value).startswith(f"{KEY}.") and message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "message"),
+    [
+        (
+            6,
+            {"tensor_model_parallel_size": 4},
+            "takes 4 ranks (tensor 4 × pipeline 1 × context 1), and there are 6: 4 would do",
+        ),
+        (2, {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2}, "there are 2: it takes 4"),
+        (4, {"expert_model_parallel_size": 3}, "3 does not divide a stage's 4 ranks; 1, 2 or 4 would"),
+    ],
+)
+def test_ranks_that_make_no_whole_copies_are_one_line(ranks, options, message):
+    with pytest.raises(ConfigError) as caught:
+        check_ranks(KEY, MegatronOptions(**options), ranks)
+    assert message in str(caught.value)
+
+
+def test_layouts_that_divide_pass():
+    facts = Facts.read("model.path", QWEN)
+    options = MegatronOptions(
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=2,
+        virtual_pipeline_model_parallel_size=7,
+        context_parallel_size=3,
+        sequence_parallel=True,
+    )
+    check_shared(KEY, facts, options)
+    check_ranks(KEY, options, 24)
+
+
+def test_a_family_without_a_mapping_is_named_with_those_that_have_one():
+    with pytest.raises(ConfigError, match="model_type 'mamba'; it has llama, qwen2, qwen3, qwen3_moe"):
+        Facts.read("model.path", {"model_type": "mamba"})
+
+
+def test_a_member_of_a_family_that_the_mapping_is_not_right_for_is_refused():
+    with pytest.raises(ConfigError, match="attention_bias is True, and the mapping of llama is for False alone"):
+        Facts.read("model.path", {**QWEN, "model_type": "llama", "attention_bias": True})
+
+
+@pytest.mark.parametrize(("size", "ranks", "padded"), [(151936, 4, 151936), (51, 2, 52), (5, 4, 8)])
+def test_a_vocabulary_is_padded_to_equal_parts(size, ranks, padded):
+    assert padded_vocabulary(size, ranks) == padded
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    file = tmp_path / "run.yaml"
+    file.write_text(f"model: {{path: {tmp_path}}}\ndata: {{train_files: [x.parquet]}}\n")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["actor.strategy={name: megatron, tensor_model_parallel_size: 3}"], "3 does not divide the 2 key and value"),
+        (["actor.strategy={name: megatron, tensor_model_parallel_size: 2}"], "takes 2 ranks"),
+        (["actor.strategy=megatron", "model.lora_rank=8"], "model.lora_rank: strategy megatron trains a model's own"),
+        (["actor.strategy={name: megatron, use_mbridge: true}"], "the package mbridge is not installed"),
+    ],
+)
+def test_a_config_is_refused_before_anything_is_loaded(config_file, overrides, message):
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(config_file, [*overrides, "runtime.name=local"])
+    assert message in str(caught.value)
+
+
+def test_a_config_that_divides_is_taken(config_file):
+    load_train_config(config_file, ["actor.strategy=megatron", "runtime.name=local"])
+
+
+@pytest.mark.parametrize(("version", "said"), [("0.15.3", "was tested with 0.16 to 0.19"), (None, "needs the package")])
+def test_megatron_core_that_is_missing_or_untested_is_one_line(config_file, monkeypatch, version, said):
+    def installed(name):
+        if version is None:
+            raise importlib.metadata.PackageNotFoundError
+        return version
+
+    monkeypatch.setattr(importlib.metadata, "version", installed)
+    with pytest.raises(ConfigError, match=said):
+        load_train_config(config_file, ["actor.strategy=megatron"])

@@ -1,0 +1,62 @@
+"""Weights of megatron-core from Hugging Face's and back, beside the layout written out by hand."""
+
+import pytest
+import torch
+
+from corerl_megatron.conversion import Geometry, shard, unshard
+
+GEOMETRY = Geometry(groups=4, heads_per_group=3, vocabulary=13)
+SIZE, HIDDEN = 2, 5
+
+
+def parts_of(kind, trailing=(HIDDEN,)):
+    shapes = {
+        "whole": [(8, *trailing)],
+        "rows": [(8, *trailing)],
+        "columns": [(6, 8)],
+        "vocabulary": [(13, *trailing)],
+        "qkv": [(4 * 3 * SIZE, *trailing), (4 * SIZE, *trailing), (4 * SIZE, *trailing)],
+        "gate_up": [(8, *trailing), (8, *trailing)],
+    }[kind]
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator) for shape in shapes]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["whole", "rows", "columns", "vocabulary", "qkv", "gate_up"])
+def test_what_ranks_have_makes_the_same_tensors_again(kind, ranks):
+    parts = parts_of(kind)
+    again = unshard(kind, [shard(kind, parts, rank, ranks, GEOMETRY) for rank in range(ranks)], GEOMETRY)
+    assert len(again) == len(parts)
+    assert all(torch.equal(left, right) for left, right in zip(again, parts, strict=True))
+
+
+@pytest.mark.parametrize("trailing", [(), (HIDDEN,)])
+def test_query_key_and_value_stand_group_by_group(trailing):
+    query, key, value = parts_of("qkv", trailing)
+    rows = []
+    for group in range(4):
+        for head in range(3):
+            start = (group * 3 + head) * SIZE
+            rows += [query[start], query[start + 1]]
+        rows += [key[group * SIZE], key[group * SIZE + 1], value[group * SIZE], value[group * SIZE + 1]]
+    expected = torch.stack(rows)
+    assert torch.equal(shard("qkv", (query, key, value), 0, 1, GEOMETRY), expected)
+    assert torch.equal(shard("qkv", (query, key, value), 1, 2, GEOMETRY), expected[20:])
+
+
+def test_a_rank_has_its_gate_above_its_up_projection():
+    gate, up = parts_of("gate_up")
+    assert torch.equal(shard("gate_up", (gate, up), 1, 2, GEOMETRY), torch.cat([gate[4:], up[4:]]))
+
+
+def test_a_vocabulary_that_does_not_divide_is_padded_with_zeros():
+    (whole,) = parts_of("vocabulary")
+    last = shard("vocabulary", [whole], 3, 4, GEOMETRY)
+    assert last.shape == (4, HIDDEN)
+    assert torch.equal(last[0], whole[12]) and not last[1:].any()
+
+
+def test_input_features_are_columns():
+    (whole,) = parts_of("columns")
+    assert torch.equal(shard("columns", [whole], 1, 2, GEOMETRY), whole[:, 4:])

@@ -1,0 +1,84 @@
+"""Checkpoints, exports and errors of several ranks."""
+
+import jobs
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from corerl.testing.tiny_model import tiny_model
+
+pytestmark = pytest.mark.xdist_group("megatron")  # whose ranks are started once
+
+TENSOR, CONTEXT = {"tensor_model_parallel_size": 2}, {"context_parallel_size": 2}
+CUT = {"cut": {"max_tokens": 30}}
+
+
+def assert_same(left, right, tolerance=0.0):
+    assert left.keys() == right.keys()
+    for name, weight in left.items():
+        torch.testing.assert_close(weight, right[name], rtol=0, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("head", ["lm", "value"])
+def test_a_checkpoint_is_read_by_ranks_that_share_in_another_way(worlds, model_dirs, tmp_path, head):
+    job = {"kind": "train", "model": model_dirs["qwen3", True], "head": head, **CUT}
+    straight = jobs.run({**job, "seeds": [0, 1, 2, 3]})
+    tensor = worlds(2, **TENSOR)
+    tensor.run(**job, seeds=[0, 1], save=str(tmp_path))
+    resumed = tensor.run(**job, load=str(tmp_path), seeds=[2, 3])
+    assert_same(resumed[1]["weights"], tensor.run(**job, seeds=[0, 1, 2, 3])[0]["weights"])
+    for result in (*resumed, *worlds(2).run(**job, load=str(tmp_path), seeds=[2, 3])):
+        assert_same(result["weights"], straight["weights"], 1e-5)
+
+
+def test_an_export_holds_the_trained_weights_and_the_tokenizer(worlds, tmp_path):
+    job = {"kind": "train", "model": str(tiny_model(tied=False)), "config": {"load_format": "auto"}, **CUT}
+    trained = worlds(2, **CONTEXT).run(**job, seeds=[0], export=str(tmp_path))[1]["weights"]
+    assert_same(load_file(tmp_path / "model.safetensors"), trained)
+    again = jobs.run({**job, "model": str(tmp_path), "seeds": []})
+    assert_same(again["weights"], trained)
+    assert (tmp_path / "tokenizer.json").is_file()
+
+
+def test_a_checkpoint_of_another_model_is_refused(worlds, model_dirs, tmp_path):
+    job = {"kind": "train", "seeds": [], **CUT}
+    world = worlds(2, **TENSOR)
+    world.run(**job, model=model_dirs["qwen2", True], save=str(tmp_path))
+    for result in world.run(**job, model=model_dirs["qwen3", True], load=str(tmp_path)):
+        assert result["error"].startswith(f"ModelError: {tmp_path} is a checkpoint of a model with model_type 'qwen2'")
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [({}, [[], [2]]), (TENSOR, [[5], [5]]), (CONTEXT, [[5], [5]])],
+    ids=["data", "tensor", "context"],
+)
+def test_rows_that_are_not_finite_are_named_by_the_ranks_that_have_them(worlds, model_dirs, options, rows):
+    job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row_length": 12, **CUT}
+    results = worlds(2, **options).run(**job)
+    assert [result["rows"] for result in results] == rows
+    assert all(result["same"] for result in results)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tensor_model_parallel_size": 4}, "tensor_model_parallel_size: 4 does not divide the 2 key and value heads"),
+        ({"pipeline_model_parallel_size": 2}, "pipeline_model_parallel_size: megatron-core has it on CUDA alone"),
+        ({"context_parallel_size": 4}, "one copy of the model takes 4 ranks"),
+        ({"use_mbridge": True}, "use_mbridge: the package mbridge is not installed"),
+        (CONTEXT, "this process has ranks laid out as"),
+    ],
+)
+def test_what_ranks_cannot_do_is_one_line(worlds, model_dirs, options, message):
+    world = worlds(2, **TENSOR)
+    world.run(kind="build", model=model_dirs["qwen2", True])
+    job = {"kind": "build", "model": model_dirs["qwen2", True]}
+    for result in world.run(**job, options={"tensor_model_parallel_size": 1, **options}):
+        assert "ConfigError: actor.strategy" in result["error"] and message in result["error"], result["error"]
+
+
+def test_a_model_that_rank_0_cannot_read_is_an_error_on_all(worlds, model_dirs):
+    job = {"kind": "build", "model": model_dirs["qwen2", True], "config": {"load_format": "auto"}}
+    for result in worlds(2, **TENSOR).run(**job):
+        assert result["error"].startswith("ModelError: model.path: ")
