@@ -14,18 +14,17 @@ import json
 import statistics
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from transformers import Qwen2Config
 
 from corerl.batch.experience import Experience, collate
 from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.objective import PolicyObjective, loss_weights
 from corerl.registry.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.telemetry.throughput import training_flops
+from corerl.testing.published_shapes import published_config
 from corerl_fsdp import ranks
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
@@ -58,7 +57,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as own:
         folder: str = ranks.gather(own)[0]
         if dist.get_rank() == 0:
-            _write(Path(folder))
+            published_config("qwen2.5-1.5b").save_pretrained(folder)
         dist.barrier()
         spec = _spec(folder, checkpointing=not arguments.no_checkpointing)
         for compiled in (False, True) if arguments.compile else (False,):
@@ -71,19 +70,6 @@ def main() -> None:
             _measure(f"megatron, {layout}", functools.partial(MegatronStrategy, spec, options), arguments)
             parallel.forget()
         dist.barrier()
-
-
-def _write(folder: Path) -> None:
-    Qwen2Config(
-        architectures=["Qwen2ForCausalLM"],
-        vocab_size=151936,
-        hidden_size=1536,
-        intermediate_size=8960,
-        num_hidden_layers=28,
-        num_attention_heads=12,
-        num_key_value_heads=2,
-        tie_word_embeddings=True,
-    ).save_pretrained(folder)
 
 
 def _spec(folder: str, *, checkpointing: bool) -> StrategySpec:
