@@ -38,16 +38,24 @@ def model_dirs(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def worlds():
-    """(number of ranks, options) → what runs jobs in a world of so many, started when first asked for."""
+    """(number of ranks, options) → what runs jobs in a world of so many, laid out so; the one before ends.
+
+    A layout is dozens of gloo groups, each with threads that poll, and only the end of a process ends them.
+    """
     from world import Laid, World
 
-    started = {}
+    living = {}
+
+    def end():
+        for _, world in living.values():
+            world.close()
+        living.clear()
 
     def world(size, **options):
-        if size not in started:
-            started[size] = World(size)
-        return Laid(started[size], options)
+        if size not in living or living[size][0] != options:
+            end()
+            living[size] = options, World(size)
+        return Laid(living[size][1], options)
 
     yield world
-    for each in started.values():
-        each.close()
+    end()

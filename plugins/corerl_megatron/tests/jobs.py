@@ -172,21 +172,11 @@ def job_round_trip(job, options):
 
 
 def run(job, options=None):
-    """A job's result, or the error that it ended with; without options by ``torch``.
-
-    Ranks are laid out anew where a job's ``options`` are others than those of the job before.
-    """
-    global laid_out
-    if options is not None and options != laid_out:
-        parallel.forget()
-        laid_out = options
+    """A job's result, or the error that it ended with; without options by ``torch``."""
     try:
         return globals()[f"job_{job['kind']}"](job, options)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
-
-
-laid_out = None
 
 
 def serve(connection, environment):

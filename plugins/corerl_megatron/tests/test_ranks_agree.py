@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import os
 
 import jobs
 import pytest
@@ -19,6 +20,9 @@ def case(layout, model=("qwen2", True), **job):
     return layout, model, {"cut": CUTS[2], **job}
 
 
+EVERY = os.environ.get("CORERL_EVERY_LAYOUT") == "1"
+"""every case, which takes minutes; otherwise some of each layout"""
+
 MODELS = tuple(itertools.product(("qwen2", "qwen3", "llama"), (True, False)))
 CASES = [
     *(case(layout, model) for layout, model in itertools.product(LAYOUTS[2:4], MODELS)),
@@ -29,6 +33,8 @@ CASES = [
     *(case(layout, rows=rows) for layout, rows in zip(LAYOUTS[1:], (1, 3, 1, 1, 1), strict=True)),
     *(case(layout, ("qwen3", False), options={"logits_chunk_size": None}) for layout in LAYOUTS[2:4]),
 ]
+CASES.sort(key=lambda each: LAYOUTS.index(each[0]))  # ranks are started once for each layout
+CASES = CASES if EVERY else CASES[1::3]
 
 
 @functools.cache
