@@ -27,7 +27,7 @@ Message = dict[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
-_REQUIRED = ("data_source", "prompt", "reward_model")
+REQUIRED_COLUMNS = ("data_source", "prompt", "reward_model")
 _OPTIONAL = ("extra_info",)
 _SHOWN = 40
 
@@ -54,12 +54,12 @@ def read_prompt_records(files: Sequence[str], report: LoadReport, max_rows: int 
     Raises:
         DataError: a file or a row is wrong; it is named.
     """
-    rows = [row for file in files for row in read_parquet(file, _REQUIRED, _OPTIONAL)]
+    rows = [row for file in files for row in read_parquet(file, REQUIRED_COLUMNS, _OPTIONAL)]
     records = []
     for location, row in rows[:max_rows]:
         report.rows_read += 1
-        record = _record(location, row)
-        if _is_empty(record.ground_truth):
+        record = read_record(location, row)
+        if is_empty(record.ground_truth):
             report.skip("empty reward_model.ground_truth", location)
         else:
             records.append(record)
@@ -94,7 +94,12 @@ def _message(value: object, where: str) -> Message:
     return {key: item for key, item in value.items() if item is not None}
 
 
-def _record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
+def read_record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
+    """One row, checked.
+
+    Raises:
+        DataError: a column is of a wrong type.
+    """
     data_source, reward_model, extra_info = row["data_source"], row["reward_model"], row.get("extra_info")
     if not isinstance(data_source, str) or not data_source:
         raise DataError(f"{location}, column 'data_source': must be a non-empty string, not {_shown(data_source)}")
@@ -108,14 +113,14 @@ def _record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
     return PromptRecord(location, messages, data_source, reward_model["ground_truth"], extra_info or {})
 
 
-def _is_empty(ground_truth: Any) -> bool:
+def is_empty(ground_truth: Any) -> bool:
     """No answer: null, NaN, blank text, or a struct or list of nothing else. 0 and false are answers."""
     if isinstance(ground_truth, str):
         return not ground_truth.strip()
     if isinstance(ground_truth, Mapping):
-        return all(map(_is_empty, ground_truth.values()))
+        return all(map(is_empty, ground_truth.values()))
     if isinstance(ground_truth, list):
-        return all(map(_is_empty, ground_truth))
+        return all(map(is_empty, ground_truth))
     return ground_truth is None or (isinstance(ground_truth, float) and math.isnan(ground_truth))
 
 

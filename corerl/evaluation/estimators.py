@@ -11,9 +11,8 @@ Each is the mean over all subsets of k of the n responses, in closed form: nothi
 
 The error is the standard error over prompts, by the bootstrap (Efron, 1979): prompts are drawn with replacement.
 
-verl draws k of the n *with* replacement, 1000 times, which underestimates best@k (an estimate of pass@n from n responses
-is then always less than whether one of them is correct), and gives the deviation between those draws as its error, which
-says nothing about how the result would change with other prompts.
+verl draws k of the n *with* replacement, 1000 times, which underestimates best@k: one response may be drawn twice. Its
+error is the deviation between those draws, which says nothing about how the result would change with other prompts.
 """
 
 import functools

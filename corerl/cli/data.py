@@ -1,0 +1,104 @@
+"""``corerl data``: what is in data files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from corerl.cli.common import plugin_options, reward_options, table
+
+if TYPE_CHECKING:
+    from corerl.config.schema import TrainConfig
+    from corerl.data.inspection import Inspection
+    from corerl.plugins import Plugins
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--model", metavar="PATH", help="Measure and render prompts with this model's tokenizer.")
+@click.option("--max-length", type=click.IntRange(min=1), help="Prompts of more tokens are a defect; needs --model.")
+@click.option("--rows", type=click.IntRange(min=0), default=1, show_default=True, help="Rows to show as rendered.")
+@click.option("--strict", is_flag=True, help="Exit code 1 where there is a defect.")
+@reward_options
+@plugin_options
+def inspect(
+    files: tuple[str, ...],
+    model: str | None,
+    max_length: int | None,
+    rows: int,
+    strict: bool,
+    config_file: Path | None,
+    scorer: str | None,
+    plugin: tuple[str, ...],
+    disable_plugin: tuple[str, ...],
+) -> None:
+    """Tell what is in prompt FILEs, parquet or JSONL, and what is wrong with them.
+
+    Columns, data sources and who scores them, prompt lengths, rendered prompts; defects: empty ground truths, prompts
+    that stand there twice or with different answers, prompts too long, wrong types, missing columns.
+    """
+    from corerl.cli.common import load_reward_config
+    from corerl.config.schema import ModelConfig
+    from corerl.data.inspection import inspect_files
+    from corerl.data.tokenizer import load_tokenizer
+    from corerl.errors import ConfigError, RunError
+
+    config, plugins = load_reward_config(config_file, (), scorer, plugin, disable_plugin)
+    if config.model.path and model is None:
+        tokenizer = load_tokenizer(config.model)
+        max_length = max_length or config.data.max_prompt_length
+    else:
+        tokenizer = load_tokenizer(ModelConfig(path=model)) if model else None
+    if max_length is not None and tokenizer is None:
+        raise ConfigError("--max-length", "counts tokens, which needs --model")
+    found = inspect_files(
+        files,
+        tokenizer,
+        max_length=max_length,
+        rows_shown=rows,
+        template_kwargs=config.data.apply_chat_template_kwargs,
+    )
+    for source, error in _tell_sources(found, config, plugins).items():
+        found.defects.note(f"data source '{source}' is scored by nobody", error)
+    _tell_prompts(found, max_length)
+    lines = found.defects.lines()
+    click.echo("\ndefects" if lines else "\nno defects")
+    for line in lines:
+        click.echo(f"  {line}")
+    if strict and lines:
+        raise RunError(f"{len(found.defects)} kinds of defects in {', '.join(files)}")
+
+
+def _tell_sources(found: "Inspection", config: "TrainConfig", plugins: "Plugins") -> Mapping[str, str]:
+    """Files, columns, sources with their scorers; returns why a source has none."""
+    from corerl.config.parts import resolve_parts
+    from corerl.errors import RequestError
+    from corerl.trainer.scoring import select_scorers
+
+    for file in found.files:
+        click.echo(f"{file.name}: {file.rows} rows")
+        click.echo(table(list(file.columns.items())))
+    parts, unscored = resolve_parts(config, plugins.registries), {}
+    rows = [("data source", "rows", "scored by")]
+    for source, count in found.sources.items():
+        try:
+            entry = select_scorers([source], parts, plugins.registries)[source].entry
+            who = f"{entry.name} ({entry.owner})"
+        except RequestError as error:
+            unscored[source] = str(error)
+            who = "nobody"
+        rows.append((source, str(count), who))
+    if found.sources:
+        click.echo(f"\n{table(rows, indent='')}")
+    return unscored
+
+
+def _tell_prompts(found: "Inspection", max_length: int | None) -> None:
+    from corerl.data.inspection import histogram, length_line
+
+    if found.lengths:
+        click.echo(f"\nprompt tokens: {length_line(found.lengths, max_length)}")
+        click.echo(table(histogram(found.lengths)))
+    for record, text in zip(found.records, found.rendered, strict=False):
+        click.echo(f"\n{record.location}, ground truth {record.ground_truth!r}:\n{text}")
