@@ -45,13 +45,13 @@ def inspect(
     from corerl.errors import ConfigError, RunError
 
     config, plugins = load_reward_config(config_file, (), scorer, plugin, disable_plugin)
-    if config.model.path and model is None:
-        tokenizer = load_tokenizer(config.model)
-        max_length = max_length or config.data.max_prompt_length
-    else:
-        tokenizer = load_tokenizer(ModelConfig(path=model)) if model else None
-    if max_length is not None and tokenizer is None:
+    if config_file is not None and max_length is None:
+        max_length = config.data.max_prompt_length
+    if model is not None:
+        config.model = ModelConfig(path=model)
+    if max_length is not None and not config.model.path:
         raise ConfigError("--max-length", "counts tokens, which needs --model")
+    tokenizer = load_tokenizer(config.model) if config.model.path else None
     found = inspect_files(
         files,
         tokenizer,

@@ -35,7 +35,7 @@ def read_parquet_file(file: str, required: Sequence[str] = (), optional: Sequenc
     try:
         with pq.ParquetFile(path) as parquet:
             present = parquet.schema_arrow.names
-            _check_columns(file, required, present)
+            check_columns(file, required, present)
             wanted = None if optional is None else [name for name in (*required, *optional) if name in present]
             table = parquet.read(columns=wanted)
         table.validate(full=True)
@@ -86,7 +86,8 @@ def _existing(file: str) -> Path:
     return path
 
 
-def _check_columns(file: str, required: Sequence[str], present: Sequence[str]) -> None:
+def check_columns(file: str, required: Sequence[str], present: Sequence[str]) -> None:
+    """Raise DataError for a column that is missing."""
     for column in required:
         if column not in present:
             hint = did_you_mean(column, present)

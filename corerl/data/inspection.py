@@ -192,13 +192,12 @@ def _find_duplicates(records: Sequence[PromptRecord], defects: Defects) -> None:
             continue
         answers = {_plain(record.ground_truth): record for record in same}
         if len(answers) == 1:
-            defects.add("prompts that stand in several rows", same[0].location, f"{len(same)} rows")
+            defects.add("prompts that stand in several rows", same[0].location)
         else:
             first, second = list(answers.values())[:2]
-            note = (
-                f"{_shown(first.ground_truth)} ({first.location}) and {_shown(second.ground_truth)} "
-                f"({second.location}): {_shown(first.messages[-1]['content'])}"
-            )
+            places = name_places([first.location, second.location], 2)
+            truths = f"{_shown(first.ground_truth)} and {_shown(second.ground_truth)}"
+            note = f"{truths} in {places}: {_shown(first.messages[-1]['content'])}"
             defects.add("prompts with different ground truths", first.location, note)
 
 

@@ -6,6 +6,7 @@
     prompt         list<struct<role, content>>  the chat that the model continues
     reward_model   struct<style, ground_truth>  what the scorer compares with; any type of ground_truth
     extra_info     struct, may be missing       handed to the scorer
+    images         any, may be missing          handed to the rollout backend as it is, as are videos
     ability        string, may be missing       for the reader; nothing here depends on it
 
 Other columns are not read. A row without a ground truth cannot be scored: it is skipped and counted. Anything else
@@ -14,10 +15,10 @@ that is wrong in a row ends the reading with its file, row and column.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from corerl.data.files import read_parquet
+from corerl.data.files import Row, read_parquet
 from corerl.data.report import LoadReport, Location
 from corerl.errors import DataError
 from corerl.options import did_you_mean
@@ -28,7 +29,8 @@ Message = dict[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 REQUIRED_COLUMNS = ("data_source", "prompt", "reward_model")
-_OPTIONAL = ("extra_info",)
+MEDIA_COLUMNS = ("images", "videos")
+_OPTIONAL = ("extra_info", *MEDIA_COLUMNS)
 _SHOWN = 40
 
 
@@ -41,20 +43,25 @@ class PromptRecord:
     data_source: str
     ground_truth: Any
     extra_info: Mapping[str, Any]
+    media: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_prompt_records(files: Sequence[str], report: LoadReport, max_rows: int | None = None) -> list[PromptRecord]:
+def read_prompt_records(
+    files: Sequence[str], report: LoadReport, max_rows: int | None = None, rows: Sequence[Row] | None = None
+) -> list[PromptRecord]:
     """The rows of parquet files, in order.
 
     Args:
         files: parquet files with the columns above.
         report: receives the counts; rows with an empty ground truth are skipped.
         max_rows: look at the first so many rows of all files together.
+        rows: in place of those of the files.
 
     Raises:
         DataError: a file or a row is wrong; it is named.
     """
-    rows = [row for file in files for row in read_parquet(file, REQUIRED_COLUMNS, _OPTIONAL)]
+    if rows is None:
+        rows = [row for file in files for row in read_parquet(file, REQUIRED_COLUMNS, _OPTIONAL)]
     records = []
     for location, row in rows[:max_rows]:
         report.rows_read += 1
@@ -86,12 +93,21 @@ def _message(value: object, where: str) -> Message:
     for key in ("role", "content"):
         if value.get(key) is None:
             raise DataError(f"{where}: has no {key}")
-        if not isinstance(value[key], str):
-            raise DataError(f"{where}: {key} must be a string, not {_shown(value[key])}")
+    if not isinstance(value["role"], str):
+        raise DataError(f"{where}: role must be a string, not {_shown(value['role'])}")
+    if not isinstance(value["content"], str) and not _is_parts(value["content"]):
+        raise DataError(f"{where}: content must be a string, or parts {{type, …}}, not {_shown(value['content'])}")
     if value["role"] not in ROLES:
         hint = did_you_mean(value["role"], ROLES)
         raise DataError(f"{where}: unknown role {value['role']!r}{hint}; roles are {', '.join(ROLES)}")
     return {key: item for key, item in value.items() if item is not None}
+
+
+def _is_parts(content: Any) -> bool:
+    """Whether a message's content is a list of {type, …}, as templates of models with images and videos take it."""
+    return isinstance(content, list) and all(
+        isinstance(part, Mapping) and isinstance(part.get("type"), str) for part in content
+    )
 
 
 def read_record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
@@ -110,7 +126,8 @@ def read_record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
     if extra_info is not None and not isinstance(extra_info, Mapping):
         raise DataError(f"{location}, column 'extra_info': must be a struct or null, not {_shown(extra_info)}")
     messages = check_messages(row["prompt"], location, "prompt")
-    return PromptRecord(location, messages, data_source, reward_model["ground_truth"], extra_info or {})
+    media = {name: row[name] for name in MEDIA_COLUMNS if row.get(name) is not None and row[name] != []}
+    return PromptRecord(location, messages, data_source, reward_model["ground_truth"], extra_info or {}, media)
 
 
 def is_empty(ground_truth: Any) -> bool:

@@ -33,7 +33,7 @@ from corerl.seeding import Seeds
 from corerl.telemetry.notices import say
 from corerl.telemetry.progress import GenerationProgress
 from corerl.trainer.build import rollout_role
-from corerl.trainer.requests import make_requests, training_sampling
+from corerl.trainer.requests import check_media, make_requests, training_sampling
 from corerl.trainer.workers import RolloutWorker
 
 METADATA_KEY = "corerl.generation"
@@ -96,6 +96,7 @@ def plan_generation(
     tokenizer = load_tokenizer(config.model)
     prompts = load_prompts(config.data, config.data.val_files, tokenizer, "val")
     say(f"prompts: {prompts.report}")
+    check_media(prompts, backend.entry)
     sampling = training_sampling(config, tokenizer.stop_token_ids)
     if greedy:
         sampling = dataclasses.replace(sampling, n=1, temperature=0.0, top_p=1.0, top_k=-1)
