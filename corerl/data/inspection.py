@@ -186,7 +186,7 @@ def _records(rows: Sequence[Row], defects: Defects) -> list[PromptRecord]:
 def _find_duplicates(records: Sequence[PromptRecord], defects: Defects) -> None:
     by_prompt: dict[str, list[PromptRecord]] = {}
     for record in records:
-        by_prompt.setdefault(_plain(record.messages), []).append(record)
+        by_prompt.setdefault(_plain([record.messages, record.media]), []).append(record)
     for same in by_prompt.values():
         if len(same) == 1:
             continue

@@ -100,7 +100,10 @@ def _message(value: object, where: str) -> Message:
     if value["role"] not in ROLES:
         hint = did_you_mean(value["role"], ROLES)
         raise DataError(f"{where}: unknown role {value['role']!r}{hint}; roles are {', '.join(ROLES)}")
-    return {key: item for key, item in value.items() if item is not None}
+    given = {key: item for key, item in value.items() if item is not None}
+    if isinstance(given["content"], list):
+        given["content"] = [{key: item for key, item in part.items() if item is not None} for part in value["content"]]
+    return given
 
 
 def _is_parts(content: Any) -> bool:

@@ -17,7 +17,7 @@ no fixed type (prompt, ground_truth, extra_info, components) as JSON, and name t
 """
 
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,18 +125,21 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
             temporary.write_text("".join(f"{encode(row)}\n" for row in rows), encoding="utf-8")
 
 
-def as_table(rows: Iterable[Mapping[str, Any]], metadata: Mapping[str, str] | None = None) -> Any:
-    """A pyarrow table of rows; columns of no fixed type become JSON.
-
-    Args:
-        metadata: further entries for the file's metadata.
-    """
-    encode = _encoder()
-    encoded = [{name: encode(value) if name in JSON_COLUMNS else value for name, value in row.items()} for row in rows]
-    names = [name for name in JSON_COLUMNS if any(name in row for row in encoded)]
-    own = {_METADATA_KEY: json.dumps(names).encode()}
-    further = {key.encode(): value.encode() for key, value in (metadata or {}).items()}
-    return pa.Table.from_pylist(encoded).replace_schema_metadata(own | further)
+def as_table(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A pyarrow table of rows; columns of no fixed type become JSON."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, Any] = {}
+    encoded = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        try:
+            columns[name] = None if name in JSON_COLUMNS else pa.array(values)
+        except pa.ArrowException:  # values of several types
+            columns[name] = None
+        if columns[name] is None:
+            encoded.append(name)
+            columns[name] = pa.array(map(_encoder(), values), pa.string())
+    return pa.table(columns).replace_schema_metadata({_METADATA_KEY: json.dumps(encoded)})
 
 
 def result_columns(result: RewardResult) -> dict[str, Any]:
@@ -149,7 +152,7 @@ def result_columns(result: RewardResult) -> dict[str, Any]:
     }
 
 
-def _encoder() -> Any:
+def _encoder() -> Callable[[Any], str]:
     return json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 

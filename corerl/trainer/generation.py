@@ -156,7 +156,7 @@ def _generate_missing(plan: GenerationPlan, missing: Sequence[range]) -> None:
                 outputs = rollout.generate(make_requests(prompts, plan.sampling, seeds[part], f"{rows.start}"))
                 rollouts = Rollouts.collect(prompts, outputs, plan.tokenizer.decode)
                 with atomic_path(plan.parts / f"part-{rows.start:08d}-{rows.stop:08d}.parquet") as temporary:
-                    pq.write_table(as_table(_rows(plan, rollouts, seeds[part])), temporary)
+                    pq.write_table(as_table(list(_rows(plan, rollouts, seeds[part]))), temporary)
                 progress.advance(len(prompts), sum(len(each.token_ids) for each in rollouts.completions))
 
 

@@ -39,8 +39,8 @@ def check_media(prompts: Iterable[Prompt], backend: Entry[RolloutBackendFactory]
         for column in prompt.media:
             if column not in backend.media:
                 raise DataError(
-                    f"prompt {prompt.index} has '{column}', which rollout backend '{backend.name}' does not take (it takes "
-                    f"{', '.join(backend.media) or 'text alone'}): drop the column, or choose another rollout.name"
+                    f"prompt {prompt.index} has '{column}', and rollout backend '{backend.name}' takes "
+                    f"{', '.join(backend.media) or 'text alone'}: drop the column, or choose another rollout.name"
                 )
 
 

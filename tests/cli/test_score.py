@@ -157,7 +157,10 @@ def test_responses_of_one_prompt_meet_across_files_and_groups_of_two_files_do_no
 
 
 def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    rows = [row("ä\n", ground_truth={"a": [1, None]}, extra_info={}), row("b", ground_truth="4", extra_info={"x": 1})]
+    rows = [
+        row("ä\n", ground_truth={"a": [1, None]}, extra_info={}, seconds=None, label="no"),
+        row("b", ground_truth="4", extra_info={"x": 1}, seconds=[1.5], label=True),
+    ]
     write_rows(tmp_path / "rows.parquet", rows)
     assert [dict(each) for _, each in read_rows(str(tmp_path / "rows.parquet"))] == rows
     assert pq.read_table(tmp_path / "rows.parquet").column("ground_truth").to_pylist() == ['{"a": [1, null]}', '"4"']
