@@ -49,7 +49,7 @@ def generate(
     _set(values, "model", "path", model)
     _set(values, "data", "val_files", list(files) or None)
     _set(values, "rollout", "n", n)
-    if file is None and "n" not in values.get("rollout", {}):
+    if file is None and "n" not in (values.get("rollout") or {}):
         _set(values, "rollout", "n", 1)
     if (options := (values.get("rollout") or {}).get("options")) and options.get("load_format") == "dummy":
         del options["load_format"]  # of engines: that a trainer sends the weights, and here is none
