@@ -8,13 +8,10 @@ that was killed goes on where it ended, in batches of whatever size.
 import dataclasses
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-
-import pyarrow.parquet as pq
 
 from corerl.batch.rollouts import Rollouts
 from corerl.config.parts import select_rollout_backend
@@ -23,7 +20,8 @@ from corerl.data.prompts import Prompt, load_prompts
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.errors import ConfigError
 from corerl.evaluation.files import as_table
-from corerl.files import atomic_path, remove, require_writable
+from corerl.evaluation.parts import PartedFile
+from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
@@ -35,10 +33,6 @@ from corerl.telemetry.progress import GenerationProgress
 from corerl.trainer.build import rollout_role
 from corerl.trainer.requests import check_media, make_requests, training_sampling
 from corerl.trainer.workers import RolloutWorker
-
-METADATA_KEY = "corerl.generation"
-
-_PART = re.compile(r"part-(\d+)-(\d+)\.parquet")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,11 +53,6 @@ class GenerationPlan:
     batch_size: int
     log_probs: bool
     request: Mapping[str, Any]
-
-    @property
-    def parts(self) -> Path:
-        """The folder of the parts."""
-        return self.out.with_name(f"{self.out.name}.parts")
 
     def __str__(self) -> str:
         return (
@@ -125,24 +114,22 @@ def generate(plan: GenerationPlan, *, overwrite: bool = False) -> Path:
         ConfigError: such a file or such parts are there, without ``overwrite``.
         RunError: the engine failed; what was complete is kept.
     """
-    if plan.out.exists() and not overwrite:
-        if difference := _difference(plan, _metadata(plan.out)):
-            raise ConfigError("--out", f"{plan.out} is there already, {difference}; --overwrite replaces it")
-        remove(plan.parts)
+    total = len(plan.prompts)
+    file = PartedFile(plan.out, plan.request, total, overwrite=overwrite)
+    if file.is_complete():
         say(f"{plan.out} is complete already")
         return plan.out
-    ranges = _begun(plan, overwrite)
-    missing = _missing(ranges, len(plan.prompts))
-    if ranges:
-        say(f"{len(plan.prompts) - sum(map(len, missing))} of {len(plan.prompts)} prompts were generated before")
+    missing = file.missing()
+    left = sum(map(len, missing))
+    if left < total:
+        say(f"{total - left} of {total} prompts were generated before")
     if missing:
-        _generate_missing(plan, missing)
-    _join(plan)
-    remove(plan.parts)
+        _generate_missing(plan, file, missing)
+    file.join()
     return plan.out
 
 
-def _generate_missing(plan: GenerationPlan, missing: Sequence[range]) -> None:
+def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[range]) -> None:
     config = plan.config
     seeds = Seeds(config.trainer.seed).validation_requests(len(plan.prompts))
     with closing(plan.runtime.load()(config.runtime)) as runtime:
@@ -150,13 +137,12 @@ def _generate_missing(plan: GenerationPlan, missing: Sequence[range]) -> None:
         runtime.reserve([role])
         rollout = runtime.spawn(role, RolloutWorker, config)
         with GenerationProgress(sum(map(len, missing))) as progress:
-            for rows in _batches(missing, plan.batch_size):
-                part = slice(rows.start, rows.stop)
+            for items in _batches(missing, plan.batch_size):
+                part = slice(items.start, items.stop)
                 prompts = plan.prompts[part]
-                outputs = rollout.generate(make_requests(prompts, plan.sampling, seeds[part], f"{rows.start}"))
+                outputs = rollout.generate(make_requests(prompts, plan.sampling, seeds[part], f"{items.start}"))
                 rollouts = Rollouts.collect(prompts, outputs, plan.tokenizer.decode)
-                with atomic_path(plan.parts / f"part-{rows.start:08d}-{rows.stop:08d}.parquet") as temporary:
-                    pq.write_table(as_table(list(_rows(plan, rollouts, seeds[part]))), temporary)
+                file.write(items, as_table(list(_rows(plan, rollouts, seeds[part]))))
                 progress.advance(len(prompts), sum(len(each.token_ids) for each in rollouts.completions))
 
 
@@ -183,78 +169,10 @@ def _rows(plan: GenerationPlan, rollouts: Rollouts, seeds: Sequence[int]) -> Ite
         yield row
 
 
-def _begun(plan: GenerationPlan, overwrite: bool) -> list[range]:
-    """The prompts of the parts that are there; the folder of the parts is made."""
-    note = plan.parts / "request.json"
-    if plan.parts.exists() and (note.exists() or _parts(plan)):
-        begun = json.loads(note.read_text(encoding="utf-8")) if note.exists() else None
-        difference = _difference(plan, begun)
-        if difference and not overwrite:
-            raise ConfigError(
-                "--out",
-                f"{plan.parts} holds parts of a generation that was ended, {difference}; ask for the same, or drop "
-                "them with --overwrite",
-            )
-        if difference:
-            remove(plan.parts)
-    if not note.exists():
-        with atomic_path(note) as temporary:
-            temporary.write_text(json.dumps(plan.request, indent=2) + "\n", encoding="utf-8")
-    return [rows for rows, _ in _parts(plan)]
-
-
-def _parts(plan: GenerationPlan) -> list[tuple[range, Path]]:
-    """Complete parts in the order of their prompts; one that overlaps an earlier one is left out."""
-    found: list[tuple[range, Path]] = []
-    end = 0
-    for path in sorted(plan.parts.iterdir()):
-        if matched := _PART.fullmatch(path.name):
-            rows = range(int(matched[1]), int(matched[2]))
-            if rows.start >= end:
-                found.append((rows, path))
-                end = rows.stop
-    return found
-
-
-def _missing(begun: Sequence[range], total: int) -> list[range]:
-    starts = [0, *(rows.stop for rows in begun)]
-    stops = [*(rows.start for rows in begun), total]
-    return [range(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
-
-
 def _batches(missing: Sequence[range], size: int) -> Iterator[range]:
     for rows in missing:
         for start in range(rows.start, rows.stop, size):
             yield range(start, min(start + size, rows.stop))
-
-
-def _join(plan: GenerationPlan) -> None:
-    """All parts as one file, one part in memory at a time."""
-    parts = [path for _, path in _parts(plan)]
-    schema = pq.read_schema(parts[0])
-    schema = schema.with_metadata({**(schema.metadata or {}), METADATA_KEY: json.dumps(plan.request)})
-    with atomic_path(plan.out) as temporary, pq.ParquetWriter(temporary, schema) as writer:
-        for path in parts:
-            writer.write_table(pq.read_table(path).cast(schema))
-
-
-def _metadata(file: Path) -> Any:
-    """The request that a file was generated by; None for any other file."""
-    try:
-        text = (pq.read_schema(file).metadata or {}).get(METADATA_KEY.encode())
-    except (OSError, ValueError):
-        return None
-    return None if text is None else json.loads(text)
-
-
-def _difference(plan: GenerationPlan, other: Any) -> str:
-    """In what another request differs from this one; '' when it does not."""
-    if not isinstance(other, Mapping):
-        return "and was not generated by this command"
-    for name, wanted in plan.request.items():
-        if other.get(name) != wanted:
-            return f"generated with another {name} ({other.get(name)!r:.60}, and now {wanted!r:.60})"
-    return ""
 
 
 def _digest(prompts: Sequence[Prompt]) -> str:
