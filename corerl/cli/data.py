@@ -59,8 +59,10 @@ def inspect(
         rows_shown=rows,
         template_kwargs=config.data.apply_chat_template_kwargs,
     )
-    for source, error in _tell_sources(found, config, plugins).items():
-        found.defects.note(f"data source '{source}' is scored by nobody", error)
+    scored_by, unscored = _scorers(found, config, plugins)
+    for source, reason in unscored.items():
+        found.defects.note(f"data source '{source}' is scored by nobody", reason)
+    _tell_files(found, scored_by)
     _tell_prompts(found, max_length)
     lines = found.defects.lines()
     click.echo("\ndefects" if lines else "\nno defects")
@@ -70,28 +72,32 @@ def inspect(
         raise RunError(f"{len(found.defects)} kinds of defects in {', '.join(files)}")
 
 
-def _tell_sources(found: "Inspection", config: "TrainConfig", plugins: "Plugins") -> Mapping[str, str]:
-    """Files, columns, sources with their scorers; returns why a source has none."""
+def _scorers(
+    found: "Inspection", config: "TrainConfig", plugins: "Plugins"
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Who scores each data source; and of those that nobody scores, why."""
     from corerl.config.parts import resolve_parts
     from corerl.errors import RequestError
     from corerl.trainer.scoring import select_scorers
 
+    parts = resolve_parts(config, plugins.registries)
+    scored_by, unscored = {}, {}
+    for source in found.sources:
+        try:
+            entry = select_scorers([source], parts, plugins.registries)[source].entry
+            scored_by[source] = f"{entry.name} ({entry.owner})"
+        except RequestError as error:
+            unscored[source] = str(error)
+    return scored_by, unscored
+
+
+def _tell_files(found: "Inspection", scored_by: Mapping[str, str]) -> None:
     for file in found.files:
         click.echo(f"{file.name}: {file.rows} rows")
         click.echo(table(list(file.columns.items())))
-    parts, unscored = resolve_parts(config, plugins.registries), {}
-    rows = [("data source", "rows", "scored by")]
-    for source, count in found.sources.items():
-        try:
-            entry = select_scorers([source], parts, plugins.registries)[source].entry
-            who = f"{entry.name} ({entry.owner})"
-        except RequestError as error:
-            unscored[source] = str(error)
-            who = "nobody"
-        rows.append((source, str(count), who))
     if found.sources:
-        click.echo(f"\n{table(rows, indent='')}")
-    return unscored
+        rows = [(source, str(count), scored_by.get(source, "nobody")) for source, count in found.sources.items()]
+        click.echo(f"\n{table([('data source', 'rows', 'scored by'), *rows], indent='')}")
 
 
 def _tell_prompts(found: "Inspection", max_length: int | None) -> None:

@@ -54,8 +54,8 @@ class Response:
     data_source: str
     ground_truth: Any
 
-    def reward_request(self) -> RewardRequest:
-        """What a reward manager is asked."""
+    def reward_request(self, max_response_length: int) -> RewardRequest:
+        """What a reward manager is asked; ``max_response_length`` is that of rows which do not say it."""
         row = self.row
         return RewardRequest(
             response=self.text,
@@ -63,7 +63,7 @@ class Response:
             data_source=self.data_source,
             extra_info=row.get("extra_info") or {},
             response_length=row.get("response_length") or 0,
-            max_response_length=row.get("max_response_length") or 0,
+            max_response_length=row.get("max_response_length") or max_response_length,
             truncated=row.get("finish_reason") == "length",
         )
 

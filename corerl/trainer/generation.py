@@ -91,7 +91,7 @@ def plan_generation(
         sampling = dataclasses.replace(sampling, n=1, temperature=0.0, top_p=1.0, top_k=-1)
     request = {
         "model": config.model.path,
-        "weights": _weights_stamp(config),
+        "state of the weights": _weights_stamp(config),
         "dtype": config.model.dtype,
         "backend": backend.entry.name,
         "seed": config.trainer.seed,

@@ -39,7 +39,7 @@ def rescore(
     manager = resolve_parts(config, plugins.registries).reward_manager
     with closing(load_reward_manager(scorers, config.reward, manager)) as reward:
         for batch in batches(responses, "responses"):
-            scored = reward.score([response.reward_request() for response in batch])
+            scored = reward.score([response.reward_request(config.data.max_response_length) for response in batch])
             check_results(scored, len(batch))
             results += scored
     return results
