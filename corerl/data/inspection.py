@@ -33,10 +33,10 @@ class Defects:
             if note:
                 self.notes.setdefault(kind, []).append(note)
 
-    def note(self, kind: str, note: str) -> None:
+    def note(self, kind: str, *notes: str) -> None:
         """Add one that has no row of its own."""
         self.found.setdefault(kind, Skipped())
-        self.notes.setdefault(kind, []).append(note)
+        self.notes.setdefault(kind, []).extend(notes)
 
     def __len__(self) -> int:
         """Kinds of defects."""
@@ -108,7 +108,7 @@ def inspect_files(
         files.append(file)
         missing = [column for column in REQUIRED_COLUMNS if column not in file.columns]
         for column in missing:
-            defects.add(f"missing column '{column}'", Location(name, 0))
+            defects.note(f"{name}: no column '{column}'")
         records += [] if missing else _records(rows, defects)
     _find_duplicates(records, defects)
     texts = _texts(records, tokenizer, template_kwargs or {}, defects)

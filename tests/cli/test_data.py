@@ -85,7 +85,7 @@ def test_a_missing_column_is_a_defect_and_the_other_files_are_read(
     without = {name: value for name, value in row("1+1").items() if name != "reward_model"}
     assert run(["data", "inspect", write([without], "a.parquet"), write([row("1+1")], "b.parquet")]) == 0
     out = capsys.readouterr().out
-    assert "missing column 'reward_model': a.parquet" in out
+    assert "a.parquet: no column 'reward_model'" in out
     assert "openai/gsm8k  1" in out
 
 
