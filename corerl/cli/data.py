@@ -81,14 +81,16 @@ def _scorers(
     from corerl.trainer.scoring import select_scorers
 
     parts = resolve_parts(config, plugins.registries)
-    scored_by, unscored = {}, {}
-    for source in found.sources:
-        try:
-            entry = select_scorers([source], parts, plugins.registries)[source].entry
-            scored_by[source] = f"{entry.name} ({entry.owner})"
-        except RequestError as error:
-            unscored[source] = str(error)
-    return scored_by, unscored
+    scorers, unscored = {}, {}
+    try:
+        scorers = select_scorers(found.sources, parts, plugins.registries)
+    except RequestError:  # of the first of them; one by one, to name all
+        for source in found.sources:
+            try:
+                scorers |= select_scorers([source], parts, plugins.registries)
+            except RequestError as error:
+                unscored[source] = str(error)
+    return {source: f"{each.entry.name} ({each.entry.owner})" for source, each in scorers.items()}, unscored
 
 
 def _tell_files(found: "Inspection", scored_by: Mapping[str, str]) -> None:
