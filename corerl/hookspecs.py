@@ -60,6 +60,7 @@ class Register(Protocol, Generic[T_contra]):
         needs_ref: bool = False,
         needs_sum_pi_squared: bool = False,
         distributed: bool = False,
+        media: tuple[str, ...] = (),
         select_tokens: "TokenSelector | str | None" = None,
     ) -> None: ...
 

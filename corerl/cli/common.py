@@ -30,6 +30,15 @@ def plugin_options(command: F) -> F:
     return load(disable(command))
 
 
+def reward_options(command: F) -> F:
+    """Add ``--config FILE`` and ``--scorer NAME``: who scores; ``config_file`` and ``scorer``."""
+    config = click.option(
+        "--config", "config_file", type=click.Path(path_type=Path), help="Training config whose 'reward' is used."
+    )
+    scorer = click.option("--scorer", metavar="NAME", help="Scores every row: a registered name or ./file.py:function.")
+    return config(scorer(command))
+
+
 class LoadedConfig(typing.NamedTuple):
     """A training config that passed every check that needs no data and no model."""
 
@@ -87,6 +96,40 @@ def read_train_values(
     if load or disable:
         values["plugins"] = {"load": load, "disable": disable}
     return values, plugins
+
+
+def load_reward_config(
+    file: Path | None,
+    overrides: Sequence[str],
+    scorer: str | None,
+    plugin: Sequence[str] = (),
+    disable_plugin: Sequence[str] = (),
+) -> tuple["TrainConfig", Plugins]:
+    """A training config of which only ``reward`` and ``plugins`` are used, so that no model need be named.
+
+    Args:
+        scorer: scores every row, whatever the config says.
+
+    Raises:
+        RequestError: something in the config is wrong.
+    """
+    from corerl.config import typed
+    from corerl.config.schema import TrainConfig
+
+    values, plugins = read_train_values(file, overrides, plugin, disable_plugin)
+    if not values.get("model"):
+        values["model"] = {"path": ""}
+    if scorer is not None:
+        reward = values.get("reward") or {}
+        values["reward"] = {key: value for key, value in reward.items() if key != "scorers"} | {"scorer": scorer}
+    return typed.build(TrainConfig, values), plugins
+
+
+def split_config_file(arguments: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
+    """A leading argument without '=' is the file."""
+    if arguments and "=" not in arguments[0]:
+        return Path(arguments[0]), arguments[1:]
+    return None, arguments
 
 
 def type_label(hint: Any) -> str:

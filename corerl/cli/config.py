@@ -9,7 +9,14 @@ from typing import Any
 import click
 import yaml  # type: ignore[import-untyped]
 
-from corerl.cli.common import load_train_config, plugin_options, range_label, read_train_values, type_label
+from corerl.cli.common import (
+    load_train_config,
+    plugin_options,
+    range_label,
+    read_train_values,
+    split_config_file,
+    type_label,
+)
 from corerl.config import typed
 from corerl.config.schema import TrainConfig
 
@@ -26,7 +33,7 @@ def config() -> None:
 @plugin_options
 def show(arguments: tuple[str, ...], plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
     """Print the resolved configuration as YAML, each key with its help; without FILE the defaults."""
-    file, overrides = _split(arguments)
+    file, overrides = split_config_file(arguments)
     values = typed.fill(TrainConfig, read_train_values(file, overrides, plugin, disable_plugin)[0])
     if not _is_incomplete(values):
         typed.build(TrainConfig, values)
@@ -41,13 +48,6 @@ def check(file: Path, overrides: tuple[str, ...], plugin: tuple[str, ...], disab
     """Check a configuration: keys, types, ranges, names, options and sizes. No model and no data are read."""
     load_train_config(file, overrides, plugin, disable_plugin)
     click.echo(f"{file}: ok")
-
-
-def _split(arguments: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
-    """A leading argument without '=' is the file."""
-    if arguments and "=" not in arguments[0]:
-        return Path(arguments[0]), arguments[1:]
-    return None, arguments
 
 
 def _is_incomplete(values: Mapping[str, Any]) -> bool:

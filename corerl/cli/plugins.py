@@ -236,6 +236,7 @@ def _entry_facts(registry: Registry[Any], entry: Entry[Any]) -> dict[str, Any]:
         "config": registry.config_key,
         "needs": [need.removeprefix("needs_") for need in NEEDS if getattr(entry, need)],
         "data_sources": list(entry.data_sources),
+        "media": list(entry.media),
         "target": entry.target if isinstance(entry.target, str) else entry.target.__qualname__,
         "source": source,
         "options": _option_facts(entry.options) if entry.options else [],
@@ -269,7 +270,7 @@ def _entry_text(facts: dict[str, Any]) -> str:
     lines = [f"{facts['kind']} {facts['name']}"]
     rows = [("owner", _owner(facts))]
     rows += [(key, facts[key]) for key in ("status", "summary", "config", "target", "source", "error") if facts[key]]
-    rows += [(key, ", ".join(facts[key])) for key in ("needs", "data_sources") if facts[key]]
+    rows += [(key, ", ".join(facts[key])) for key in ("needs", "data_sources", "media") if facts[key]]
     lines.append(table(rows))
     if facts["options"]:
         lines.append("  options")

@@ -11,7 +11,7 @@ def check(config: TrainConfig, parts: Parts) -> None:
     _check_batches(config, parts)
     _check_kl(config, parts)
     _check_rollout_correction(config, parts)
-    _check_sampling(config)
+    check_sampling(config)
     _check_staleness(config)
     _check_optimizer(config)
     _check_schedule(config)
@@ -102,7 +102,8 @@ def _check_staleness(config: TrainConfig) -> None:
             )
 
 
-def _check_sampling(config: TrainConfig) -> None:
+def check_sampling(config: TrainConfig) -> None:
+    """The rules of sampling alone, for what trains nothing."""
     rollout, validation = config.rollout, config.rollout.val_kwargs
     for key, top_k in (("rollout.top_k", rollout.top_k), ("rollout.val_kwargs.top_k", validation.top_k)):
         if top_k == 0:

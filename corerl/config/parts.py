@@ -4,7 +4,7 @@ import dataclasses
 import operator
 from typing import Any, TypeVar
 
-from corerl.config.schema import TrainConfig
+from corerl.config.schema import RolloutConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl.registry import Registries, Registry, Selected
 from corerl.registry.advantage_estimators import AdvantageEstimator
@@ -132,9 +132,7 @@ def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
         strategy=strategy,
         value_loss=select(registries.value_losses, critic.value_loss, "critic.value_loss") if critic_strategy else None,
         critic_strategy=critic_strategy,
-        rollout_backend=registries.rollout_backends.select_named(
-            rollout.name, rollout.options, name_key="rollout.name", options_key="rollout.options"
-        ),
+        rollout_backend=select_rollout_backend(rollout, registries),
         reward_manager=select(registries.reward_managers, reward.manager, "reward.manager"),
         scorer=None if reward.scorer is None else select(registries.scorers, reward.scorer, "reward.scorer"),
         runtime=registries.runtimes.select_named(
@@ -144,6 +142,13 @@ def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
             select(registries.trackers, logger, f"tracking.loggers[{index}]")
             for index, logger in enumerate(config.tracking.loggers)
         ),
+    )
+
+
+def select_rollout_backend(rollout: RolloutConfig, registries: Registries) -> Selected[RolloutBackendFactory]:
+    """The rollout backend of a config, for what needs no other part; errors as for :func:`resolve_parts`."""
+    return registries.rollout_backends.select_named(
+        rollout.name, rollout.options, name_key="rollout.name", options_key="rollout.options"
     )
 
 

@@ -55,6 +55,7 @@ class DataConfig:
     shuffle: bool = option(True, "a new order each epoch, from data.seed")
     seed: int | None = option(None, "of the sampler; null: trainer.seed")
     apply_chat_template_kwargs: dict[str, Any] = option(help="passed to the chat template", factory=dict)
+    custom_cls: Any = option(None, "./file.py:Class that gives the rows; null: the files are parquet and hold them")
 
 
 @dataclass

@@ -21,19 +21,30 @@ def read_parquet(file: str, required: Sequence[str], optional: Sequence[str] = (
     Raises:
         DataError: the file is missing, damaged or empty, or a required column is missing.
     """
+    table = read_parquet_file(file, required, optional)
+    return [(Location(file, number), row) for number, row in enumerate(table.to_pylist())]
+
+
+def read_parquet_file(file: str, required: Sequence[str] = (), optional: Sequence[str] | None = None) -> Any:
+    """As :func:`read_parquet`, as a pyarrow table.
+
+    Args:
+        optional: None: all other columns.
+    """
     path = _existing(file)
     try:
         with pq.ParquetFile(path) as parquet:
             present = parquet.schema_arrow.names
-            _check_columns(file, required, present)
-            table = parquet.read(columns=[name for name in (*required, *optional) if name in present])
+            check_columns(file, required, present)
+            wanted = None if optional is None else [name for name in (*required, *optional) if name in present]
+            table = parquet.read(columns=wanted)
         table.validate(full=True)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{file}: truncated, damaged or not a parquet file, write it again ({reason})") from error
     if table.num_rows == 0:
         raise DataError(f"{file}: has 0 rows")
-    return [(Location(file, number), row) for number, row in enumerate(table.to_pylist())]
+    return table
 
 
 def read_jsonl(file: str) -> list[Row]:
@@ -75,7 +86,8 @@ def _existing(file: str) -> Path:
     return path
 
 
-def _check_columns(file: str, required: Sequence[str], present: Sequence[str]) -> None:
+def check_columns(file: str, required: Sequence[str], present: Sequence[str]) -> None:
+    """Raise DataError for a column that is missing."""
     for column in required:
         if column not in present:
             hint = did_you_mean(column, present)

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from corerl.config.schema import DataConfig
+from corerl.data.custom import custom_rows
 from corerl.data.progress import batches
 from corerl.data.report import LoadReport, name_places
 from corerl.data.schema import Message, PromptRecord, read_prompt_records
@@ -24,6 +25,7 @@ class Prompt:
         token_ids: the templated chat up to where the response begins, at most ``data.max_prompt_length`` ids.
         messages: the chat.
         data_source, ground_truth, extra_info: as in its row, for the scorer.
+        media: column -> what stands there, of ``images`` and ``videos`` in its row; for the rollout backend.
     """
 
     index: int
@@ -32,6 +34,7 @@ class Prompt:
     data_source: str
     ground_truth: Any
     extra_info: Mapping[str, Any]
+    media: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,22 @@ def load_prompts(
         raise ConfigError(f"data.{split}_files", "must name at least one parquet file")
     check_template_kwargs(data.apply_chat_template_kwargs)
     report = LoadReport()
-    records = read_prompt_records(files, report, data.val_max_samples if split == "val" else None)
+    rows = custom_rows(data, files, tokenizer.tokenizer, split)
+    records = read_prompt_records(files, report, data.val_max_samples if split == "val" else None, rows)
     tokenized = _tokenize(records, tokenizer, data.apply_chat_template_kwargs, f"{split} prompts")
     if data.filter_overlong_prompts:
         tokenized = list(_without_overlong(tokenized, data.max_prompt_length, report))
     report.require_kept()
     prompts = tuple(
-        Prompt(index, token_ids, record.messages, record.data_source, record.ground_truth, record.extra_info)
+        Prompt(
+            index,
+            token_ids,
+            record.messages,
+            record.data_source,
+            record.ground_truth,
+            record.extra_info,
+            record.media,
+        )
         for index, (record, token_ids) in enumerate(_truncated(tokenized, data, report))
     )
     return PromptDataset(prompts, report)

@@ -6,6 +6,7 @@
     prompt         list<struct<role, content>>  the chat that the model continues
     reward_model   struct<style, ground_truth>  what the scorer compares with; any type of ground_truth
     extra_info     struct, may be missing       handed to the scorer
+    images         any, may be missing          handed to the rollout backend as it is, as are videos
     ability        string, may be missing       for the reader; nothing here depends on it
 
 Other columns are not read. A row without a ground truth cannot be scored: it is skipped and counted. Anything else
@@ -14,10 +15,10 @@ that is wrong in a row ends the reading with its file, row and column.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from corerl.data.files import read_parquet
+from corerl.data.files import Row, read_parquet
 from corerl.data.report import LoadReport, Location
 from corerl.errors import DataError
 from corerl.options import did_you_mean
@@ -27,8 +28,9 @@ Message = dict[str, Any]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
-_REQUIRED = ("data_source", "prompt", "reward_model")
-_OPTIONAL = ("extra_info",)
+REQUIRED_COLUMNS = ("data_source", "prompt", "reward_model")
+MEDIA_COLUMNS = ("images", "videos")
+_OPTIONAL = ("extra_info", *MEDIA_COLUMNS)
 _SHOWN = 40
 
 
@@ -41,25 +43,30 @@ class PromptRecord:
     data_source: str
     ground_truth: Any
     extra_info: Mapping[str, Any]
+    media: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_prompt_records(files: Sequence[str], report: LoadReport, max_rows: int | None = None) -> list[PromptRecord]:
+def read_prompt_records(
+    files: Sequence[str], report: LoadReport, max_rows: int | None = None, rows: Sequence[Row] | None = None
+) -> list[PromptRecord]:
     """The rows of parquet files, in order.
 
     Args:
         files: parquet files with the columns above.
         report: receives the counts; rows with an empty ground truth are skipped.
         max_rows: look at the first so many rows of all files together.
+        rows: in place of those of the files.
 
     Raises:
         DataError: a file or a row is wrong; it is named.
     """
-    rows = [row for file in files for row in read_parquet(file, _REQUIRED, _OPTIONAL)]
+    if rows is None:
+        rows = [row for file in files for row in read_parquet(file, REQUIRED_COLUMNS, _OPTIONAL)]
     records = []
     for location, row in rows[:max_rows]:
         report.rows_read += 1
-        record = _record(location, row)
-        if _is_empty(record.ground_truth):
+        record = read_record(location, row)
+        if is_empty(record.ground_truth):
             report.skip("empty reward_model.ground_truth", location)
         else:
             records.append(record)
@@ -86,15 +93,32 @@ def _message(value: object, where: str) -> Message:
     for key in ("role", "content"):
         if value.get(key) is None:
             raise DataError(f"{where}: has no {key}")
-        if not isinstance(value[key], str):
-            raise DataError(f"{where}: {key} must be a string, not {_shown(value[key])}")
+    if not isinstance(value["role"], str):
+        raise DataError(f"{where}: role must be a string, not {_shown(value['role'])}")
+    if not isinstance(value["content"], str) and not _is_parts(value["content"]):
+        raise DataError(f"{where}: content must be a string, or parts {{type, …}}, not {_shown(value['content'])}")
     if value["role"] not in ROLES:
         hint = did_you_mean(value["role"], ROLES)
         raise DataError(f"{where}: unknown role {value['role']!r}{hint}; roles are {', '.join(ROLES)}")
-    return {key: item for key, item in value.items() if item is not None}
+    given = {key: item for key, item in value.items() if item is not None}
+    if isinstance(given["content"], list):
+        given["content"] = [{key: item for key, item in part.items() if item is not None} for part in value["content"]]
+    return given
 
 
-def _record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
+def _is_parts(content: Any) -> bool:
+    """Whether a message's content is a list of {type, …}, as templates of models with images and videos take it."""
+    return isinstance(content, list) and all(
+        isinstance(part, Mapping) and isinstance(part.get("type"), str) for part in content
+    )
+
+
+def read_record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
+    """One row, checked.
+
+    Raises:
+        DataError: a column is of a wrong type.
+    """
     data_source, reward_model, extra_info = row["data_source"], row["reward_model"], row.get("extra_info")
     if not isinstance(data_source, str) or not data_source:
         raise DataError(f"{location}, column 'data_source': must be a non-empty string, not {_shown(data_source)}")
@@ -105,17 +129,18 @@ def _record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
     if extra_info is not None and not isinstance(extra_info, Mapping):
         raise DataError(f"{location}, column 'extra_info': must be a struct or null, not {_shown(extra_info)}")
     messages = check_messages(row["prompt"], location, "prompt")
-    return PromptRecord(location, messages, data_source, reward_model["ground_truth"], extra_info or {})
+    media = {name: row[name] for name in MEDIA_COLUMNS if row.get(name) is not None and row[name] != []}
+    return PromptRecord(location, messages, data_source, reward_model["ground_truth"], extra_info or {}, media)
 
 
-def _is_empty(ground_truth: Any) -> bool:
+def is_empty(ground_truth: Any) -> bool:
     """No answer: null, NaN, blank text, or a struct or list of nothing else. 0 and false are answers."""
     if isinstance(ground_truth, str):
         return not ground_truth.strip()
     if isinstance(ground_truth, Mapping):
-        return all(map(_is_empty, ground_truth.values()))
+        return all(map(is_empty, ground_truth.values()))
     if isinstance(ground_truth, list):
-        return all(map(_is_empty, ground_truth))
+        return all(map(is_empty, ground_truth))
     return ground_truth is None or (isinstance(ground_truth, float) and math.isnan(ground_truth))
 
 

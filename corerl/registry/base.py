@@ -57,6 +57,7 @@ class Entry(Generic[T]):
         needs_sum_pi_squared: the run must compute the sum of squared probabilities at every token.
         distributed: of a training strategy: one worker a GPU, which find ``RANK`` and ``WORLD_SIZE`` in their
             environment, share the work.
+        media: of a rollout backend: the columns of media, ``images`` and ``videos``, that it takes.
         select_tokens: of a policy loss that must see the whole mini-batch: a
             :class:`corerl.registry.policy_losses.TokenSelector`, or ``"module:attribute"``.
     """
@@ -75,6 +76,7 @@ class Entry(Generic[T]):
     needs_ref: bool = False
     needs_sum_pi_squared: bool = False
     distributed: bool = False
+    media: tuple[str, ...] = ()
     select_tokens: Callable[..., Any] | str | None = None
 
     def load(self) -> T:

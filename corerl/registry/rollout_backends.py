@@ -1,8 +1,8 @@
 """Rollout backends: token ids in, sampled token ids and their log-probs out."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from corerl.config.schema import ModelConfig, RolloutConfig
 
@@ -37,11 +37,17 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One prompt. ``request_id`` names it for :meth:`RolloutBackend.abort`."""
+    """One prompt. ``request_id`` names it for :meth:`RolloutBackend.abort`.
+
+    Attributes:
+        media: column of the prompt's row (``images``, ``videos``) -> what stands there, as it was read. A backend is
+            only asked for columns that it is registered with (``media=("images",)``).
+    """
 
     request_id: str
     prompt_ids: Sequence[int]
     sampling: SamplingParams
+    media: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

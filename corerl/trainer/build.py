@@ -11,6 +11,8 @@ from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
 from corerl.models import resolve_device
 from corerl.objective.rollout_correction import resolve_level
+from corerl.registry import Entry
+from corerl.registry.rollout_backends import RolloutBackendFactory
 from corerl.registry.runtimes import Pool, Role
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog
@@ -24,7 +26,7 @@ from corerl.trainer.pipeline import Pipeline
 from corerl.trainer.plan import Plan
 from corerl.trainer.requests import validation_sampling
 from corerl.trainer.run import Run, new_folder
-from corerl.trainer.scoring import Notices
+from corerl.trainer.scoring import Notices, load_reward_manager
 from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker, RolloutWorker
 
 
@@ -32,10 +34,7 @@ def train(plan: Plan) -> Path:
     """Run a training from its first step, or from the checkpoint it resumes, to its last; returns the run's folder."""
     config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
     with ExitStack() as stack:
-        scorers = {source: scorer.load() for source, scorer in plan.scorers.items()}
-        reward = parts.reward_manager.load()(
-            scorers, num_workers=config.reward.num_workers, timeout=config.reward.timeout
-        )
+        reward = load_reward_manager(plan.scorers, config.reward, parts.reward_manager)
         stack.callback(reward.close)
         roles = _roles(config, parts)
         runtime = parts.runtime.load()(config.runtime)
@@ -109,22 +108,21 @@ def train(plan: Plan) -> Path:
 
 def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:
     strategy, critic = parts.strategy.entry, (parts.critic_strategy or parts.strategy).entry
-    backend, rollout = parts.rollout_backend.entry, config.rollout
-    own_pool = Pool(rollout.nnodes, rollout.n_gpus_per_node) if rollout.n_gpus_per_node else None
     roles = [
         Role("actor", "actor.strategy", strategy.name, strategy.distributed),
         Role("critic", "critic.strategy", critic.name, critic.distributed),
         Role("ref", "actor.strategy", strategy.name, strategy.distributed),
-        Role(
-            "rollout",
-            "rollout.name",
-            backend.name,
-            distributed=True,
-            gpus=rollout.tensor_model_parallel_size,
-            pool=own_pool,
-        ),
+        rollout_role(config, parts.rollout_backend.entry),
     ]
     return {role.name: role for role in roles}
+
+
+def rollout_role(config: TrainConfig, backend: Entry[RolloutBackendFactory]) -> Role:
+    """The role of the rollout workers, each a replica of the engine."""
+    rollout = config.rollout
+    own_pool = Pool(rollout.nnodes, rollout.n_gpus_per_node) if rollout.n_gpus_per_node else None
+    gpus = rollout.tensor_model_parallel_size
+    return Role("rollout", "rollout.name", backend.name, distributed=True, gpus=gpus, pool=own_pool)
 
 
 def _device_sharing(config: TrainConfig, rollout: RolloutWorker, roles: Sequence[ModelWorker]) -> DeviceSharing:

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from corerl.batch.rollouts import Rollouts
+from corerl.evaluation.summary import Sample, summarise
 from corerl.registry.reward_managers import RewardResult
 
 
@@ -17,12 +18,20 @@ class ValidationSample(NamedTuple):
     score: float | None
     response_length: int
     components: Mapping[str, float]
+    extracted: str | None = None
 
 
 def validation_samples(rollouts: Rollouts, results: Sequence[RewardResult]) -> list[ValidationSample]:
     """What the metrics need of generated and scored responses."""
     return [
-        ValidationSample(prompt.data_source, prompt.index, result.score, len(completion.token_ids), result.components)
+        ValidationSample(
+            prompt.data_source,
+            prompt.index,
+            result.score,
+            len(completion.token_ids),
+            result.components,
+            result.extracted,
+        )
         for prompt, completion, result in zip(rollouts.prompts, rollouts.completions, results, strict=True)
     ]
 
@@ -30,8 +39,9 @@ def validation_samples(rollouts: Rollouts, results: Sequence[RewardResult]) -> l
 def validation_metrics(samples: Sequence[ValidationSample], n: int) -> dict[str, float]:
     """``val-core/<data source>/reward/mean@n``: the mean over prompts of the mean over their scored responses.
 
-    ``val-aux/<data source>/<component>/mean@n`` is the same of each named part of the scores. Responses that could not
-    be scored are left out; their share is ``val-aux/error_ratio``.
+    ``val-aux/<data source>/<component>/mean@n`` is the same of each named part of the scores. With several responses
+    to a prompt there are ``val-aux/<data source>/reward/best@k``, ``worst@k`` and ``maj@k`` too, as in ``corerl eval``.
+    Responses that could not be scored are left out; their share is ``val-aux/error_ratio``.
     """
     values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
@@ -43,6 +53,19 @@ def validation_metrics(samples: Sequence[ValidationSample], n: int) -> dict[str,
         f"{name}/mean@{n}": fmean(fmean(of_prompt) for of_prompt in by_prompt.values())
         for name, by_prompt in values.items()
     }
+    if n > 1:
+        metrics |= _of_several(samples)
     metrics["val-aux/error_ratio"] = fmean(sample.score is None for sample in samples)
     metrics["val-aux/response_length/mean"] = fmean(sample.response_length for sample in samples)
     return metrics
+
+
+def _of_several(samples: Sequence[ValidationSample]) -> dict[str, float]:
+    """What k responses to a prompt come to, k = 2, 4, … and n."""
+    plain = [Sample(each.data_source, each.prompt, each.score, each.extracted) for each in samples]
+    return {
+        f"val-aux/{summary.data_source}/reward/{name}": estimate.value
+        for summary in summarise(plain)
+        for name, estimate in summary.estimates.items()
+        if name.startswith(("best", "worst", "maj")) and not name.endswith("@1")
+    }

@@ -15,6 +15,7 @@ from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.scorers import Scorer
 from corerl.telemetry.notices import say
+from corerl.trainer.requests import check_media
 from corerl.trainer.scoring import select_scorers
 
 
@@ -96,6 +97,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     )
     if checkpoint is not None:
         sampler.load_state_dict(checkpoint.sampler)
+    check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry)
     sources = dict.fromkeys(prompt.data_source for prompt in [*train_prompts, *val_prompts])
     scorers = select_scorers(sources, parts, plugins.registries)
     return Plan(config, parts, plugins, checkpoint, tokenizer, train_prompts, val_prompts, sampler, scorers)

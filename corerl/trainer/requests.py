@@ -1,11 +1,13 @@
 """Generation requests for prompts."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from corerl.config.schema import TrainConfig
 from corerl.data.prompts import Prompt
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
+from corerl.errors import DataError
+from corerl.registry import Entry
+from corerl.registry.rollout_backends import GenerationRequest, RolloutBackendFactory, SamplingParams
 
 
 def training_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> SamplingParams:
@@ -31,11 +33,24 @@ def validation_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) ->
     return dataclasses.replace(greedy, temperature=values.temperature, top_p=values.top_p, top_k=values.top_k)
 
 
+def check_media(prompts: Iterable[Prompt], backend: Entry[RolloutBackendFactory]) -> None:
+    """Raise DataError where a prompt has media that the rollout backend does not take."""
+    for prompt in prompts:
+        for column in prompt.media:
+            if column not in backend.media:
+                raise DataError(
+                    f"prompt {prompt.index} has '{column}', and rollout backend '{backend.name}' takes "
+                    f"{', '.join(backend.media) or 'text alone'}: drop the column, or choose another rollout.name"
+                )
+
+
 def make_requests(
     prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str
 ) -> list[GenerationRequest]:
     """One request a prompt, each with its own seed; ids are ``<prefix>-0``, ``<prefix>-1``, …"""
     return [
-        GenerationRequest(f"{prefix}-{position}", prompt.token_ids, dataclasses.replace(sampling, seed=seed))
+        GenerationRequest(
+            f"{prefix}-{position}", prompt.token_ids, dataclasses.replace(sampling, seed=seed), prompt.media
+        )
         for position, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
     ]

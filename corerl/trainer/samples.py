@@ -1,30 +1,23 @@
-"""Sample rollouts on disk, for the reader."""
+"""Sample rollouts on disk, for the reader and for ``corerl score`` and ``corerl eval``."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from corerl.batch.rollouts import Rollouts
-from corerl.files import atomic_path
+from corerl.evaluation.files import result_columns, write_rows
 from corerl.registry.reward_managers import RewardResult
 
 
 def write_rollouts(path: Path, rollouts: Rollouts, results: Sequence[RewardResult]) -> None:
     """One parquet row a response: prompt, response, score, components, error, lengths and weight version."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
     rows = [
         {
             "data_source": prompt.data_source,
-            "prompt": encode(prompt.messages),
+            "prompt": prompt.messages,
             "response": response,
-            "ground_truth": encode(prompt.ground_truth),
-            "score": result.score,
-            "components": encode(dict(result.components)),
-            "extracted": result.extracted,
-            "error": result.error,
+            "ground_truth": prompt.ground_truth,
+            "extra_info": dict(prompt.extra_info),
+            **result_columns(result),
             "prompt_length": len(prompt.token_ids),
             "response_length": len(completion.token_ids),
             "finish_reason": completion.finish_reason,
@@ -35,5 +28,4 @@ def write_rollouts(path: Path, rollouts: Rollouts, results: Sequence[RewardResul
             rollouts.prompts, rollouts.completions, rollouts.responses, rollouts.group_ids, results, strict=True
         )
     ]
-    with atomic_path(path) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows), temporary)
+    write_rows(path, rows)

@@ -11,10 +11,11 @@ from torch import Tensor
 from corerl.batch.experience import Experience
 from corerl.batch.rollouts import Rollouts
 from corerl.config.parts import Parts
+from corerl.config.schema import RewardConfig
 from corerl.errors import DataError, NameClashError, RunError
 from corerl.options import did_you_mean
 from corerl.registry import Entry, Registries, Selected
-from corerl.registry.reward_managers import RewardResult
+from corerl.registry.reward_managers import RewardManager, RewardManagerFactory, RewardResult
 from corerl.registry.scorers import Scorer
 
 
@@ -53,6 +54,14 @@ def _scorers_by_source(registries: Registries) -> dict[str, list[Entry[Scorer]]]
         for source in entry.data_sources:
             by_source.setdefault(source, []).append(entry)
     return by_source
+
+
+def load_reward_manager(
+    scorers: Mapping[str, Selected[Scorer]], config: RewardConfig, manager: Selected[RewardManagerFactory]
+) -> RewardManager:
+    """The reward manager of a run, with the scorers of its data sources."""
+    loaded = {source: scorer.load() for source, scorer in scorers.items()}
+    return manager.load()(loaded, num_workers=config.num_workers, timeout=config.timeout)
 
 
 def check_results(results: Sequence[RewardResult], count: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience
-from corerl.config.parts import Parts, resolve_parts
+from corerl.config.parts import Parts, resolve_parts, select_rollout_backend
 from corerl.config.schema import CriticConfig, ModelConfig, TrainConfig
 from corerl.errors import DeadlineError
 from corerl.models import compute_dtype, resolve_device
@@ -170,7 +170,8 @@ class RolloutWorker:
     """The rollout backend."""
 
     def __init__(self, config: TrainConfig) -> None:
-        backend = parts_of(config).rollout_backend.load()
+        plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
+        backend = select_rollout_backend(config.rollout, plugins.registries).load()
         self.timeout = config.rollout.timeout
         self.backend = backend(config.model, config.rollout, device=resolve_device(config.actor.device))
         self._runners: dict[int, asyncio.Runner] = {}

@@ -70,7 +70,11 @@ def corerl(*arguments: str, environment: dict[str, str] | None = None) -> subpro
     )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["plugins", "list"], ["plugins", "--help"], ["--version"]])
+LIGHT = [["--help"], ["plugins", "list"], ["plugins", "--help"], ["--version"]]
+LIGHT += [[*command, "--help"] for command in (["generate"], ["score"], ["eval"], ["data", "inspect"])]
+
+
+@pytest.mark.parametrize("arguments", LIGHT)
 def test_a_light_command_imports_nothing_heavy(arguments: list[str]) -> None:
     program = (
         f"import sys; from corerl.cli.main import run; code = run({arguments}); print(*sys.modules); sys.exit(code)"

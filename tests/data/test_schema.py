@@ -117,7 +117,7 @@ def test_a_wrong_row_is_named_with_its_column(
         (messages({"role": "user"}), "row 0, column 'prompt', message 0: has no content"),
         (
             messages({"role": "user", "content": ["a"]}),
-            "row 0, column 'prompt', message 0: content must be a string, not list ['a']",
+            "row 0, column 'prompt', message 0: content must be a string, or parts {type, …}, not list ['a']",
         ),
         ({"reward_model": "2"}, "row 0, column 'reward_model': must be a struct {style, ground_truth}, not str '2'"),
         (

@@ -1,11 +1,13 @@
-"""The code and the commands of docs/plugins.md and docs/writing-engines.md are run as they stand."""
+"""The code and the commands of plugins.md, evaluation.md and writing-engines.md in docs/ are run as they stand."""
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
@@ -61,6 +63,31 @@ def commands(section: str) -> list[list[str]]:
 def run_all(section: str) -> None:
     for command in commands(section):
         assert run(command) == 0, command
+
+
+def test_evaluation(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (DOCS / "evaluation.md").read_text()
+    answers = [("#### 4", True), ("#### 4", True), ("#### 5", False), ("The answer is 4", True)]
+    rows = [{"data_source": "openai/gsm8k", "ground_truth": "4", "response": a, "human": h} for a, h in answers]
+    Path("labelled.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    found = re.findall(r"^\$ corerl (.*)$", text, flags=re.MULTILINE)
+    assert len(found) == text.count("\n$ ") == 7
+    for command in found:
+        capsys.readouterr()
+        assert run(shlex.split(command)) == 0, command
+    [shown] = re.findall(r"```\n(data source.*?)```", text, flags=re.DOTALL)
+    assert capsys.readouterr().out.split() == shown.split()
+    written = set(pq.read_schema("responses.parquet").names) | set(pq.read_schema("greedy.parquet").names)
+    columns = text[text.index("| column |") : text.index("## Score")]
+    assert written == set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", columns, flags=re.MULTILINE))))
+
+
+def test_rows_of_ones_own(files: Path) -> None:
+    [code] = re.findall(r"```python\n# my_data.py\n(.*?)```", (DOCS / "data.md").read_text(), flags=re.DOTALL)
+    Path("my_data.py").write_text(code)
+    Path("numbers.txt").write_text("1\n2\n3\n4\n")
+    assert run(["train", "config.yaml", "data.custom_cls=./my_data.py:MyData", "data.train_files=[numbers.txt]"]) == 0
+    assert "reward/error_ratio" in metrics()
 
 
 def metrics() -> dict[str, float]:
@@ -137,7 +164,7 @@ def test_the_table_of_facts_is_complete() -> None:
     from corerl.registry.base import NEEDS
 
     listed = set(re.findall(r"^\| `(\w+)` \|", PLUGINS, flags=re.MULTILINE))
-    assert listed == {*NEEDS, "distributed", "select_tokens"}
+    assert listed == {*NEEDS, "distributed", "media", "select_tokens"}
 
 
 def test_the_engines_of_the_templates_are_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,112 @@
+"""``corerl data``: what is in data files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from corerl.cli.common import plugin_options, reward_options, table
+
+if TYPE_CHECKING:
+    from corerl.config.schema import TrainConfig
+    from corerl.data.inspection import Inspection
+    from corerl.plugins import Plugins
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--model", metavar="PATH", help="Measure and render prompts with this model's tokenizer.")
+@click.option("--max-length", type=click.IntRange(min=1), help="Prompts of more tokens are a defect; needs --model.")
+@click.option("--rows", type=click.IntRange(min=0), default=1, show_default=True, help="Rows to show as rendered.")
+@click.option("--strict", is_flag=True, help="Exit code 1 where there is a defect.")
+@reward_options
+@plugin_options
+def inspect(
+    files: tuple[str, ...],
+    model: str | None,
+    max_length: int | None,
+    rows: int,
+    strict: bool,
+    config_file: Path | None,
+    scorer: str | None,
+    plugin: tuple[str, ...],
+    disable_plugin: tuple[str, ...],
+) -> None:
+    """Tell what is in prompt FILEs, parquet or JSONL, and what is wrong with them.
+
+    Columns, data sources and who scores them, prompt lengths, rendered prompts; defects: empty ground truths, prompts
+    that stand there twice or with different answers, prompts too long, wrong types, missing columns.
+    """
+    from corerl.cli.common import load_reward_config
+    from corerl.config.schema import ModelConfig
+    from corerl.data.inspection import inspect_files
+    from corerl.data.tokenizer import load_tokenizer
+    from corerl.errors import ConfigError, RunError
+
+    config, plugins = load_reward_config(config_file, (), scorer, plugin, disable_plugin)
+    if config_file is not None and max_length is None:
+        max_length = config.data.max_prompt_length
+    if model is not None:
+        config.model = ModelConfig(path=model)
+    if max_length is not None and not config.model.path:
+        raise ConfigError("--max-length", "counts tokens, which needs --model")
+    tokenizer = load_tokenizer(config.model) if config.model.path else None
+    found = inspect_files(
+        files,
+        tokenizer,
+        max_length=max_length,
+        rows_shown=rows,
+        template_kwargs=config.data.apply_chat_template_kwargs,
+    )
+    scored_by, unscored = _scorers(found, config, plugins)
+    for source, reason in unscored.items():
+        found.defects.note(f"data source '{source}' is scored by nobody", reason)
+    _tell_files(found, scored_by)
+    _tell_prompts(found, max_length)
+    lines = found.defects.lines()
+    click.echo("\ndefects" if lines else "\nno defects")
+    for line in lines:
+        click.echo(f"  {line}")
+    if strict and lines:
+        raise RunError(f"{len(found.defects)} kinds of defects in {', '.join(files)}")
+
+
+def _scorers(
+    found: "Inspection", config: "TrainConfig", plugins: "Plugins"
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Who scores each data source; and of those that nobody scores, why."""
+    from corerl.config.parts import resolve_parts
+    from corerl.errors import RequestError
+    from corerl.trainer.scoring import select_scorers
+
+    parts = resolve_parts(config, plugins.registries)
+    scorers, unscored = {}, {}
+    try:
+        scorers = select_scorers(found.sources, parts, plugins.registries)
+    except RequestError:  # of the first of them; one by one, to name all
+        for source in found.sources:
+            try:
+                scorers |= select_scorers([source], parts, plugins.registries)
+            except RequestError as error:
+                unscored[source] = str(error)
+    return {source: f"{each.entry.name} ({each.entry.owner})" for source, each in scorers.items()}, unscored
+
+
+def _tell_files(found: "Inspection", scored_by: Mapping[str, str]) -> None:
+    for file in found.files:
+        click.echo(f"{file.name}: {file.rows} rows")
+        click.echo(table(list(file.columns.items())))
+    if found.sources:
+        rows = [(source, str(count), scored_by.get(source, "nobody")) for source, count in found.sources.items()]
+        click.echo(f"\n{table([('data source', 'rows', 'scored by'), *rows], indent='')}")
+
+
+def _tell_prompts(found: "Inspection", max_length: int | None) -> None:
+    from corerl.data.inspection import histogram, length_line
+
+    if found.lengths:
+        click.echo(f"\nprompt tokens: {length_line(found.lengths, max_length)}")
+        click.echo(table(histogram(found.lengths)))
+    for record, text in zip(found.records, found.rendered, strict=False):
+        click.echo(f"\n{record.location}, ground truth {record.ground_truth!r}:\n{text}")

@@ -1,0 +1,70 @@
+"""``corerl generate``."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from corerl.cli.common import plugin_options, split_config_file
+
+
+@click.command()
+@click.argument("arguments", nargs=-1, metavar="[CONFIG] [KEY=VALUE]...")
+@click.option("--model", metavar="PATH", help="Folder or hub name of the model: model.path.")
+@click.option("--data", "files", multiple=True, metavar="FILE", help="Parquet file of prompts; may be given again.")
+@click.option("--n", type=click.IntRange(min=1), help="Responses to a prompt: rollout.n.  [default: 1 without CONFIG]")
+@click.option("--greedy", is_flag=True, help="The likeliest response to each prompt, one.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Parquet file to write, one row a response."
+)
+@click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True, help="Prompts in a part.")
+@click.option("--log-probs", is_flag=True, help="Write token ids and their log-probs too.")
+@click.option("--overwrite", is_flag=True, help="Replace a file of other responses.")
+@plugin_options
+def generate(
+    arguments: tuple[str, ...],
+    model: str | None,
+    files: tuple[str, ...],
+    n: int | None,
+    greedy: bool,
+    out: Path,
+    batch_size: int,
+    log_probs: bool,
+    overwrite: bool,
+    plugin: tuple[str, ...],
+    disable_plugin: tuple[str, ...],
+) -> None:
+    """Sample responses to prompts, with any rollout backend.
+
+    CONFIG is a training config, of which model, data, rollout, runtime, actor.device and trainer.seed count; without
+    --data, data.val_files are read. Ended at any moment, the same command goes on where it was.
+    """
+    from corerl.cli.common import read_train_values
+    from corerl.config import typed
+    from corerl.config.checks import check_sampling
+    from corerl.config.schema import TrainConfig
+
+    file, overrides = split_config_file(arguments)
+    values, plugins = read_train_values(file, overrides, plugin, disable_plugin)
+    _set(values, "model", "path", model)
+    _set(values, "data", "val_files", list(files) or None)
+    _set(values, "rollout", "n", n)
+    if file is None and "n" not in (values.get("rollout") or {}):
+        _set(values, "rollout", "n", 1)
+    if (options := (values.get("rollout") or {}).get("options")) and options.get("load_format") == "dummy":
+        del options["load_format"]  # of engines: that a trainer sends the weights, and here is none
+    config = typed.build(TrainConfig, values)
+    check_sampling(config)
+
+    from corerl.trainer.generation import generate as run_generation
+    from corerl.trainer.generation import plan_generation
+
+    plan = plan_generation(config, plugins, out, greedy=greedy, batch_size=batch_size, log_probs=log_probs)
+    click.echo(plan)
+    click.echo(f"{run_generation(plan, overwrite=overwrite)}: {len(plan.prompts) * plan.sampling.n} responses")
+
+
+def _set(values: dict[str, Any], section: str, key: str, value: Any) -> None:
+    """What a flag says, in place of what the config says."""
+    if value is not None:
+        values[section] = {**(values.get(section) or {}), key: value}

@@ -1,0 +1,232 @@
+"""What is in prompt files, and what is wrong with it: every defect is collected, none ends the reading."""
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from corerl.data.files import Row, read_jsonl, read_parquet_file
+from corerl.data.report import Location, Skipped, name_places
+from corerl.data.schema import REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
+from corerl.data.tokenizer import ChatTokenizer
+from corerl.errors import DataError
+
+_SHOWN = 50
+
+
+@dataclass
+class Defects:
+    """Kind of defect -> how many rows have it, and where the first stand; ``notes`` say more about the first ones."""
+
+    found: dict[str, Skipped] = field(default_factory=dict)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, kind: str, location: Location, note: str = "") -> None:
+        """Count one."""
+        skipped = self.found.setdefault(kind, Skipped())
+        skipped.count += 1
+        if len(skipped.examples) < 3:
+            skipped.examples.append(location)
+            if note:
+                self.notes.setdefault(kind, []).append(note)
+
+    def note(self, kind: str, *notes: str) -> None:
+        """Add one that has no row of its own."""
+        self.found.setdefault(kind, Skipped())
+        self.notes.setdefault(kind, []).extend(notes)
+
+    def __len__(self) -> int:
+        """Kinds of defects."""
+        return len(self.found)
+
+    def lines(self) -> list[str]:
+        """For the terminal."""
+        lines = []
+        for kind, skipped in self.found.items():
+            places = f": {name_places(skipped.examples, skipped.count)}" if skipped.count else ""
+            lines.append(f"{skipped.count} {kind}{places}" if skipped.count else kind)
+            lines += [f"  {note}" for note in self.notes.get(kind, ())]
+        return lines
+
+
+@dataclass(frozen=True)
+class File:
+    """One file: its columns with their types, and how many rows."""
+
+    name: str
+    columns: Mapping[str, str]
+    rows: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What was found.
+
+    Attributes:
+        records: the rows that can be read.
+        lengths: of their templated prompts in tokens, and where a tokenizer was given: as many; else empty.
+        rendered: the first templated prompts, or without a tokenizer the first chats as JSON.
+    """
+
+    files: tuple[File, ...]
+    records: tuple[PromptRecord, ...]
+    lengths: tuple[int, ...]
+    rendered: tuple[str, ...]
+    defects: Defects
+
+    @property
+    def sources(self) -> Counter[str]:
+        """Rows of each data source."""
+        return Counter(record.data_source for record in self.records)
+
+
+def inspect_files(
+    names: Sequence[str],
+    tokenizer: ChatTokenizer | None = None,
+    *,
+    max_length: int | None = None,
+    rows_shown: int = 1,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> Inspection:
+    """Read prompt files, parquet or JSONL.
+
+    Args:
+        tokenizer: measures and renders prompts.
+        max_length: prompts of more tokens are a defect.
+        rows_shown: this many rows are rendered.
+
+    Raises:
+        DataError: a file is missing, damaged or empty.
+    """
+    defects = Defects()
+    files, records = [], []
+    for name in names:
+        file, rows = _read(name)
+        files.append(file)
+        missing = [column for column in REQUIRED_COLUMNS if column not in file.columns]
+        for column in missing:
+            defects.note(f"{name}: no column '{column}'")
+        records += [] if missing else _records(rows, defects)
+    _find_duplicates(records, defects)
+    texts = _texts(records, tokenizer, template_kwargs or {}, defects)
+    lengths = tuple(map(len, tokenizer.encode(texts))) if tokenizer else ()
+    for record, length in zip(records, lengths, strict=False):
+        if max_length is not None and length > max_length:
+            defects.add(f"prompts longer than {max_length} tokens", record.location, f"{length} tokens")
+    return Inspection(tuple(files), tuple(records), lengths, tuple(texts[:rows_shown]), defects)
+
+
+def histogram(lengths: Sequence[int], bins: int = 10, width: int = 40) -> list[tuple[str, str, str]]:
+    """Rows (range, count, bar); the longest bar has ``width`` characters.
+
+    >>> histogram([1, 2, 2, 10], bins=3, width=4)
+    [('1–4', '3', '████'), ('5–8', '0', ''), ('9–12', '1', '█')]
+    """
+    low, step = min(lengths), max(1, -(-(max(lengths) - min(lengths) + 1) // bins))
+    counts = Counter((length - low) // step for length in lengths)
+    most = max(counts.values())
+    rows = []
+    for number in range(max(counts) + 1):
+        start, count = low + number * step, counts[number]
+        bar = "█" * max(round(width * count / most), bool(count))
+        rows.append((f"{start}–{start + step - 1}" if step > 1 else str(start), str(count), bar))
+    return rows
+
+
+def length_line(lengths: Sequence[int], max_length: int | None = None) -> str:
+    """Least, median, mean, 99th percentile, most; and the share above a limit."""
+    ordered = sorted(lengths)
+    high = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+    text = (
+        f"from {ordered[0]} to {ordered[-1]}, median {statistics.median(ordered):g}, "
+        f"mean {statistics.fmean(ordered):.1f}, 99% up to {high}"
+    )
+    if max_length is not None:
+        above = sum(length > max_length for length in ordered)
+        text += f"; {above} ({above / len(ordered):.2%}) above {max_length}"
+    return text
+
+
+def _read(name: str) -> tuple[File, list[Row]]:
+    if Path(name).suffix in (".jsonl", ".json"):
+        rows = read_jsonl(name)
+        return File(name, _json_types(row for _, row in rows), len(rows)), rows
+    table = read_parquet_file(name)
+    columns = {column.name: str(column.type) for column in table.schema}
+    return File(name, columns, table.num_rows), [
+        (Location(name, number), row) for number, row in enumerate(table.to_pylist())
+    ]
+
+
+def _json_types(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    types: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for key, value in row.items():
+            types.setdefault(key, {})["null" if value is None else type(value).__name__] = None
+    return {key: " or ".join(names) for key, names in types.items()}
+
+
+def _records(rows: Sequence[Row], defects: Defects) -> list[PromptRecord]:
+    found = []
+    for location, row in rows:
+        try:
+            record = read_record(location, {**dict.fromkeys(REQUIRED_COLUMNS), **row})
+        except DataError as error:
+            defects.add("rows of a wrong type", location, str(error))
+            continue
+        if is_empty(record.ground_truth):
+            defects.add("empty ground truths, which training leaves out", location)
+        found.append(record)
+    return found
+
+
+def _find_duplicates(records: Sequence[PromptRecord], defects: Defects) -> None:
+    by_prompt: dict[str, list[PromptRecord]] = {}
+    for record in records:
+        by_prompt.setdefault(_plain([record.messages, record.media]), []).append(record)
+    for same in by_prompt.values():
+        if len(same) == 1:
+            continue
+        answers = {_plain(record.ground_truth): record for record in same}
+        if len(answers) == 1:
+            defects.add("prompts that stand in several rows", same[0].location)
+        else:
+            first, second = list(answers.values())[:2]
+            places = name_places([first.location, second.location], 2)
+            truths = f"{_shown(first.ground_truth)} and {_shown(second.ground_truth)}"
+            note = f"{truths} in {places}: {_shown(first.messages[-1]['content'])}"
+            defects.add("prompts with different ground truths", first.location, note)
+
+
+def _texts(
+    records: Sequence[PromptRecord],
+    tokenizer: ChatTokenizer | None,
+    template_kwargs: Mapping[str, Any],
+    defects: Defects,
+) -> list[str]:
+    """Each prompt as the model would see it, '' where the template fails."""
+    if tokenizer is None:
+        return [json.dumps(record.messages, ensure_ascii=False, indent=2, default=str) for record in records]
+    texts = []
+    for record in records:
+        try:
+            text = tokenizer.render(
+                record.messages, record.location, add_generation_prompt=True, template_kwargs=template_kwargs
+            )
+        except DataError as error:
+            defects.add("prompts that the chat template refuses", record.location, str(error))
+            text = ""
+        texts.append(text)
+    return texts
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _shown(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,188 @@
+"""Files of responses: ``corerl generate`` and training's sample rollouts write them, ``score`` and ``eval`` read them.
+
+One row a response::
+
+    data_source                 string      selects the scorer
+    response                    string      the decoded text
+    ground_truth                any         or reward_model.ground_truth, as in prompt files
+    prompt, extra_info          any         may be missing, as may all of these:
+    response_length             int         tokens
+    max_response_length         int         tokens that it could have had
+    finish_reason               string      stop or length
+    prompt_index, group         int         equal ones are responses to one prompt
+    score, components, extracted, error     what a scorer said
+
+A row with a list ``responses`` stands for as many rows. Further columns are kept. Parquet files of CoreRL hold what has
+no fixed type (prompt, ground_truth, extra_info, components) as JSON, and name those columns in their metadata.
+"""
+
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from corerl.data.files import Row, read_jsonl, read_parquet_file
+from corerl.data.report import Location
+from corerl.errors import DataError
+from corerl.files import atomic_path
+from corerl.options import did_you_mean
+from corerl.registry.reward_managers import RewardRequest, RewardResult
+
+JSON_COLUMNS = ("prompt", "ground_truth", "extra_info", "components")
+"""of no fixed type"""
+
+_METADATA_KEY = b"corerl.json"
+
+
+@dataclass(frozen=True)
+class Response:
+    """One response as it stands in a file.
+
+    Attributes:
+        row: all columns, decoded.
+        prompt: equal ones are responses to one prompt, also across files.
+    """
+
+    location: Location
+    row: Mapping[str, Any]
+    prompt: Hashable
+    text: str
+    data_source: str
+    ground_truth: Any
+
+    def reward_request(self, max_response_length: int) -> RewardRequest:
+        """What a reward manager is asked; ``max_response_length`` is that of rows which do not say it."""
+        row = self.row
+        return RewardRequest(
+            response=self.text,
+            ground_truth=self.ground_truth,
+            data_source=self.data_source,
+            extra_info=row.get("extra_info") or {},
+            response_length=row.get("response_length") or 0,
+            max_response_length=row.get("max_response_length") or max_response_length,
+            truncated=row.get("finish_reason") == "length",
+        )
+
+    @property
+    def has_result(self) -> bool:
+        """A scorer has seen it: it has a score, or an error."""
+        return self.row.get("score") is not None or self.row.get("error") is not None
+
+    @property
+    def result(self) -> RewardResult:
+        """What the scorer said."""
+        row = self.row
+        return RewardResult(row.get("score"), row.get("components") or {}, row.get("extracted"), row.get("error"))
+
+
+def read_responses(files: Sequence[str], data_source: str | None = None) -> list[Response]:
+    """All responses of parquet and JSONL files, in order.
+
+    Args:
+        data_source: of rows that have none.
+
+    Raises:
+        DataError: a file or a row is wrong; it is named.
+    """
+    found = []
+    for file in files:
+        for location, row in read_rows(file):
+            for one in _exploded(location, row):
+                found.append(_response(location, one, data_source))
+    return found
+
+
+def read_rows(file: str) -> list[Row]:
+    """The rows of one parquet or JSONL file, columns that hold JSON decoded.
+
+    Raises:
+        DataError: the file is missing, damaged, empty, or neither parquet nor JSONL.
+    """
+    suffix = Path(file).suffix
+    if suffix in (".jsonl", ".json"):
+        return read_jsonl(file)
+    if suffix != ".parquet":
+        raise DataError(f"{file}: files of responses end in .parquet, .jsonl or .json")
+    table = read_parquet_file(file)
+    encoded = json.loads((table.schema.metadata or {}).get(_METADATA_KEY, b"[]"))
+    rows = table.to_pylist()
+    for row in rows:
+        row.update({name: json.loads(row[name]) for name in encoded if row[name] is not None})
+    return [(Location(file, number), row) for number, row in enumerate(rows)]
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows to a parquet or, by its suffix, JSONL file, whole or not at all."""
+    with atomic_path(path) as temporary:
+        if path.suffix == ".parquet":
+            pq.write_table(as_table(rows), temporary)
+        else:
+            encode = _encoder()
+            temporary.write_text("".join(f"{encode(row)}\n" for row in rows), encoding="utf-8")
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A pyarrow table of rows; columns of no fixed type become JSON."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, Any] = {}
+    encoded = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        try:
+            columns[name] = None if name in JSON_COLUMNS else pa.array(values)
+        except pa.ArrowException:  # values of several types
+            columns[name] = None
+        if columns[name] is None:
+            encoded.append(name)
+            columns[name] = pa.array(map(_encoder(), values), pa.string())
+    return pa.table(columns).replace_schema_metadata({_METADATA_KEY: json.dumps(encoded)})
+
+
+def result_columns(result: RewardResult) -> dict[str, Any]:
+    """The columns that a scorer fills."""
+    return {
+        "score": result.score,
+        "components": dict(result.components),
+        "extracted": result.extracted,
+        "error": result.error,
+    }
+
+
+def _encoder() -> Callable[[Any], str]:
+    return json.JSONEncoder(ensure_ascii=False, default=str).encode
+
+
+def _exploded(location: Location, row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """A row with ``responses`` as rows with ``response``."""
+    if "responses" not in row:
+        return [row]
+    texts, rest = row["responses"], {name: value for name, value in row.items() if name != "responses"}
+    if not isinstance(texts, list):
+        raise DataError(f"{location}, column 'responses': must be a list of strings, not {type(texts).__name__}")
+    return [{**rest, "response": text} for text in texts]
+
+
+def _response(location: Location, row: Mapping[str, Any], data_source: str | None) -> Response:
+    text, source = row.get("response"), row.get("data_source") or data_source
+    if "response" not in row:
+        raise DataError(f"{location}: has no 'response'{did_you_mean('response', row)}; it has {', '.join(row)}")
+    if not isinstance(text, str):
+        raise DataError(f"{location}, column 'response': must be a string, not {type(text).__name__}")
+    if not isinstance(source, str):
+        raise DataError(f"{location}: has no 'data_source', which selects the scorer; name one with --scorer")
+    reward_model = row.get("reward_model")
+    truth = row.get("ground_truth")
+    if truth is None and isinstance(reward_model, Mapping):
+        truth = reward_model.get("ground_truth")
+    return Response(location, row, _prompt_key(location, row, truth), text, source, truth)
+
+
+def _prompt_key(location: Location, row: Mapping[str, Any], truth: Any) -> Hashable:
+    if row.get("group") is not None:  # numbered anew in each file
+        return location.file, row["group"]
+    encode = _encoder()
+    return encode(row.get("prompt")), encode(truth), row.get("prompt_index")

@@ -1,0 +1,70 @@
+"""Scoring responses that are on disk, as training would."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from statistics import fmean
+
+from corerl.config.parts import resolve_parts
+from corerl.config.schema import TrainConfig
+from corerl.data.progress import batches
+from corerl.evaluation.files import Response
+from corerl.plugins import Plugins
+from corerl.registry import Selected
+from corerl.registry.reward_managers import RewardResult
+from corerl.registry.scorers import Scorer
+from corerl.trainer.scoring import check_results, load_reward_manager, select_scorers
+
+
+def scorers_of(responses: Sequence[Response], config: TrainConfig, plugins: Plugins) -> Mapping[str, Selected[Scorer]]:
+    """The scorer of each data source.
+
+    Raises:
+        RequestError: nobody scores one of them, or the config's ``reward`` is wrong.
+    """
+    sources = dict.fromkeys(response.data_source for response in responses)
+    return select_scorers(sources, resolve_parts(config, plugins.registries), plugins.registries)
+
+
+def rescore(
+    responses: Sequence[Response], scorers: Mapping[str, Selected[Scorer]], config: TrainConfig, plugins: Plugins
+) -> list[RewardResult]:
+    """One result a response, from the config's reward manager.
+
+    Raises:
+        RequestError: a scorer or the reward manager cannot be imported.
+        RunError: the reward manager breaks its contract.
+    """
+    results: list[RewardResult] = []
+    manager = resolve_parts(config, plugins.registries).reward_manager
+    with closing(load_reward_manager(scorers, config.reward, manager)) as reward:
+        for batch in batches(responses, "responses"):
+            scored = reward.score([response.reward_request(config.data.max_response_length) for response in batch])
+            check_results(scored, len(batch))
+            results += scored
+    return results
+
+
+def score_table(
+    responses: Sequence[Response], results: Sequence[RewardResult], scorers: Mapping[str, Selected[Scorer]]
+) -> list[tuple[str, ...]]:
+    """Rows for the terminal, the first of headings: a row a data source, with the mean of each component."""
+    rows: list[tuple[str, ...]] = [("data source", "scorer", "responses", "scored", "mean score", "components")]
+    for source, scorer in scorers.items():
+        own = [result for response, result in zip(responses, results, strict=True) if response.data_source == source]
+        scores = [result.score for result in own if result.score is not None]
+        names = dict.fromkeys(name for result in own for name in result.components)
+        components = ", ".join(
+            f"{name} {fmean(each.components[name] for each in own if name in each.components):.4f}" for name in names
+        )
+        mean = f"{fmean(scores):.4f}" if scores else "–"
+        rows.append((source, scorer.entry.name, str(len(own)), str(len(scores)), mean, components))
+    return rows
+
+
+def error_lines(results: Sequence[RewardResult], most: int = 5) -> list[str]:
+    """``count: reason`` of the most frequent reasons for which responses have no score."""
+    reasons = Counter(result.error for result in results if result.error is not None)
+    lines = [f"{count}: {reason}" for reason, count in reasons.most_common(most)]
+    rest = reasons.total() - sum(count for _, count in reasons.most_common(most))
+    return [*lines, f"{rest}: {len(reasons) - most} further reasons"] if len(reasons) > most else lines
