@@ -32,12 +32,16 @@ class RewardResult:
         components: named parts of the score, for the metrics.
         extracted: what the scorer compared with the ground truth, for the reader of sample rollouts.
         error: one line, None when all went well.
+        error_kind: one word for the metric ``reward/errors/<kind>``: ``timeout``, ``memory``, ``crash`` (its process
+            ended), ``exception``, ``value`` (the scorer returned no number), ``unscored`` (no scorer), or one of the
+            manager's own; None counts as ``other``.
     """
 
     score: float | None
     components: Mapping[str, float] = field(default_factory=dict)
     extracted: str | None = None
     error: str | None = None
+    error_kind: str | None = None
 
 
 class RewardManager(Protocol):
@@ -54,7 +58,10 @@ class RewardManagerFactory(Protocol):
     """Builds the manager.
 
     Args:
-        scorers: the scorer of each data source that the run's data holds, options bound.
+        scorers: the scorer of each data source that the run's data holds, options bound. Each is a function that can be
+            imported by its name, or a ``functools.partial`` of one, wherever it was registered by its name: pickling
+            it names it, so that a manager may load it in another process. Plugin files, ``./file.py``, must be loaded
+            there first (:func:`corerl.registry.modules.load_file`).
         num_workers: scorers that may run at a time.
         timeout: seconds that one call of a scorer may take.
     """

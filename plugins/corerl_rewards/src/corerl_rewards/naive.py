@@ -1,13 +1,12 @@
 """Reward manager ``naive``: each completion is scored by the scorer of its data source, in threads."""
 
-import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
+from corerl_rewards.calls import failed, score_one
 
 ALONE = 0.02
 """seconds that the first thread scores alone: threads in each other's way make quick scorers several times slower"""
@@ -32,19 +31,9 @@ class NaiveRewardManager:
 
     def score_one(self, request: RewardRequest) -> RewardResult:
         """Score in this thread; whatever the scorer raises becomes the result's ``error``."""
-        scorer = self.scorers.get(request.data_source)
-        if scorer is None:
-            known = ", ".join(sorted(self.scorers)) or "none"
-            return _failed(f"no scorer for data source '{request.data_source}'; there is one for: {known}")
-        try:
-            value = scorer(request.response, request.ground_truth, request.data_source, request.extra_info)
-        except BaseException as error:  # in a thread of its own even SystemExit must end as a result
-            text = " ".join(str(error).split())
-            return _failed(f"the scorer of '{request.data_source}' raised {type(error).__name__}: {text}")
-        try:
-            return _result(value)
-        except ValueError as error:
-            return _failed(f"the scorer of '{request.data_source}' returned {error}")
+        return score_one(
+            self.scorers, request.response, request.ground_truth, request.data_source, request.extra_info
+        )
 
     def close(self) -> None:
         """Nothing to give back: threads end with their batch."""
@@ -112,39 +101,10 @@ class _Batch:
         for thread in late:
             index, _ = self._running.pop(thread)
             source = self._requests[index].data_source
-            self._results[index] = _failed(f"the scorer of '{source}' ran past reward.timeout ({timeout:g} s)")
+            self._results[index] = failed("timeout", f"the scorer of '{source}' ran past reward.timeout ({timeout:g} s)")
             self._start_thread()
 
     def _until_deadline(self) -> float:
         """Seconds until the longest-running scorer is late; 0 when nothing runs any more."""
         starts = [start for _, start in self._running.values()]
         return max(0.0, min(starts) + self._manager.timeout - time.monotonic()) if starts else 0.0
-
-
-def _failed(error: str) -> RewardResult:
-    return RewardResult(score=None, error=error)
-
-
-def _result(value: Any) -> RewardResult:
-    """What a scorer returned, checked.
-
-    Raises:
-        ValueError: it is no finite number and no mapping of such with ``score``.
-    """
-    if not isinstance(value, Mapping):
-        return RewardResult(_finite(value))
-    if "score" not in value:
-        raise ValueError(f"a mapping without 'score': {sorted(map(str, value))}")
-    parts = {str(name): _finite(part, f"{name}=") for name, part in value.items() if name != "extracted"}
-    extracted = value.get("extracted")
-    return RewardResult(parts.pop("score"), parts, None if extracted is None else str(extracted))
-
-
-def _finite(value: Any, what: str = "") -> float:
-    try:
-        number = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise ValueError(f"{what}{value!r:.80}, which is not a finite number")
-    return number

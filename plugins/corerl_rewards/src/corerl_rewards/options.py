@@ -48,3 +48,15 @@ class ArithmeticDataOptions:
     sft_size: int = option(1000, "answered problems in sft.parquet, for corerl sft; 0: no such file", ge=0)
     hasty: float = option(0.0, "share of sft answers that are cut to whole tens: a hasty teacher", ge=0, le=1)
     seed: int = option(0, "of the draw", ge=0)
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """Options of the reward manager ``parallel``."""
+
+    memory_limit_gb: float | None = option(4.0, "GiB that one call may take; null: no limit", gt=0)
+    patience: float | None = option(
+        1.0, "seconds after which a call holds up no other: one more worker is started; null: never", gt=0
+    )
+    max_late_workers: int = option(64, "workers beyond reward.num_workers, for calls that take longer", ge=0)
+    calls_per_worker: int = option(20_000, "after so many a new process takes its place: leaks end with it", ge=1)

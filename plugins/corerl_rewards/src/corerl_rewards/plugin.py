@@ -54,6 +54,12 @@ def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
         "corerl_rewards.naive:NaiveRewardManager",
         summary="each completion by the scorer of its data source, in threads, with a deadline",
     )
+    register(
+        "parallel",
+        "corerl_rewards.parallel:ParallelRewardManager",
+        options=options.ParallelOptions,
+        summary="as naive, in processes: nothing that a scorer does can hang or end the run",
+    )
 
 
 @hookimpl

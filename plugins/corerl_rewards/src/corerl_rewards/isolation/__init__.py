@@ -1,0 +1,1 @@
+"""Scorers in processes of their own: what a call does ends at most that call."""

@@ -1,0 +1,326 @@
+"""Who scores what, in which process, and since when: the thread between a reward manager and its workers."""
+
+import json
+import math
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from corerl.errors import RunError
+from corerl.registry.reward_managers import RewardRequest, RewardResult
+from corerl_rewards.calls import failed
+from corerl_rewards.isolation.pool import Pool, Worker, frame
+from corerl_rewards.isolation.worker import READY
+
+CHUNK_SECONDS = 0.02
+"""what a worker is sent at a time should keep it busy so long"""
+CHUNK_CALLS = 256
+CHUNK_BYTES = 1 << 18
+LATE_NICENESS = 19
+MOST_FAILED_STARTS = 5
+
+
+@dataclass(frozen=True)
+class Rules:
+    """``patience`` and ``timeout`` are seconds of one call."""
+
+    num_workers: int
+    timeout: float
+    patience: float | None
+    max_late_workers: int
+    calls_per_worker: int
+
+
+class _Job:
+    """The requests of one call of a reward manager."""
+
+    def __init__(self, requests: Sequence[RewardRequest]) -> None:
+        self.requests = requests
+        self.results: list[RewardResult | None] = [None] * len(requests)
+        self.missing = len(requests)
+        self.future: Future[list[RewardResult]] = Future()
+        self.future.set_running_or_notify_cancel()
+
+
+class _Task:
+    """One request, on its way."""
+
+    __slots__ = ("_position", "frame", "job", "source")
+
+    def __init__(self, job: _Job, position: int) -> None:
+        request = job.requests[position]
+        self.job = job
+        self._position = position
+        self.source = request.data_source
+        self.frame = b""
+        try:
+            self.frame = frame((request.response, request.ground_truth, self.source, request.extra_info))
+        except Exception as error:
+            self.done(failed("exception", f"the row of a response cannot be sent to a worker process: {error}"))
+
+    def done(self, result: RewardResult) -> None:
+        job = self.job
+        if job.results[self._position] is None:
+            job.results[self._position] = result
+            job.missing -= 1
+            if not job.missing:
+                job.future.set_result(job.results)  # type: ignore[arg-type]
+
+    @property
+    def settled(self) -> bool:
+        return self.job.future.done() or self.job.results[self._position] is not None
+
+
+class Dispatcher:
+    """Starts its thread and the workers at once."""
+
+    def __init__(self, pool: Pool, rules: Rules) -> None:
+        self._pool = pool
+        self._rules = rules
+        self._queue: deque[_Task] = deque()
+        self._workers: dict[int, Worker] = {}
+        self._seconds: dict[str, float] = {}
+        """data source -> how long its calls take, a running mean"""
+        self._failed_starts = 0
+        self._lock = threading.Lock()
+        self._inbox: list[_Job] = []
+        self._end: RunError | None = None
+        self._wakeup, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        self._selector.register(pool.control, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="corerl-reward", daemon=True)
+        self._thread.start()
+
+    def submit(self, requests: Sequence[RewardRequest]) -> "Future[list[RewardResult]]":
+        """The results, in the order of the requests, when all are there."""
+        job = _Job(requests)
+        with self._lock:
+            if self._end is not None:
+                raise self._end
+            if requests:
+                self._inbox.append(job)
+            else:
+                job.future.set_result([])
+        self._wake()
+        return job.future
+
+    def close(self) -> None:
+        """End the thread and the processes."""
+        with self._lock:
+            already, self._end = self._end, self._end or RunError("the reward manager is closed")
+        if already is None:
+            self._wake()
+        self._thread.join()
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError, OSError):  # it has been woken, or it ended
+            self._waker.send(b"w")
+
+    def _run(self) -> None:
+        try:
+            while self._end is None:
+                self._turn()
+        except Exception as error:
+            end = error if isinstance(error, RunError) else RunError(f"the reward manager failed: {error!r}")
+            with self._lock:
+                self._end = end
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        assert self._end is not None
+        jobs = list(self._inbox)
+        for worker in self._workers.values():
+            jobs += [task.job for task in worker.tasks]
+            worker.connection.close()
+        for job in [*jobs, *(task.job for task in self._queue)]:
+            if not job.future.done():
+                job.future.set_exception(self._end)
+        self._selector.close()
+        self._pool.close()
+        self._wakeup.close()
+        self._waker.close()
+
+    def _turn(self) -> None:
+        """Wait for something to happen, and see to it."""
+        self._start_workers()
+        self._hand_out()
+        for key, events in self._selector.select(self._until_next_look()):
+            if isinstance(key.data, Worker):
+                if key.data.number in self._workers:
+                    self._serve(key.data, events)
+            elif key.fileobj is self._wakeup:
+                self._take_jobs()
+            else:
+                self._bury(*self._pool.next_end())
+        self._look_at_clock()
+
+    def _serve(self, worker: Worker, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self._send(worker)
+        if events & selectors.EVENT_READ:
+            self._take_results(worker)
+
+    def _take_jobs(self) -> None:
+        self._wakeup.recv(4096)
+        with self._lock:
+            jobs, self._inbox = self._inbox, []
+        for job in jobs:
+            for position in range(len(job.requests)):
+                task = _Task(job, position)
+                if task.frame:
+                    self._queue.append(task)
+
+    def _start_workers(self) -> None:
+        """As many as may score at a time, beside those that are late or being ended."""
+        present = sum(not worker.late and not worker.ending for worker in self._workers.values())
+        room = self._rules.num_workers + self._rules.max_late_workers - len(self._workers)
+        for _ in range(min(self._rules.num_workers - present, room)):
+            worker = self._pool.start()
+            self._workers[worker.number] = worker
+            self._selector.register(worker.connection, selectors.EVENT_READ, worker)
+
+    def _hand_out(self) -> None:
+        if not self._queue:
+            return
+        idle = [worker for worker in self._workers.values() if worker.pid and not worker.tasks and not worker.ending]
+        for worker in idle:
+            if not self._queue:
+                return
+            self._fill(worker)
+            worker.since = time.monotonic()
+            self._send(worker)
+
+    def _fill(self, worker: Worker) -> None:
+        """Give a worker what should keep it busy for a moment, and leave the others their share."""
+        most = min(CHUNK_CALLS, math.ceil(len(self._queue) / (2 * self._rules.num_workers)))
+        seconds = 0.0
+        while self._queue and len(worker.tasks) < most and len(worker.unsent) < CHUNK_BYTES:
+            seconds += self._seconds.get(self._queue[0].source, math.inf)
+            if worker.tasks and seconds > CHUNK_SECONDS:
+                return
+            task = self._queue.popleft()
+            if not task.settled:
+                worker.tasks.append(task)
+                worker.unsent += task.frame
+
+    def _send(self, worker: Worker) -> None:
+        worker.send()
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
+        if self._selector.get_key(worker.connection).events != events:
+            self._selector.modify(worker.connection, events, worker)
+
+    def _take_results(self, worker: Worker) -> None:
+        lines = worker.receive()
+        if lines is None:  # the call closed the connection, or is about to end
+            self._selector.unregister(worker.connection)
+            self._pool.end(worker)
+            return
+        for line in lines:
+            if worker.pid is None:
+                self._welcome(worker, line)
+            elif worker.tasks:
+                self._take_result(worker, line)
+        if worker.tasks or worker.ending or not lines:
+            return
+        if worker.late or worker.calls >= self._rules.calls_per_worker:
+            self._pool.end(worker)
+
+    def _welcome(self, worker: Worker, line: bytes) -> None:
+        word, _, pid = line.partition(b" ")
+        if word != READY:
+            raise RunError(f"a worker of the reward manager began with {line[:80]!r}")
+        worker.pid = int(pid)
+        self._failed_starts = 0
+
+    def _take_result(self, worker: Worker, line: bytes) -> None:
+        try:
+            score, components, extracted, error, kind, seconds = json.loads(line)
+            result = RewardResult(score, components, extracted, error, kind)
+        except (TypeError, ValueError):
+            self._condemn(worker, "crash", "wrote into the connection of its process")
+            return
+        task = worker.tasks.popleft()
+        task.done(result)
+        worker.since = time.monotonic()
+        worker.calls += 1
+        known = self._seconds.get(task.source, seconds)
+        self._seconds[task.source] = max(0.8 * known + 0.2 * seconds, 1e-6)
+        if kind == "memory":  # what is left of its memory is in pieces
+            self._give_back(worker)
+            self._pool.end(worker)
+
+    def _until_next_look(self) -> float | None:
+        """Seconds until a call may be late."""
+        busy = [worker for worker in self._workers.values() if worker.tasks and not worker.ending]
+        if not busy:
+            return None
+        moments = [worker.since + self._patience(worker) for worker in busy]
+        return max(0.0, min(moments) - time.monotonic()) + 0.001
+
+    def _patience(self, worker: Worker) -> float:
+        patience, timeout = self._rules.patience, self._rules.timeout
+        return timeout if worker.late or patience is None else min(patience, timeout)
+
+    def _look_at_clock(self) -> None:
+        now = time.monotonic()
+        for worker in list(self._workers.values()):
+            if not worker.tasks or worker.ending or now - worker.since < self._patience(worker):
+                continue
+            if now - worker.since >= self._rules.timeout:
+                self._condemn(worker, "timeout", f"ran past reward.timeout ({self._rules.timeout:g} s)")
+            else:
+                self._set_aside(worker)
+
+    def _set_aside(self, worker: Worker) -> None:
+        """Let a long call go on, out of everybody's way."""
+        worker.late = True
+        assert worker.pid is not None
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, worker.pid, LATE_NICENESS)
+        self._give_back(worker, keep=1)
+
+    def _give_back(self, worker: Worker, keep: int = 0) -> None:
+        """Put what a worker has not begun back in front of the queue."""
+        while len(worker.tasks) > keep:
+            self._queue.appendleft(worker.tasks.pop())
+
+    def _condemn(self, worker: Worker, kind: str, what: str) -> None:
+        """End a worker for what its call did."""
+        if worker.tasks and not worker.ending:
+            task = worker.tasks.popleft()
+            task.done(failed(kind, f"the scorer of '{task.source}' {what}"))
+        self._give_back(worker)
+        self._pool.end(worker)
+
+    def _bury(self, number: int, how: str) -> None:
+        """A worker ended: its last results count, then the call that was running is to blame."""
+        worker = self._workers[number]
+        while lines := worker.receive():
+            for line in lines:
+                if worker.pid is None:
+                    self._welcome(worker, line)
+                elif worker.tasks:
+                    self._take_result(worker, line)
+        with suppress(KeyError):
+            self._selector.unregister(worker.connection)
+        worker.connection.close()
+        del self._workers[number]
+        if worker.pid is None:  # it never came to its first call
+            self._failed_starts += 1
+            if self._failed_starts >= MOST_FAILED_STARTS:
+                raise RunError(f"{self._failed_starts} workers in a row ended before their first call, with {how}")
+        if worker.tasks:
+            task = worker.tasks.popleft()
+            task.done(failed("crash", f"the scorer of '{task.source}' ended its process ({how})"))
+        self._give_back(worker)
