@@ -44,6 +44,11 @@ class RewardResult:
     error_kind: str | None = None
 
 
+def error_kind(result: RewardResult) -> str:
+    """``result.error_kind``, ``other`` where the manager gives none."""
+    return result.error_kind or "other"
+
+
 class RewardManager(Protocol):
     """Scores a batch; results come in the order of the requests."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from corerl.batch.rollouts import Rollouts
 from corerl.files import atomic_path
-from corerl.registry.reward_managers import RewardResult
+from corerl.registry.reward_managers import RewardResult, error_kind
 
 
 def write_rollouts(path: Path, rollouts: Rollouts, results: Sequence[RewardResult]) -> None:
@@ -25,6 +25,7 @@ def write_rollouts(path: Path, rollouts: Rollouts, results: Sequence[RewardResul
             "components": encode(dict(result.components)),
             "extracted": result.extracted,
             "error": result.error,
+            "error_kind": None if result.score is not None else error_kind(result),
             "prompt_length": len(prompt.token_ids),
             "response_length": len(completion.token_ids),
             "finish_reason": completion.finish_reason,

@@ -1,9 +1,8 @@
 """One call of a scorer: whatever it does comes back as a result."""
 
-import asyncio
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from corerl.registry.reward_managers import RewardResult
@@ -27,7 +26,7 @@ def score_one(
     try:
         value: Any = scorer(response, ground_truth, data_source, extra_info)
         if inspect.iscoroutine(value):
-            value = asyncio.run(value)
+            value = _run(value)
     except BaseException as error:  # in a thread or process of its own even SystemExit must end as a result
         return raised(data_source, error)
     return returned(data_source, value)
@@ -55,6 +54,12 @@ def returned(data_source: str, value: Any) -> RewardResult:
 def failed(kind: str, error: str) -> RewardResult:
     """No score, and why."""
     return RewardResult(score=None, error=error[:LONGEST_ERROR], error_kind=kind)
+
+
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    import asyncio  # few scorers are coroutine functions, and this takes 30 ms
+
+    return asyncio.run(coroutine)
 
 
 def _result(value: Any) -> RewardResult:

@@ -31,9 +31,7 @@ class NaiveRewardManager:
 
     def score_one(self, request: RewardRequest) -> RewardResult:
         """Score in this thread; whatever the scorer raises becomes the result's ``error``."""
-        return score_one(
-            self.scorers, request.response, request.ground_truth, request.data_source, request.extra_info
-        )
+        return score_one(self.scorers, request.response, request.ground_truth, request.data_source, request.extra_info)
 
     def close(self) -> None:
         """Nothing to give back: threads end with their batch."""
@@ -101,7 +99,9 @@ class _Batch:
         for thread in late:
             index, _ = self._running.pop(thread)
             source = self._requests[index].data_source
-            self._results[index] = failed("timeout", f"the scorer of '{source}' ran past reward.timeout ({timeout:g} s)")
+            self._results[index] = failed(
+                "timeout", f"the scorer of '{source}' ran past reward.timeout ({timeout:g} s)"
+            )
             self._start_thread()
 
     def _until_deadline(self) -> float:

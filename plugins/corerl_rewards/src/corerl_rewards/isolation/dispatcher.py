@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from corerl.errors import RunError
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl_rewards.calls import failed
-from corerl_rewards.isolation.pool import Pool, Worker, frame
+from corerl_rewards.isolation.pool import NurseryEndedError, Pool, Worker, frame
 from corerl_rewards.isolation.worker import READY
 
 CHUNK_SECONDS = 0.02
@@ -26,6 +25,7 @@ CHUNK_CALLS = 256
 CHUNK_BYTES = 1 << 18
 LATE_NICENESS = 19
 MOST_FAILED_STARTS = 5
+MOST_NURSERIES = 10
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class Dispatcher:
         self._seconds: dict[str, float] = {}
         """data source -> how long its calls take, a running mean"""
         self._failed_starts = 0
+        self._nurseries = 1
         self._lock = threading.Lock()
         self._inbox: list[_Job] = []
         self._end: RunError | None = None
@@ -129,7 +130,10 @@ class Dispatcher:
     def _run(self) -> None:
         try:
             while self._end is None:
-                self._turn()
+                try:
+                    self._turn()
+                except NurseryEndedError as error:
+                    self._start_again(error)
         except Exception as error:
             end = error if isinstance(error, RunError) else RunError(f"the reward manager failed: {error!r}")
             with self._lock:
@@ -236,14 +240,14 @@ class Dispatcher:
         if worker.late or worker.calls >= self._rules.calls_per_worker:
             self._pool.end(worker)
 
-    def _welcome(self, worker: Worker, line: bytes) -> None:
+    def _welcome(self, worker: Worker, line: bytearray) -> None:
         word, _, pid = line.partition(b" ")
         if word != READY:
-            raise RunError(f"a worker of the reward manager began with {line[:80]!r}")
+            raise RunError(f"a worker of the reward manager began with {bytes(line[:80])!r}")
         worker.pid = int(pid)
         self._failed_starts = 0
 
-    def _take_result(self, worker: Worker, line: bytes) -> None:
+    def _take_result(self, worker: Worker, line: bytearray) -> None:
         try:
             score, components, extracted, error, kind, seconds = json.loads(line)
             result = RewardResult(score, components, extracted, error, kind)
@@ -271,6 +275,17 @@ class Dispatcher:
     def _patience(self, worker: Worker) -> float:
         patience, timeout = self._rules.patience, self._rules.timeout
         return timeout if worker.late or patience is None else min(patience, timeout)
+
+    def _start_again(self, error: NurseryEndedError) -> None:
+        """After the nursery was killed: any of the calls that were running may have done it."""
+        self._nurseries += 1
+        if self._nurseries > MOST_NURSERIES:
+            raise error
+        self._selector.unregister(self._pool.control)
+        for number in list(self._workers):
+            self._bury(number, str(error))
+        self._pool.reopen()
+        self._selector.register(self._pool.control, selectors.EVENT_READ)
 
     def _look_at_clock(self) -> None:
         now = time.monotonic()

@@ -67,9 +67,16 @@ def main() -> None:
 
 def load(setup: Setup) -> dict[str, Scorer]:
     """Data source -> its scorer, imported."""
+    broken: list[BaseException] = []
     for file in setup.files:
-        load_file(file)
-    return {source: pickle.loads(pickled) for source, pickled in setup.scorers.items()}
+        try:
+            load_file(file)
+        except BaseException as error:
+            broken.append(error)  # which matters only if a scorer is in that file
+    try:
+        return {source: pickle.loads(pickled) for source, pickled in setup.scorers.items()}
+    except ModuleNotFoundError as error:
+        raise (broken[0] if broken else error) from error
 
 
 class Nursery:

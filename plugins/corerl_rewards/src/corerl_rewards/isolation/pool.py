@@ -28,6 +28,10 @@ _PROGRAM = f"import sys; sys.path[:] = sys.argv[2:]; from {nursery.__name__} imp
 CLOSE_SECONDS = 5.0
 
 
+class NurseryEndedError(RunError):
+    """Somebody killed the nursery, and with it the workers."""
+
+
 @dataclass(eq=False)
 class Worker:
     """A process that scores what it was sent, in that order.
@@ -56,9 +60,9 @@ class Worker:
         with contextlib.suppress(BlockingIOError, ConnectionError):  # the nursery tells when it ends
             del self.unsent[: self.connection.send(self.unsent)]
 
-    def receive(self) -> list[bytes] | None:
+    def receive(self) -> list[bytearray] | None:
         """The lines that have come; None when the worker closed its connection or sends what is no line."""
-        lines: list[bytes] = []
+        lines: list[bytearray] = []
         while True:
             try:
                 data = self.connection.recv(1 << 16)
@@ -86,7 +90,11 @@ class Pool:
     """
 
     def __init__(self, scorers: Mapping[str, Scorer], limits: Limits) -> None:
-        setup = nursery.Setup(_plugin_files(), _pickled(scorers), limits)
+        self._setup = nursery.Setup(_plugin_files(), _pickled(scorers), limits)
+        self._started = 0
+        self._open()
+
+    def _open(self) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -98,10 +106,14 @@ class Pool:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self._started = 0
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-            pickle.dump(setup, stdin)
+            pickle.dump(self._setup, stdin)
+
+    def reopen(self) -> None:
+        """Start another nursery after one that ended."""
+        self.close()
+        self._open()
 
     @property
     def pid(self) -> int:
@@ -112,7 +124,7 @@ class Pool:
         """Ask for a worker.
 
         Raises:
-            RunError: the nursery ended.
+            NurseryEndedError: the nursery ended.
         """
         self._started += 1
         ours, theirs = socket.socketpair()
@@ -131,15 +143,19 @@ class Pool:
         """Number of a worker that ended, and how, after :attr:`control` became readable.
 
         Raises:
-            RunError: the nursery ended, or could not load the scorers.
+            NurseryEndedError: the nursery ended.
+            RunError: it could not load the scorers.
         """
-        message = self.control.recv(1 << 13)
+        try:
+            message = self.control.recv(1 << 13)
+        except ConnectionError:
+            message = b""
         if message[:1] == nursery.END:
             _, number, status = nursery.ENDED.unpack(message)
             return number, how_ended(status)
         if message[:1] == nursery.FAILED:
             raise RunError(f"the scorers cannot be loaded in a worker process: {message[1:].decode(errors='replace')}")
-        raise RunError(f"the process that scorers are started from ended{self._exit()}")
+        raise self._ended()
 
     def close(self) -> None:
         """End all processes."""
@@ -151,9 +167,7 @@ class Pool:
 
     def _command(self, what: bytes, number: int, *sockets: socket.socket) -> None:
         try:
-            socket.send_fds(
-                self.control, [nursery.COMMAND.pack(what, number)], [each.fileno() for each in sockets]
-            )
+            socket.send_fds(self.control, [nursery.COMMAND.pack(what, number)], [each.fileno() for each in sockets])
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
                 raise
@@ -161,14 +175,15 @@ class Pool:
             with contextlib.suppress(BlockingIOError):
                 while True:  # its last words
                     self.next_end()
-            raise RunError(f"the process that scorers are started from ended{self._exit()}") from None
+            raise self._ended() from None
 
-    def _exit(self) -> str:
+    def _ended(self) -> NurseryEndedError:
         deadline = time.monotonic() + 1.0
         while self._process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         code = self._process.returncode
-        return "" if code is None else f" with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
+        how = "" if code is None else f" ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
+        return NurseryEndedError(f"the process that scorers are started from ended{how}")
 
 
 def how_ended(status: int) -> str:
