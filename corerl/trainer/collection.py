@@ -169,7 +169,7 @@ class Collector:
         """One result a response.
 
         Raises:
-            RunError: the reward manager breaks its contract, or more responses than ``reward.max_error_rate`` have none.
+            RunError: the reward manager breaks its contract, or more than ``reward.max_error_rate`` have none.
         """
         results = self.reward.score(rollouts.reward_requests(self.config.data.max_response_length))
         check_results(results, len(rollouts))

@@ -1,4 +1,4 @@
-"""From rollouts to token rewards: which scorer scores what, failed samples, and the notice when all rewards are equal."""
+"""From rollouts to token rewards: which scorer scores what, failed samples, the notice when all rewards are equal."""
 
 import math
 from collections import Counter

@@ -30,6 +30,20 @@ class CountdownOptions:
 
 
 @dataclass
+class CodeOptions:
+    """Options of the scorer ``code``."""
+
+    timeout: float = option(5.0, "seconds that one run of the program may take", gt=0)
+    memory_limit_gb: float = option(1.0, "GiB of address space of the program", gt=0)
+    output_limit_kb: int = option(1024, "KiB that the program may print", ge=1)
+    continuous: bool = option(False, "score the share of tests that pass; false: 1 when all do, else 0")
+    max_tests: int | None = option(None, "only the first so many tests; null: all", ge=1)
+    isolation: Literal["strict", "best_effort"] = option(
+        "strict", "strict: an error where the machine allows too little isolation (docs/rewards-isolation.md)"
+    )
+
+
+@dataclass
 class MathDataOptions:
     """Options of ``corerl prepare math``."""
 

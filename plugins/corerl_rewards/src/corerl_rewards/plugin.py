@@ -45,6 +45,13 @@ def register_scorers(register: Register[Scorer]) -> None:
         summary="1 where <answer>expression</answer> reaches the target with each number used once",
         data_sources=("countdown",),
     )
+    register(
+        "code",
+        "corerl_rewards.scorers.code:code",
+        options=options.CodeOptions,
+        summary="1 where the response's Python program passes the tests, run in a sandbox",
+        data_sources=("apps", "codecontests", "taco", "code_contests"),
+    )
 
 
 @hookimpl

@@ -337,5 +337,6 @@ class Dispatcher:
                 raise RunError(f"{self._failed_starts} workers in a row ended before their first call, with {how}")
         if worker.tasks:
             task = worker.tasks.popleft()
-            task.done(failed("crash", f"the scorer of '{task.source}' ended its process ({how})"))
+            kind = "timeout" if how == "SIGALRM" else "crash"  # an alarm that the scorer itself set
+            task.done(failed(kind, f"the scorer of '{task.source}' ended its process ({how})"))
         self._give_back(worker)

@@ -14,13 +14,15 @@ import gc
 import os
 import pickle
 import selectors
+import shutil
 import signal
 import socket
 import struct
 import sys
-import time
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from corerl.registry.modules import load_file
 from corerl.registry.scorers import Scorer
@@ -41,11 +43,13 @@ class Setup:
     Attributes:
         files: Python files that are no part of a package and must be loaded first.
         scorers: data source -> the scorer, pickled: a name to import, and options.
+        folder: for the temporary files of workers, each in a folder that is removed when the worker ends.
     """
 
     files: list[str]
     scorers: dict[str, bytes]
     limits: Limits
+    folder: str
 
 
 def main() -> None:
@@ -62,7 +66,10 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     linux.adopt_orphans()
-    Nursery(control, scorers, setup.limits, parent).serve()
+    try:
+        Nursery(control, scorers, setup, parent).serve()
+    finally:
+        shutil.rmtree(setup.folder, ignore_errors=True)
 
 
 def load(setup: Setup) -> dict[str, Scorer]:
@@ -74,18 +81,22 @@ def load(setup: Setup) -> dict[str, Scorer]:
         except BaseException as error:
             broken.append(error)  # which matters only if a scorer is in that file
     try:
-        return {source: pickle.loads(pickled) for source, pickled in setup.scorers.items()}
+        scorers: dict[str, Scorer] = {source: pickle.loads(pickled) for source, pickled in setup.scorers.items()}
     except ModuleNotFoundError as error:
         raise (broken[0] if broken else error) from error
+    if verifier := sys.modules.get("corerl_rewards.scorers.verifier"):
+        verifier.load()  # once, for all workers
+    return scorers
 
 
 class Nursery:
     """Forks workers, ends them, and says when they ended."""
 
-    def __init__(self, control: socket.socket, scorers: Mapping[str, Scorer], limits: Limits, parent: int) -> None:
+    def __init__(self, control: socket.socket, scorers: Mapping[str, Scorer], setup: Setup, parent: int) -> None:
         self._control = control
         self._scorers = scorers
-        self._limits = limits
+        self._limits = setup.limits
+        self._folder = Path(setup.folder)
         self._parent = parent
         self._numbers: dict[int, int] = {}
         """pid -> number of a living worker"""
@@ -142,6 +153,7 @@ class Nursery:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for mine in (self._control, self._wakeup, self._waker):
                     mine.close()
+                _use_folder(self._folder / str(number))
                 run(connection, self._scorers, self._limits)
                 status = 0
             finally:
@@ -163,6 +175,7 @@ class Nursery:
             _, status = os.waitpid(child.si_pid, 0)
             number = self._numbers.pop(child.si_pid, None)
             if number is not None:
+                shutil.rmtree(self._folder / str(number), ignore_errors=True)
                 self._control.send(ENDED.pack(END, number, status))
         if ended:
             self._end_strays()
@@ -187,8 +200,13 @@ class Nursery:
                 os.waitpid(pid, 0)
         self._numbers.clear()
         self._end_strays()
-        time.sleep(0)  # strays of strays come to this process at once
-        self._end_strays()
+
+
+def _use_folder(folder: Path) -> None:
+    """For whatever this process, or one that it starts, writes by ``tempfile``."""
+    folder.mkdir(parents=True)
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = str(folder)
 
 
 def _kill(pid: int) -> None:

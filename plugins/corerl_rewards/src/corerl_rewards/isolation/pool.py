@@ -5,10 +5,12 @@ import errno
 import functools
 import os
 import pickle
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -90,7 +92,9 @@ class Pool:
     """
 
     def __init__(self, scorers: Mapping[str, Scorer], limits: Limits) -> None:
-        self._setup = nursery.Setup(_plugin_files(), _pickled(scorers), limits)
+        pickled = _pickled(scorers)
+        folder = tempfile.mkdtemp(prefix="corerl-reward-")
+        self._setup = nursery.Setup(_plugin_files(), pickled, limits, folder)
         self._started = 0
         self._open()
 
@@ -164,6 +168,7 @@ class Pool:
             self._process.wait(CLOSE_SECONDS)
         self._process.kill()
         self._process.wait()
+        shutil.rmtree(self._setup.folder, ignore_errors=True)
 
     def _command(self, what: bytes, number: int, *sockets: socket.socket) -> None:
         try:

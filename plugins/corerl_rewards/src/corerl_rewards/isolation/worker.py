@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.scorers import Scorer
+from corerl_rewards import isolation
 from corerl_rewards.calls import failed, raised, score_one
 from corerl_rewards.isolation import linux
 
@@ -38,6 +39,7 @@ class Limits:
 
 def run(connection: socket.socket, scorers: Mapping[str, Scorer], limits: Limits) -> None:
     """Serve until the other side closes the connection."""
+    isolation.in_worker = True
     os.setpgid(0, 0)
     linux.die_with_parent()
     linux.prefer_for_oom_killer()
