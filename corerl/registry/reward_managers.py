@@ -21,6 +21,8 @@ class RewardRequest:
     """tokens that the response could have had at most, ``data.max_response_length``"""
     truncated: bool = False
     """the response ended by its length, not by a stop token"""
+    prompt: Sequence[Mapping[str, Any]] = ()
+    """the chat messages that it answers, each with ``role`` and ``content``"""
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,10 @@ def test_after_an_endless_loop_no_other_test_is_tried(monkeypatch: pytest.Monkey
 
 
 def test_a_function_that_prints_forged_results_does_not_pass() -> None:
-    forger = "import os\nfor fd in range(20):\n    try: os.write(fd, b'4\\n4\\n4\\n')\n    except OSError: pass\ndef add(a, b): return 0"
+    forger = (
+        "import os\nfor fd in range(20):\n    try: os.write(fd, b'4\\n4\\n4\\n')\n    except OSError: pass\n"
+        "def add(a, b): return 0"
+    )
     assert score(forger, ADD) == (0.0, 0.0)
 
 

@@ -138,5 +138,5 @@ def test_without_user_namespaces_files_are_separated_by_landlock(
     assert attempt("open('/etc/passwd')") == "PermissionError"
     assert attempt("import socket; socket.socket()") == "PermissionError"
     (tmp_path / "landlock.py").write_text("def restrict(*_):\n    raise OSError(38, 'no Landlock here')\n")
-    with pytest.raises(SandboxError, match="neither user namespaces nor Landlock .*no Landlock here"):
+    with pytest.raises(SandboxError, match=r"neither user namespaces nor Landlock .*no Landlock here"):
         execute("print(1)")

@@ -85,3 +85,8 @@ def _finite(value: Any, what: str = "") -> float:
     if not math.isfinite(number):
         raise ValueError(f"{what}{value!r:.80}, which is not a finite number")
     return number
+
+
+def late(who: str, seconds: float) -> RewardResult:
+    """The result of a call past its deadline."""
+    return failed("timeout", f"{who} ran past reward.timeout ({seconds:g} s)")

@@ -67,6 +67,30 @@ def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
         options=options.ParallelOptions,
         summary="as naive, in processes: nothing that a scorer does can hang or end the run",
     )
+    register(
+        "batch",
+        "corerl_rewards.batch:BatchRewardManager",
+        options=options.BatchOptions,
+        summary="one call of a function for the whole batch",
+    )
+    register(
+        "model",
+        "corerl_rewards.model:ModelRewardManager",
+        options=options.ModelOptions,
+        summary="a reward model: the output of a transformers model for sequence classification",
+    )
+    register(
+        "judge",
+        "corerl_rewards.judge:JudgeRewardManager",
+        options=options.JudgeOptions,
+        summary="a language model grades: any OpenAI-compatible server, a prompt and a regular expression",
+    )
+    register(
+        "remote",
+        "corerl_rewards.remote:RemoteRewardManager",
+        options=options.RemoteOptions,
+        summary="an HTTP server of yours scores; retries with back-off",
+    )
 
 
 @hookimpl

@@ -9,11 +9,10 @@ Ground truths, each also as JSON text:
 ``{"asserts": ["assert add(1, 2) == 3", …]}``                            statements run after it
 ======================================================================  ================================================
 
-The first two are the forms of APPS (Hendrycks et al. 2021, arXiv 2105.09938) and TACO, the third that of MBPP (Austin et
-al. 2021, arXiv 2108.07732). The program is not told which outputs are expected; with ``asserts`` it could find out,
-and a model that is trained on them may learn to. Printed lines are compared word by word, and numbers with a point
-to a relative 1e-6; what a function returns is compared as JSON, an output in a list of its own being the output
-(APPS).
+The first two are the forms of APPS (Hendrycks et al. 2021, arXiv 2105.09938) and TACO, the third that of MBPP (Austin
+et al. 2021, arXiv 2108.07732). The program is not told which outputs are expected; with ``asserts`` it could find out,
+and a model that is trained on them may learn to. Printed lines are compared word by word, and numbers with a point to
+a relative 1e-6; what a function returns is compared as JSON, an output in a list of its own being the output (APPS).
 
 A program that fails, however it does, scores 0. A sandbox that fails is an error of the sample.
 """
