@@ -152,7 +152,10 @@ class ParallelOptions:
 
     memory_limit_gb: float | None = option(4.0, "GiB that one call may take; null: no limit", gt=0)
     patience: float | None = option(
-        1.0, "seconds after which a call holds up no other: one more worker is started; null: never", gt=0
+        1.0,
+        "seconds after which a source's first calls hold up no others: more workers are started; later ones after "
+        "20 times their mean; null: never",
+        gt=0,
     )
-    max_late_workers: int = option(64, "workers beyond reward.num_workers, for calls that take longer", ge=0)
+    max_late_workers: int = option(128, "workers beyond reward.num_workers while calls are late", ge=0)
     calls_per_worker: int = option(20_000, "after so many a new process takes its place: leaks end with it", ge=1)

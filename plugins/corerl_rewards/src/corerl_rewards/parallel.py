@@ -19,7 +19,7 @@ class ParallelRewardManager:
     A call that raises, returns no finite number, runs longer than ``timeout`` seconds, takes more memory than
     ``memory_limit_gb``, exits, crashes or closes its files gives a result with ``error`` and no score. The process of
     such a call is ended with all that it started, and a new one takes its place; nothing else is affected. A call
-    that takes longer than ``patience`` seconds keeps no one waiting: its worker steps aside, and another is started.
+    that takes much longer than the others of its data source keeps no one waiting: further workers are started.
 
     Safe to call from several threads. The processes start here, at once, and end with :meth:`close` or with this
     process, however that ends.

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import selectors
 import socket
 import threading
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from corerl.errors import RunError
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl_rewards.calls import failed
+from corerl_rewards.isolation import linux
 from corerl_rewards.isolation.pool import NurseryEndedError, Pool, Worker, frame
 from corerl_rewards.isolation.worker import READY
 
@@ -23,14 +23,19 @@ CHUNK_SECONDS = 0.02
 """what a worker is sent at a time should keep it busy so long"""
 CHUNK_CALLS = 256
 CHUNK_BYTES = 1 << 18
-LATE_NICENESS = 19
+LATE_FACTOR = 20
+"""a call is late that takes so many times as long as the mean of its data source's"""
+LATE_SECONDS = 0.05
+"""at least"""
+IDLE_SECONDS = 1.0
+"""a late call, after so long, runs only when nothing else wants to"""
 MOST_FAILED_STARTS = 5
 MOST_NURSERIES = 10
 
 
 @dataclass(frozen=True)
 class Rules:
-    """``patience`` and ``timeout`` are seconds of one call."""
+    """``patience`` and ``timeout`` are seconds of one call; ``patience`` where no other is known to compare with."""
 
     num_workers: int
     timeout: float
@@ -186,10 +191,15 @@ class Dispatcher:
                     self._queue.append(task)
 
     def _start_workers(self) -> None:
-        """As many as may score at a time, beside those that are late or being ended."""
+        """As many as may score at a time, beside those that are late or being ended.
+
+        Where calls are late more of them are to be expected: while there is work, one more looks for each.
+        """
+        late = sum(worker.late and not worker.ending for worker in self._workers.values())
         present = sum(not worker.late and not worker.ending for worker in self._workers.values())
+        wanted = self._rules.num_workers + min(late, len(self._queue))
         room = self._rules.num_workers + self._rules.max_late_workers - len(self._workers)
-        for _ in range(min(self._rules.num_workers - present, room)):
+        for _ in range(min(wanted - present, room)):
             worker = self._pool.start()
             self._workers[worker.number] = worker
             self._selector.register(worker.connection, selectors.EVENT_READ, worker)
@@ -237,8 +247,14 @@ class Dispatcher:
                 self._take_result(worker, line)
         if worker.tasks or worker.ending or not lines:
             return
-        if worker.late or worker.calls >= self._rules.calls_per_worker:
+        if worker.calls >= self._rules.calls_per_worker or (worker.late and not self._settle(worker)):
             self._pool.end(worker)
+
+    def _settle(self, worker: Worker) -> bool:
+        """Whether a worker that was late, and is not any more, has a place among the others."""
+        present = sum(not each.late and not each.ending for each in self._workers.values())
+        worker.late = worker.idle_class or present >= self._rules.num_workers
+        return not worker.late
 
     def _welcome(self, worker: Worker, line: bytearray) -> None:
         word, _, pid = line.partition(b" ")
@@ -269,12 +285,16 @@ class Dispatcher:
         busy = [worker for worker in self._workers.values() if worker.tasks and not worker.ending]
         if not busy:
             return None
-        moments = [worker.since + self._patience(worker) for worker in busy]
+        moments = [worker.since + self._next_mark(worker) for worker in busy]
         return max(0.0, min(moments) - time.monotonic()) + 0.001
 
-    def _patience(self, worker: Worker) -> float:
-        patience, timeout = self._rules.patience, self._rules.timeout
-        return timeout if worker.late or patience is None else min(patience, timeout)
+    def _next_mark(self, worker: Worker) -> float:
+        """After how many seconds of its call something is to be done about a worker."""
+        if self._rules.patience is None or worker.idle_class:
+            return self._rules.timeout
+        mean = self._seconds.get(worker.tasks[0].source)
+        late = self._rules.patience if mean is None else max(LATE_SECONDS, LATE_FACTOR * mean)
+        return min(max(late, IDLE_SECONDS) if worker.late else late, self._rules.timeout)
 
     def _start_again(self, error: NurseryEndedError) -> None:
         """After the nursery was killed: any of the calls that were running may have done it."""
@@ -290,20 +310,16 @@ class Dispatcher:
     def _look_at_clock(self) -> None:
         now = time.monotonic()
         for worker in list(self._workers.values()):
-            if not worker.tasks or worker.ending or now - worker.since < self._patience(worker):
+            if not worker.tasks or worker.ending or now - worker.since < self._next_mark(worker):
                 continue
             if now - worker.since >= self._rules.timeout:
                 self._condemn(worker, "timeout", f"ran past reward.timeout ({self._rules.timeout:g} s)")
+            elif worker.late:
+                worker.idle_class = True
+                linux.run_when_idle(worker.pid)
             else:
-                self._set_aside(worker)
-
-    def _set_aside(self, worker: Worker) -> None:
-        """Let a long call go on, out of everybody's way."""
-        worker.late = True
-        assert worker.pid is not None
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, worker.pid, LATE_NICENESS)
-        self._give_back(worker, keep=1)
+                worker.late = True
+                self._give_back(worker, keep=1)
 
     def _give_back(self, worker: Worker, keep: int = 0) -> None:
         """Put what a worker has not begun back in front of the queue."""

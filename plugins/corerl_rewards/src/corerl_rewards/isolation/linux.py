@@ -44,6 +44,13 @@ def prefer_for_oom_killer() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
+def run_when_idle(pid: int | None) -> None:
+    """Give a process, and what it starts, only the time that nobody else wants."""
+    if pid is not None and hasattr(os, "SCHED_IDLE"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+
+
 def limit_memory(more: int) -> None:
     """Let this process have ``more`` bytes of address space than it has now."""
     with contextlib.suppress(OSError, ValueError):
