@@ -27,8 +27,8 @@ LATE_FACTOR = 20
 """a call is late that takes so many times as long as the mean of its data source's"""
 LATE_SECONDS = 0.05
 """at least"""
-IDLE_SECONDS = 1.0
-"""a late call, after so long, runs only when nothing else wants to"""
+BEHIND_SECONDS = 1.0
+"""a late call, after so long, gets less of the processor than others"""
 MOST_FAILED_STARTS = 5
 MOST_NURSERIES = 10
 
@@ -253,7 +253,7 @@ class Dispatcher:
     def _settle(self, worker: Worker) -> bool:
         """Whether a worker that was late, and is not any more, has a place among the others."""
         present = sum(not each.late and not each.ending for each in self._workers.values())
-        worker.late = worker.idle_class or present >= self._rules.num_workers
+        worker.late = worker.behind or present >= self._rules.num_workers
         return not worker.late
 
     def _welcome(self, worker: Worker, line: bytearray) -> None:
@@ -290,11 +290,11 @@ class Dispatcher:
 
     def _next_mark(self, worker: Worker) -> float:
         """After how many seconds of its call something is to be done about a worker."""
-        if self._rules.patience is None or worker.idle_class:
+        if self._rules.patience is None or worker.behind:
             return self._rules.timeout
         mean = self._seconds.get(worker.tasks[0].source)
         late = self._rules.patience if mean is None else max(LATE_SECONDS, LATE_FACTOR * mean)
-        return min(max(late, IDLE_SECONDS) if worker.late else late, self._rules.timeout)
+        return min(max(late, BEHIND_SECONDS) if worker.late else late, self._rules.timeout)
 
     def _start_again(self, error: NurseryEndedError) -> None:
         """After the nursery was killed: any of the calls that were running may have done it."""
@@ -315,8 +315,8 @@ class Dispatcher:
             if now - worker.since >= self._rules.timeout:
                 self._condemn(worker, "timeout", f"ran past reward.timeout ({self._rules.timeout:g} s)")
             elif worker.late:
-                worker.idle_class = True
-                linux.run_when_idle(worker.pid)
+                worker.behind = True
+                linux.stand_back(worker.pid)
             else:
                 worker.late = True
                 self._give_back(worker, keep=1)

@@ -43,7 +43,7 @@ class Worker:
         tasks: sent, and not answered.
         since: when the first of them began (``time.monotonic``).
         late: the first of them takes so long that the others were given to somebody else.
-        idle_class: it runs only when nobody else wants to.
+        behind: it gets less of the processor than others.
         ending: the nursery was told to end it.
     """
 
@@ -53,7 +53,7 @@ class Worker:
     tasks: deque[Any] = field(default_factory=deque)
     since: float = 0.0
     late: bool = False
-    idle_class: bool = False
+    behind: bool = False
     ending: bool = False
     calls: int = 0
     unsent: bytearray = field(default_factory=bytearray)
