@@ -79,12 +79,12 @@ def math_requests(file: Path, count: int) -> list[RewardRequest]:
     return [RewardRequest(f"{answer} ", answer, "s") for answer in chosen]
 
 
-def processor_seconds(pids: Sequence[int]) -> float:
-    """User and system time of processes so far."""
+def processor_seconds(manager: ParallelRewardManager) -> float:
+    """User and system time so far of the nursery, and of all workers, also those that ended."""
     total = 0.0
-    for pid in pids:
+    for pid in (manager._dispatcher._pool.pid, *workers(manager)):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / TICK
+        total += sum(map(int, fields[11:15])) / TICK
     return total
 
 
@@ -112,7 +112,7 @@ def throughput(arguments: argparse.Namespace) -> dict[str, Any]:
         requests = gsm8k_requests(arguments.gsm8k, arguments.count)
         cases.append(("gsm8k", gsm8k, requests, lambda each: gsm8k(each.response, each.ground_truth, "s", {})))
     if arguments.math:
-        requests = math_requests(arguments.math, 400)
+        requests = math_requests(arguments.math, 200)
         cases.append(("math-verify", here("math_verify"), requests, lambda r: equal(r.ground_truth, r.response)))
     for name, scorer, requests, bare in cases:
         timings: dict[str, list[tuple[float, float]]] = {"bare loop": [], "naive": [], "parallel": []}
@@ -129,12 +129,11 @@ def throughput(arguments: argparse.Namespace) -> dict[str, Any]:
             del contenders["naive"], timings["naive"]
         for how in contenders:
             contenders[how]()
-        pids = workers(parallel)
         for _ in range(arguments.rounds):
             for how, run in contenders.items():
-                start, used = time.perf_counter(), time.process_time() + processor_seconds(pids)
+                start, used = time.perf_counter(), time.process_time() + processor_seconds(parallel)
                 run()
-                used = time.process_time() + processor_seconds(pids) - used
+                used = time.process_time() + processor_seconds(parallel) - used
                 timings[how].append((time.perf_counter() - start, used))
         parallel.close()
         loop = statistics.median(used for _, used in timings["bare loop"])

@@ -24,11 +24,10 @@ CHUNK_SECONDS = 0.02
 CHUNK_CALLS = 256
 CHUNK_BYTES = 1 << 18
 LATE_FACTOR = 20
-"""a call is late that takes so many times as long as the mean of its data source's"""
+"""a call is late that takes so many times as long as half of its data source's do at most"""
 LATE_SECONDS = 0.05
 """at least"""
-BEHIND_SECONDS = 1.0
-"""a late call, after so long, gets less of the processor than others"""
+MEDIAN_STEP = 1.15
 MOST_FAILED_STARTS = 5
 MOST_NURSERIES = 10
 
@@ -93,7 +92,7 @@ class Dispatcher:
         self._queue: deque[_Task] = deque()
         self._workers: dict[int, Worker] = {}
         self._seconds: dict[str, float] = {}
-        """data source -> how long its calls take, a running mean"""
+        """data source -> how long its calls take, a running median: a few attacks do not move it"""
         self._failed_starts = 0
         self._nurseries = 1
         self._lock = threading.Lock()
@@ -247,14 +246,8 @@ class Dispatcher:
                 self._take_result(worker, line)
         if worker.tasks or worker.ending or not lines:
             return
-        if worker.calls >= self._rules.calls_per_worker or (worker.late and not self._settle(worker)):
+        if worker.late or worker.calls >= self._rules.calls_per_worker:
             self._pool.end(worker)
-
-    def _settle(self, worker: Worker) -> bool:
-        """Whether a worker that was late, and is not any more, has a place among the others."""
-        present = sum(not each.late and not each.ending for each in self._workers.values())
-        worker.late = worker.behind or present >= self._rules.num_workers
-        return not worker.late
 
     def _welcome(self, worker: Worker, line: bytearray) -> None:
         word, _, pid = line.partition(b" ")
@@ -275,7 +268,8 @@ class Dispatcher:
         worker.since = time.monotonic()
         worker.calls += 1
         known = self._seconds.get(task.source, seconds)
-        self._seconds[task.source] = max(0.8 * known + 0.2 * seconds, 1e-6)
+        step = MEDIAN_STEP if seconds > known else 1 / MEDIAN_STEP
+        self._seconds[task.source] = max(known * step, 1e-6)
         if kind == "memory":  # what is left of its memory is in pieces
             self._give_back(worker)
             self._pool.end(worker)
@@ -290,11 +284,11 @@ class Dispatcher:
 
     def _next_mark(self, worker: Worker) -> float:
         """After how many seconds of its call something is to be done about a worker."""
-        if self._rules.patience is None or worker.behind:
+        if self._rules.patience is None or worker.late:
             return self._rules.timeout
-        mean = self._seconds.get(worker.tasks[0].source)
-        late = self._rules.patience if mean is None else max(LATE_SECONDS, LATE_FACTOR * mean)
-        return min(max(late, BEHIND_SECONDS) if worker.late else late, self._rules.timeout)
+        median = self._seconds.get(worker.tasks[0].source)
+        late = self._rules.patience if median is None else max(LATE_SECONDS, LATE_FACTOR * median)
+        return min(late, self._rules.timeout)
 
     def _start_again(self, error: NurseryEndedError) -> None:
         """After the nursery was killed: any of the calls that were running may have done it."""
@@ -314,11 +308,9 @@ class Dispatcher:
                 continue
             if now - worker.since >= self._rules.timeout:
                 self._condemn(worker, "timeout", f"ran past reward.timeout ({self._rules.timeout:g} s)")
-            elif worker.late:
-                worker.behind = True
-                linux.stand_back(worker.pid)
             else:
                 worker.late = True
+                linux.stand_back(worker.pid)
                 self._give_back(worker, keep=1)
 
     def _give_back(self, worker: Worker, keep: int = 0) -> None:

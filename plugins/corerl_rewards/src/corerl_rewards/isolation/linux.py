@@ -45,10 +45,10 @@ def prefer_for_oom_killer() -> None:
 
 
 def stand_back(pid: int | None) -> None:
-    """Give a process, and what it starts, a tenth of the time of others; with less it could not even be ended soon."""
+    """Let all others go first; with SCHED_IDLE, which is still less, a process could not even be ended soon."""
     if pid is not None:
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, pid, 10)
+            os.setpriority(os.PRIO_PROCESS, pid, 19)
 
 
 def limit_memory(more: int) -> None:
