@@ -12,6 +12,7 @@ others use as well; wall times cannot. Each contender has its turn in every roun
 
 import argparse
 import ctypes
+import functools
 import json
 import os
 import statistics
@@ -102,6 +103,11 @@ def print_table(rows: Sequence[Sequence[Any]]) -> None:
         print("| " + " | ".join(f"{cell:,.2f}" if isinstance(cell, float) else str(cell) for cell in row) + " |")
 
 
+def bare_loop(requests: Sequence[RewardRequest], score: Callable[[RewardRequest], object]) -> None:
+    for each in requests:
+        score(each)
+
+
 def throughput(arguments: argparse.Namespace) -> dict[str, Any]:
     """Responses a second, and processor time of each, of naive, parallel and a bare loop."""
     result: dict[str, Any] = {}
@@ -121,9 +127,9 @@ def throughput(arguments: argparse.Namespace) -> dict[str, Any]:
         )
         naive = NaiveRewardManager({"s": scorer}, num_workers=arguments.workers, timeout=30)
         contenders: dict[str, Callable[[], object]] = {
-            "bare loop": lambda requests=requests, bare=bare: [bare(each) for each in requests],
-            "naive": lambda requests=requests, naive=naive: naive.score(requests),
-            "parallel": lambda requests=requests, parallel=parallel: parallel.score(requests),
+            "bare loop": functools.partial(bare_loop, requests, bare),
+            "naive": functools.partial(naive.score, requests),
+            "parallel": functools.partial(parallel.score, requests),
         }
         if name == "math-verify":
             del contenders["naive"], timings["naive"]

@@ -225,6 +225,18 @@ def test_functions_of_files_and_options_reach_the_workers(tmp_path: Path) -> Non
     assert [result.score for result in results] == [4.0, 1.0]
 
 
+def test_a_coroutine_function_that_was_made_blocking_is_loaded_as_it_was() -> None:
+    @functools.wraps(attacks.coroutine)
+    def blocking(*arguments: Any) -> float:
+        raise AssertionError("the wrapper has no name")
+
+    parallel = ParallelRewardManager({"s": blocking}, num_workers=1, timeout=20)
+    try:
+        assert parallel.score(requests("2")) == [RewardResult(2.0)]
+    finally:
+        parallel.close()
+
+
 def test_a_scorer_without_a_name_is_an_error_before_anything_starts() -> None:
     with pytest.raises(PluginError, match=r"the scorer of 's' cannot be loaded in a worker process .*manager=naive"):
         ParallelRewardManager({"s": lambda *_: 1.0}, num_workers=1, timeout=5)
