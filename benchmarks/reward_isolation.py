@@ -84,7 +84,10 @@ def processor_seconds(manager: ParallelRewardManager) -> float:
     """User and system time so far of the nursery, and of all workers, also those that ended."""
     total = 0.0
     for pid in (manager._dispatcher._pool.pid, *workers(manager)):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except FileNotFoundError:  # it has just ended: the nursery's figures have it
+            return processor_seconds(manager)
         total += sum(map(int, fields[11:15])) / TICK
     return total
 
@@ -118,7 +121,7 @@ def throughput(arguments: argparse.Namespace) -> dict[str, Any]:
         requests = gsm8k_requests(arguments.gsm8k, arguments.count)
         cases.append(("gsm8k", gsm8k, requests, lambda each: gsm8k(each.response, each.ground_truth, "s", {})))
     if arguments.math:
-        requests = math_requests(arguments.math, 200)
+        requests = math_requests(arguments.math, arguments.math_count)
         cases.append(("math-verify", here("math_verify"), requests, lambda r: equal(r.ground_truth, r.response)))
     for name, scorer, requests, bare in cases:
         timings: dict[str, list[tuple[float, float]]] = {"bare loop": [], "naive": [], "parallel": []}
@@ -211,6 +214,7 @@ def main() -> None:
     parser.add_argument("--gsm8k", type=Path, help="JSON lines with 'answer'")
     parser.add_argument("--math", type=Path, help="JSON lines with 'answer' or 'solution'")
     parser.add_argument("--count", type=int, default=0, help="responses; 0: 20,000, hostile 5,000, memory 200,000")
+    parser.add_argument("--math-count", type=int, default=200, help="answers of --math")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--timeout", type=float, default=5.0, help="hostile: the deadline")

@@ -27,6 +27,8 @@ LATE_FACTOR = 20
 """a call is late that takes so many times as long as half of its data source's do at most"""
 LATE_SECONDS = 0.05
 """at least"""
+BEHIND_SECONDS = 0.25
+"""a call that has been late for so long lets all others go first"""
 MEDIAN_STEP = 1.15
 MOST_FAILED_STARTS = 5
 MOST_NURSERIES = 10
@@ -246,8 +248,14 @@ class Dispatcher:
                 self._take_result(worker, line)
         if worker.tasks or worker.ending or not lines:
             return
-        if worker.late or worker.calls >= self._rules.calls_per_worker:
+        if worker.calls >= self._rules.calls_per_worker or (worker.late and not self._settle(worker)):
             self._pool.end(worker)
+
+    def _settle(self, worker: Worker) -> bool:
+        """Whether a worker that was late, and is not any more, has a place among the others."""
+        present = sum(not each.late and not each.ending for each in self._workers.values())
+        worker.late = worker.behind or present >= self._rules.num_workers
+        return not worker.late
 
     def _welcome(self, worker: Worker, line: bytearray) -> None:
         word, _, pid = line.partition(b" ")
@@ -284,11 +292,11 @@ class Dispatcher:
 
     def _next_mark(self, worker: Worker) -> float:
         """After how many seconds of its call something is to be done about a worker."""
-        if self._rules.patience is None or worker.late:
+        if self._rules.patience is None or worker.behind:
             return self._rules.timeout
         median = self._seconds.get(worker.tasks[0].source)
         late = self._rules.patience if median is None else max(LATE_SECONDS, LATE_FACTOR * median)
-        return min(late, self._rules.timeout)
+        return min(late + BEHIND_SECONDS if worker.late else late, self._rules.timeout)
 
     def _start_again(self, error: NurseryEndedError) -> None:
         """After the nursery was killed: any of the calls that were running may have done it."""
@@ -308,9 +316,11 @@ class Dispatcher:
                 continue
             if now - worker.since >= self._rules.timeout:
                 self._condemn(worker, "timeout", f"ran past reward.timeout ({self._rules.timeout:g} s)")
+            elif worker.late:
+                worker.behind = True
+                linux.stand_back(worker.pid)
             else:
                 worker.late = True
-                linux.stand_back(worker.pid)
                 self._give_back(worker, keep=1)
 
     def _give_back(self, worker: Worker, keep: int = 0) -> None:

@@ -85,7 +85,9 @@ def load(setup: Setup) -> dict[str, Scorer]:
     except ModuleNotFoundError as error:
         raise (broken[0] if broken else error) from error
     if verifier := sys.modules.get("corerl_rewards.scorers.verifier"):
-        verifier.load()  # once, for all workers
+        equal = verifier.load()  # once, for all workers, its parser warm
+        if equal is not None:
+            equal(r"\frac{1}{2}, \sqrt{2}", r"\{x : x^2 < 3\} \cup (0, 1]")
     return scorers
 
 

@@ -43,8 +43,8 @@ class Worker:
         pid: None until it is ready.
         tasks: sent, and not answered.
         since: when the first of them began (``time.monotonic``).
-        late: the first of them takes so long that the others were given to somebody else, and it is to
-            end with that call.
+        late: the first of them takes so long that the others were given to somebody else.
+        behind: it lets all others go first, and is to end with that call.
         ending: the nursery was told to end it.
     """
 
@@ -54,6 +54,7 @@ class Worker:
     tasks: deque[Any] = field(default_factory=deque)
     since: float = 0.0
     late: bool = False
+    behind: bool = False
     ending: bool = False
     calls: int = 0
     unsent: bytearray = field(default_factory=bytearray)
