@@ -23,9 +23,9 @@ CHUNK_SECONDS = 0.02
 """what a worker is sent at a time should keep it busy so long"""
 CHUNK_CALLS = 256
 CHUNK_BYTES = 1 << 18
-LATE_FACTOR = 20
+LATE_FACTOR = 50
 """a call is late that takes so many times as long as half of its data source's do at most"""
-LATE_SECONDS = 0.05
+LATE_SECONDS = 0.5
 """at least"""
 BEHIND_SECONDS = 0.25
 """a call that has been late for so long lets all others go first"""
@@ -196,20 +196,26 @@ class Dispatcher:
 
         Where calls are late more of them are to be expected: while there is work, one more looks for each.
         """
-        late = sum(worker.late and not worker.ending for worker in self._workers.values())
         present = sum(not worker.late and not worker.ending for worker in self._workers.values())
-        wanted = self._rules.num_workers + min(late, len(self._queue))
+        wanted = self._wanted()
         room = self._rules.num_workers + self._rules.max_late_workers - len(self._workers)
         for _ in range(min(wanted - present, room)):
             worker = self._pool.start()
             self._workers[worker.number] = worker
             self._selector.register(worker.connection, selectors.EVENT_READ, worker)
 
+    def _wanted(self) -> int:
+        """How many workers should score now, beside those that are late."""
+        late = sum(worker.late and not worker.ending for worker in self._workers.values())
+        return self._rules.num_workers + min(late, len(self._queue))
+
     def _hand_out(self) -> None:
         if not self._queue:
             return
-        idle = [worker for worker in self._workers.values() if worker.pid and not worker.tasks and not worker.ending]
-        for worker in idle:
+        alive = [worker for worker in self._workers.values() if worker.pid and not worker.ending]
+        idle = sorted((worker for worker in alive if not worker.tasks), key=lambda worker: -worker.calls)
+        running = sum(bool(worker.tasks) and not worker.late for worker in alive)
+        for worker in idle[: max(0, self._wanted() - running)]:
             if not self._queue:
                 return
             self._fill(worker)
@@ -252,9 +258,9 @@ class Dispatcher:
             self._pool.end(worker)
 
     def _settle(self, worker: Worker) -> bool:
-        """Whether a worker that was late, and is not any more, has a place among the others."""
-        present = sum(not each.late and not each.ending for each in self._workers.values())
-        worker.late = worker.behind or present >= self._rules.num_workers
+        """Whether a worker stays that was late, and is not any more: its caches are warm, so some are kept."""
+        idle = sum(not each.late and not each.tasks and not each.ending for each in self._workers.values())
+        worker.late = worker.behind or idle >= self._rules.num_workers
         return not worker.late
 
     def _welcome(self, worker: Worker, line: bytearray) -> None:
