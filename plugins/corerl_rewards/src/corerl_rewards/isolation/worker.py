@@ -6,6 +6,7 @@ the socket may run in the process that reads it.
 """
 
 import contextlib
+import gc
 import json
 import os
 import pickle
@@ -48,6 +49,7 @@ def run(connection: socket.socket, scorers: Mapping[str, Scorer], limits: Limits
     if limits.memory is not None:
         linux.limit_memory(limits.memory)
     random.seed()
+    gc.set_threshold(20_000, 20, 20)  # the default collects all too often where what was loaded is frozen
     pid = os.getpid()
     connection.sendall(READY + b" %d\n" % pid)
     requests = connection.makefile("rb")
