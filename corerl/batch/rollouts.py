@@ -79,6 +79,7 @@ class Rollouts:
                 response_length=len(completion.token_ids),
                 max_response_length=max_response_length,
                 truncated=truncated,
+                prompt=prompt.messages,
             )
             for prompt, completion, response, truncated in zip(
                 self.prompts, self.completions, self.responses, self.truncated, strict=True

@@ -28,6 +28,7 @@ SHORTHANDS = {
     "algorithm.filter_groups.filter": ("algorithm.filter_groups", ("metric",)),
     "actor.policy_loss": ("actor", ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
     "critic.value_loss": ("critic", ("cliprange_value",)),
+    "reward.manager": ("reward", ("memory_limit_gb",)),
 }
 """where an option of a selected part may also be written: verl's flat keys"""
 

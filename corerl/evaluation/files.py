@@ -10,7 +10,7 @@ One row a response::
     max_response_length         int         tokens that it could have had
     finish_reason               string      stop or length
     prompt_index, group         int         equal ones are responses to one prompt
-    score, components, extracted, error     what a scorer said
+    score, components, extracted, error, error_kind     what a scorer said
 
 A row with a list ``responses`` stands for as many rows. Further columns are kept. Parquet files of CoreRL hold what has
 no fixed type (prompt, ground_truth, extra_info, components) as JSON, and name those columns in their metadata.
@@ -30,7 +30,7 @@ from corerl.data.report import Location
 from corerl.errors import DataError
 from corerl.files import atomic_path
 from corerl.options import did_you_mean
-from corerl.registry.reward_managers import RewardRequest, RewardResult
+from corerl.registry.reward_managers import RewardRequest, RewardResult, error_kind
 
 JSON_COLUMNS = ("prompt", "ground_truth", "extra_info", "components")
 """of no fixed type"""
@@ -65,6 +65,7 @@ class Response:
             response_length=row.get("response_length") or 0,
             max_response_length=row.get("max_response_length") or max_response_length,
             truncated=row.get("finish_reason") == "length",
+            prompt=row.get("prompt") or (),
         )
 
     @property
@@ -76,7 +77,9 @@ class Response:
     def result(self) -> RewardResult:
         """What the scorer said."""
         row = self.row
-        return RewardResult(row.get("score"), row.get("components") or {}, row.get("extracted"), row.get("error"))
+        return RewardResult(
+            row.get("score"), row.get("components") or {}, row.get("extracted"), row.get("error"), row.get("error_kind")
+        )
 
 
 def read_responses(files: Sequence[str], data_source: str | None = None) -> list[Response]:
@@ -149,6 +152,7 @@ def result_columns(result: RewardResult) -> dict[str, Any]:
         "components": dict(result.components),
         "extracted": result.extracted,
         "error": result.error,
+        "error_kind": None if result.score is not None else error_kind(result),
     }
 
 

@@ -21,6 +21,8 @@ class RewardRequest:
     """tokens that the response could have had at most, ``data.max_response_length``"""
     truncated: bool = False
     """the response ended by its length, not by a stop token"""
+    prompt: Sequence[Mapping[str, Any]] = ()
+    """the chat messages that it answers, each with ``role`` and ``content``"""
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,21 @@ class RewardResult:
         components: named parts of the score, for the metrics.
         extracted: what the scorer compared with the ground truth, for the reader of sample rollouts.
         error: one line, None when all went well.
+        error_kind: one word for the metric ``reward/errors/<kind>``: ``timeout``, ``memory``, ``crash`` (its process
+            ended), ``exception``, ``value`` (the scorer returned no number), ``unscored`` (no scorer), or one of the
+            manager's own; None counts as ``other``.
     """
 
     score: float | None
     components: Mapping[str, float] = field(default_factory=dict)
     extracted: str | None = None
     error: str | None = None
+    error_kind: str | None = None
+
+
+def error_kind(result: RewardResult) -> str:
+    """``result.error_kind``, ``other`` where the manager gives none."""
+    return result.error_kind or "other"
 
 
 class RewardManager(Protocol):
@@ -54,7 +65,10 @@ class RewardManagerFactory(Protocol):
     """Builds the manager.
 
     Args:
-        scorers: the scorer of each data source that the run's data holds, options bound.
+        scorers: the scorer of each data source that the run's data holds, options bound. Each is a function that can be
+            imported by its name, or a ``functools.partial`` of one, wherever it was registered by its name: pickling
+            it names it, so that a manager may load it in another process. Plugin files, ``./file.py``, must be loaded
+            there first (:func:`corerl.registry.modules.load_file`).
         num_workers: scorers that may run at a time.
         timeout: seconds that one call of a scorer may take.
     """

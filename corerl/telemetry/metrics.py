@@ -1,6 +1,7 @@
 """The metrics of a step, under the names that verl made common."""
 
 import resource
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from corerl.batch.experience import Experience
 from corerl.objective import masked_mean
 from corerl.registry.losses import Mean, add_means
-from corerl.registry.reward_managers import RewardResult
+from corerl.registry.reward_managers import RewardResult, error_kind
 from corerl.registry.training_strategies import TokenOutputs
 from corerl.telemetry.throughput import ModelShape, mfu
 
@@ -60,10 +61,16 @@ def group_metrics(experience: Experience, results: Sequence[RewardResult]) -> di
 
 
 def score_metrics(results: Sequence[RewardResult]) -> dict[str, float]:
-    """``critic/score/*`` over the samples that have a score, ``reward/<component>/mean`` and ``reward/error_ratio``."""
+    """``critic/score/*`` over the samples that have a score, ``reward/<component>/mean`` and ``reward/error_ratio``.
+
+    ``reward/errors/<kind>/count`` and ``rate``, of all samples, say what went wrong in those that have none.
+    """
     scored = [result for result in results if result.score is not None]
     metrics = _spread("critic/score", torch.tensor([result.score for result in scored]))
     metrics["reward/error_ratio"] = 1 - len(scored) / len(results)
+    for kind, count in sorted(Counter(error_kind(result) for result in results if result.score is None).items()):
+        metrics[f"reward/errors/{kind}/count"] = float(count)
+        metrics[f"reward/errors/{kind}/rate"] = count / len(results)
     for name in sorted({name for result in scored for name in result.components}):
         values = [result.components[name] for result in scored if name in result.components]
         metrics[f"reward/{name}/mean"] = sum(values) / len(values)

@@ -8,6 +8,7 @@ import contextlib
 import copy
 import functools
 import math
+import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,7 @@ def checks(selected: Selected[Scorer]) -> Iterator[tuple[str, Run]]:
         yield f"number_or_exception_for_{kind}_responses", functools.partial(_numbers, selected, source, kind)
     yield "deterministic", lambda: _deterministic(selected, source)
     yield "thread_safe", lambda: _thread_safe(selected, source)
+    yield "named_to_another_process", lambda: _named(selected)
     yield "arguments_unchanged", lambda: _arguments_unchanged(selected, source)
 
 
@@ -164,6 +166,17 @@ def _same(calls: list[Call], expected: list[str], given: list[str], when: str) -
             raise CheckFailed(
                 f"the response {response!r:.40} with ground truth {truth!r} gave {left:.80}, and {right:.80} {when}"
             )
+
+
+def _named(selected: Selected[Scorer]) -> None:
+    """A reward manager may load it in processes of its own, by module and name."""
+    scorer: Any = selected.load()
+    try:
+        pickle.dumps(scorer)
+    except Exception as error:
+        raise CheckFailed(
+            f"another process cannot load it by its name ({error}): make it a function of a module"
+        ) from error
 
 
 def _arguments_unchanged(selected: Selected[Scorer], source: str) -> None:

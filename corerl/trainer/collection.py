@@ -18,7 +18,7 @@ from corerl.registry.rollout_backends import SamplingParams
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
 from corerl.trainer.requests import make_requests, training_sampling
-from corerl.trainer.scoring import check_results, score_tensors
+from corerl.trainer.scoring import check_error_rate, check_results, score_tensors
 from corerl.trainer.workers import RolloutWorker
 
 
@@ -166,9 +166,14 @@ class Collector:
         return Rollouts.collect(prompts, outputs, self.tokenizer.decode)
 
     def score(self, rollouts: Rollouts) -> list[RewardResult]:
-        """One result a response."""
+        """One result a response.
+
+        Raises:
+            RunError: the reward manager breaks its contract, or more than ``reward.max_error_rate`` have none.
+        """
         results = self.reward.score(rollouts.reward_requests(self.config.data.max_response_length))
         check_results(results, len(rollouts))
+        check_error_rate(results, rollouts.responses, self.config.reward.max_error_rate)
         return results
 
     def _kept_rows(self, sampled: ScoredRollouts, most: int) -> list[int]:

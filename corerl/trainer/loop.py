@@ -262,7 +262,7 @@ class Trainer:
 
     def tell(self, experience: Experience, batch: ScoredRollouts) -> None:
         """Notices about the scores, and sample rollouts on disk."""
-        notices = [self.notices.errors(batch.results), self.notices.all_zero(batch.rollouts, batch.results)]
+        notices = [self.notices.errors(batch.results), self.notices.all_equal(batch.rollouts, batch.results)]
         if self.run.parts.adv_estimator.entry.needs_groups:
             notices.append(self.notices.lone_responses(experience))
         for notice in filter(None, notices):

@@ -1,9 +1,9 @@
-"""From rollouts to token rewards: which scorer scores what, failed samples, and the notice when every reward is 0."""
+"""From rollouts to token rewards: which scorer scores what, failed samples, the notice when all rewards are equal."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from corerl.config.schema import RewardConfig
 from corerl.errors import DataError, NameClashError, RunError
 from corerl.options import did_you_mean
 from corerl.registry import Entry, Registries, Selected
-from corerl.registry.reward_managers import RewardManager, RewardManagerFactory, RewardResult
+from corerl.registry.reward_managers import RewardManager, RewardManagerFactory, RewardResult, error_kind
 from corerl.registry.scorers import Scorer
 
 
@@ -80,6 +80,30 @@ def check_results(results: Sequence[RewardResult], count: int) -> None:
             )
 
 
+def check_error_rate(results: Sequence[RewardResult], responses: Sequence[str], most: float, examples: int = 3) -> None:
+    """Whether few enough responses ended without a score.
+
+    Raises:
+        RunError: more than the share ``most``; kinds, their counts and some responses are named.
+    """
+    failed = [(result, response) for result, response in zip(results, responses, strict=True) if result.score is None]
+    if len(failed) <= most * len(results):
+        return
+    kinds = ", ".join(
+        f"{count} {kind}" for kind, count in Counter(error_kind(each) for each, _ in failed).most_common()
+    )
+    first_of_reason = {result.error: response for result, response in reversed(failed)}
+    lines = [
+        f"{len(failed)} of {len(results)} responses could not be scored ({kinds}), more than "
+        f"reward.max_error_rate={most:g} allows:"
+    ]
+    lines += [
+        f"  {reason}, for a response that ends in {response[-40:]!r}"
+        for reason, response in list(reversed(first_of_reason.items()))[:examples]
+    ]
+    raise RunError("\n".join(lines))
+
+
 def score_tensors(results: Sequence[RewardResult]) -> tuple[Tensor, Tensor]:
     """(B,) float32 scores, 0 where there is none, and (B,) bool, which there are."""
     scores = torch.tensor([0.0 if result.score is None else result.score for result in results])
@@ -92,11 +116,11 @@ class Notices:
 
     Attributes:
         scorers: the scorer of each data source.
-        zero_steps: steps so far in which every score was 0.
+        equal_steps: steps so far in which all scores were equal, by score.
     """
 
     scorers: Mapping[str, Selected[Scorer]]
-    zero_steps: int = 0
+    equal_steps: Counter[float] = field(default_factory=Counter)
 
     def errors(self, results: Sequence[RewardResult]) -> str | None:
         """How many samples have no score and the most frequent reason, or None."""
@@ -115,17 +139,19 @@ class Notices:
         lone = int((torch.bincount(scored) == 1).sum())
         return f"{lone} prompts have one response with a score: its advantage is 0" if lone else None
 
-    def all_zero(self, rollouts: Rollouts, results: Sequence[RewardResult], examples: int = 3) -> str | None:
-        """When every score is 0: the data sources, their scorers and what was extracted from some responses.
+    def all_equal(self, rollouts: Rollouts, results: Sequence[RewardResult], examples: int = 3) -> str | None:
+        """When every score is the same: the data sources, their scorers and what was extracted from some responses.
 
-        The second and later times it is one line.
+        The second and later times with that score it is one line. A single response has nothing to be equal to.
         """
-        if any(result.score != 0 for result in results):
+        scores = {result.score for result in results}
+        score = results[0].score
+        if len(scores) > 1 or score is None or (len(results) == 1 and score != 0):
             return None
-        self.zero_steps += 1
-        if self.zero_steps > 1:
-            return f"every reward in this step is 0, for the {self.zero_steps}th time"
-        lines = ["every reward in this step is 0"]
+        self.equal_steps[score] += 1
+        if self.equal_steps[score] > 1:
+            return f"every reward in this step is {score:g}, as in {self.equal_steps[score]} steps so far"
+        lines = [f"every reward in this step is {score:g}"]
         for source, count in Counter(prompt.data_source for prompt in rollouts.prompts).items():
             entry = self.scorers[source].entry
             lines.append(f"  data source '{source}' ({count} responses) is scored by '{entry.name}' of {entry.owner}")

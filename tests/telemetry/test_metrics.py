@@ -4,7 +4,7 @@ import torch
 from corerl.batch.experience import collate
 from corerl.registry.losses import Mean
 from corerl.registry.reward_managers import RewardResult
-from corerl.telemetry.metrics import merge_means, performance_metrics, step_metrics
+from corerl.telemetry.metrics import merge_means, performance_metrics, score_metrics, step_metrics
 from corerl.telemetry.throughput import ModelShape, mfu, training_flops
 
 SHAPE = ModelShape(parameters=1000, layers=2, hidden_size=8)
@@ -43,6 +43,19 @@ def test_step_metrics_by_hand():
         "training/rollout_probs_diff_max": 0.0,
     }
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+
+
+def test_failed_samples_are_counted_by_kind():
+    failures = [RewardResult(None, error="x", error_kind=kind) for kind in ("timeout", "crash", "timeout", None)]
+    metrics = score_metrics([*failures, *[RewardResult(1.0)] * 4])
+    assert {name: value for name, value in metrics.items() if "errors" in name} == {
+        "reward/errors/crash/count": 1.0,
+        "reward/errors/crash/rate": 0.125,
+        "reward/errors/other/count": 1.0,
+        "reward/errors/other/rate": 0.125,
+        "reward/errors/timeout/count": 2.0,
+        "reward/errors/timeout/rate": 0.25,
+    }
 
 
 def test_failed_samples_are_in_no_score_and_are_counted():

@@ -9,7 +9,7 @@ from corerl.registry.reward_managers import RewardResult
 from corerl.registry.rollout_backends import Completion
 from corerl.trainer.collection import ScoredRollouts
 from corerl.trainer.evaluation import validation_metrics, validation_samples
-from corerl.trainer.scoring import Notices, check_results
+from corerl.trainer.scoring import Notices, check_error_rate, check_results
 
 SCORERS = {"acme/sums": Selected(Entry("scorer", "sums", lambda *_: 0.0, Owner("acme-rewards", "1.2")))}
 
@@ -75,20 +75,40 @@ def test_the_notice_of_lone_responses_counts_prompts():
     assert Notices(SCORERS).lone_responses(ScoredRollouts(rollouts(1), [RewardResult(0.0)] * 2).experience()) is None
 
 
-def test_the_notice_of_zero_rewards_names_source_scorer_and_three_extractions():
-    results = [RewardResult(0.0, extracted=str(number)) for number in range(8)]
+@pytest.mark.parametrize("score", [0.0, 1.0, -0.5])
+def test_the_notice_of_equal_rewards_names_source_scorer_and_three_extractions(score):
+    results = [RewardResult(score, extracted=str(number)) for number in range(8)]
     notices = Notices(SCORERS)
-    notice = notices.all_zero(rollouts(4), results)
+    notice = notices.all_equal(rollouts(4), results)
+    assert notice.startswith(f"every reward in this step is {score:g}\n")
     assert "data source 'acme/sums' (8 responses) is scored by 'sums' of acme-rewards 1.2" in notice
     assert [f"extracted '{number}', ground truth '42'" in notice for number in range(6)] == [True, False] * 3
     assert notice.count("extracted ") == 3
-    assert notices.all_zero(rollouts(4), results) == "every reward in this step is 0, for the 2th time"
+    assert notices.all_equal(rollouts(4), results) == f"every reward in this step is {score:g}, as in 2 steps so far"
+    assert notices.all_equal(rollouts(4), [RewardResult(7.0)] * 8).count("extracted ") == 3
 
 
 @pytest.mark.parametrize("score", [1.0, None])
-def test_no_notice_when_a_reward_is_not_zero_or_missing(score):
+def test_no_notice_when_a_reward_differs_or_is_missing(score):
     results = [RewardResult(0.0)] * 3 + [RewardResult(score, error=None if score else "x")]
-    assert Notices(SCORERS).all_zero(rollouts(), results) is None
+    assert Notices(SCORERS).all_equal(rollouts(), results) is None
+
+
+def test_a_single_response_is_equal_to_no_other():
+    assert Notices(SCORERS).all_equal(rollouts(1).select([0]), [RewardResult(1.0)]) is None
+
+
+def test_too_many_errors_stop_the_run_with_kinds_and_three_examples():
+    failures = [RewardResult(None, error=f"e{n}", error_kind="crash" if n < 4 else None) for n in range(5)]
+    responses = [f"response {n}" for n in range(8)]
+    results = [*failures, *[RewardResult(0.0)] * 3]
+    check_error_rate(results, responses, 5 / 8)
+    with pytest.raises(RunError) as caught:
+        check_error_rate(results, responses, 0.5)
+    first, *examples = str(caught.value).splitlines()
+    assert first.startswith("5 of 8 responses could not be scored (4 crash, 1 other)")
+    assert "reward.max_error_rate=0.5" in first
+    assert examples == [f"  e{n}, for a response that ends in 'response {n}'" for n in range(3)]
 
 
 def test_the_notice_of_errors_counts_the_most_frequent():

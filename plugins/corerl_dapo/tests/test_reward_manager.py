@@ -16,7 +16,9 @@ def right(response: str, ground_truth: Any, data_source: str, extra_info: Mappin
 
 
 def manager(scorer: Callable[..., Any] = right, timeout: float = 10.0, **options: Any) -> DapoRewardManager:
-    return DapoRewardManager({"s": scorer}, num_workers=2, timeout=timeout, options=DapoOptions(**options))
+    return DapoRewardManager(
+        {"s": scorer}, num_workers=2, timeout=timeout, options=DapoOptions(**{"scoring": "naive"} | options)
+    )
 
 
 def request(length: int, largest: int = 100, response: str = "42") -> RewardRequest:

@@ -1,3 +1,4 @@
+import asyncio
 import subprocess
 import sys
 import threading
@@ -96,7 +97,8 @@ def test_what_is_not_a_finite_number_is_an_error(value: Any, shown: str) -> None
 
 def test_a_mapping_without_score_is_an_error() -> None:
     result = manager(returning({"acc": 1.0})).score(requests("x"))[0]
-    assert result == RewardResult(None, error="the scorer of 's' returned a mapping without 'score': ['acc']")
+    error = "the scorer of 's' returned a mapping without 'score': ['acc']"
+    assert result == RewardResult(None, error=error, error_kind="value")
 
 
 @pytest.mark.parametrize("value", [1, True, np.float32(1.0), np.int64(1), np.bool_(True)])
@@ -104,6 +106,26 @@ def test_any_kind_of_number_is_a_score(value: Any) -> None:
     result = manager(returning(value)).score(requests("x"))[0]
     assert result == RewardResult(1.0)
     assert type(result.score) is float
+
+
+async def slowly(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> float:
+    await asyncio.sleep(0.01)
+    return float(response)
+
+
+def test_a_coroutine_function_is_a_scorer() -> None:
+    good, bad = manager(slowly).score(requests("2", "x"))
+    assert (good.score, bad.error_kind) == (2.0, "exception")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(MemoryError(), "memory"), (TimeoutError("x"), "timeout"), (KeyError("x"), "exception")]
+)
+def test_what_a_scorer_raises_has_a_kind(error: Exception, kind: str) -> None:
+    def raising(*_: Any) -> float:
+        raise error
+
+    assert manager(raising).score(requests("x"))[0].error_kind == kind
 
 
 def test_further_keys_are_components() -> None:
@@ -114,7 +136,8 @@ def test_further_keys_are_components() -> None:
 
 def test_an_unknown_data_source_is_an_error_that_names_it() -> None:
     result = manager(as_number).score([RewardRequest("1", "", "acme/trivia")])[0]
-    assert result == RewardResult(None, error="no scorer for data source 'acme/trivia'; there is one for: s")
+    error = "no scorer for data source 'acme/trivia'; there is one for: s"
+    assert result == RewardResult(None, error=error, error_kind="unscored")
 
 
 def test_a_scorer_past_its_deadline_is_an_error_and_the_others_are_scored() -> None:

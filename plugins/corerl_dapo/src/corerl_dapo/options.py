@@ -1,6 +1,7 @@
 """Options of what corerl-dapo registers; light, so that they can be checked without torch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from corerl import option
 
@@ -17,4 +18,6 @@ class DapoOptions:
     )
     overlong_penalty_factor: float = option(1.0, "penalty at the largest length", ge=0)
     max_resp_len: int | None = option(None, "the largest length; null: data.max_response_length", ge=1)
+    scoring: Literal["parallel", "naive"] = option("parallel", "reward manager whose scores are shaped")
+    memory_limit_gb: float | None = option(4.0, "GiB that one call of a scorer may take, with parallel", gt=0)
     plus_minus_one: bool = option(False, "turn the scorer's 0 … 1 into -1 … 1, as in the paper")

@@ -24,7 +24,7 @@ def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
         "dapo",
         "corerl_dapo.reward_manager:DapoRewardManager",
         options=DapoOptions,
-        summary="as naive, less a penalty for responses near the largest length (DAPO, 2503.14476)",
+        summary="as parallel, less a penalty for responses near the largest length (DAPO, 2503.14476)",
     )
 
 

@@ -13,17 +13,19 @@ penalty stays at -f, as in the paper; some frameworks let it grow.
 from collections.abc import Mapping, Sequence
 
 from corerl.errors import RunError
-from corerl.registry.reward_managers import RewardRequest, RewardResult
+from corerl.registry.reward_managers import RewardManager, RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
 from corerl_dapo.options import DapoOptions
 from corerl_rewards.naive import NaiveRewardManager
+from corerl_rewards.options import ParallelOptions
+from corerl_rewards.parallel import ParallelRewardManager
 
 PAPERS_SHARE = 5
 LENGTH_NOT_KNOWN = "reward manager 'dapo' was not told the largest length of a response: give it max_resp_len"
 
 
 class DapoRewardManager:
-    """Scores like ``naive`` and adds the penalty.
+    """Scores like ``parallel``, or ``naive``, and adds the penalty.
 
     Components, beside the scorer's own: ``overlong_penalty`` (at most 0), ``overlong`` (1 where it is below 0) and
     ``score_before_penalty`` (with ``plus_minus_one``, 2 · score - 1). A failed result stays as it is.
@@ -33,7 +35,12 @@ class DapoRewardManager:
         self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float, options: DapoOptions
     ) -> None:
         self.options = options
-        self._naive = NaiveRewardManager(scorers, num_workers=num_workers, timeout=timeout)
+        self._inner: RewardManager
+        if options.scoring == "naive":
+            self._inner = NaiveRewardManager(scorers, num_workers=num_workers, timeout=timeout)
+        else:
+            limits = ParallelOptions(memory_limit_gb=options.memory_limit_gb)
+            self._inner = ParallelRewardManager(scorers, num_workers=num_workers, timeout=timeout, options=limits)
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order; an error where the largest length is not known.
@@ -42,12 +49,12 @@ class DapoRewardManager:
             RunError: ``overlong_buffer_len`` is longer than the largest length.
         """
         self._check_buffer(requests)
-        results = self._naive.score(requests)
+        results = self._inner.score(requests)
         return [self._shape(request, result) for request, result in zip(requests, results, strict=True)]
 
     def close(self) -> None:
-        """Give back what the threads hold."""
-        self._naive.close()
+        """Give back the manager's processes."""
+        self._inner.close()
 
     def _largest_length(self, request: RewardRequest) -> int:
         return self.options.max_resp_len or request.max_response_length
@@ -65,7 +72,7 @@ class DapoRewardManager:
         if result.score is None:
             return result
         if not self._largest_length(request):
-            return RewardResult(None, error=LENGTH_NOT_KNOWN)
+            return RewardResult(None, error=LENGTH_NOT_KNOWN, error_kind="length")
         before = 2 * result.score - 1 if self.options.plus_minus_one else result.score
         penalty = self._penalty(request)
         shaping = {

@@ -1,5 +1,6 @@
 """Options of the scorers and preparers: light, so that they are checked before anything else is imported."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +31,20 @@ class CountdownOptions:
 
 
 @dataclass
+class CodeOptions:
+    """Options of the scorer ``code``."""
+
+    timeout: float = option(5.0, "seconds that one run of the program may take", gt=0)
+    memory_limit_gb: float = option(1.0, "GiB of address space of the program", gt=0)
+    output_limit_kb: int = option(1024, "KiB that the program may print", ge=1)
+    continuous: bool = option(False, "score the share of tests that pass; false: 1 when all do, else 0")
+    max_tests: int | None = option(None, "only the first so many tests; null: all", ge=1)
+    isolation: Literal["strict", "best_effort"] = option(
+        "strict", "strict: an error where the machine allows too little isolation (docs/rewards-isolation.md)"
+    )
+
+
+@dataclass
 class MathDataOptions:
     """Options of ``corerl prepare math``."""
 
@@ -48,3 +63,99 @@ class ArithmeticDataOptions:
     sft_size: int = option(1000, "answered problems in sft.parquet, for corerl sft; 0: no such file", ge=0)
     hasty: float = option(0.0, "share of sft answers that are cut to whole tens: a hasty teacher", ge=0, le=1)
     seed: int = option(0, "of the draw", ge=0)
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """Options of the reward manager ``batch``."""
+
+    function: str = option(help="package.module:function or ./file.py:function that scores a whole batch")
+    batch_timeout: float = option(600.0, "seconds that one call may take", gt=0)
+    batch_size: int | None = option(None, "responses in one call; null: all", ge=1)
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Options of the reward manager ``model``."""
+
+    path: str = option(help="folder or hub name of a model for sequence classification, and its tokenizer")
+    batch_size: int = option(16, "responses in one forward pass", ge=1)
+    max_length: int = option(4096, "tokens of prompt and response; a longer one is an error of its sample", ge=1)
+    label: int = option(0, "which of the model's outputs is the score", ge=0)
+    activation: Literal["none", "sigmoid"] = option("none", "sigmoid: scores between 0 and 1")
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda where there is one")
+    dtype: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 on cuda, fp32 on cpu")
+    trust_remote_code: bool = option(False, "run Python code that comes with the model")
+
+
+JUDGE_PROMPT = """\
+Question:
+{prompt}
+
+Reference answer:
+{ground_truth}
+
+Answer to be graded:
+{response}
+
+How good is the answer? Think briefly, then end with a line "Score: N", where N is an integer from 0 (wrong) \
+to 10 (right and complete)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpOptions:
+    """What every call over HTTP has."""
+
+    retries: int = option(4, "further attempts after a failed connection, 408, 429 or 5xx", ge=0)
+    backoff: float = option(0.5, "seconds before the first of them, at most; doubled for each further one", gt=0)
+    token_variable: str | None = option(None, "environment variable with the token of the header Authorization")
+    headers: dict[str, str] = option(help="further headers", factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions(HttpOptions):
+    """Options of the reward manager ``judge``."""
+
+    base_url: str = option(help="of an OpenAI-compatible server, such as http://localhost:8000/v1")
+    model: str = option(help="as the server calls it")
+    prompt: str = option(JUDGE_PROMPT, "what the judge is told, with {prompt}, {response} and {ground_truth}")
+    pattern: str = option(
+        r"(?i)score:\s*\**\s*(-?\d+(?:\.\d+)?)", "regular expression; its first group, at its last match, is the score"
+    )
+    lowest: float = option(0.0, "grade that becomes the score 0")
+    highest: float = option(10.0, "grade that becomes the score 1; a grade beyond either is an error")
+    max_tokens: int = option(1024, "of the judge's answer", ge=1)
+    temperature: float = option(0.0, "of the judge", ge=0)
+
+    def __post_init__(self) -> None:
+        if self.highest <= self.lowest:
+            raise ValueError(f"highest ({self.highest:g}) must be above lowest ({self.lowest:g})")
+        try:
+            groups = re.compile(self.pattern).groups
+        except re.error as error:
+            raise ValueError(f"pattern is no regular expression: {error}") from None
+        if not groups:
+            raise ValueError("pattern needs a group (…) around the grade")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteOptions(HttpOptions):
+    """Options of the reward manager ``remote``."""
+
+    url: str = option(help="that requests are posted to")
+    batch_size: int = option(16, "responses in one request", ge=1)
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """Options of the reward manager ``parallel``."""
+
+    memory_limit_gb: float | None = option(4.0, "GiB that one call may take; null: no limit", gt=0)
+    patience: float | None = option(
+        1.0,
+        "seconds after which a source's first calls hold up no others: more workers are started; later ones after "
+        "50 times their median (0.5 s at least); null: never",
+        gt=0,
+    )
+    max_late_workers: int = option(128, "workers beyond reward.num_workers while calls are late", ge=0)
+    calls_per_worker: int = option(20_000, "after so many a new process takes its place: leaks end with it", ge=1)

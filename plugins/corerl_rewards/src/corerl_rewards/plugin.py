@@ -45,6 +45,13 @@ def register_scorers(register: Register[Scorer]) -> None:
         summary="1 where <answer>expression</answer> reaches the target with each number used once",
         data_sources=("countdown",),
     )
+    register(
+        "code",
+        "corerl_rewards.scorers.code:code",
+        options=options.CodeOptions,
+        summary="1 where the response's Python program passes the tests, run in a sandbox",
+        data_sources=("apps", "codecontests", "taco", "code_contests"),
+    )
 
 
 @hookimpl
@@ -53,6 +60,36 @@ def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
         "naive",
         "corerl_rewards.naive:NaiveRewardManager",
         summary="each completion by the scorer of its data source, in threads, with a deadline",
+    )
+    register(
+        "parallel",
+        "corerl_rewards.parallel:ParallelRewardManager",
+        options=options.ParallelOptions,
+        summary="as naive, in processes: nothing that a scorer does can hang or end the run",
+    )
+    register(
+        "batch",
+        "corerl_rewards.batch:BatchRewardManager",
+        options=options.BatchOptions,
+        summary="one call of a function for the whole batch",
+    )
+    register(
+        "model",
+        "corerl_rewards.model:ModelRewardManager",
+        options=options.ModelOptions,
+        summary="a reward model: the output of a transformers model for sequence classification",
+    )
+    register(
+        "judge",
+        "corerl_rewards.judge:JudgeRewardManager",
+        options=options.JudgeOptions,
+        summary="a language model grades: any OpenAI-compatible server, a prompt and a regular expression",
+    )
+    register(
+        "remote",
+        "corerl_rewards.remote:RemoteRewardManager",
+        options=options.RemoteOptions,
+        summary="an HTTP server of yours scores; retries with back-off",
     )
 
 

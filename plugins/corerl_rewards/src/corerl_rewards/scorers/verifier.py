@@ -3,14 +3,19 @@ r"""math-verify in processes of its own.
 A response such as ``\boxed{9^{9^{9}}}`` sends sympy into one multiplication of big integers that lasts for hours and
 never lets go of the interpreter, so that no deadline of this process could fire. A worker process can be ended: it sets
 itself an alarm before each comparison. One worker serves one thread at a time, so the comparisons also run in parallel.
+In a worker of the reward manager ``parallel``, which can be ended itself, the comparison runs right there.
 """
 
 import atexit
+import functools
 import json
 import signal
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Callable
+
+from corerl_rewards import isolation
 
 _COMMAND = [sys.executable, "-P", "-m", "corerl_rewards.scorers.verifier_worker"]
 
@@ -32,6 +37,8 @@ class Verifier:
             TimeoutError: the comparison took longer than ``timeout``.
             RuntimeError: math-verify cannot be imported, or its process was ended from outside.
         """
+        if isolation.in_worker:
+            return _equal_here(truth, answer, timeout)
         try:
             worker = self._idle.pop()
         except IndexError:
@@ -52,6 +59,34 @@ class Verifier:
         """End the idle workers."""
         while self._idle:
             _end(self._idle.pop())
+
+
+@functools.cache
+def load() -> Callable[[str, str], bool] | None:
+    """Import math-verify in this process; None where it cannot be."""
+    from corerl_rewards.scorers import verifier_worker
+
+    try:
+        return verifier_worker.load()
+    except ImportError:
+        return None
+
+
+def _equal_here(truth: str, answer: str, timeout: float) -> bool:
+    """As :meth:`Verifier.equal`, in this process: past ``timeout`` the alarm ends it."""
+    equal = load()
+    if equal is None:
+        raise RuntimeError("math-verify cannot be imported")
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, timeout)
+    try:
+        return equal(truth, answer)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"math-verify: {type(error).__name__}: {error}") from error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _start() -> subprocess.Popen[str]:

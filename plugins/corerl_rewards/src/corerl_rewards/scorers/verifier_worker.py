@@ -26,7 +26,7 @@ def main() -> None:
         request = json.loads(line)
         reply: dict[str, Any]
         try:
-            equal = equal or _load()
+            equal = equal or load()
             signal.setitimer(signal.ITIMER_REAL, request["timeout"])
             reply = {"equal": equal(request["truth"], request["answer"])}
         except Exception as error:
@@ -36,7 +36,8 @@ def main() -> None:
         replies.flush()
 
 
-def _load() -> Callable[[str, str], bool]:
+def load() -> Callable[[str, str], bool]:
+    """The comparison of two LaTeX answers, math-verify imported."""
     from math_verify import LatexExtractionConfig, parse, verify
 
     config = [LatexExtractionConfig(boxed_match_priority=0)]

@@ -1,0 +1,92 @@
+"""One call of a scorer: whatever it does comes back as a result."""
+
+import inspect
+import math
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from corerl.registry.reward_managers import RewardResult
+from corerl.registry.scorers import Scorer
+
+LONGEST_ERROR = 2000
+LONGEST_EXTRACTED = 10_000
+
+
+def score_one(
+    scorers: Mapping[str, Scorer], response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]
+) -> RewardResult:
+    """Score in this thread; whatever the scorer raises, or returns that is no number, becomes the result's ``error``.
+
+    A scorer that is a coroutine function runs in an event loop of its own.
+    """
+    scorer = scorers.get(data_source)
+    if scorer is None:
+        known = ", ".join(sorted(scorers)) or "none"
+        return failed("unscored", f"no scorer for data source '{data_source}'; there is one for: {known}")
+    try:
+        value: Any = scorer(response, ground_truth, data_source, extra_info)
+        if inspect.iscoroutine(value):
+            value = _run(value)
+    except BaseException as error:  # in a thread or process of its own even SystemExit must end as a result
+        return raised(data_source, error)
+    return returned(data_source, value)
+
+
+def raised(data_source: str, error: BaseException) -> RewardResult:
+    """The result of a scorer that raised."""
+    text = " ".join(str(error).split())
+    kind = "exception"
+    if isinstance(error, MemoryError):
+        kind = "memory"
+    elif isinstance(error, TimeoutError):
+        kind = "timeout"
+    return failed(kind, f"the scorer of '{data_source}' raised {type(error).__name__}: {text}")
+
+
+def returned(data_source: str, value: Any) -> RewardResult:
+    """The result of a scorer that returned ``value``."""
+    try:
+        return _result(value)
+    except ValueError as error:
+        return failed("value", f"the scorer of '{data_source}' returned {error}")
+
+
+def failed(kind: str, error: str) -> RewardResult:
+    """No score, and why."""
+    return RewardResult(score=None, error=error[:LONGEST_ERROR], error_kind=kind)
+
+
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    import asyncio  # few scorers are coroutine functions, and this takes 30 ms
+
+    return asyncio.run(coroutine)
+
+
+def _result(value: Any) -> RewardResult:
+    """What a scorer returned, checked.
+
+    Raises:
+        ValueError: it is no finite number and no mapping of such with ``score``.
+    """
+    if not isinstance(value, Mapping):
+        return RewardResult(_finite(value))
+    if "score" not in value:
+        raise ValueError(f"a mapping without 'score': {sorted(map(str, value))}")
+    parts = {str(name): _finite(part, f"{name}=") for name, part in value.items() if name != "extracted"}
+    extracted = value.get("extracted")
+    return RewardResult(parts.pop("score"), parts, None if extracted is None else str(extracted)[:LONGEST_EXTRACTED])
+
+
+def _finite(value: Any, what: str = "") -> float:
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{what}{value!r:.80}, which is not a finite number")
+    return number
+
+
+def late(who: str, seconds: float) -> RewardResult:
+    """The result of a call past its deadline."""
+    return failed("timeout", f"{who} ran past reward.timeout ({seconds:g} s)")

@@ -1,0 +1,217 @@
+"""The process that workers are forked from, with everything that the scorers import loaded once.
+
+Forking takes milliseconds where a new interpreter takes half a second, so that a worker can be ended whenever its call
+goes wrong. The run's own process, with its threads and its GPU, is never forked. This process runs no scorer and has no
+thread; it ends, and every worker and whatever a worker started with it, when the run's process does.
+
+On stdin: a pickled :class:`Setup`. On the control socket, from the run: ``F`` and a worker's number, with the worker's
+end of its connection; ``K`` and a number, to end that worker. To the run: ``E``, a number and a wait status, when a
+worker ended; ``X`` and a text when the scorers cannot be loaded.
+"""
+
+import contextlib
+import gc
+import os
+import pickle
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from corerl.registry.modules import load_file
+from corerl.registry.scorers import Scorer
+from corerl_rewards.isolation import linux
+from corerl_rewards.isolation.worker import Limits, run
+
+COMMAND = struct.Struct("<cQ")
+ENDED = struct.Struct("<cQi")
+FORK, KILL, END, FAILED = b"F", b"K", b"E", b"X"
+LIFE_SIGN = 1.0
+"""seconds between two looks at whether the run's process is there"""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What to load.
+
+    Attributes:
+        files: Python files that are no part of a package and must be loaded first.
+        scorers: data source -> the scorer, pickled: a name to import, and options.
+        folder: for the temporary files of workers, each in a folder that is removed when the worker ends.
+    """
+
+    files: list[str]
+    scorers: dict[str, bytes]
+    limits: Limits
+    folder: str
+
+
+def main() -> None:
+    """Serve until the run closes the control socket."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    parent = os.getppid()
+    setup: Setup = pickle.load(sys.stdin.buffer)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    try:
+        scorers = load(setup)
+    except BaseException as error:
+        control.send(FAILED + f"{type(error).__name__}: {error}"[:4000].encode(errors="replace"))
+        return
+    gc.collect()
+    gc.freeze()
+    linux.adopt_orphans()
+    try:
+        Nursery(control, scorers, setup, parent).serve()
+    finally:
+        shutil.rmtree(setup.folder, ignore_errors=True)
+
+
+def load(setup: Setup) -> dict[str, Scorer]:
+    """Data source -> its scorer, imported."""
+    broken: list[BaseException] = []
+    for file in setup.files:
+        try:
+            load_file(file)
+        except BaseException as error:
+            broken.append(error)  # which matters only if a scorer is in that file
+    try:
+        scorers: dict[str, Scorer] = {source: pickle.loads(pickled) for source, pickled in setup.scorers.items()}
+    except ModuleNotFoundError as error:
+        raise (broken[0] if broken else error) from error
+    if verifier := sys.modules.get("corerl_rewards.scorers.verifier"):
+        equal = verifier.load()  # once, for all workers, its parser warm
+        if equal is not None:
+            equal(r"\frac{1}{2}, \sqrt{2}", r"\{x : x^2 < 3\} \cup (0, 1]")
+    return scorers
+
+
+class Nursery:
+    """Forks workers, ends them, and says when they ended."""
+
+    def __init__(self, control: socket.socket, scorers: Mapping[str, Scorer], setup: Setup, parent: int) -> None:
+        self._control = control
+        self._scorers = scorers
+        self._limits = setup.limits
+        self._folder = Path(setup.folder)
+        self._parent = parent
+        self._numbers: dict[int, int] = {}
+        """pid -> number of a living worker"""
+        self._wakeup, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        self._wakeup.setblocking(False)
+
+    def serve(self) -> None:
+        """Until the run closes the control socket, or ends."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        selector = selectors.DefaultSelector()
+        selector.register(self._control, selectors.EVENT_READ)
+        selector.register(self._wakeup, selectors.EVENT_READ)
+        try:
+            while os.getppid() == self._parent:
+                ready = [key.fileobj for key, _ in selector.select(LIFE_SIGN)]
+                if self._wakeup in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        self._wakeup.recv(4096)
+                    self._reap()
+                if self._control in ready and not self._obey():
+                    return
+        except BrokenPipeError:  # the run ended while it was told something
+            return
+        finally:
+            self._end_all()
+
+    def _obey(self) -> bool:
+        """One command; False when there will be none any more."""
+        message, fds, _, _ = socket.recv_fds(self._control, COMMAND.size, 1)
+        if not message:
+            return False
+        what, number = COMMAND.unpack(message)
+        if what == FORK:
+            self._fork(number, socket.socket(fileno=fds[0]))
+        else:
+            pid = next((pid for pid, each in self._numbers.items() if each == number), None)
+            if pid is not None:
+                _kill(pid)
+        return True
+
+    def _fork(self, number: int, connection: socket.socket) -> None:
+        with connection:
+            pid = os.fork()
+            if pid:
+                self._numbers[pid] = number
+                with contextlib.suppress(OSError):  # the child does the same, whoever comes first
+                    os.setpgid(pid, pid)
+                return
+            status = 1
+            try:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for mine in (self._control, self._wakeup, self._waker):
+                    mine.close()
+                _use_folder(self._folder / str(number))
+                run(connection, self._scorers, self._limits)
+                status = 0
+            finally:
+                os._exit(status)
+
+    def _reap(self) -> None:
+        """Collect ended children; with a worker ends all that it started."""
+        ended = False
+        while True:
+            try:
+                child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if child is None:
+                break
+            if child.si_pid in self._numbers:
+                _kill(child.si_pid)  # its group: the pid is its own until it is waited for
+                ended = True
+            _, status = os.waitpid(child.si_pid, 0)
+            number = self._numbers.pop(child.si_pid, None)
+            if number is not None:
+                shutil.rmtree(self._folder / str(number), ignore_errors=True)
+                self._control.send(ENDED.pack(END, number, status))
+        if ended:
+            self._end_strays()
+
+    def _end_strays(self) -> None:
+        """End what left a worker's group and lost its parent; new ones may be forked while this goes on."""
+        for _ in range(200):
+            strays = [pid for pid in linux.children() if pid not in self._numbers]
+            if not strays:
+                return
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+    def _end_all(self) -> None:
+        for pid in self._numbers:
+            _kill(pid)
+        for pid in self._numbers:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        self._numbers.clear()
+        self._end_strays()
+
+
+def _use_folder(folder: Path) -> None:
+    """For whatever this process, or one that it starts, writes by ``tempfile``."""
+    folder.mkdir(parents=True)
+    os.environ["TMPDIR"] = str(folder)
+    tempfile.tempdir = str(folder)
+
+
+def _kill(pid: int) -> None:
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)

@@ -1,0 +1,80 @@
+"""A worker: requests come in over a socket, a result goes out for each before the next one is begun.
+
+A request is a length (4 bytes) and a pickled (response, ground_truth, data_source, extra_info); a result is a line of
+JSON, ``[score, components, extracted, error, kind, seconds]``. JSON, because nothing that a scorer could write into
+the socket may run in the process that reads it.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import pickle
+import random
+import resource
+import signal
+import socket
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from corerl.registry.reward_managers import RewardResult
+from corerl.registry.scorers import Scorer
+from corerl_rewards import isolation
+from corerl_rewards.calls import failed, raised, score_one
+from corerl_rewards.isolation import linux
+
+LENGTH = struct.Struct("<I")
+READY = b"ready"
+LONGEST_LINE = 1 << 20
+"""bytes of a result"""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``memory``: bytes of address space beyond what a worker starts with; None: no limit."""
+
+    memory: int | None
+
+
+def run(connection: socket.socket, scorers: Mapping[str, Scorer], limits: Limits) -> None:
+    """Serve until the other side closes the connection."""
+    isolation.in_worker = True
+    os.setpgid(0, 0)
+    linux.die_with_parent()
+    linux.prefer_for_oom_killer()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run to handle
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if limits.memory is not None:
+        linux.limit_memory(limits.memory)
+    random.seed()
+    gc.set_threshold(20_000, 20, 20)  # the default collects all too often where what was loaded is frozen
+    pid = os.getpid()
+    connection.sendall(READY + b" %d\n" % pid)
+    requests = connection.makefile("rb")
+    while head := requests.read(LENGTH.size):
+        frame = requests.read(LENGTH.unpack(head)[0])
+        start = time.perf_counter()
+        line = _line(_score(frame, scorers), start)
+        if os.getpid() != pid:  # a scorer forked, and this is the copy
+            return
+        connection.sendall(line)
+
+
+def _score(frame: bytes, scorers: Mapping[str, Scorer]) -> RewardResult:
+    try:
+        request = pickle.loads(frame)
+    except BaseException as error:
+        return raised("?", error)
+    return score_one(scorers, *request)
+
+
+def _line(result: RewardResult, start: float) -> bytes:
+    with contextlib.suppress(MemoryError):
+        values = [result.score, result.components, result.extracted, result.error, result.error_kind]
+        line = json.dumps([*values, time.perf_counter() - start]).encode() + b"\n"
+        if len(line) <= LONGEST_LINE:
+            return line
+    result = failed("value", f"the result of the scorer is longer than {LONGEST_LINE} bytes")
+    return json.dumps([None, {}, None, result.error, result.error_kind, 0.0]).encode() + b"\n"

@@ -1,0 +1,96 @@
+"""Reward manager ``judge``: a language model on any OpenAI-compatible server grades each response.
+
+The judge is told ``prompt`` with the conversation, the ground truth and the response filled in; the last match of
+``pattern`` in its answer is the grade, and
+
+    score = (grade - lowest) / (highest - lowest)
+
+An answer without a grade, or with one out of range, is an error of that sample (kind ``judge``), never a score: a model
+that makes its judge ramble is not rewarded for it, nor punished. Zheng et al. 2023, "Judging LLM-as-a-Judge", arXiv
+2306.05685, figure 6, grades one answer at a time like this.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from corerl.registry.reward_managers import RewardRequest, RewardResult
+from corerl.registry.scorers import Scorer
+from corerl_rewards.calls import failed, late
+from corerl_rewards.options import JudgeOptions
+from corerl_rewards.post import LateError, Poster, ServerError
+from corerl_rewards.threads import in_threads
+
+_PLACE = re.compile(r"\{(prompt|response|ground_truth)\}")
+
+
+class JudgeRewardManager:
+    """Grades ``num_workers`` responses at a time; ``timeout`` is for one with all attempts. Scorers are not used.
+
+    Components: ``grade``, as the judge gave it. ``extracted`` is the text of the grade.
+    """
+
+    def __init__(
+        self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float, options: JudgeOptions
+    ) -> None:
+        """
+        Raises:
+            ConfigError: ``base_url`` is no address, or the token's variable is not set.
+        """
+        self._options = options
+        self._poster = Poster(options.base_url.rstrip("/") + "/chat/completions", options)
+        self._pattern = re.compile(options.pattern)
+        self._num_workers = num_workers
+        self._timeout = timeout
+
+    def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
+        """One result for each request, in their order."""
+        return in_threads(requests, self._grade, self._late, num_workers=self._num_workers, timeout=self._timeout + 1.0)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _grade(self, request: RewardRequest) -> RewardResult:
+        options = self._options
+        body = {
+            "model": options.model,
+            "messages": [{"role": "user", "content": self._question(request)}],
+            "max_tokens": options.max_tokens,
+            "temperature": options.temperature,
+        }
+        try:
+            answer = self._poster.post(body, self._timeout)
+            text = answer["choices"][0]["message"]["content"]
+        except ServerError as error:
+            return failed("timeout" if isinstance(error, LateError) else "server", str(error))
+        except (LookupError, TypeError):
+            return failed("server", f"{self._poster.url} answered no chat completion: {answer!r:.200}")
+        except Exception as error:
+            return failed("exception", f"a response cannot be posted: {type(error).__name__}: {error}")
+        return self._read(str(text))
+
+    def _question(self, request: RewardRequest) -> str:
+        """The template, filled in at once, so that a response with {ground_truth} in it learns nothing."""
+        conversation = [f"{message.get('role')}: {message.get('content')}" for message in request.prompt]
+        if len(request.prompt) == 1:
+            conversation = [str(request.prompt[0].get("content"))]
+        values: dict[str, Any] = {
+            "prompt": "\n\n".join(conversation),
+            "response": request.response,
+            "ground_truth": request.ground_truth,
+        }
+        return _PLACE.sub(lambda match: str(values[match[1]]), self._options.prompt)
+
+    def _read(self, text: str) -> RewardResult:
+        lowest, highest = self._options.lowest, self._options.highest
+        found = [match[1] for match in self._pattern.finditer(text)]
+        try:
+            grade = float(found[-1])
+        except (IndexError, TypeError, ValueError):
+            return failed("judge", f"the judge gave no grade; its answer ends in {text[-80:]!r}")
+        if not lowest <= grade <= highest:
+            return failed("judge", f"the judge's grade {grade:g} is not from {lowest:g} to {highest:g}")
+        return RewardResult((grade - lowest) / (highest - lowest), {"grade": grade}, found[-1])
+
+    def _late(self, request: RewardRequest) -> RewardResult:
+        return late("the judge", self._timeout)

@@ -1,0 +1,130 @@
+"""Reward manager ``model``: the output of a transformers model for sequence classification is the score.
+
+Prompt and response are put together by the model's own chat template, where it has one (else with a newline), and
+batched by length. The model is loaded once, into this process: on a GPU that the policy trains on it takes its memory
+there all the time.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from corerl.errors import ModelError
+from corerl.models import resolve_device
+from corerl.registry.reward_managers import RewardRequest, RewardResult
+from corerl.registry.scorers import Scorer
+from corerl_rewards.calls import failed, late, raised, returned
+from corerl_rewards.options import ModelOptions
+from corerl_rewards.threads import in_threads
+
+if TYPE_CHECKING:
+    pass
+
+Chunk = Sequence[tuple[int, list[int]]]
+
+
+class ModelRewardManager:
+    """Scores one batch of token sequences after the other, each within ``timeout`` seconds. Scorers are not used."""
+
+    def __init__(
+        self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float, options: ModelOptions
+    ) -> None:
+        """
+        Raises:
+            ModelError: the folder has no such model, no tokenizer, or fewer outputs than ``label`` needs.
+        """
+        self._options = options
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._tokenizer, self._model = _load(options)
+
+    def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
+        """One result for each request, in their order."""
+        results: dict[int, RewardResult] = {}
+        rows: list[tuple[int, list[int]]] = []
+        for row, request in enumerate(requests):
+            try:
+                token_ids = self._token_ids(request)
+            except Exception as error:
+                results[row] = raised(request.data_source, error)
+                continue
+            most = self._options.max_length
+            if len(token_ids) > most:
+                results[row] = failed("length", f"{len(token_ids)} tokens are more than max_length={most}")
+            else:
+                rows.append((row, token_ids))
+        rows.sort(key=lambda each: len(each[1]))
+        size = self._options.batch_size
+        chunks: list[Chunk] = [rows[start : start + size] for start in range(0, len(rows), size)]
+        scored = in_threads(chunks, self._forward, self._late, num_workers=1, timeout=self._timeout)
+        for chunk, of_chunk in zip(chunks, scored, strict=True):
+            results.update({row: result for (row, _), result in zip(chunk, of_chunk, strict=True)})
+        return [results[row] for row in range(len(requests))]
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._model = None
+
+    def _token_ids(self, request: RewardRequest) -> list[int]:
+        messages = [*map(dict, request.prompt), {"role": "assistant", "content": request.response}]
+        if getattr(self._tokenizer, "chat_template", None):
+            text = self._tokenizer.apply_chat_template(messages, tokenize=False)
+            ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        else:
+            ids = self._tokenizer("\n".join(str(message["content"]) for message in messages))["input_ids"]
+        return ids
+
+    def _forward(self, chunk: Chunk) -> list[RewardResult]:
+        try:
+            scores = self._scores([token_ids for _, token_ids in chunk])
+        except Exception as error:
+            return [raised("the reward model", error)] * len(chunk)
+        return [returned("the reward model", score) for score in scores]
+
+    def _scores(self, sequences: Sequence[Sequence[int]]) -> list[float]:
+        """One number a sequence; padding is on the right and masked."""
+        import torch
+
+        options, longest = self._options, max(map(len, sequences))
+        device = next(self._model.parameters()).device
+        ids = torch.full((len(sequences), longest), self._model.config.pad_token_id, device=device)
+        mask = torch.zeros_like(ids)
+        for row, sequence in enumerate(sequences):
+            ids[row, : len(sequence)] = torch.tensor(sequence)
+            mask[row, : len(sequence)] = 1
+        with self._lock, torch.inference_mode():
+            logits: torch.Tensor = self._model(input_ids=ids, attention_mask=mask).logits.float()[:, options.label]
+        values = logits.sigmoid() if options.activation == "sigmoid" else logits
+        scores: list[float] = values.tolist()
+        return scores
+
+    def _late(self, chunk: Chunk) -> list[RewardResult]:
+        return [late("the reward model", self._timeout)] * len(chunk)
+
+
+def _load(options: ModelOptions) -> tuple[Any, Any]:
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    device = resolve_device(options.device)
+    half = options.dtype == "bf16" or (options.dtype == "auto" and device == "cuda")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(options.path, trust_remote_code=options.trust_remote_code)
+        model = AutoModelForSequenceClassification.from_pretrained(
+            options.path,
+            dtype=torch.bfloat16 if half else torch.float32,
+            trust_remote_code=options.trust_remote_code,
+        )
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(
+            f"reward.manager.path: {options.path} is no model for sequence classification: {reason}"
+        ) from error
+    if model.config.pad_token_id is None:
+        padding = tokenizer.pad_token_id
+        model.config.pad_token_id = tokenizer.eos_token_id if padding is None else padding
+    if model.config.num_labels <= options.label:
+        raise ModelError(
+            f"reward.manager.label: {options.path} has {model.config.num_labels} outputs, so {options.label} is none"
+        )
+    return tokenizer, model.to(device).eval()

@@ -1,0 +1,59 @@
+"""Reward manager ``parallel``: scorers run in worker processes, which an endless loop or a crash cannot outlive."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+from corerl.registry.reward_managers import RewardRequest, RewardResult
+from corerl.registry.scorers import Scorer
+from corerl_rewards.isolation.dispatcher import Dispatcher, Rules
+from corerl_rewards.isolation.pool import Pool
+from corerl_rewards.isolation.worker import Limits
+from corerl_rewards.options import ParallelOptions
+
+_DEFAULT = ParallelOptions()
+
+
+class ParallelRewardManager:
+    """Scores in ``num_workers`` processes.
+
+    A call that raises, returns no finite number, runs longer than ``timeout`` seconds, takes more memory than
+    ``memory_limit_gb``, exits, crashes or closes its files gives a result with ``error`` and no score. The process of
+    such a call is ended with all that it started, and a new one takes its place; nothing else is affected. A call
+    that takes much longer than the others of its data source keeps no one waiting: further workers are started.
+
+    Safe to call from several threads. The processes start here, at once, and end with :meth:`close` or with this
+    process, however that ends.
+    """
+
+    def __init__(
+        self,
+        scorers: Mapping[str, Scorer],
+        *,
+        num_workers: int,
+        timeout: float,
+        options: ParallelOptions = _DEFAULT,
+    ) -> None:
+        """
+        Raises:
+            PluginError: a scorer is no function that another process can import.
+        """
+        limit = options.memory_limit_gb
+        pool = Pool(scorers, Limits(None if limit is None else int(limit * 2**30)))
+        rules = Rules(num_workers, timeout, options.patience, options.max_late_workers, options.calls_per_worker)
+        self._dispatcher = Dispatcher(pool, rules)
+
+    def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
+        """One result for each request, in their order.
+
+        Raises:
+            RunError: the worker processes cannot be started.
+        """
+        return self.submit(requests).result() if requests else []
+
+    def submit(self, requests: Sequence[RewardRequest]) -> "Future[list[RewardResult]]":
+        """As :meth:`score`, without waiting."""
+        return self._dispatcher.submit(requests)
+
+    def close(self) -> None:
+        """End the workers; who still waits for results gets a RunError."""
+        self._dispatcher.close()

@@ -1,0 +1,121 @@
+"""POST of JSON, tried again with growing, random pauses, within one deadline."""
+
+import http.client
+import json
+import os
+import random
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from corerl.errors import ConfigError
+from corerl_rewards.options import HttpOptions
+
+AGAIN = (408, 429, 500, 502, 503, 504)
+LARGEST_ANSWER = 64 << 20
+LONGEST_PAUSE = 30.0
+
+
+class ServerError(Exception):
+    """The server cannot be reached, or answers with an error."""
+
+
+class LateError(ServerError):
+    """The deadline passed."""
+
+
+class Poster:
+    """Posts to one address.
+
+    Raises:
+        ConfigError: the variable that should hold the token is not set.
+    """
+
+    def __init__(self, url: str, options: HttpOptions) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError("reward.manager", f"{url!r} is no address: it must begin with http:// or https://")
+        self.url = url
+        self._options = options
+        self._headers = {"Content-Type": "application/json", **options.headers}
+        if options.token_variable is not None:
+            token = os.environ.get(options.token_variable)
+            if not token:
+                raise ConfigError(
+                    "reward.manager.token_variable", f"the environment variable {options.token_variable} is not set"
+                )
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    def post(self, body: Mapping[str, Any], seconds: float) -> Any:
+        """The server's answer, decoded.
+
+        Args:
+            seconds: for all attempts together.
+
+        Raises:
+            LateError: none succeeded in that time.
+            ServerError: the last attempt failed, or one in a way that would be the same again.
+        """
+        data = json.dumps(body, default=str).encode()
+        deadline = time.monotonic() + seconds
+        for attempt in range(self._options.retries + 1):
+            try:
+                return self._attempt(data, deadline)
+            except _Transient as error:
+                pause = max(error.retry_after, random.uniform(0, self._options.backoff * 2**attempt))
+                pause = min(pause, LONGEST_PAUSE)
+                left = deadline - time.monotonic()
+                if left > 0 and attempt == self._options.retries:
+                    raise ServerError(f"{error}, at the last of {attempt + 1} attempts") from error
+                if left <= pause:
+                    raise LateError(
+                        f"no answer of {self.url} within {seconds:g} s; the last attempt: {error}"
+                    ) from error
+                time.sleep(pause)
+        raise AssertionError
+
+    def _attempt(self, data: bytes, deadline: float) -> Any:
+        request = urllib.request.Request(self.url, data, self._headers)
+        try:
+            left = max(0.01, deadline - time.monotonic())
+            with urllib.request.urlopen(request, timeout=left) as answer:
+                text = _read(answer, deadline)
+        except urllib.error.HTTPError as error:
+            told = " ".join(error.read(500).decode(errors="replace").split())
+            message = f"{self.url} answered {error.code} {error.reason}{f': {told}' if told else ''}"
+            if error.code in AGAIN:
+                raise _Transient(message, _seconds(error.headers.get("Retry-After"))) from error
+            raise ServerError(message) from error
+        except (OSError, http.client.HTTPException) as error:  # no connection, a broken one, a timeout
+            reason = getattr(error, "reason", error)
+            raise _Transient(f"{self.url}: {type(error).__name__}: {reason}") from error
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise ServerError(f"{self.url} answered what is no JSON: {text[:200]!r}") from error
+
+
+class _Transient(Exception):
+    def __init__(self, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+def _read(answer: Any, deadline: float) -> bytes:
+    """The whole answer; one that drips is read no longer than to the deadline."""
+    parts: list[bytes] = []
+    while part := answer.read1(1 << 16):
+        parts.append(part)
+        if time.monotonic() > deadline:
+            raise TimeoutError("the answer was not complete at the deadline")
+        if sum(map(len, parts)) > LARGEST_ANSWER:
+            raise ServerError(f"an answer is larger than {LARGEST_ANSWER >> 20} MiB")
+    return b"".join(parts)
+
+
+def _seconds(header: str | None) -> float:
+    try:
+        return max(0.0, float(header or 0))
+    except ValueError:  # a date
+        return 0.0

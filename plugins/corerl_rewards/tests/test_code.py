@@ -1,0 +1,147 @@
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corerl_rewards.options import CodeOptions
+from corerl_rewards.sandbox.run import SandboxError
+from corerl_rewards.scorers import code as module
+from corerl_rewards.scorers.code import code, last_block, same_text
+
+DOUBLE = {"inputs": ["1\n", "4\n", "-3\n"], "outputs": ["2\n", "8\n", "-6\n"]}
+ADD = {"fn_name": "add", "inputs": [[1, 2], [0.5, 0.25], ["a", "b"]], "outputs": [3, 0.75, "ab"]}
+
+
+def score(program: str, truth: Any, **options: Any) -> tuple[float, float]:
+    response = f"Here it is:\n```python\n{program}\n```\nDone."
+    result = code(response, truth, "apps", {}, CodeOptions(**options))
+    assert result["extracted"] == program + "\n"
+    return result["score"], result["passed"]
+
+
+def test_a_program_that_prints_the_outputs_scores_1() -> None:
+    assert score("print(2 * int(input()))", DOUBLE) == (1.0, 1.0)
+    assert score("print(2 * int(input()))", json.dumps(DOUBLE)) == (1.0, 1.0)
+
+
+def test_one_failed_test_is_a_score_of_0_or_with_continuous_the_share() -> None:
+    program = "n = int(input())\nprint(2 * n if n > 0 else 'negative')"
+    assert score(program, DOUBLE) == (0.0, 2 / 3)
+    assert score(program, DOUBLE, continuous=True) == (2 / 3, 2 / 3)
+    assert score(program, DOUBLE, max_tests=2) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "def add(a, b):\n    return a + b",
+        "class Solution:\n    def add(self, a, b):\n        return a + b",
+        "def add(a, b):\n    print('noise')\n    return a + b",
+    ],
+)
+def test_a_function_or_a_method_is_called(program: str) -> None:
+    assert score(program, ADD) == (1.0, 1.0)
+
+
+def test_an_exception_ends_the_tests_of_a_function() -> None:
+    assert score("def add(a, b):\n    return a + b if a != 0.5 else 1 / 0", ADD, continuous=True) == (1 / 3, 1 / 3)
+
+
+def test_what_a_function_returns_is_compared_by_value_and_type() -> None:
+    truth = {"fn_name": "f", "inputs": [[0], [1], [2], [3]], "outputs": [[1, [2, 3]], [7], True, {"a": 1.0}]}
+    right = "def f(n): return [(1, (2, 3)), 7, True, {'a': 1.0000000001}][n]"
+    assert score(right, truth) == (1.0, 1.0)
+    assert score("def f(n): return [(1, (2, 4)), 8, 1, {'a': 1.1}][n]", truth, continuous=True) == (0.0, 0.0)
+
+
+def test_asserts_run_after_the_program() -> None:
+    truth = {"asserts": ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]}
+    assert score("def add(a, b):\n    return a + b", truth) == (1.0, 1.0)
+    assert score("def add(a, b):\n    return 3", truth) == (0.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "while True: pass",
+        "import sys; sys.exit(0)",
+        "import os; os._exit(0)",
+        "x = bytearray(3 << 30)",
+        "print('2\\n' * 10_000_000)",
+        "raise SystemExit",
+        "import os\nwhile True: os.fork()",
+    ],
+)
+def test_a_program_that_fails_is_a_score_of_0_and_no_error(program: str) -> None:
+    assert score(program, DOUBLE, timeout=1.0) == (0.0, 0.0)
+    assert score(program, ADD, timeout=1.0) == (0.0, 0.0)
+
+
+def test_after_an_endless_loop_no_other_test_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, run = [], module.run
+    monkeypatch.setattr(module, "run", lambda *arguments: runs.append(arguments) or run(*arguments))  # type: ignore[func-returns-value]
+    assert score("while True: pass", DOUBLE, timeout=0.5, continuous=True) == (0.0, 0.0)
+    assert len(runs) == 1
+
+
+def test_a_function_that_prints_forged_results_does_not_pass() -> None:
+    forger = (
+        "import os\nfor fd in range(20):\n    try: os.write(fd, b'4\\n4\\n4\\n')\n    except OSError: pass\n"
+        "def add(a, b): return 0"
+    )
+    assert score(forger, ADD) == (0.0, 0.0)
+
+
+def test_no_program_is_a_score_of_0() -> None:
+    assert code("I cannot.", DOUBLE, "apps", {}) == {"score": 0.0, "passed": 0.0, "extracted": None}
+
+
+@pytest.mark.parametrize(
+    ("response", "program"),
+    [
+        ("```python\na\n```\n```python\nb\n```", "b\n"),
+        ("```\na\n```", "a\n"),
+        ("```py\na\n```\n```text\nb\n```", "a\n"),
+        ("```cpp\na\n```", None),
+        ("```python\nunfinished", None),
+    ],
+)
+def test_the_last_python_block_counts(response: str, program: str | None) -> None:
+    assert last_block(response) == program
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "same"),
+    [
+        ("1 2\n3\n", "1 2 \n3", True),
+        ("1 2 3", "1 2\n3", False),
+        ("0.33333333", "0.3333333333", True),
+        ("0.34", "0.3333333333", False),
+        ("3.0", "3", True),
+        ("1000001", "1000000", False),
+        ("", "0", False),
+    ],
+)
+def test_outputs_are_compared_word_by_word(printed: str, expected: str, same: bool) -> None:
+    assert same_text(printed, expected) is same
+
+
+@pytest.mark.parametrize("truth", ["42", None, {}, {"inputs": ["1"], "outputs": []}, "[]"])
+def test_a_ground_truth_without_tests_is_an_error(truth: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        code("```python\n1\n```", truth, "apps", {})
+
+
+def test_ground_truths_come_as_arrays_from_parquet() -> None:
+    truth = {"fn_name": "add", "inputs": np.array([[1, 2], [3, 4]]), "outputs": np.array([3, 7])}
+    assert score("def add(a, b):\n    return a + b", truth) == (1.0, 1.0)
+
+
+def test_a_sandbox_that_fails_is_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise SandboxError("no isolation for programs: no seccomp here")
+
+    monkeypatch.setattr(module, "run", broken)
+    with pytest.raises(SandboxError):
+        code("```python\n1\n```", DOUBLE, "apps", {})
