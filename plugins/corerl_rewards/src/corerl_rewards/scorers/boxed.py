@@ -39,7 +39,8 @@ _SPELLINGS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\(?:left|right)(?![A-Za-z])", ""),
-        (r"(?<!\\)\\[!,;: ]|\\quad|~|\s", ""),
+        (r"(?<!\\)\\[!,;: ]|\\quad|~", ""),
+        (r"(?<![0-9])\s+|\s+(?![0-9])|\s+(?=[0-9]{3}(?![0-9]))", ""),  # "1 000" is a number, "3 4" is two
         (r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\{([^{}]*)\}", r"\1"),
         (r"\\[dtc]frac", r"\\frac"),
         (r"\\frac([0-9])([0-9])", r"\\frac{\1}{\2}"),

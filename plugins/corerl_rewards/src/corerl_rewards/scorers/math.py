@@ -35,14 +35,29 @@ def math(
         ValueError: ``ground_truth`` is empty.
         TimeoutError: math-verify took longer than ``options.timeout``.
     """
-    truth = str(ground_truth)
-    if not truth.strip():
-        raise ValueError("the ground truth is empty")
+    truth = readable_truth(ground_truth)
     answer = last_boxed(response)
-    return {"score": float(bool(answer) and _equal(str(answer), truth, options.timeout)), "extracted": answer}
+    return {"score": float(bool(answer) and equal_answers(str(answer), truth, options.timeout)), "extracted": answer}
 
 
-def _equal(answer: str, truth: str, timeout: float) -> bool:
+def readable_truth(ground_truth: Any) -> str:
+    """The ground truth as text.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    truth = str(ground_truth)
+    if ground_truth is None or not truth.strip():
+        raise ValueError("the ground truth is empty")
+    return truth
+
+
+def equal_answers(answer: str, truth: str, timeout: float) -> bool:
+    """Whether two answers in LaTeX are equal: as text, as numbers, or for math-verify.
+
+    Raises:
+        TimeoutError: math-verify took longer than ``timeout`` seconds.
+    """
     left, right = normalise(answer), normalise(truth)
     if _without_percent(left) == _without_percent(right):
         return True
