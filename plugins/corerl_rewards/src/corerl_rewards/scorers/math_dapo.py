@@ -23,17 +23,12 @@ from typing import Any
 
 from corerl_rewards.options import MathDapoOptions
 from corerl_rewards.scorers.boxed import last_boxed, normalise
-from corerl_rewards.scorers.exact_numbers import exact, is_number
+from corerl_rewards.scorers.exact_numbers import is_number
+from corerl_rewards.scorers.spelling import as_latex, rational
+from corerl_rewards.scorers.units import split_unit
 
 _LINE = re.compile(r"answer[ \t*_]*:\s*([^\n]+)", re.IGNORECASE)
 _DOLLARS = re.compile(r"\$(.*?)\$", re.DOTALL)
-_UNIT_WORDS = (
-    "apples|books?|cents?|children|circles|cm|cubes?|cubic|days|degrees?|digits|dollars|edges|feet|ft|games|gm|grams|hours|"
-    "inches|integers|kg|km|members|meals|meters|metres|miles|minutes|mm|months|mph|numbers|pages|people|percent|players|"
-    "points|pounds|seconds|sides|sq|square|students|tickets|times|units?|ways|weeks|women|years|squares"
-)
-_UNITS = re.compile(rf"(?<=[0-9}})])\s*(?:(?:{_UNIT_WORDS})(?![A-Za-z])\s*)+(?:\^?\{{?[23]\}}?)?\s*$", re.IGNORECASE)
-_TEXT_UNITS = re.compile(rf"\\(?:text|mathrm|mbox)\{{\s*(?:(?:{_UNIT_WORDS})\s*)+\.?\}}(?:\^\{{?[23]\}}?)?\s*$")
 _DEFAULT = MathDapoOptions()
 
 
@@ -65,17 +60,17 @@ def undressed(answer: str) -> str:
     ('1,234', '\\frac{1}{2}')
     """
     answer = answer.strip(" \t*_.")
+    if is_number(answer):
+        return answer
     boxed = last_boxed(answer)
     if boxed:
         answer = boxed
     elif dollars := _DOLLARS.findall(answer):
         answer = dollars[-1] if dollars[-1].strip() else answer
-    answer = answer.rpartition("=")[2]
-    answer = _TEXT_UNITS.sub("", _UNITS.sub("", answer.strip(" .")))
-    return normalise(answer).removesuffix("%").removesuffix("\\")
+    value, _ = split_unit(as_latex(answer.rpartition("=")[2].strip(" .")))
+    return normalise(value).removesuffix("%").removesuffix("\\")
 
 
 def _same(answer: str, truth: str) -> bool:
-    if is_number(answer) and is_number(truth):
-        return exact(answer) == exact(truth)
-    return answer == truth
+    value = rational(answer)
+    return answer == truth or (value is not None and value == rational(truth))

@@ -30,8 +30,8 @@ from corerl_rewards.scorers.exact_numbers import last_number
 from corerl_rewards.scorers.math import equal_answers, readable_truth
 
 _PHRASE = re.compile(r"\banswer(?:[ \t]+is|[ \t*]*:)[ \t:*]*([^\n]+)", re.IGNORECASE)
-_FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_CLAUSE = re.compile(r"\.(?:\s|$)|;|,?\s(?:because|since|which|as|so)\s")
+_FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\n\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_CLAUSE = re.compile(r"\.(?:\s|$)|;|,?\s(?:because|since|which|as|so|not|but)\s")
 TAIL = 4000
 """characters at the end of a response in which formulas and numbers are looked for"""
 
@@ -70,11 +70,16 @@ def final_answer(response: str) -> str | None:
         return _bare(phrases[-1])
     formulas = _FORMULA.findall(tail)
     if formulas:
-        return next(part for part in formulas[-1] if part).strip()
+        return _content(formulas[-1])
     return last_number(tail)
 
 
 def _bare(phrase: str) -> str:
     """What is said after "answer is": its formulas where it has some, else its first clause."""
-    formulas = [next(part for part in parts if part).strip() for parts in _FORMULA.findall(phrase)]
+    formulas = [_content(parts) for parts in _FORMULA.findall(phrase)]
     return ", ".join(formulas) if formulas else _CLAUSE.split(phrase, maxsplit=1)[0].strip(" *:.")
+
+
+def _content(groups: tuple[str, ...]) -> str:
+    """The one group of a matched formula that is filled."""
+    return next((group for group in groups if group), "").strip().rstrip(".,;")

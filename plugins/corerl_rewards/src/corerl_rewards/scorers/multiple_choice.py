@@ -25,7 +25,7 @@ from corerl_rewards.options import MultipleChoiceOptions
 from corerl_rewards.scorers.boxed import last_boxed
 from corerl_rewards.scorers.countdown import last_answer
 
-_DRESS = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*|[*_$\\{}]")
+_DRESS = re.compile(r"\\(?:textbf|text|mathrm|mathbf)\s*|[*_$\\{}]")
 _DEFAULT = MultipleChoiceOptions()
 
 
