@@ -1,0 +1,74 @@
+"""Mathematics in any form; expected values are mathematics, checked by hand."""
+
+import pytest
+
+from corerl_rewards.options import MathVerifyOptions
+from corerl_rewards.scorers.math_verify import final_answer, math_verify
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        (r"so \boxed{\frac{1}{2}}, not 3", r"\frac{1}{2}"),
+        (r"The answer is 5. Or \boxed{6}", "6"),  # a box comes first
+        (r"\boxed{6", None),
+        ("The answer is 5. It took 3 steps.", "5"),
+        ("Answer: 5\nAnswer: 6", "6"),
+        ("The final answer is **5**.", "5"),
+        ("The answer is 12, not 7.", "12"),
+        ("The answer is $x = 5$, because $2x = 10$.", "x = 5, 2x = 10"),
+        (r"The answer is $\$18$.", r"\$18"),
+        ("We get $a$ and then $$b + 1$$", "b + 1"),
+        (r"We get \[ x = \sqrt{12}. \]", r"x = \sqrt{12}"),
+        (r"\(7\) or \(8\)", "8"),
+        ("There are 12 of them", "12"),
+        ("none", None),
+        ("", None),
+    ],
+)
+def test_the_answer_is_looked_for_in_boxes_phrases_formulas_and_numbers(response: str, answer: str | None) -> None:
+    assert final_answer(response) == answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "score"),
+    [
+        (r"\sqrt{\sqrt{16}}", "2", 1.0),  # nested
+        (r"\{3, 1, 2\}", r"\{1,2,3\}", 1.0),  # sets
+        (r"\{1, 2\}", r"\{1,2,3\}", 0.0),
+        (r"\{1, 2\}", "(1,2)", 0.0),
+        ("(0, 1]", "(0,1]", 1.0),  # intervals
+        ("[0, 1]", "(0,1]", 0.0),
+        (r"0 < x \le 1", "(0,1]", 1.0),
+        (r"x < 2 \text{ or } x > 3", r"(-\infty,2)\cup(3,\infty)", 1.0),
+        (r"\begin{bmatrix}1 & 0.5\end{bmatrix}", r"\begin{pmatrix}1&\frac12\end{pmatrix}", 1.0),  # matrices
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}2\\1\end{pmatrix}", 0.0),
+        (r"5\text{ cm}", "5", 1.0),  # units
+        (r"5\text{ m}", r"5\text{ cm}", 0.0),
+        ("18 dollars", "18", 1.0),
+        (r"50\%", "0.5", 1.0),  # percent
+        ("50", r"50\%", 1.0),
+        ("0.5", "50", 0.0),
+        ("3, 1", "1, 3", 1.0),  # lists
+        ("(3, 1)", "(1, 3)", 0.0),
+        (r"x = 1 \text{ or } x = 3", "1, 3", 1.0),
+        ("½", "0.5", 1.0),  # Unicode
+        ("2π", r"2\pi", 1.0),
+        (r"0.\overline{3}", r"\frac{1}{3}", 1.0),
+        ("0.3333333333", r"\frac{1}{3}", 0.0),
+        ("3 4", "34", 0.0),
+    ],
+)
+def test_equal_means_equal_mathematics(answer: str, truth: str, score: float) -> None:
+    assert math_verify(f"The answer is ${answer}$.", truth, "numina_olympiads", {})["score"] == score
+
+
+def test_an_empty_ground_truth_is_an_error_and_not_a_score() -> None:
+    for truth in ("", " ", None):
+        with pytest.raises(ValueError, match="ground truth is empty"):
+            math_verify("The answer is 5", truth, "", {})
+
+
+def test_a_comparison_that_never_ends_is_ended_at_its_timeout() -> None:
+    with pytest.raises(TimeoutError):
+        math_verify("The answer is $9^{9^{9}}$", "5", "", {}, MathVerifyOptions(timeout=0.5))
