@@ -2,9 +2,10 @@
 
     python benchmarks/scorer_agreement.py --data ../shared/data
 
-The table, plugins/corerl_rewards/tests/verdicts.jsonl, holds one JSON object a line: ``gold``, ``verdict`` (1 or 0, what
-a careful teacher says: is it the same value?) and either ``answer``, which each scorer gets in the form that it asks for,
-or ``response``, which is given as it is to the scorers named. ``library`` is math-verify called by itself, on the same boxes.
+The table, plugins/corerl_rewards/tests/verdicts.jsonl, holds one JSON object a line: ``gold``, ``verdict`` (1 or 0, what a
+careful teacher says: is it the same value?) and either ``answer``, which each scorer gets in the form that it asks for, or
+``response``, which is given as it is to the scorers named. ``library`` is math-verify called by itself, on the boxes of
+``math``.
 """
 
 import argparse
@@ -62,6 +63,7 @@ class Library:
     """math-verify itself, in a process that is ended when it hangs."""
 
     def __init__(self) -> None:
+        self._fresh = True
         self._start()
 
     def __call__(self, response: str, gold: Any) -> float:
@@ -92,7 +94,11 @@ def _serve_library(pipe: Connection) -> None:
     logging.disable()
     while True:
         response, gold = pipe.recv()
-        pipe.send(verify(parse(f"${gold}$", parsing_timeout=None), parse(response, parsing_timeout=None), timeout_seconds=None))
+        pipe.send(
+            verify(
+                parse(f"${gold}$", parsing_timeout=None), parse(response, parsing_timeout=None), timeout_seconds=None
+            )
+        )
 
 
 def cases(name: str, form: str) -> Iterator[tuple[dict[str, Any], str]]:

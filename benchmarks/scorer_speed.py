@@ -2,8 +2,9 @@
 
     python benchmarks/scorer_speed.py --data ../shared/data
 
-GSM8K's own solutions are the responses; every scorer gets them in the form that it asks for. Memory is the process's
-resident memory after ``--calls`` calls less that after the first 20,000. With ``--processes 2`` two loops run at a time.
+GSM8K's own solutions are the responses, with the right answer in the form that each scorer asks for. Memory is the
+process's resident memory after ``--calls`` calls less that after the first 20,000. With ``--processes 2`` two loops run
+at a time and are added up.
 """
 
 import argparse
@@ -42,7 +43,7 @@ FORMS: dict[str, tuple[Any, Callable[[str, str, int], str], Callable[[str], Any]
         str,
     ),
 }
-"""label -> (what reward.scorer says, the response from solution, answer and its number, the ground truth from the answer)"""
+"""label -> (what reward.scorer says, the response from solution, answer and row, the ground truth from the answer)"""
 
 WARM = 20_000
 
@@ -70,8 +71,7 @@ def measure(label: str, data: Path, calls: int) -> tuple[float, float, float]:
 
 def resident() -> float:
     """MiB of memory that the process has."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096 / 2**20
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
 
 
 def main() -> None:
@@ -85,9 +85,7 @@ def main() -> None:
     figures = {}
     for label in arguments.only:
         with ProcessPoolExecutor(arguments.processes, get_context("spawn")) as pool:
-            jobs = [
-                pool.submit(measure, label, arguments.data, arguments.calls) for _ in range(arguments.processes)
-            ]
+            jobs = [pool.submit(measure, label, arguments.data, arguments.calls) for _ in range(arguments.processes)]
             speeds, growths, means = zip(*(job.result() for job in jobs), strict=True)
         figures[label] = {"responses_per_second": round(sum(speeds)), "growth_mib": round(max(growths), 2)}
         print(f"{label:18}{sum(speeds):14,.0f}{max(growths):14.2f}{means[0]:12.3f}")

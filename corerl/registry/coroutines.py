@@ -18,7 +18,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def is_async(target: Any) -> bool:
-    """Whether calling ``target`` gives something to await: an async function, also decorated, or such a ``__call__``."""
+    """Whether calling ``target`` gives something to await: it is an async function, or has such a ``__call__``."""
     if isinstance(target, type):
         return False
     function = inspect.unwrap(target)

@@ -37,9 +37,8 @@ def select_scorers(data_sources: Iterable[str], parts: Parts, registries: Regist
 
 def _check_keys(keys: Iterable[str], sources: Iterable[str], table: Iterable[str]) -> None:
     """Raise ConfigError for a key of ``reward.scorers`` that is neither in this run's data nor known elsewhere."""
-    spoken_for = {key for source in sources for key in keys_for(source, keys)}
     for key in keys:
-        if key not in spoken_for and not keys_for(key, table):
+        if not any(keys_for(source, [key]) for source in sources) and not keys_for(key, table):
             raise ConfigError(
                 f"reward.scorers.{key}",
                 f"no row has this data_source{did_you_mean(key, sources)}; the data's are {', '.join(sources)}",
@@ -55,9 +54,7 @@ def _configured(source: str, scorers: Mapping[str, Selected[Scorer]]) -> Selecte
     return scorers[keys[0]] if keys else None
 
 
-def _registered(
-    source: str, table: Mapping[str, Sequence[Entry[Scorer]]], registries: Registries
-) -> Selected[Scorer]:
+def _registered(source: str, table: Mapping[str, Sequence[Entry[Scorer]]], registries: Registries) -> Selected[Scorer]:
     entries = {entry.name: entry for key in keys_for(source, table) for entry in table[key]}
     if not entries:
         known = ", ".join(sorted(table)) or "none: no installed plugin registers a scorer (pip install corerl-rewards)"

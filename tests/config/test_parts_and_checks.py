@@ -121,7 +121,7 @@ def test_each_data_source_can_be_given_a_scorer(registries: Registries, override
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("reward.scorers={my/source: exakt}", r"^reward.scorers.my/source: unknown scorer 'exakt' \(did you mean 'exact'"),
+        ("reward.scorers={a/b: exakt}", r"^reward.scorers.a/b: unknown scorer 'exakt' \(did you mean 'exact'"),
         ("reward.scorers={my/source: {name: exact, prot: 1}}", r"^reward.scorers.my/source.prot: unknown key"),
         ("reward.scorers={my/source: null}", r"^reward.scorers.my/source: must be the name of a scorer"),
         ("reward.scorers={my/source: ./nowhere.py:score}", r"^reward.scorers.my/source: scorer './nowhere.py:score'"),

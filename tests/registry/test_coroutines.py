@@ -56,14 +56,14 @@ def test_a_registered_async_function_is_loaded_ready_to_be_called_with_its_optio
 
 
 def test_all_calls_share_one_loop_and_wait_at_the_same_time():
-    everybody = threading.Barrier(8)  # broken, were a call to wait for the end of another
+    everybody = threading.Barrier(4)  # broken, were a call to wait for the end of another
 
     async def meet():
         await asyncio.to_thread(everybody.wait, 10)
         return id(asyncio.get_running_loop())
 
-    with ThreadPoolExecutor(8) as pool:
-        calls = [pool.submit(blocking(meet)) for _ in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(blocking(meet)) for _ in range(4)]
     assert len({call.result() for call in calls}) == 1
 
 

@@ -54,7 +54,9 @@ def test_the_tags_that_were_found_are_shown() -> None:
     assert len(form("<think>" * 10_000, None, "", {})["extracted"]) < 100
 
 
-@pytest.mark.parametrize(("characters", "score"), [(0, 1.0), (100, 1.0), (150, 0.5), (175, 0.25), (200, 0.0), (999, 0.0)])
+@pytest.mark.parametrize(
+    ("characters", "score"), [(0, 1.0), (100, 1.0), (150, 0.5), (175, 0.25), (200, 0.0), (999, 0.0)]
+)
 def test_the_score_falls_in_a_straight_line_with_the_length(characters: int, score: float) -> None:
     assert length("x" * characters, None, "", {}, LengthOptions(free=100, longest=200)) == score
 

@@ -101,12 +101,16 @@ def test_inequalities_become_intervals(inequality: str, interval: str | None) ->
     assert as_interval(inequality) == interval
 
 
-@pytest.mark.parametrize(("text", "yes"), [("(0,1]", True), (r"(-1,2)\cup[3,4)", True), ("(x)", False), ("(1,2,3)", False)])
+@pytest.mark.parametrize(
+    ("text", "yes"), [("(0,1]", True), (r"(-1,2)\cup[3,4)", True), ("(x)", False), ("(1,2,3)", False)]
+)
 def test_intervals_are_told(text: str, yes: bool) -> None:
     assert is_interval(text) is yes
 
 
-@pytest.mark.parametrize(("text", "one"), [("3 4", "3 4"), ("1 000", "1000"), ("1 234 567", "1234567"), ("x + 1", "x+1")])
+@pytest.mark.parametrize(
+    ("text", "one"), [("3 4", "3 4"), ("1 000", "1000"), ("1 234 567", "1234567"), ("x + 1", "x+1")]
+)
 def test_two_numbers_are_not_run_together(text: str, one: str) -> None:
     assert normalise(text) == one
 
@@ -116,7 +120,9 @@ def test_a_number_at_the_start_is_no_part_of_a_formula(text: str, number: str | 
     assert leading_number(text) == number
 
 
-@pytest.mark.parametrize(("text", "number"), [("36 m^2", "36"), ("36 m^{2}", "36"), ("at –5", "–5"), ("#### 7e3", None)])
+@pytest.mark.parametrize(
+    ("text", "number"), [("36 m^2", "36"), ("36 m^{2}", "36"), ("at –5", "–5"), ("#### 7e3", None)]
+)
 def test_exponents_are_not_the_last_number(text: str, number: str | None) -> None:
     assert last_number(text) == number
 

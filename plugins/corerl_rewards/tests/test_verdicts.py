@@ -57,7 +57,11 @@ def test_mathematics_is_accepted_and_rejected_as_written_by_hand(
     [
         ("math", math, {r"\boxed{1} \boxed{2} \boxed{3} \boxed{4} \boxed{5} \boxed{6} \boxed{7} \boxed{8} \boxed{9}"}),
         ("gsm8k", gsm8k, set()),
-        ("gsm8k_flexible", lambda *row: gsm8k(*row, FLEXIBLE), {"The answer is 12, not 7."}),
+        (
+            "gsm8k_flexible",
+            lambda response, gold, source, extra: gsm8k(response, gold, source, extra, FLEXIBLE),
+            {"The answer is 12, not 7."},
+        ),
         ("math_dapo", math_dapo, set()),
         ("multiple_choice", multiple_choice, set()),
     ],

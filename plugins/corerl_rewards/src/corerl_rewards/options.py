@@ -66,7 +66,9 @@ class ExactMatchOptions:
 class FuzzyMatchOptions:
     """Options of the scorer ``fuzzy_match``."""
 
-    method: Literal["characters", "f1"] = option("characters", "what both have in common: characters in order, or words")
+    method: Literal["characters", "f1"] = option(
+        "characters", "what both have in common: characters in order, or words"
+    )
     threshold: float = option(0.0, "below it the score is 0", ge=0, le=1)
 
 

@@ -1,4 +1,4 @@
-"""Values of the column ``data_source`` that select a scorer by themselves: those of published sets and of verl's recipes.
+"""Values of the column ``data_source`` that select a scorer by themselves: those of published sets and verl's recipes.
 
 A pattern such as ``aime*`` stands for every name that it fits and that is not listed by itself. ``reward.scorers`` of a
 config comes before all of these.

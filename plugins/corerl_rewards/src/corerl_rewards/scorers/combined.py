@@ -10,8 +10,8 @@
           format: {scorer: format, weight: 0.2}
           brevity: {scorer: {name: length, longest: 2000}, weight: 0.1}
 
-score = Σ weight · component. A component of weight 0 is only logged. Advantage estimators that look at each component by
-itself (``gdpo``) get them as they are, without the weights.
+score = Σ weight · component. A component of weight 0 is only logged. Advantage estimators that look at each component
+by itself (``gdpo``) get them as they are, without the weights.
 """
 
 from collections.abc import Mapping

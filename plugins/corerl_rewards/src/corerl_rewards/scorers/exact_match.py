@@ -1,7 +1,7 @@
 """Scorer of answers that are words: the given answer is one of the accepted ones.
 
-Compared as in SQuAD (Rajpurkar et al., 2016, arXiv 1606.05250) and Search-R1 (Jin et al., 2025, arXiv 2503.09516): case,
-punctuation, the articles a, an, the and spaces do not count. ``compare: text`` compares character by character.
+Compared as in SQuAD (Rajpurkar et al., 2016, arXiv 1606.05250) and Search-R1 (Jin et al., 2025, arXiv 2503.09516):
+case, punctuation, the articles a, an, the and spaces do not count. ``compare: text`` compares character by character.
 
 =========================================  ==============================  =====
 response                                   ground truth                    score

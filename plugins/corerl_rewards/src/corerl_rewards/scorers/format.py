@@ -1,7 +1,7 @@
 """Scorer of the form of a response: ``<think>…</think><answer>…</answer>``, each tag once and with something between.
 
-The format reward of DeepSeek-R1 (2025, arXiv 2501.12948, section 2.2.2). It says nothing about the answer: weigh it beside
-a scorer of correctness with ``combined``.
+The format reward of DeepSeek-R1 (2025, arXiv 2501.12948, section 2.2.2). It says nothing about the answer: weigh it
+beside a scorer of correctness with ``combined``.
 
 =======================================================  =======================
 response                                                 score
@@ -38,7 +38,7 @@ def format(
     extra_info: Mapping[str, Any],
     options: FormatOptions = _DEFAULT,
 ) -> Mapping[str, Any]:
-    """1.0 where the tags of ``options.tags`` frame the response, else 0.0; ``extracted`` are the tags that were found."""
+    """1.0 where the tags of ``options.tags`` frame the response, else 0.0; ``extracted`` are the tags found."""
     text = f"<think>{response}" if options.think_opened else response
     tags = _TAG.findall(text)
     right = tags == _WANTED[options.tags] and _filled([part.strip() for part in _TAG.split(text)], options.tags)

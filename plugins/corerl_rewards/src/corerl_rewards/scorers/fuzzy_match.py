@@ -2,8 +2,8 @@
 
 similarity(a, b) = 2 · LCS(a, b) / (|a| + |b|), where LCS is the length of the longest common subsequence of characters
 (rapidfuzz's ``ratio``, Levenshtein's without substitutions). Case, punctuation and articles do not count, as in
-``exact_match``. Unlike difflib's it is symmetric and takes no quadratic time: the subsequence is counted 64 characters and
-more at a time in the bits of one integer (Hyyrö 2004, "Bit-parallel LCS-length computation revisited").
+``exact_match``. Unlike difflib's ratio it is symmetric, and never slow: the subsequence is counted many characters at a
+time in the bits of one integer (Hyyrö 2004, "Bit-parallel LCS-length computation revisited").
 
 ``method: f1`` is SQuAD's F1 of the words that both have (Rajpurkar et al., 2016, arXiv 1606.05250).
 

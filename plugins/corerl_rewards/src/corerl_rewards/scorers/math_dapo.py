@@ -1,8 +1,8 @@
-"""Scorer of DAPO-Math-17k (Yu et al., 2025, arXiv 2503.14476): the last line ``Answer: …``, as DAPO's prompts ask for it.
+"""Scorer of DAPO-Math-17k (Yu et al., 2025, arXiv 2503.14476): the last line ``Answer: …``, for which its prompts ask.
 
 The line is found and dressed down as in Minerva (Lewkowycz et al., 2022, arXiv 2206.14858, appendix D.1): ``$…$``,
-``\\boxed{}``, ``\\text{}``, units and thousands commas go, of an equation the right side stays. What is left must be the
-ground truth, as text or as a number.
+``\\boxed{}``, ``\\text{}``, units and thousands commas go, of an equation the right side stays. What is left must be
+the ground truth, as text or as a number.
 
 =======================================  ============  ======
 response ends in                         ground truth  score
@@ -14,7 +14,8 @@ response ends in                         ground truth  score
 =======================================  ============  ======
 
 verl looks at the last 300 characters too, and gives -1 for a wrong answer (``wrong_score: -1``; with CoreRL's preset
-``dapo`` the reward manager does that). It takes no asterisks and no final full stop off the answer; here they do not count.
+``dapo`` the reward manager does that). It takes no asterisks and no final full stop off the answer; here they do not
+count.
 """
 
 import re

@@ -16,8 +16,8 @@ answer                          ground truth               score
 ==============================  =========================  =====
 
 A tuple has an order, a set or a list without brackets has none. Where the scorer ``math`` wants a box, this one takes
-prose as well: choose it for data whose prompts ask for no box. math-verify's own search would also take a formula in the
-middle of a response when the last one cannot be parsed; here the last one stands.
+prose as well: choose it for data whose prompts ask for no box. math-verify's own search would also take a formula in
+the middle of a response when the last one cannot be parsed; here the last one stands.
 """
 
 import re

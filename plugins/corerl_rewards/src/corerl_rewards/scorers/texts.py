@@ -33,7 +33,7 @@ def given_answer(response: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Lower case, without punctuation, articles and extra spaces, as SQuAD compares (Rajpurkar et al., 2016, 1606.05250).
+    """Lower case, without punctuation, articles and extra spaces, as SQuAD compares.
 
     >>> plain("The  Eiffel-Tower!"), plain("The The")
     ('eiffeltower', 'the the')

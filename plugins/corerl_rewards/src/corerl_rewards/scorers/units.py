@@ -27,9 +27,9 @@ _SAME = {
     "mph": ("mph", "miles per hour"),
 }
 _COUNTED = (
-    "apples books children circles cookies cubes digits edges games girls boys integers matches meals members numbers pages "
-    "people pens pieces players points sides slices solutions squares students tickets times triangles unit units values "
-    "ways women men words"
+    "apples books boys children circles cookies cubes digits edges games girls integers matches meals members men "
+    "numbers pages people pens pieces players points sides slices solutions squares students tickets times triangles "
+    "unit units values ways women words"
 )
 _CANONICAL = {word: unit for unit, words in _SAME.items() for word in words} | dict.fromkeys(_COUNTED.split(), "")
 _WORD = "|".join(sorted(map(re.escape, _CANONICAL), key=len, reverse=True))
