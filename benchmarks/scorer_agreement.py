@@ -1,14 +1,16 @@
 """Scorers against verdicts that are known: the solutions of GSM8K and MATH, and a table of triples written by hand.
 
-    python benchmarks/scorer_agreement.py --data ../shared/data
+    python benchmarks/scorer_agreement.py --data ../shared/data --math-verify-tests math_verify-0.9.0/tests
 
-The table, plugins/corerl_rewards/tests/verdicts.jsonl, holds one JSON object a line: ``gold``, ``verdict`` (1 or 0, what a
-careful teacher says: is it the same value?) and either ``answer``, which each scorer gets in the form that it asks for, or
-``response``, which is given as it is to the scorers named. ``library`` is math-verify called by itself, on the boxes of
-``math``.
+The table, plugins/corerl_rewards/tests/verdicts.jsonl, holds one JSON object a line: ``gold``, ``verdict`` (1 or 0,
+what a careful teacher says: is it the same value?) and either ``answer``, which each scorer gets in the form that it
+asks for, or ``response``, which is given as it is to the scorers named. ``library`` is math-verify called by itself,
+on the boxes of ``math``. math-verify's own cases come with its source distribution, not with what pip installs
+(``pip download --no-deps --no-binary :all: math-verify``).
 """
 
 import argparse
+import ast
 import json
 import multiprocessing
 from collections import Counter, defaultdict
@@ -48,7 +50,7 @@ def scorers(library: Score) -> dict[str, tuple[str, Score]]:
         "math": (r"\boxed{{{}}}", lambda text, gold: _score(math(text, gold, "", {}, timed))),
         "math_verify": ("The answer is ${}$.", lambda text, gold: _score(math_verify(text, gold, "", {}, verified))),
         "math_dapo": ("Answer: {}", lambda text, gold: _score(math_dapo(text, gold, "", {}))),
-        "library": (r"\boxed{{{}}}", library),
+        "library": (r"\boxed{{{}}}", lambda text, gold: library(text, f"${gold}$")),
         "multiple_choice": ("", lambda text, gold: _score(multiple_choice(text, gold, "", {}))),
         "exact_match": ("", lambda text, gold: _score(exact_match(text, gold, "", {}))),
         "fuzzy_match": ("", lambda text, gold: float(_score(fuzzy_match(text, gold, "", {}, near)) > 0)),
@@ -89,16 +91,18 @@ class Library:
 def _serve_library(pipe: Connection) -> None:
     import logging
 
-    from math_verify import parse, verify
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, verify
+    from math_verify import parse as parse_with
 
     logging.disable()
+    targets = [LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig()]
+
+    def parse(text: str) -> Any:
+        return parse_with(text, targets, parsing_timeout=None)
+
     while True:
         response, gold = pipe.recv()
-        pipe.send(
-            verify(
-                parse(f"${gold}$", parsing_timeout=None), parse(response, parsing_timeout=None), timeout_seconds=None
-            )
-        )
+        pipe.send(verify(parse(gold), parse(response), timeout_seconds=None))
 
 
 def cases(name: str, form: str) -> Iterator[tuple[dict[str, Any], str]]:
@@ -146,6 +150,32 @@ def table(show_misses: bool) -> dict[str, Any]:
     return {name: dict(outcomes[name]) for name in columns}
 
 
+def cases_of_math_verify(folder: Path, show_misses: bool) -> dict[str, Any]:
+    """The (gold, prediction, verdict) triples of math-verify's own tests, for the library and for ``math_verify``."""
+    triples = [triple for file in sorted(folder.glob("test_*.py")) for triple in _triples(ast.parse(file.read_text()))]
+    library = Library()
+    right: Counter[str] = Counter()
+    for name, score in (("library", library), ("math_verify", scorers(library)["math_verify"][1])):
+        for gold, response, verdict in triples:
+            try:
+                given: float | str = score(response, gold)
+            except Exception as error:
+                given = type(error).__name__
+            right[name] += given == verdict
+            if show_misses and given != verdict:
+                print(f"{name:12} {given!s:12} for {verdict}: gold {gold[-80:]!r}, {response[-120:]!r}")
+    library.close()
+    return {name: f"{count} of {len(triples)}" for name, count in right.items()}
+
+
+def _triples(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Tuple) and len(node.elts) == 3:
+            values = [each.value if isinstance(each, ast.Constant) else None for each in node.elts]
+            if [type(value) for value in values] in ([str, str, int], [str, str, bool]):
+                yield values[0], values[1], int(values[2])  # type: ignore[misc,arg-type]
+
+
 def own_solutions(data: Path) -> dict[str, Any]:
     """GSM8K's and MATH's solutions as responses; prints every one that does not score 1."""
     result = {}
@@ -184,9 +214,12 @@ def _own(score: Score, pairs: list[tuple[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with gsm8k/{train,test}.jsonl and math/test.jsonl")
+    parser.add_argument("--math-verify-tests", type=Path, help="folder with math-verify's own test_*.py")
     parser.add_argument("--misses", action="store_true", help="list every case that a scorer gets wrong")
     arguments = parser.parse_args()
     figures: dict[str, Any] = {"table": table(arguments.misses)}
+    if arguments.math_verify_tests:
+        figures["math-verify's own cases"] = cases_of_math_verify(arguments.math_verify_tests, arguments.misses)
     if arguments.data:
         figures |= own_solutions(arguments.data)
     print(json.dumps(figures))

@@ -52,6 +52,8 @@ def math_verify(
         TimeoutError: math-verify took longer than ``options.timeout``.
     """
     truth = readable_truth(ground_truth)
+    if "$" in truth or "\\boxed" in truth:  # a solution, or an answer between dollars
+        truth = final_answer(truth) or truth
     answer = final_answer(response)
     return {"score": float(bool(answer) and equal_answers(str(answer), truth, options.timeout)), "extracted": answer}
 

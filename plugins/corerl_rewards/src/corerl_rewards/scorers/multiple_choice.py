@@ -2,7 +2,7 @@ r"""Scorer of multiple choice: the letter that the response settles on.
 
 It is looked for in this order, and the last of its kind counts: ``\boxed{}``; ``<answer>…</answer>``; "answer is",
 "answer:", "option", "choice"; a last line that is a letter, ``B``, ``(B)`` or ``B. …``. A letter elsewhere is none
-("A" and "I" are words), and two letters are no answer. ``Answer: B`` is what OpenAI's simple-evals ask of GPQA and MMLU.
+("A" and "I" are words), and two letters are no answer. ``Answer: B`` is what simple-evals asks of GPQA and MMLU.
 
 =======================================  ============  =====
 response                                 ground truth  score
