@@ -56,6 +56,7 @@ def test_mathematics_is_accepted_and_rejected_as_written_by_hand(
     ("name", "score", "accepted"),
     [
         ("math", math, {r"\boxed{1} \boxed{2} \boxed{3} \boxed{4} \boxed{5} \boxed{6} \boxed{7} \boxed{8} \boxed{9}"}),
+        ("math_verify", math_verify, set()),
         ("gsm8k", gsm8k, set()),
         (
             "gsm8k_flexible",

@@ -1,6 +1,7 @@
 r"""Scorer of MATH (Hendrycks et al., 2021, arXiv 2103.03874) and of any set whose answers stand in ``\boxed{}``."""
 
 import importlib.util
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ if importlib.util.find_spec("math_verify") is None:
 LONGEST_ANSWER = 1000
 """characters; what is longer is a response gone astray, and is not handed to math-verify"""
 
+_COMMA = re.compile(r"\s*-?(?:0|[1-9][0-9]{0,30}),[0-9]{1,30}\s*")
 _DEFAULT = MathOptions()
 _VERIFIER = Verifier()
 
@@ -60,6 +62,7 @@ def equal_answers(answer: str, truth: str, timeout: float) -> bool:
     Raises:
         TimeoutError: math-verify took longer than ``timeout`` seconds.
     """
+    answer, truth = _with_point(answer, truth), _with_point(truth, answer)
     if is_number(answer) and is_number(truth):
         return exact(answer) == exact(truth)
     if len(answer) > LONGEST_ANSWER:
@@ -75,6 +78,11 @@ def equal_answers(answer: str, truth: str, timeout: float) -> bool:
         return settled
     answer, truth = _alike(answer, truth)
     return _VERIFIER.equal(truth, answer, timeout)
+
+
+def _with_point(number: str, other: str) -> str:
+    """``1000,99`` as ``1000.99`` where the other number is written so."""
+    return number.replace(",", ".") if "." in other and is_number(other) and _COMMA.fullmatch(number) else number
 
 
 def _settled(answer: str, truth: str) -> bool | None:

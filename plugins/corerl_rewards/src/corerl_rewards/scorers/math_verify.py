@@ -1,7 +1,8 @@
 r"""Scorer for mathematics in any form, on the library math-verify (Kydlíček, 2024, github.com/huggingface/Math-Verify).
 
-The answer is looked for in this order: the last ``\boxed{}``; after the last "answer is" or "Answer:"; the last formula
-between ``$…$``, ``\(…\)`` or ``\[…\]``; the last number. It scores 1 where it is the same mathematical object as the
+The answer is looked for in this order: the last ``\boxed{}``, or several that only "and", "or" and commas part; after
+the last "answer is" or "Answer:"; the last formula between ``$…$``, ``\(…\)`` or ``\[…\]``, or the last number after
+it. It scores 1 where it is the same mathematical object as the
 ground truth:
 
 ==============================  =========================  =====
@@ -25,13 +26,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from corerl_rewards.options import MathVerifyOptions
-from corerl_rewards.scorers.boxed import last_boxed
-from corerl_rewards.scorers.exact_numbers import last_number
+from corerl_rewards.scorers.boxed import last_boxes, normalise
 from corerl_rewards.scorers.math import equal_answers, readable_truth
 
-_PHRASE = re.compile(r"\banswer(?:[ \t]+is|[ \t*]*:)[ \t:*]*([^\n]+)", re.IGNORECASE)
-_FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$((?:\\.|[^$\n\\])+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_ONE = r"\$\$.+?\$\$|(?<!\\)\$(?:\\.|[^$\n\\])+\$|\\\(.+?\\\)|\\\[.+?\\\]"
+_AND = r"\s*(?:,?\s*\\?q?quad\s*|,?\s*(?:and|or)\s+|,)\s*"
+_FORMULAS = re.compile(rf"(?:{_ONE})(?:{_AND}(?:{_ONE}))*", re.DOTALL)
+_FORMULA = re.compile(_ONE, re.DOTALL)
+_PHRASE = re.compile(r".*\banswer(?:[ \t]+is|[ \t*]*:)[ \t:*]*\n?([^\n]+)", re.IGNORECASE | re.DOTALL)
 _CLAUSE = re.compile(r"\.(?:\s|$)|;|,?\s(?:because|since|which|as|so|not|but)\s")
+_VERB = re.compile(r".*(?:\b(?:is|are|was|were|equals)\b|=)\s*(.+)", re.DOTALL)
+_NUMBER = re.compile(
+    r"(?<![\w.^}])[-−–]?\\?\$?(?:[0-9]{1,3}(?:[, ][0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))(?:[.,][0-9]+)?"
+    r"(?:\s*/\s*[0-9]+|\s*\\?%)?"
+    r"|-?\\[dt]?frac\{[^{}]+\}\{[^{}]+\}"
+)
+_SPACE = r"(?:[\s$,;&{}]|\\[()\[\],;! ]|\\q?quad|\\text\{)*"
+_BETWEEN_BOXES = re.compile(rf"{_SPACE}(?:[a-z]+\s)?(?:\b(?:and|or)\b)?{_SPACE}")
 TAIL = 4000
 """characters at the end of a response in which formulas and numbers are looked for"""
 
@@ -61,27 +72,54 @@ def math_verify(
 def final_answer(response: str) -> str | None:
     r"""The answer that a response ends on, or None.
 
-    >>> final_answer("Thus the answer is $x = 5$."), final_answer(r"$a$ or \(b\)"), final_answer("7 or so")
-    ('x = 5', 'b', '7')
+    >>> final_answer("Thus the answer is $x = 5$."), final_answer(r"$a$ and \(b\)"), final_answer("7 or so")
+    ('x = 5', 'a, b', '7')
     """
     if "\\boxed" in response or "\\fbox" in response:
-        return last_boxed(response)
+        return _boxed(response)
     tail = response[-TAIL:]
-    phrases = _PHRASE.findall(tail)
-    if phrases:
-        return _bare(phrases[-1])
-    formulas = _FORMULA.findall(tail)
-    if formulas:
-        return _content(formulas[-1])
-    return last_number(tail)
+    phrase = _PHRASE.match(tail)
+    return _said(phrase[1]) if phrase else _last(tail)
 
 
-def _bare(phrase: str) -> str:
-    """What is said after "answer is": its formulas where it has some, else its first clause."""
-    formulas = [_content(parts) for parts in _FORMULA.findall(phrase)]
-    return ", ".join(formulas) if formulas else _CLAUSE.split(phrase, maxsplit=1)[0].strip(" *:.")
+def _boxed(response: str) -> str | None:
+    """The last box; where others stand right before it ("… and …"), all of them as a list."""
+    (start, _, last), *others = reversed(last_boxes(response))
+    answers = {normalise(last): last} if last is not None else {}
+    for begin, end, content in others:
+        if content is None or end > start or not _BETWEEN_BOXES.fullmatch(response[end : min(start, end + 60)]):
+            break
+        start = begin
+        answers.setdefault(normalise(content), content)
+    return last if len(answers) < 2 else ", ".join(reversed(answers.values()))
 
 
-def _content(groups: tuple[str, ...]) -> str:
-    """The one group of a matched formula that is filled."""
-    return next((group for group in groups if group), "").strip().rstrip(".,;")
+def _said(phrase: str) -> str:
+    """What is said after "answer is"."""
+    run = _FORMULAS.match(phrase)
+    if run:
+        return _contents(run.group())
+    said = _CLAUSE.split(phrase, maxsplit=1)[0].strip(" *:.")
+    if verb := _VERB.match(said) if said[:1].isalpha() and " " in said else None:
+        return _said(verb[1])
+    found = [match.group() for match in (_FORMULA.finditer(said) if "$" in said else _NUMBER.finditer(said))]
+    words = re.search(r"[A-Za-z]{2,}\s+[A-Za-z]{2,}", said)
+    return _contents(found[0]) if len(found) == 1 and words else said
+
+
+def _last(tail: str) -> str | None:
+    """The last formula or the last number, whichever comes later."""
+    runs = list(_FORMULAS.finditer(tail))
+    numbers = _NUMBER.findall(tail, runs[-1].end() if runs else 0)
+    if numbers:
+        return str(numbers[-1]).strip()
+    return _contents(runs[-1].group()) if runs else None
+
+
+def _contents(formulas: str) -> str:
+    """What stands between the signs of formulas; a text without such signs as it is."""
+    found = [_SIGNS.sub("", each).strip().rstrip(".,;") for each in _FORMULA.findall(formulas)]
+    return ", ".join(found) if found else formulas.strip()
+
+
+_SIGNS = re.compile(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$")
