@@ -32,7 +32,7 @@ from corerl_rewards.scorers.multiple_choice import multiple_choice
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "plugins" / "corerl_rewards" / "tests" / "verdicts.jsonl"
-SECONDS = 3.0
+SECONDS = 8.0
 """for one comparison"""
 
 Score = Callable[[str, Any], float]

@@ -25,6 +25,8 @@ from corerl_rewards.scorers.math_verify import final_answer, math_verify
         (r"$\boxed{7}$, $\boxed{8}$ or $\boxed{ 8 }$", "7, 8"),
         (r"I had \boxed{7}, but it is \boxed{8}", "8"),
         (r"\boxed{\boxed{7}}", "7"),
+        (r"\boxed{6} is a part. The final answer is $7$. I hope it is correct.", "7"),
+        (r"The final answer is $\boxed{7}$. I hope it is correct.", "7"),
         ("Final Answer: The final answer is 12,000,023. I hope it is correct.", "12,000,023"),
         ("Final Answer: Jane started 3 hours ago.", "3"),
         ("Final Answer: The number of points of $f(x)$ is 19.", "19"),
@@ -73,6 +75,14 @@ def test_the_answer_is_looked_for_in_boxes_phrases_formulas_and_numbers(response
 )
 def test_equal_means_equal_mathematics(answer: str, truth: str, score: float) -> None:
     assert math_verify(f"The answer is ${answer}$.", truth, "numina_olympiads", {})["score"] == score
+
+
+@pytest.mark.parametrize(
+    "truth", [r"\$15,\!000", "$15000$", r"so it is $\boxed{15{,}000}$.", "$15,000", r"\(15000\)", "15000 dollars"]
+)
+def test_the_ground_truth_may_be_dressed_too(truth: str) -> None:
+    assert math_verify("The answer is $15000$", truth, "", {})["score"] == 1.0
+    assert math_verify("The answer is $1500$", truth, "", {})["score"] == 0.0
 
 
 def test_an_empty_ground_truth_is_an_error_and_not_a_score() -> None:

@@ -34,6 +34,7 @@ _AND = r"\s*(?:,?\s*\\?q?quad\s*|,?\s*(?:and|or)\s+|,)\s*"
 _FORMULAS = re.compile(rf"(?:{_ONE})(?:{_AND}(?:{_ONE}))*", re.DOTALL)
 _FORMULA = re.compile(_ONE, re.DOTALL)
 _PHRASE = re.compile(r".*\banswer(?:[ \t]+is|[ \t*]*:)[ \t:*]*\n?([^\n]+)", re.IGNORECASE | re.DOTALL)
+_FINALLY = re.compile(r".*\bfinal answer is[ \t:*]*([^\n]+)", re.IGNORECASE | re.DOTALL)
 _CLAUSE = re.compile(r"\.(?:\s|$)|;|,?\s(?:because|since|which|as|so|not|but)\s")
 _VERB = re.compile(r".*(?:\b(?:is|are|was|were|equals)\b|=)\s*(.+)", re.DOTALL)
 _NUMBER = re.compile(
@@ -42,7 +43,7 @@ _NUMBER = re.compile(
     r"|-?\\[dt]?frac\{[^{}]+\}\{[^{}]+\}"
 )
 _SPACE = r"(?:[\s$,;&{}]|\\[()\[\],;! ]|\\q?quad|\\text\{)*"
-_BETWEEN_BOXES = re.compile(rf"{_SPACE}(?:[a-z]+\s)?(?:\b(?:and|or)\b)?{_SPACE}")
+_BETWEEN_BOXES = re.compile(rf"{_SPACE}(?:(?:for part \([a-z]\)|[a-z]+)\s)?(?:\b(?:and|or)\b)?{_SPACE}")
 TAIL = 4000
 """characters at the end of a response in which formulas and numbers are looked for"""
 
@@ -63,7 +64,7 @@ def math_verify(
         TimeoutError: math-verify took longer than ``options.timeout``.
     """
     truth = readable_truth(ground_truth)
-    if "$" in truth or "\\boxed" in truth:  # a solution, or an answer between dollars
+    if "\\boxed" in truth or _FORMULA.search(truth):  # a solution, or an answer between dollars
         truth = final_answer(truth) or truth
     answer = final_answer(response)
     return {"score": float(bool(answer) and equal_answers(str(answer), truth, options.timeout)), "extracted": answer}
@@ -83,8 +84,11 @@ def final_answer(response: str) -> str | None:
 
 
 def _boxed(response: str) -> str | None:
-    """The last box; where others stand right before it ("… and …"), all of them as a list."""
-    (start, _, last), *others = reversed(last_boxes(response))
+    """The last box, unless "final answer is" comes later; with others right before it ("… and …"), all as a list."""
+    (start, end_of_last, last), *others = reversed(last_boxes(response))
+    later = _FINALLY.match(response[end_of_last:][-TAIL:])
+    if later:
+        return _said(later[1])
     answers = {normalise(last): last} if last is not None else {}
     for begin, end, content in others:
         if content is None or end > start or not _BETWEEN_BOXES.fullmatch(response[end : min(start, end + 60)]):
