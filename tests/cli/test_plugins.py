@@ -86,6 +86,13 @@ def test_list_as_json_holds_plugins_and_names(capsys: pytest.CaptureFixture[str]
     assert (megatron["status"], megatron["owner"]) == ("not installed", "corerl-megatron")
 
 
+def test_list_shows_which_scorer_scores_which_data_source(capsys: pytest.CaptureFixture[str], acme: str) -> None:
+    lines = output(capsys, "list", "--plugin", acme).splitlines()
+    table = [line.split() for line in lines[lines.index("data source -> scorer (reward.scorers)") + 1 :]]
+    assert ["acme/one", "trivia"] in table
+    assert as_json(capsys, "list", "--plugin", acme)["data_sources"]["acme/two"] == ["trivia"]
+
+
 def test_list_shows_a_broken_plugin_and_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path, acme: str) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("1 / 0")
