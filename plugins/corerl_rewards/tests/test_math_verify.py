@@ -26,6 +26,7 @@ from corerl_rewards.scorers.math_verify import final_answer, math_verify
         (r"I had \boxed{7}, but it is \boxed{8}", "8"),
         (r"\boxed{\boxed{7}}", "7"),
         (r"\boxed{6} is a part. The final answer is $7$. I hope it is correct.", "7"),
+        (r"\boxed{6} The final answer is positive, as 2 factors are negative.", "6"),
         (r"The final answer is $\boxed{7}$. I hope it is correct.", "7"),
         ("Final Answer: The final answer is 12,000,023. I hope it is correct.", "12,000,023"),
         ("Final Answer: Jane started 3 hours ago.", "3"),

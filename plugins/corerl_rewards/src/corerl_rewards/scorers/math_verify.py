@@ -87,7 +87,7 @@ def _boxed(response: str) -> str | None:
     """The last box, unless "final answer is" comes later; with others right before it ("… and …"), all as a list."""
     (start, end_of_last, last), *others = reversed(last_boxes(response))
     later = _FINALLY.match(response[end_of_last:][-TAIL:])
-    if later:
+    if later and re.match(r"[-−–$\\(\[]*[0-9$\\]", later[1]):  # mathematics: "the final answer is positive" is a remark
         return _said(later[1])
     answers = {normalise(last): last} if last is not None else {}
     for begin, end, content in others:
