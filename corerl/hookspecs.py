@@ -219,7 +219,8 @@ def register_reward_managers(register: "Register[RewardManagerFactory]") -> None
 def register_scorers(register: "Register[Scorer]") -> None:
     """Register scorers (:mod:`corerl.registry.scorers`).
 
-    ``data_sources`` lists the values of the column ``data_source`` that select this scorer by themselves.
+    ``data_sources`` lists the values of the column ``data_source``, or patterns such as ``aime*``, that select this
+    scorer by themselves.
 
     Example::
 

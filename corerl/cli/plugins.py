@@ -16,6 +16,7 @@ from corerl.options import did_you_mean
 from corerl.plugins import PluginRecord, Plugins
 from corerl.registry import Entry, Registry
 from corerl.registry.base import NEEDS, known_names
+from corerl.registry.scorers import table_of_sources
 from corerl.testing.checks import Check, Outcome, checks_of, outcome, share_options
 
 Item = tuple[Registry[Any], Entry[Any]]
@@ -32,12 +33,14 @@ def plugins() -> None:
 @as_json
 @plugin_options
 def list_(as_json: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
-    """List the plugins, and every name that a config can use, by kind."""
+    """List the plugins, every name that a config can use, by kind, and which scorer scores which data source."""
     loaded = Plugins(plugin, disable_plugin)
     records = [_record_facts(record) for record in loaded.records]
     names = [*map(_entry_row, _items(loaded)), *_not_installed(loaded)]
+    sources = sorted(table_of_sources(loaded.registries.scorers).items())
     if as_json:
-        click.echo(json.dumps({"plugins": records, "names": names}, indent=2))
+        scored = {source: [entry.name for entry in entries] for source, entries in sources}
+        click.echo(json.dumps({"plugins": records, "names": names, "data_sources": scored}, indent=2))
         return
     click.echo("plugins")
     click.echo(table([[row["name"], row["version"], row["status"], row["error"] or row["module"]] for row in records]))
@@ -47,6 +50,9 @@ def list_(as_json: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...
             click.echo(f"\n{registry.kind}" + (f" ({registry.config_key})" if registry.config_key else ""))
             cells = [[row["name"], _owner(row), row["status"], row["summary"]] for row in rows]
             click.echo(table(cells))
+    if sources:
+        click.echo("\ndata source -> scorer (reward.scorers)")
+        click.echo(table([[source, " and ".join(entry.name for entry in entries)] for source, entries in sources]))
 
 
 @plugins.command()

@@ -17,7 +17,7 @@ from corerl.errors import ConfigError
 
 C = TypeVar("C")
 
-_KEY = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
+_KEY = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w/*-]*)*")  # with / and *: data sources in reward.scorers
 
 
 def load(cls: type[C], file: Path | None, overrides: Sequence[str] = ()) -> C:

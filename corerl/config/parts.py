@@ -2,6 +2,7 @@
 
 import dataclasses
 import operator
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from corerl.config.schema import RolloutConfig, TrainConfig
@@ -42,7 +43,8 @@ class Parts:
         kl_penalty, kl_controller: None unless ``algorithm.use_kl_in_reward``.
         batch_filter: None unless ``algorithm.filter_groups.enable``.
         value_loss, critic_strategy: None unless the advantage estimator needs a critic.
-        scorer: scores every row; None when each data source has its own.
+        scorer: scores every row that ``scorers`` does not; None when each data source has its own.
+        scorers: data source, or pattern -> the scorer that the config gives it.
     """
 
     adv_estimator: Selected[AdvantageEstimator]
@@ -57,6 +59,7 @@ class Parts:
     rollout_backend: Selected[RolloutBackendFactory]
     reward_manager: Selected[RewardManagerFactory]
     scorer: Selected[Scorer] | None
+    scorers: Mapping[str, Selected[Scorer]]
     runtime: Selected[RuntimeFactory]
     trackers: tuple[Selected[TrackerFactory], ...]
 
@@ -86,6 +89,7 @@ class Parts:
             ("rollout.name", self.rollout_backend),
             ("reward.manager", self.reward_manager),
             ("reward.scorer", self.scorer),
+            *((f"reward.scorers.{source}", scorer) for source, scorer in self.scorers.items()),
             ("runtime.name", self.runtime),
             *((f"tracking.loggers[{index}]", tracker) for index, tracker in enumerate(self.trackers)),
         ]
@@ -136,6 +140,10 @@ def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
         rollout_backend=select_rollout_backend(rollout, registries),
         reward_manager=select(registries.reward_managers, reward.manager, "reward.manager"),
         scorer=None if reward.scorer is None else select(registries.scorers, reward.scorer, "reward.scorer"),
+        scorers={
+            source: select(registries.scorers, value, f"reward.scorers.{source}")
+            for source, value in reward.scorers.items()
+        },
         runtime=registries.runtimes.select_named(
             runtime.name, runtime.options, name_key="runtime.name", options_key="runtime.options"
         ),

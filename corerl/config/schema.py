@@ -257,6 +257,10 @@ class RewardConfig:
 
     manager: Any = option("naive", "reward manager")
     scorer: Any = option(None, "scores every row; null: each data source's own (corerl plugins list)")
+    scorers: dict[str, Any] = option(
+        help="data source, or pattern such as 'aime*' -> its scorer, before scorer and before the source's own",
+        factory=dict,
+    )
     num_workers: int = option(4, "scorers that run at a time", ge=1)
     timeout: float = option(30.0, "seconds that one score may take", gt=0)
     memory_limit_gb: float | None = option(None, "option of the reward manager, where it has one", gt=0)

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError
 from corerl.options import did_you_mean
-from corerl.registry import modules
+from corerl.registry import coroutines, modules
 
 T = TypeVar("T")
 
@@ -132,7 +132,10 @@ class Selected(Generic[T]):
     options: Any = None
 
     def load(self) -> T:
-        """Import the target; where the entry has options they are bound as the keyword ``options``."""
+        """Import the target; where the entry has options they are bound as the keyword ``options``.
+
+        An ``async`` function becomes one that is called without ``await`` (:mod:`corerl.registry.coroutines`).
+        """
         return typing.cast(T, self._bind(self.entry.load()))
 
     def load_select_tokens(self) -> Callable[..., Any] | None:
@@ -141,7 +144,8 @@ class Selected(Generic[T]):
         return None if selector is None else typing.cast(Any, self._bind(selector))
 
     def _bind(self, target: Any) -> Any:
-        return target if self.options is None else functools.partial(target, options=self.options)
+        bound = target if self.options is None else functools.partial(target, options=self.options)
+        return coroutines.blocking(bound) if coroutines.is_async(target) else bound
 
 
 class Registry(Generic[T]):
@@ -242,17 +246,31 @@ class Registry(Generic[T]):
 
     def select_named(self, name: str, options: Mapping[str, Any], *, name_key: str, options_key: str) -> Selected[T]:
         """As :meth:`select`, for a config that keeps the name and the options under two keys."""
-        from corerl.config import typed
-
         try:
             entry = self.get(name)
         except (UnknownNameError, NameClashError, PluginError) as error:
             raise type(error)(f"{name_key}: {error}") from error
-        if entry.options is not None:
-            return Selected(entry, typed.build(entry.options, options, options_key))
-        if options:
-            raise ConfigError(f"{options_key}.{next(iter(options))}", f"{self.kind} '{name}' has no options")
-        return Selected(entry)
+        return self.with_options(entry, options, options_key)
+
+    def with_options(self, entry: Entry[T], options: Mapping[str, Any], key: str) -> Selected[T]:
+        """``entry`` with ``options`` (plain values), which are checked and filled in.
+
+        Options that name further entries of this registry, as those of a scorer made of scorers do, have a method
+        ``resolve(select, key)``; it is called with :meth:`select` and the options' own key.
+
+        Raises:
+            ConfigError: an unknown option, a wrong type or a value out of range; ``key`` is in the message.
+        """
+        from corerl.config import typed
+
+        if entry.options is None:
+            if options:
+                raise ConfigError(f"{key}.{next(iter(options))}", f"{self.kind} '{entry.name}' has no options")
+            return Selected(entry)
+        built: Any = typed.build(entry.options, options, key)
+        if hasattr(built, "resolve"):
+            built.resolve(self.select, key)
+        return Selected(entry, built)
 
     def _ad_hoc(self, name: str) -> Entry[T]:
         """An entry for an object named directly; its options are the annotation of its ``options`` parameter."""

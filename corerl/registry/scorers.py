@@ -1,11 +1,17 @@
-"""Scorers: one response against its ground truth."""
+"""Scorers: one response against its ground truth; and which one scores which data source."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from corerl.registry.base import Entry
 
 
 class Scorer(Protocol):
-    """A plain function, called once a response, from several threads at a time.
+    """A function, called once a response, from several threads at a time.
+
+    It may be ``async``: it then runs in one event loop with the others, and whoever calls it waits for its result.
 
     Args:
         response: the decoded text, special tokens left out.
@@ -21,3 +27,22 @@ class Scorer(Protocol):
     def __call__(
         self, response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]
     ) -> float | Mapping[str, Any]: ...
+
+
+def table_of_sources(entries: "Iterable[Entry[Scorer]]") -> "dict[str, list[Entry[Scorer]]]":
+    """Data source, or pattern such as ``aime*`` -> the scorers registered for it; more than one is a clash."""
+    table: dict[str, list[Entry[Scorer]]] = {}
+    for entry in entries:
+        for source in entry.data_sources:
+            table.setdefault(source, []).append(entry)
+    return table
+
+
+def keys_for(source: str, keys: Iterable[str]) -> list[str]:
+    """The keys of a table that speak of a data source: its own name where that is there, else the patterns it fits.
+
+    >>> keys_for("aime24", ["aime24", "aime*"]), keys_for("aime25", ["aime24", "aime*"])
+    (['aime24'], ['aime*'])
+    """
+    keys = list(keys)
+    return [source] if source in keys else [key for key in keys if fnmatchcase(source, key)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from corerl.errors import ConfigError
-from corerl.registry.base import Entry, Registry, Selected
+from corerl.registry.base import Entry, Registry
 from corerl.testing import entries
 from corerl.testing.results import CheckFailed, CheckSkipped, Run, skipping
 
@@ -84,7 +84,7 @@ def checks_of(
     for name, run in entries.checks(registry, entry):
         yield _check(entry, name, run)
     if not light and entry.kind in BEHAVIOUR and entries.importable(entry):
-        for name, run in _behaviour(entry, options):
+        for name, run in _behaviour(registry, entry, options):
             yield _check(entry, name, run)
 
 
@@ -124,10 +124,12 @@ def _fields(entry: Entry[Any]) -> set[str]:
     return {field.name for field in (dataclasses.fields(entry.options) if entry.options else ())}
 
 
-def _behaviour(entry: Entry[Any], options: Mapping[str, Any] | None) -> Iterator[tuple[str, Run]]:
+def _behaviour(
+    registry: Registry[Any], entry: Entry[Any], options: Mapping[str, Any] | None
+) -> Iterator[tuple[str, Run]]:
     missing = [name for name in entries.required_options(entry) if name not in (options or {})]
     try:
-        selected = _selected(entry, options or {})
+        selected = registry.with_options(entry, options or {}, entry.name)
     except ConfigError as error:
         if error.key in [f"{entry.name}.{name}" for name in missing]:
             yield "behaviour", skipping(f"the options {', '.join(missing)} have no default and were not given")
@@ -144,16 +146,6 @@ def _behaviour(entry: Entry[Any], options: Mapping[str, Any] | None) -> Iterator
         yield "behaviour", skipping(f"the checks need the module {error.name}, which is not installed")
         return
     yield from module.checks(selected)
-
-
-def _selected(entry: Entry[Any], options: Mapping[str, Any]) -> Selected[Any]:
-    from corerl.config import typed
-
-    if entry.options is not None:
-        return Selected(entry, typed.build(entry.options, options, entry.name))
-    if options:
-        raise ConfigError(f"{entry.name}.{next(iter(options))}", f"{entry.kind} '{entry.name}' has no options")
-    return Selected(entry)
 
 
 def _check(entry: Entry[Any], name: str, run: Run) -> Check:

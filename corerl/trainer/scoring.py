@@ -12,48 +12,64 @@ from corerl.batch.experience import Experience
 from corerl.batch.rollouts import Rollouts
 from corerl.config.parts import Parts
 from corerl.config.schema import RewardConfig
-from corerl.errors import DataError, NameClashError, RunError
+from corerl.errors import ConfigError, DataError, NameClashError, RunError
 from corerl.options import did_you_mean
 from corerl.registry import Entry, Registries, Selected
 from corerl.registry.reward_managers import RewardManager, RewardManagerFactory, RewardResult, error_kind
-from corerl.registry.scorers import Scorer
+from corerl.registry.scorers import Scorer, keys_for, table_of_sources
 
 
 def select_scorers(data_sources: Iterable[str], parts: Parts, registries: Registries) -> dict[str, Selected[Scorer]]:
-    """The scorer of each data source: ``reward.scorer`` where it is set, else the one registered for the source.
+    """The scorer of each data source: from ``reward.scorers``, else ``reward.scorer``, else the one registered for it.
 
     Raises:
+        ConfigError: two patterns of ``reward.scorers`` fit a source, or a key of it fits none.
         DataError: nobody scores a source; the known ones are named.
         NameClashError: two scorers are registered for it.
     """
-    if parts.scorer is not None:
-        return dict.fromkeys(data_sources, parts.scorer)
-    by_source = _scorers_by_source(registries)
-    selected = {}
-    for source in data_sources:
-        if source not in by_source:
-            known = (
-                ", ".join(sorted(by_source))
-                or "none: no installed plugin registers a scorer (pip install corerl-rewards)"
-            )
-            raise DataError(
-                f"data_source '{source}' has no scorer{did_you_mean(source, by_source)}: set reward.scorer to one of "
-                f"'corerl plugins list', or to ./file.py:function; data sources known: {known}"
-            )
-        entry, *others = by_source[source]
-        if others:
-            names = " and ".join(f"'{each.name}' of {each.owner}" for each in by_source[source])
-            raise NameClashError(f"data_source '{source}' is scored by {names}: choose one with reward.scorer")
-        selected[source] = registries.scorers.select(entry.name, "reward.scorer")
-    return selected
+    sources = list(data_sources)
+    table = table_of_sources(registries.scorers)
+    _check_keys(parts.scorers, sources, table)
+    return {
+        source: _configured(source, parts.scorers) or parts.scorer or _registered(source, table, registries)
+        for source in sources
+    }
 
 
-def _scorers_by_source(registries: Registries) -> dict[str, list[Entry[Scorer]]]:
-    by_source: dict[str, list[Entry[Scorer]]] = {}
-    for entry in registries.scorers:
-        for source in entry.data_sources:
-            by_source.setdefault(source, []).append(entry)
-    return by_source
+def _check_keys(keys: Iterable[str], sources: Iterable[str], table: Iterable[str]) -> None:
+    """Raise ConfigError for a key of ``reward.scorers`` that is neither in this run's data nor known elsewhere."""
+    for key in keys:
+        if not any(keys_for(source, [key]) for source in sources) and not keys_for(key, table):
+            raise ConfigError(
+                f"reward.scorers.{key}",
+                f"no row has this data_source{did_you_mean(key, sources)}; the data's are {', '.join(sources)}",
+            )
+
+
+def _configured(source: str, scorers: Mapping[str, Selected[Scorer]]) -> Selected[Scorer] | None:
+    keys = keys_for(source, scorers)
+    if any(scorers[key] != scorers[keys[0]] for key in keys):
+        raise ConfigError(
+            "reward.scorers", f"data_source '{source}' fits {' and '.join(map(repr, keys))}: give '{source}' a key"
+        )
+    return scorers[keys[0]] if keys else None
+
+
+def _registered(source: str, table: Mapping[str, Sequence[Entry[Scorer]]], registries: Registries) -> Selected[Scorer]:
+    entries = {entry.name: entry for key in keys_for(source, table) for entry in table[key]}
+    if not entries:
+        known = ", ".join(sorted(table)) or "none: no installed plugin registers a scorer (pip install corerl-rewards)"
+        raise DataError(
+            f"data_source '{source}' has no scorer{did_you_mean(source, table)}: give it one with "
+            f"reward.scorers='{{{source}: NAME}}', where NAME is a scorer of 'corerl plugins list' or "
+            f"./file.py:function, or all rows one with reward.scorer; data sources known: {known}"
+        )
+    if len(entries) > 1:
+        names = " and ".join(f"'{entry.name}' of {entry.owner}" for entry in entries.values())
+        raise NameClashError(
+            f"data_source '{source}' is scored by {names}: choose one with reward.scorers='{{{source}: NAME}}'"
+        )
+    return registries.scorers.select(next(iter(entries)), "reward.scorer")
 
 
 def load_reward_manager(

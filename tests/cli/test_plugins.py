@@ -86,6 +86,13 @@ def test_list_as_json_holds_plugins_and_names(capsys: pytest.CaptureFixture[str]
     assert (wandb["status"], wandb["owner"]) == ("not installed", "corerl-trackers")
 
 
+def test_list_shows_which_scorer_scores_which_data_source(capsys: pytest.CaptureFixture[str], acme: str) -> None:
+    lines = output(capsys, "list", "--plugin", acme).splitlines()
+    table = [line.split() for line in lines[lines.index("data source -> scorer (reward.scorers)") + 1 :]]
+    assert ["acme/one", "trivia"] in table
+    assert as_json(capsys, "list", "--plugin", acme)["data_sources"]["acme/two"] == ["trivia"]
+
+
 def test_list_shows_a_broken_plugin_and_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path, acme: str) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("1 / 0")
@@ -133,7 +140,7 @@ def test_show_prints_options_source_and_contract(capsys: pytest.CaptureFixture[s
     line = PLUGIN.splitlines().index("def trivia(response, ground_truth, data_source, extra_info, *, options):") + 1
     assert facts["source"] == f"{acme}:{line}"
     assert facts["data_sources"] == ["acme/one", "acme/two"]
-    assert facts["contract"].startswith("Scorer: A plain function, called once a response")
+    assert facts["contract"].startswith("Scorer: A function, called once a response")
     text = output(capsys, "show", "scorer/trivia", "--plugin", acme)
     for words in ("acme/one, acme/two", "= 0.5", ">= 0, <= 1", f"{acme}:{line}", "ground_truth: "):
         assert words in text

@@ -11,7 +11,7 @@ from corerl.config.checks import check
 from corerl.config.load import load
 from corerl.config.parts import Parts, resolve_parts
 from corerl.config.schema import TrainConfig
-from corerl.errors import ConfigError, UnknownNameError
+from corerl.errors import ConfigError, PluginError, UnknownNameError
 from corerl.registry import Entry, Owner, Registries
 
 HEAVY = "no_such_module_at_all:part"
@@ -103,8 +103,29 @@ def test_options_reach_their_part(registries: Registries) -> None:
 
 
 @pytest.mark.parametrize(
+    "overrides",
+    [
+        ["reward.scorers={my/source: {name: exact, port: 2}, 'aime*': exact}"],
+        ["reward.scorers.my/source={name: exact, port: 2}", "reward.scorers.aime*=exact"],
+    ],
+)
+def test_each_data_source_can_be_given_a_scorer(registries: Registries, overrides: list[str]) -> None:
+    _, parts = resolve(registries, *overrides)
+    assert {source: scorer.options for source, scorer in parts.scorers.items()} == {
+        "my/source": PortOptions(2),
+        "aime*": PortOptions(),
+    }
+    assert {"reward.scorers.my/source", "reward.scorers.aime*"} <= {key for key, _ in parts.selected()}
+
+
+@pytest.mark.parametrize(
     ("override", "message"),
     [
+        ("reward.scorers={a/b: exakt}", r"^reward.scorers.a/b: unknown scorer 'exakt' \(did you mean 'exact'"),
+        ("reward.scorers={my/source: {name: exact, prot: 1}}", r"^reward.scorers.my/source.prot: unknown key"),
+        ("reward.scorers={my/source: null}", r"^reward.scorers.my/source: must be the name of a scorer"),
+        ("reward.scorers={my/source: ./nowhere.py:score}", r"^reward.scorers.my/source: scorer './nowhere.py:score'"),
+        ("reward.scorers=exact", r"^reward.scorers: must be a mapping"),
         ("rollout.options={prot: 1}", r"^rollout.options.prot: unknown key; did you mean rollout.options.port\?"),
         ("rollout.options={port: 0}", r"^rollout.options.port: must be at least 1, not 0"),
         ("runtime.options={port: 0}", r"^runtime.options.port: runtime 'local' has no options"),
@@ -119,7 +140,7 @@ def test_options_reach_their_part(registries: Registries) -> None:
     ],
 )
 def test_a_wrong_name_or_option_is_an_error_with_its_key(registries: Registries, override: str, message: str) -> None:
-    with pytest.raises((ConfigError, UnknownNameError), match=message):
+    with pytest.raises((ConfigError, UnknownNameError, PluginError), match=message):
         resolve(registries, "actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true", override)
 
 

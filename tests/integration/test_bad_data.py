@@ -66,6 +66,25 @@ def test_a_data_source_that_two_scorers_claim_is_an_error_naming_both(workplace,
     assert train("--plugin", str(second), "reward.scorer=mine", "trainer.total_training_steps=1").code == 0
 
 
+def test_a_config_that_scores_a_source_which_is_not_there_is_an_error(workplace, refused):
+    scorers = f"reward.scorers={{corerl/arithmetics: {workplace.folder}/parts.py:length}}"
+    refused([scorers], "reward.scorers.corerl/arithmetics", "did you mean 'corerl/arithmetic'?")
+
+
+def test_a_function_of_the_user_scores_its_source_also_when_it_is_async(workplace, train):
+    (workplace.folder / "mine.py").write_text(
+        "import asyncio\n"
+        "async def compute_score(response, ground_truth, data_source, extra_info):\n"
+        "    await asyncio.sleep(0)\n"
+        "    return {'score': len(response) / 100, 'asked': 1.0}\n"
+    )
+    scorers = f"reward.scorers={{corerl/*: {workplace.folder}/mine.py:compute_score}}"
+    outcome = train(scorers, "trainer.total_training_steps=1")
+    assert outcome.code == 0
+    (run_folder,) = workplace.run_folders
+    assert '"reward/asked/mean": 1.0' in (run_folder / "metrics.jsonl").read_text()
+
+
 def test_overlong_prompts_are_named_with_their_lengths_and_three_remedies(refused):
     refused(
         ["data.max_prompt_length=4", "data.filter_overlong_prompts=false"],

@@ -71,6 +71,21 @@ def test_wrong_options_are_errors_with_their_key(value: Any, message: str) -> No
         scorers(("exact", Options), ("bare", None), ("server", Required)).select(value)
 
 
+@dataclasses.dataclass
+class MadeOfOthers:
+    parts: list[str] = option(help="scorers", factory=list)
+
+    def resolve(self, select: Any, key: str) -> None:
+        self.loaded = [select(part, f"{key}.parts[{index}]").load() for index, part in enumerate(self.parts)]
+
+
+def test_options_that_name_further_entries_are_resolved() -> None:
+    registry = scorers(("exact", None), ("both", MadeOfOthers))
+    assert registry.select({"name": "both", "parts": ["exact"]}).options.loaded == [score]
+    with pytest.raises(UnknownNameError, match=r"reward.scorer.parts\[0\]: unknown scorer 'exakt'"):
+        registry.select({"name": "both", "parts": ["exakt"]})
+
+
 def test_an_unknown_name_is_an_error_with_its_key() -> None:
     with pytest.raises(
         UnknownNameError, match=r"^tracking.loggers\[1\]: unknown scorer 'exakt' \(did you mean 'exact'"

@@ -24,5 +24,11 @@ test_conformance = conformance_tests(
         "batch": {"function": f"{__file__}:by_length"},
         "judge": {"base_url": JUDGE.url, "model": "judge"},
         "remote": {"url": REMOTE.url},
+        "combined": {
+            "components": {
+                "accuracy": {"scorer": "math"},
+                "brevity": {"scorer": {"name": "length", "longest": 500}, "weight": 0.1},
+            }
+        },
     },
 )

@@ -5,7 +5,7 @@ from corerl.hookspecs import Register
 from corerl.registry.dataset_preparers import DatasetPreparer
 from corerl.registry.reward_managers import RewardManagerFactory
 from corerl.registry.scorers import Scorer
-from corerl_rewards import options
+from corerl_rewards import options, sources
 
 
 @hookimpl
@@ -28,15 +28,21 @@ def register_scorers(register: Register[Scorer]) -> None:
         "corerl_rewards.scorers.math:math",
         options=options.MathOptions,
         summary=r"1 where the last \boxed{} equals the ground truth, as text, number or mathematics (math-verify)",
-        data_sources=(
-            "DigitalLearningGmbH/MATH-lighteval",
-            "EleutherAI/hendrycks_math",
-            "HuggingFaceH4/MATH-500",
-            "HuggingFaceH4/aime_2024",
-            "hendrycks/competition_math",
-            "lighteval/MATH",
-            "math_dapo",
-        ),
+        data_sources=sources.BOXED_MATHEMATICS,
+    )
+    register(
+        "math_verify",
+        "corerl_rewards.scorers.math_verify:math_verify",
+        options=options.MathVerifyOptions,
+        summary="1 where the answer, boxed or not, is the ground truth as mathematics (math-verify)",
+        data_sources=sources.MATHEMATICS_IN_PROSE,
+    )
+    register(
+        "math_dapo",
+        "corerl_rewards.scorers.math_dapo:math_dapo",
+        options=options.MathDapoOptions,
+        summary="1 where the last line 'Answer: …' holds the ground truth, as in DAPO and Minerva",
+        data_sources=sources.ANSWER_LINE,
     )
     register(
         "countdown",
@@ -51,6 +57,44 @@ def register_scorers(register: Register[Scorer]) -> None:
         options=options.CodeOptions,
         summary="1 where the response's Python program passes the tests, run in a sandbox",
         data_sources=("apps", "codecontests", "taco", "code_contests"),
+    )
+    register(
+        "multiple_choice",
+        "corerl_rewards.scorers.multiple_choice:multiple_choice",
+        options=options.MultipleChoiceOptions,
+        summary="1 where the response settles on the letter of the ground truth",
+        data_sources=sources.MULTIPLE_CHOICE,
+    )
+    register(
+        "exact_match",
+        "corerl_rewards.scorers.exact_match:exact_match",
+        options=options.ExactMatchOptions,
+        summary="1 where the answer is one of the accepted texts, as SQuAD compares",
+        data_sources=sources.QUESTIONS,
+    )
+    register(
+        "fuzzy_match",
+        "corerl_rewards.scorers.fuzzy_match:fuzzy_match",
+        options=options.FuzzyMatchOptions,
+        summary="0 to 1, the similarity of the answer to the nearest accepted text",
+    )
+    register(
+        "format",
+        "corerl_rewards.scorers.format:format",
+        options=options.FormatOptions,
+        summary="1 where <think>…</think><answer>…</answer> frame the response",
+    )
+    register(
+        "length",
+        "corerl_rewards.scorers.length:length",
+        options=options.LengthOptions,
+        summary="1 for a short response, falling to 0 at a number of characters",
+    )
+    register(
+        "combined",
+        "corerl_rewards.scorers.combined:combined",
+        options=options.CombinedOptions,
+        summary="weighted sum of named scorers, each logged",
     )
 
 

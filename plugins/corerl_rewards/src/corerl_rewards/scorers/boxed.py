@@ -22,24 +22,40 @@ def last_boxed(text: str) -> str | None:
     return _content(text, matches[-1].end()) if matches else None
 
 
+def last_boxes(text: str, most: int = 12) -> list[tuple[int, int, str | None]]:
+    r"""(start, end, content) of the last ``\boxed`` and ``\fbox`` of ``text``, in order; the end is after the brace."""
+    found = []
+    for match in list(_BOX.finditer(text))[-most:]:
+        content, end = _group(text, match.end())
+        found.append((match.start(), end, content))
+    return found
+
+
 def _content(text: str, start: int) -> str | None:
     """The group in braces that opens at ``start``, or the run of characters there when none does."""
+    return _group(text, start)[0]
+
+
+def _group(text: str, start: int) -> tuple[str | None, int]:
+    """As :func:`_content`, and where it ends."""
     if not text.startswith("{", start):
         bare = _BARE.match(text, start)
-        return bare.group().rstrip(".,;") if bare else None
+        return (bare.group().rstrip(".,;"), bare.end()) if bare else (None, start)
     depth = 0
     for token in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(token.group(), 0)
         if depth == 0:
-            return text[start + 1 : token.start()].strip()
-    return None
+            return text[start + 1 : token.start()].strip(), token.end()
+    return None, len(text)
 
 
 _SPELLINGS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\(?:left|right)(?![A-Za-z])", ""),
-        (r"(?<!\\)\\[!,;: ]|\\quad|~|\s", ""),
+        (r"(?<!\\)\\[!,;: ]|\\quad|~", ""),
+        (r"(?<=[0-9]),\s+(?=[0-9]{3}(?![0-9]))", ";"),  # "32, 349" is two numbers too
+        (r"(?<![0-9])\s+|\s+(?![0-9])|\s+(?=[0-9]{3}(?![0-9]))", ""),  # "1 000" is a number, "3 4" is two
         (r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\{([^{}]*)\}", r"\1"),
         (r"\\[dtc]frac", r"\\frac"),
         (r"\\frac([0-9])([0-9])", r"\\frac{\1}{\2}"),

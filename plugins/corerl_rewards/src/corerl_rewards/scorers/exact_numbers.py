@@ -4,14 +4,18 @@ import functools
 import re
 from decimal import Decimal
 
-_SIGN_AND_CURRENCY = r"(?:[-+−]?\\?\$?|\\?\$[-−])"
+_SIGN_AND_CURRENCY = r"(?:[-+−–]?\\?\$?|\\?\$[-−–])"
 _DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _WHOLE = re.compile(f"{_SIGN_AND_CURRENCY}{_DIGITS}\\.?")
-_LEADING = re.compile(
+_LEADING = re.compile(  # not part of a longer number, a word or a formula
     rf"[\s*]*({_SIGN_AND_CURRENCY}{_DIGITS})"
-    r"(?![0-9A-Za-z_]|[.,][0-9]|[ \t]*[-−+*/^=×÷][ \t]*\\?\$?[0-9(])"  # part of a longer number, a word or a formula
+    r"(?![0-9A-Za-z_]|[.,][0-9]|[ \t]*[-−–+*/^=×÷][ \t]*\\?\$?[0-9(]|\\(?:pi|sqrt|d?frac|cdot|times|div))"
 )
-_ANYWHERE = re.compile(rf"(?<![\w.)]){_SIGN_AND_CURRENCY}{_DIGITS}(?![0-9])")
+_ANYWHERE = re.compile(rf"(?<![\w.)^])(?<!\^\{{){_SIGN_AND_CURRENCY}{_DIGITS}(?![0-9]|[eE][0-9])")
+
+_SIGNS_ALONE = str.maketrans({"\\": "", "$": "", ",": "", "−": "-", "–": "-"})
+LONGEST_CACHED = 40
+"""characters: what a response writes may be of any length, and must not stay in memory"""
 
 
 def leading_number(text: str) -> str | None:
@@ -39,7 +43,6 @@ def is_number(text: str) -> bool:
     return _WHOLE.fullmatch(text) is not None
 
 
-@functools.lru_cache(maxsize=4096)
 def exact(text: str) -> Decimal:
     """The value of a number, exactly.
 
@@ -49,7 +52,14 @@ def exact(text: str) -> Decimal:
     Raises:
         ValueError: ``text`` is not one number.
     """
+    return _cached(text) if len(text) <= LONGEST_CACHED else _exact(text)
+
+
+def _exact(text: str) -> Decimal:
     text = text.strip()
     if not is_number(text):
         raise ValueError(f"{text[:60]!r} is not a number")
-    return Decimal(re.sub(r"[\\$,]", "", text).replace("−", "-").removesuffix("."))
+    return Decimal(text.translate(_SIGNS_ALONE).removesuffix("."))
+
+
+_cached = functools.lru_cache(maxsize=4096)(_exact)

@@ -1,12 +1,15 @@
 r"""Scorer of MATH (Hendrycks et al., 2021, arXiv 2103.03874) and of any set whose answers stand in ``\boxed{}``."""
 
 import importlib.util
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from corerl_rewards.options import MathOptions
 from corerl_rewards.scorers.boxed import last_boxed, normalise
 from corerl_rewards.scorers.exact_numbers import exact, is_number
+from corerl_rewards.scorers.spelling import as_interval, as_latex, is_interval, rational
+from corerl_rewards.scorers.units import split_unit
 from corerl_rewards.scorers.verifier import Verifier
 
 if importlib.util.find_spec("math_verify") is None:
@@ -15,6 +18,7 @@ if importlib.util.find_spec("math_verify") is None:
 LONGEST_ANSWER = 1000
 """characters; what is longer is a response gone astray, and is not handed to math-verify"""
 
+_COMMA = re.compile(r"\s*-?(?:0|[1-9][0-9]{0,30}),[0-9]{1,30}\s*")
 _DEFAULT = MathOptions()
 _VERIFIER = Verifier()
 
@@ -35,20 +39,80 @@ def math(
         ValueError: ``ground_truth`` is empty.
         TimeoutError: math-verify took longer than ``options.timeout``.
     """
-    truth = str(ground_truth)
-    if not truth.strip():
-        raise ValueError("the ground truth is empty")
+    truth = readable_truth(ground_truth)
     answer = last_boxed(response)
-    return {"score": float(bool(answer) and _equal(str(answer), truth, options.timeout)), "extracted": answer}
+    return {"score": float(bool(answer) and equal_answers(str(answer), truth, options.timeout)), "extracted": answer}
 
 
-def _equal(answer: str, truth: str, timeout: float) -> bool:
+def readable_truth(ground_truth: Any) -> str:
+    """The ground truth as text.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    truth = str(ground_truth)
+    if ground_truth is None or not truth.strip():
+        raise ValueError("the ground truth is empty")
+    return truth
+
+
+def equal_answers(answer: str, truth: str, timeout: float) -> bool:
+    """Whether two answers in LaTeX are equal: as text, as numbers, as quantities of one unit, or for math-verify.
+
+    Raises:
+        TimeoutError: math-verify took longer than ``timeout`` seconds.
+    """
+    answer, truth = _with_point(answer, truth), _with_point(truth, answer)
+    if is_number(answer) and is_number(truth):
+        return exact(answer) == exact(truth)
+    if len(answer) > LONGEST_ANSWER:
+        return normalise(answer) == normalise(truth)
+    answer, truth = as_latex(answer), as_latex(truth)
+    settled = _settled(answer, truth)
+    if settled is None:
+        (answer, unit), (truth, wanted) = split_unit(answer), split_unit(truth)
+        if unit and wanted and unit != wanted:
+            return False
+        settled = _settled(answer, truth) if unit is not None or wanted is not None else None
+    if settled is not None:
+        return settled
+    answer, truth = _alike(answer, truth)
+    return _VERIFIER.equal(truth, answer, timeout)
+
+
+def _with_point(number: str, other: str) -> str:
+    """``1000,99`` as ``1000.99`` where the other number is written so."""
+    return number.replace(",", ".") if "." in other and is_number(other) and _COMMA.fullmatch(number) else number
+
+
+def _settled(answer: str, truth: str) -> bool | None:
+    """Whether two answers are equal as far as their text or their values as fractions say; None where they do not."""
     left, right = normalise(answer), normalise(truth)
-    if _without_percent(left) == _without_percent(right):
+    if left == right:
         return True
-    if is_number(left) and is_number(right):
-        return exact(left) == exact(right)
-    return len(answer) <= LONGEST_ANSWER and _VERIFIER.equal(truth, answer, timeout)
+    per_cent, other_per_cent = left.endswith("%"), right.endswith("%")
+    left, right = _without_percent(left), _without_percent(right)
+    if left == right:
+        return True
+    value, wanted = rational(left), rational(right)
+    if value is None or wanted is None:
+        return False if _set_and_tuple(left, right) else None
+    if per_cent == other_per_cent:
+        return value == wanted
+    return value == wanted or (value / 100 == wanted if per_cent else value == wanted / 100)
+
+
+def _set_and_tuple(left: str, right: str) -> bool:
+    """Whether one is a set in braces and the other in round brackets: only one of them has an order."""
+    return any(one.startswith("\\{") and other.startswith("(") for one, other in ((left, right), (right, left)))
+
+
+def _alike(answer: str, truth: str) -> tuple[str, str]:
+    """The two, an inequality as an interval where the other is one."""
+    left, right = normalise(answer), normalise(truth)
+    if is_interval(right):
+        return as_interval(answer) or answer, truth
+    return (answer, as_interval(truth) or truth) if is_interval(left) else (answer, truth)
 
 
 def _without_percent(text: str) -> str:

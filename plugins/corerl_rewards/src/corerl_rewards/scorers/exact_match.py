@@ -1,0 +1,42 @@
+"""Scorer of answers that are words: the given answer is one of the accepted ones.
+
+Compared as in SQuAD (Rajpurkar et al., 2016, arXiv 1606.05250) and Search-R1 (Jin et al., 2025, arXiv 2503.09516):
+case, punctuation, the articles a, an, the and spaces do not count. ``compare: text`` compares character by character.
+
+=========================================  ==============================  =====
+response                                   ground truth                    score
+=========================================  ==============================  =====
+``<answer>The Beatles</answer>``           ``["Beatles", "Fab Four"]``     1
+``beatles.``                               ``Beatles``                     1
+``It was the Beatles``                     ``Beatles``                     0
+=========================================  ==============================  =====
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from corerl_rewards.options import ExactMatchOptions
+from corerl_rewards.scorers.texts import accepted, given_answer, plain
+
+_DEFAULT = ExactMatchOptions()
+
+
+def exact_match(
+    response: str,
+    ground_truth: Any,
+    data_source: str,
+    extra_info: Mapping[str, Any],
+    options: ExactMatchOptions = _DEFAULT,
+) -> Mapping[str, Any]:
+    """1.0 where the text between ``<answer>`` tags, or without them the whole response, is an accepted answer.
+
+    Args:
+        ground_truth: a text or number, a list of such, or a mapping with either under ``target``.
+
+    Raises:
+        ValueError: there is no accepted answer.
+    """
+    spelling = plain if options.compare == "words" else str.strip
+    truths = {spelling(truth) for truth in accepted(ground_truth)}
+    answer = given_answer(response)
+    return {"score": float(spelling(answer) in truths), "extracted": answer}

@@ -1,0 +1,77 @@
+"""Scorer of DAPO-Math-17k (Yu et al., 2025, arXiv 2503.14476): the last line ``Answer: …``, for which its prompts ask.
+
+The line is found and dressed down as in Minerva (Lewkowycz et al., 2022, arXiv 2206.14858, appendix D.1): ``$…$``,
+``\\boxed{}``, ``\\text{}``, units and thousands commas go, of an equation the right side stays. What is left must be
+the ground truth, as text or as a number.
+
+=======================================  ============  ======
+response ends in                         ground truth  score
+=======================================  ============  ======
+``Answer: 34``                           34            1
+``**Answer:** $x = \\boxed{34}$.``        34            1
+``Answer: 34 or 35``                     34            0
+``so it is \\boxed{34}``                  34            0
+=======================================  ============  ======
+
+verl looks at the last 300 characters too, and gives -1 for a wrong answer (``wrong_score: -1``; with CoreRL's preset
+``dapo`` the reward manager does that). It takes no asterisks and no final full stop off the answer; here they do not
+count.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from corerl_rewards.options import MathDapoOptions
+from corerl_rewards.scorers.boxed import last_boxed, normalise
+from corerl_rewards.scorers.exact_numbers import is_number
+from corerl_rewards.scorers.spelling import as_latex, rational
+from corerl_rewards.scorers.units import split_unit
+
+_LINE = re.compile(r"answer[ \t*_]*:\s*([^\n]+)", re.IGNORECASE)
+_DOLLARS = re.compile(r"\$(.*?)\$", re.DOTALL)
+_DEFAULT = MathDapoOptions()
+
+
+def math_dapo(
+    response: str,
+    ground_truth: Any,
+    data_source: str,
+    extra_info: Mapping[str, Any],
+    options: MathDapoOptions = _DEFAULT,
+) -> Mapping[str, Any]:
+    """1.0 where the last ``Answer:`` line holds the ground truth, else ``options.wrong_score``.
+
+    Raises:
+        ValueError: ``ground_truth`` is empty.
+    """
+    truth = undressed(str(ground_truth))
+    if not truth:
+        raise ValueError("the ground truth is empty")
+    lines = _LINE.findall(response[-options.window :])
+    answer = undressed(lines[-1]) if lines else None
+    correct = answer is not None and _same(answer, truth)
+    return {"score": 1.0 if correct else options.wrong_score, "extracted": answer}
+
+
+def undressed(answer: str) -> str:
+    r"""The answer alone, in one spelling.
+
+    >>> undressed(r"** $x = \boxed{1,234}$ square units."), undressed(r"\frac12")
+    ('1,234', '\\frac{1}{2}')
+    """
+    answer = answer.strip(" \t*_.")
+    if is_number(answer):
+        return answer
+    boxed = last_boxed(answer)
+    if boxed:
+        answer = boxed
+    elif dollars := _DOLLARS.findall(answer):
+        answer = dollars[-1] if dollars[-1].strip() else answer
+    value, _ = split_unit(as_latex(answer.rpartition("=")[2].strip(" .")))
+    return normalise(value).removesuffix("%").removesuffix("\\")
+
+
+def _same(answer: str, truth: str) -> bool:
+    value = rational(answer)
+    return answer == truth or (value is not None and value == rational(truth))

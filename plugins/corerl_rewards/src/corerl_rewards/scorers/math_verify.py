@@ -1,0 +1,129 @@
+r"""Scorer for mathematics in any form, on the library math-verify (Kydlíček, 2024, github.com/huggingface/Math-Verify).
+
+The answer is looked for in this order: the last ``\boxed{}``, or several that only "and", "or" and commas part; after
+the last "answer is" or "Answer:"; the last formula between ``$…$``, ``\(…\)`` or ``\[…\]``, or the last number after
+it. It scores 1 where it is the same mathematical object as the
+ground truth:
+
+==============================  =========================  =====
+answer                          ground truth               score
+==============================  =========================  =====
+``\sqrt{12}``                   ``2\sqrt{3}``              1
+``0.5``, ``50\%``               ``\frac{1}{2}``            1
+``\{3, 1\}``, ``3, 1``          ``\{1, 3\}``               1
+``(3, 1)``                      ``(1, 3)``                 0
+``(0, 1]``                      ``0 < x \le 1``            1
+``5\text{ cm}``                 ``5``                      1
+==============================  =========================  =====
+
+A tuple has an order, a set or a list without brackets has none. Where the scorer ``math`` wants a box, this one takes
+prose as well: choose it for data whose prompts ask for no box. math-verify's own search would also take a formula in
+the middle of a response when the last one cannot be parsed; here the last one stands.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from corerl_rewards.options import MathVerifyOptions
+from corerl_rewards.scorers.boxed import last_boxes, normalise
+from corerl_rewards.scorers.math import equal_answers, readable_truth
+
+_ONE = r"\$\$.+?\$\$|(?<!\\)\$(?:\\.|[^$\n\\])+\$|\\\(.+?\\\)|\\\[.+?\\\]"
+_AND = r"\s*(?:,?\s*\\?q?quad\s*|,?\s*(?:and|or)\s+|,)\s*"
+_FORMULAS = re.compile(rf"(?:{_ONE})(?:{_AND}(?:{_ONE}))*", re.DOTALL)
+_FORMULA = re.compile(_ONE, re.DOTALL)
+_PHRASE = re.compile(r".*\banswer(?:[ \t]+is|[ \t*]*:)[ \t:*]*\n?([^\n]+)", re.IGNORECASE | re.DOTALL)
+_FINALLY = re.compile(r".*\bfinal answer is[ \t:*]*([^\n]+)", re.IGNORECASE | re.DOTALL)
+_CLAUSE = re.compile(r"\.(?:\s|$)|;|,?\s(?:because|since|which|as|so|not|but)\s")
+_VERB = re.compile(r".*(?:\b(?:is|are|was|were|equals)\b|=)\s*(.+)", re.DOTALL)
+_NUMBER = re.compile(
+    r"(?<![\w.^}])[-−–]?\\?\$?(?:[0-9]{1,3}(?:[, ][0-9]{3})+(?![0-9])|[0-9]+|(?=\.[0-9]))(?:[.,][0-9]+)?"
+    r"(?:\s*/\s*[0-9]+|\s*\\?%)?"
+    r"|-?\\[dt]?frac\{[^{}]+\}\{[^{}]+\}"
+)
+_SPACE = r"(?:[\s$,;&{}]|\\[()\[\],;! ]|\\q?quad|\\text\{)*"
+_BETWEEN_BOXES = re.compile(rf"{_SPACE}(?:(?:for part \([a-z]\)|[a-z]+)\s)?(?:\b(?:and|or)\b)?{_SPACE}")
+TAIL = 4000
+"""characters at the end of a response in which formulas and numbers are looked for"""
+
+_DEFAULT = MathVerifyOptions()
+
+
+def math_verify(
+    response: str,
+    ground_truth: Any,
+    data_source: str,
+    extra_info: Mapping[str, Any],
+    options: MathVerifyOptions = _DEFAULT,
+) -> Mapping[str, Any]:
+    """1.0 where the response's answer equals ``ground_truth``, else 0.0.
+
+    Raises:
+        ValueError: ``ground_truth`` is empty.
+        TimeoutError: math-verify took longer than ``options.timeout``.
+    """
+    truth = readable_truth(ground_truth)
+    if "\\boxed" in truth or _FORMULA.search(truth):  # a solution, or an answer between dollars
+        truth = final_answer(truth) or truth
+    answer = final_answer(response)
+    return {"score": float(bool(answer) and equal_answers(str(answer), truth, options.timeout)), "extracted": answer}
+
+
+def final_answer(response: str) -> str | None:
+    r"""The answer that a response ends on, or None.
+
+    >>> final_answer("Thus the answer is $x = 5$."), final_answer(r"$a$ and \(b\)"), final_answer("7 or so")
+    ('x = 5', 'a, b', '7')
+    """
+    if "\\boxed" in response or "\\fbox" in response:
+        return _boxed(response)
+    tail = response[-TAIL:]
+    phrase = _PHRASE.match(tail)
+    return _said(phrase[1]) if phrase else _last(tail)
+
+
+def _boxed(response: str) -> str | None:
+    """The last box, unless "final answer is" comes later; with others right before it ("… and …"), all as a list."""
+    (start, end_of_last, last), *others = reversed(last_boxes(response))
+    later = _FINALLY.match(response[end_of_last:][-TAIL:])
+    if later and re.match(r"[-−–$\\(\[]*[0-9$\\]", later[1]):  # mathematics: "the final answer is positive" is a remark
+        return _said(later[1])
+    answers = {normalise(last): last} if last is not None else {}
+    for begin, end, content in others:
+        if content is None or end > start or not _BETWEEN_BOXES.fullmatch(response[end : min(start, end + 60)]):
+            break
+        start = begin
+        answers.setdefault(normalise(content), content)
+    return last if len(answers) < 2 else ", ".join(reversed(answers.values()))
+
+
+def _said(phrase: str) -> str:
+    """What is said after "answer is"."""
+    run = _FORMULAS.match(phrase)
+    if run:
+        return _contents(run.group())
+    said = _CLAUSE.split(phrase, maxsplit=1)[0].strip(" *:.")
+    if verb := _VERB.match(said) if said[:1].isalpha() and " " in said else None:
+        return _said(verb[1])
+    found = [match.group() for match in (_FORMULA.finditer(said) if "$" in said else _NUMBER.finditer(said))]
+    words = re.search(r"[A-Za-z]{2,}\s+[A-Za-z]{2,}", said)
+    return _contents(found[0]) if len(found) == 1 and words else said
+
+
+def _last(tail: str) -> str | None:
+    """The last formula or the last number, whichever comes later."""
+    runs = list(_FORMULAS.finditer(tail))
+    numbers = _NUMBER.findall(tail, runs[-1].end() if runs else 0)
+    if numbers:
+        return str(numbers[-1]).strip()
+    return _contents(runs[-1].group()) if runs else None
+
+
+def _contents(formulas: str) -> str:
+    """What stands between the signs of formulas; a text without such signs as it is."""
+    found = [_SIGNS.sub("", each).strip().rstrip(".,;") for each in _FORMULA.findall(formulas)]
+    return ", ".join(found) if found else formulas.strip()
+
+
+_SIGNS = re.compile(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$")
