@@ -9,6 +9,7 @@ from corerl.errors import ConfigError
 from corerl.registry import Registries, Registry, Selected
 from corerl.registry.advantage_estimators import AdvantageEstimator
 from corerl.registry.batch_filters import BatchFilter
+from corerl.registry.environments import EnvironmentFactory
 from corerl.registry.kl_controllers import KLController
 from corerl.registry.kl_types import KLType
 from corerl.registry.policy_losses import PolicyLoss
@@ -42,6 +43,7 @@ class Parts:
         batch_filter: None unless ``algorithm.filter_groups.enable``.
         value_loss, critic_strategy: None unless the advantage estimator needs a critic.
         scorer: scores every row; None when each data source has its own.
+        environment: None when a response is one turn.
     """
 
     adv_estimator: Selected[AdvantageEstimator]
@@ -56,6 +58,7 @@ class Parts:
     rollout_backend: Selected[RolloutBackendFactory]
     reward_manager: Selected[RewardManagerFactory]
     scorer: Selected[Scorer] | None
+    environment: Selected[EnvironmentFactory] | None
     runtime: Selected[RuntimeFactory]
     trackers: tuple[Selected[TrackerFactory], ...]
 
@@ -83,6 +86,7 @@ class Parts:
             ("critic.value_loss", self.value_loss),
             ("critic.strategy", self.critic_strategy),
             ("rollout.name", self.rollout_backend),
+            ("rollout.multi_turn.environment", self.environment),
             ("reward.manager", self.reward_manager),
             ("reward.scorer", self.scorer),
             ("runtime.name", self.runtime),
@@ -137,6 +141,9 @@ def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
         ),
         reward_manager=select(registries.reward_managers, reward.manager, "reward.manager"),
         scorer=None if reward.scorer is None else select(registries.scorers, reward.scorer, "reward.scorer"),
+        environment=None
+        if rollout.multi_turn.environment is None
+        else select(registries.environments, rollout.multi_turn.environment, "rollout.multi_turn.environment"),
         runtime=registries.runtimes.select_named(
             runtime.name, runtime.options, name_key="runtime.name", options_key="runtime.options"
         ),

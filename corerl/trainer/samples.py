@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from corerl.batch.rollouts import Rollouts
+from corerl.batch.rollouts import Episode, Rollouts
 from corerl.files import atomic_path
 from corerl.registry.reward_managers import RewardResult
 
@@ -14,6 +14,7 @@ def write_rollouts(path: Path, rollouts: Rollouts, results: Sequence[RewardResul
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    episodes: Sequence[Episode | None] = rollouts.episodes or [None] * len(rollouts)
     encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
     rows = [
         {
@@ -30,9 +31,16 @@ def write_rollouts(path: Path, rollouts: Rollouts, results: Sequence[RewardResul
             "finish_reason": completion.finish_reason,
             "weight_version": completion.weight_version,
             "group": group,
+            "episode": None if episode is None else encode(episode.messages),
         }
-        for prompt, completion, response, group, result in zip(
-            rollouts.prompts, rollouts.completions, rollouts.responses, rollouts.group_ids, results, strict=True
+        for prompt, completion, response, group, result, episode in zip(
+            rollouts.prompts,
+            rollouts.completions,
+            rollouts.responses,
+            rollouts.group_ids,
+            results,
+            episodes,
+            strict=True,
         )
     ]
     with atomic_path(path) as temporary:
