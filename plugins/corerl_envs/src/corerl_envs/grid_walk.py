@@ -20,7 +20,6 @@ class Walk:
     row: int
     goal_column: int
     goal_row: int
-    distance_at_start: int
 
     @property
     def distance(self) -> int:
@@ -34,6 +33,11 @@ class Walk:
         parts += [f"{abs(down)} {'down' if down > 0 else 'up'}"] if down else []
         return f"goal: {', '.join(parts)}"
 
+    def good_moves(self) -> list[str]:
+        """Those that come nearer."""
+        across, down = self.goal_column - self.column, self.goal_row - self.row
+        return [name for name, (right, below) in MOVES.items() if right * across > 0 or below * down > 0]
+
     def move(self, name: str, size: int) -> None:
         """One step; the edge of the grid is a wall."""
         across, down = MOVES[name]
@@ -44,13 +48,11 @@ class Walk:
 def new_walk(seed: int, size: int) -> Walk:
     """A start and a goal, which are different fields."""
     start, goal = random.Random(seed).sample(range(size * size), 2)
-    walk = Walk(start % size, start // size, goal % size, goal // size, 0)
-    walk.distance_at_start = walk.distance
-    return walk
+    return Walk(start % size, start // size, goal % size, goal // size)
 
 
 class GridWalk:
-    """A move is rewarded with the distance that it gains over the distance at the start.
+    """Each move is rewarded by the way that it gains, the last one by the goal.
 
     See :class:`corerl.registry.environments.Environment`.
     """
@@ -66,13 +68,16 @@ class GridWalk:
     def step(self, state: Walk, response: str) -> Turn:
         """The first move that the response names is made."""
         named = _MOVE.search(response)
-        before = state.distance
+        before, options = state.distance, self._options
+        reward = -options.invalid_penalty
         if named is not None:
-            state.move(named[0], self._options.size)
-        reward = (before - state.distance) / state.distance_at_start
+            state.move(named[0], options.size)
+            reward = options.step_reward * (before - state.distance)
+        if state.distance == 0:
+            reward += options.goal_reward
         return Turn(
             [{"role": "user", "content": state.observation()}],
-            reward=reward if named else -self._options.invalid_penalty,
+            reward=reward,
             done=state.distance == 0,
             tool_calls=1,
             tool_errors=int(named is None),

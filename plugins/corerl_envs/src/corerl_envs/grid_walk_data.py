@@ -1,4 +1,4 @@
-"""Data for ``grid_walk``: starts and goals as seeds, and random walks for a cold start."""
+"""Data for ``grid_walk``: starts and goals as seeds, and the walks of somebody in two minds for a cold start."""
 
 import random
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from corerl_envs.options import GridWalkDataOptions
 
 
 class GridWalkData:
-    """train and test, of different seeds, and sft: walks whose moves say nothing about the goal."""
+    """train and test, of different seeds, and sft: walks that go towards the goal or anywhere."""
 
     def __init__(self, options: GridWalkDataOptions) -> None:
         self._options = options
@@ -26,10 +26,11 @@ class GridWalkData:
         return splits | {"sft": walks} if walks else splits
 
     def _prompt_row(self, seed: int) -> PromptRow:
+        """The environment puts its first observation in the place of the prompt."""
         walk = new_walk(seed, self._options.size)
         return PromptRow(
             data_source="corerl/grid_walk",
-            prompt=[{"role": "user", "content": walk.observation()}],
+            prompt=[{"role": "user", "content": f"grid walk {seed}"}],
             ability="game",
             ground_truth=walk.distance,
             extra_info={"seed": seed},
@@ -39,7 +40,8 @@ class GridWalkData:
         rng, walk = random.Random(seed), new_walk(seed, self._options.size)
         messages = [{"role": "user", "content": walk.observation()}]
         for _ in range(self._options.moves):
-            name = rng.choice(list(MOVES))
+            towards = rng.random() < self._options.good
+            name = rng.choice(walk.good_moves() if towards else list(MOVES))
             walk.move(name, self._options.size)
             messages.append({"role": "assistant", "content": name})
             if walk.distance == 0:

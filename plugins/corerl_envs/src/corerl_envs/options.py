@@ -21,6 +21,8 @@ class CalculatorOptions:
 @dataclass(frozen=True)
 class GridWalkOptions:
     size: int = option(4, "rows and columns of the grid", ge=2)
+    goal_reward: float = option(1.0, "for the move that arrives")
+    step_reward: float = option(0.1, "for each field that a move comes nearer; taken away for one farther", ge=0)
     invalid_penalty: float = option(0.1, "taken from the reward of a turn that names no move", ge=0)
 
 
@@ -28,7 +30,8 @@ class GridWalkOptions:
 class GridWalkDataOptions:
     train_size: int = option(512, "rows of train", ge=0)
     test_size: int = option(64, "rows of test", ge=0)
-    sft_size: int = option(512, "random walks for a cold start", ge=0)
-    moves: int = option(4, "moves of each random walk, fewer where it arrives", ge=1)
+    sft_size: int = option(2048, "walks for a cold start", ge=0)
+    moves: int = option(4, "moves of each of those walks, fewer where it arrives", ge=1)
+    good: float = option(0.5, "share of those moves that go towards the goal; the others are random", ge=0, le=1)
     size: int = option(4, "rows and columns of the grid", ge=2)
     seed: int = option(0, "of everything random", ge=0)
