@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 
 from corerl.errors import DeadlineError
 
+GRACE = 10.0
+"""seconds beyond the deadlines of all calls, after which the event loop itself must hang"""
+
 
 class Answer(NamedTuple):
     """What a call came to: a value, or one line that says why there is none."""
@@ -44,7 +47,7 @@ class EnvironmentCalls:
         future = asyncio.run_coroutine_threadsafe(self._all(function, arguments), self._loop)
         rounds = -(-len(arguments) // self._num_workers)
         try:
-            return future.result(rounds * self._timeout + 10)
+            return future.result(rounds * self._timeout + GRACE)
         except TimeoutError:
             future.cancel()
             raise DeadlineError(
