@@ -161,8 +161,10 @@ def test_an_environment_from_a_file_with_whatever_else_a_run_does(
     assert all(step["training/nonfinite_samples"] == 0 for step in steps)
 
 
-def test_a_data_source_nobody_scores_is_an_error_only_where_a_scorer_is_to_add(
-    refused: Callable[..., None], workplace: object, tmp_path: Path
+def test_what_is_wrong_with_an_environment_is_said_before_a_model_is_loaded(
+    refused: Callable[..., None], write: Callable[..., str], rows: list[dict[str, object]]
 ) -> None:
     refused(["rollout.multi_turn.environment=grid_walks"], "rollout.multi_turn.environment", "grid_walk")
+    unscored = write([{**row, "data_source": "acme/nobody"} for row in rows])
+    refused(["rollout.multi_turn.environment=grid_walk", unscored], "acme/nobody", "no scorer")
     refused(["rollout.multi_turn.max_assistant_turns=0"], "max_assistant_turns", "at least 1")
