@@ -75,7 +75,7 @@ def rollouts(folder: Path) -> list[dict[str, object]]:
 def test_the_grid_walk(tmp_path: Path) -> None:
     sizes = ["--train-size=16", "--test-size=4", "--sft-size=64", "--moves=3"]
     assert run(["prepare", "grid-walk", f"--out={tmp_path}/data", *sizes]) == 0
-    model = cold_start(tmp_path, tmp_path / "data" / "sft.parquet", steps=60)
+    model = cold_start(tmp_path, tmp_path / "data" / "sft.parquet", steps=40)
     steps = train(
         tmp_path,
         model,
