@@ -150,7 +150,7 @@ def test_a_name_that_cannot_be_is_refused_with_one_that_can(
 
 def test_an_unknown_kind_lists_the_kinds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refused(["my-thing", "--kind", "reviewer", "--out", str(tmp_path)], capsys)
-    assert "'reward', 'loss', 'estimator', 'kl', 'backend', 'strategy'" in message
+    assert "'reward', 'loss', 'estimator', 'kl', 'environment', 'backend', 'strategy'" in message
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
