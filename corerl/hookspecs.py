@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from corerl.registry.batch_filters import BatchFilter
     from corerl.registry.commands import Command
     from corerl.registry.dataset_preparers import DatasetPreparer
+    from corerl.registry.environments import EnvironmentFactory
     from corerl.registry.kl_controllers import KLController
     from corerl.registry.kl_types import KLType
     from corerl.registry.policy_losses import PolicyLoss, TokenSelector
@@ -252,6 +253,34 @@ def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> No
         @hookimpl
         def register_rollout_backends(register):
             register("acme", "acme_engine.backend:AcmeBackend", options=AcmeOptions, summary="the Acme engine")
+    """
+
+
+@hookspec
+def register_environments(register: "Register[EnvironmentFactory]") -> None:
+    """Register environments (:mod:`corerl.registry.environments`), for responses in several turns.
+
+    Example::
+
+        from corerl import hookimpl
+        from corerl.registry.environments import Start, Turn
+
+        class SecondThoughts:
+            def reset(self, task, seed):
+                return Start(state=[])
+
+            def step(self, state, response):
+                state.append(response)
+                if len(state) == 2:
+                    return Turn(done=True, reward=float(state[0] != state[1]))
+                return Turn([{"role": "user", "content": "Are you sure?"}])
+
+            def close(self):
+                pass
+
+        @hookimpl
+        def register_environments(register):
+            register("second_thoughts", SecondThoughts, summary="asks once whether the policy is sure")
     """
 
 

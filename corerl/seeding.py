@@ -6,6 +6,12 @@ from typing import Any
 import numpy as np
 
 
+def episode_seed(seed: int, sample: int, turn: int) -> int:
+    """The seed of one turn in one of the episodes of a request whose seed is ``seed``."""
+    sequence = np.random.SeedSequence(seed, spawn_key=(sample, turn))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
 @dataclass(frozen=True)
 class Seeds:
     """Independent seeds for everything random, derived from ``trainer.seed`` and the place of use alone.

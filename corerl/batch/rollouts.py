@@ -1,8 +1,9 @@
 """Rollouts: what came back from the rollout backend, one entry a response."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 from corerl.batch.experience import Experience, collate
 from corerl.data.prompts import Prompt
@@ -11,13 +12,40 @@ from corerl.registry.rollout_backends import Completion
 
 
 @dataclass(frozen=True)
+class Episode:
+    """How a response in several turns came about.
+
+    Attributes:
+        response_mask: for each of its tokens, whether the policy generated it.
+        messages: the turns after the prompt.
+        turns: of the policy.
+        reward: the sum of the environment's.
+        tool_seconds: that the environment took.
+        error: why the episode takes no part in training, or None.
+    """
+
+    response_mask: list[bool]
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    turns: int = 1
+    reward: float = 0.0
+    tool_calls: int = 0
+    tool_errors: int = 0
+    tool_seconds: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class Rollouts:
-    """B responses; ``group_ids[i]`` is the position of response i's prompt in the generated batch."""
+    """B responses; ``group_ids[i]`` is the position of response i's prompt in the generated batch.
+
+    Of a response in several turns, ``completions`` has all tokens and ``responses`` what the policy wrote.
+    """
 
     prompts: list[Prompt]
     completions: list[Completion]
     responses: list[str]
     group_ids: list[int]
+    episodes: list[Episode] | None = None
 
     @classmethod
     def collect(
@@ -50,6 +78,7 @@ class Rollouts:
             [self.completions[row] for row in rows],
             [self.responses[row] for row in rows],
             [numbers[self.group_ids[row]] for row in rows],
+            None if self.episodes is None else [self.episodes[row] for row in rows],
         )
 
     @classmethod
@@ -61,6 +90,7 @@ class Rollouts:
             [completion for part in parts for completion in part.completions],
             [response for part in parts for response in part.responses],
             [start + group for start, part in zip(starts, parts, strict=False) for group in part.group_ids],
+            [episode for part in parts for episode in part.episodes or ()] or None,
         )
 
     @property
@@ -92,5 +122,6 @@ class Rollouts:
             [prompt.token_ids for prompt in self.prompts],
             [completion.token_ids for completion in self.completions],
             self.group_ids,
+            masks=None if self.episodes is None else [episode.response_mask for episode in self.episodes],
             log_probs=[completion.log_probs for completion in self.completions],
         )

@@ -49,6 +49,7 @@ KINDS = {
     "loss": Kind(("loss",), "policy_losses", "loss", ("torch>=2.8",)),
     "estimator": Kind(("estimator", "advantage", "advantages"), "advantage_estimators", "advantages", ("torch>=2.8",)),
     "kl": Kind(("kl",), "kl_types", "kl", ("torch>=2.8",)),
+    "environment": Kind(("environment", "env", "game", "tool"), "environments", "environment"),
     "backend": Kind(
         ("backend", "engine", "rollout"), "rollout_backends", "backend", ("torch>=2.8", "transformers>=5.0")
     ),

@@ -10,6 +10,7 @@ from corerl.errors import ConfigError
 from corerl.registry import Registries, Registry, Selected
 from corerl.registry.advantage_estimators import AdvantageEstimator
 from corerl.registry.batch_filters import BatchFilter
+from corerl.registry.environments import EnvironmentFactory
 from corerl.registry.kl_controllers import KLController
 from corerl.registry.kl_types import KLType
 from corerl.registry.policy_losses import PolicyLoss
@@ -45,6 +46,7 @@ class Parts:
         value_loss, critic_strategy: None unless the advantage estimator needs a critic.
         scorer: scores every row that ``scorers`` does not; None when each data source has its own.
         scorers: data source, or pattern -> the scorer that the config gives it.
+        environment: None when a response is one turn.
     """
 
     adv_estimator: Selected[AdvantageEstimator]
@@ -60,6 +62,7 @@ class Parts:
     reward_manager: Selected[RewardManagerFactory]
     scorer: Selected[Scorer] | None
     scorers: Mapping[str, Selected[Scorer]]
+    environment: Selected[EnvironmentFactory] | None
     runtime: Selected[RuntimeFactory]
     trackers: tuple[Selected[TrackerFactory], ...]
 
@@ -87,6 +90,7 @@ class Parts:
             ("critic.value_loss", self.value_loss),
             ("critic.strategy", self.critic_strategy),
             ("rollout.name", self.rollout_backend),
+            ("rollout.multi_turn.environment", self.environment),
             ("reward.manager", self.reward_manager),
             ("reward.scorer", self.scorer),
             *((f"reward.scorers.{source}", scorer) for source, scorer in self.scorers.items()),
@@ -144,6 +148,9 @@ def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
             source: select(registries.scorers, value, f"reward.scorers.{source}")
             for source, value in reward.scorers.items()
         },
+        environment=None
+        if rollout.multi_turn.environment is None
+        else select(registries.environments, rollout.multi_turn.environment, "rollout.multi_turn.environment"),
         runtime=registries.runtimes.select_named(
             runtime.name, runtime.options, name_key="runtime.name", options_key="runtime.options"
         ),

@@ -226,6 +226,23 @@ class ValSamplingConfig:
 
 
 @dataclass
+class MultiTurnConfig:
+    """Responses in several turns, with an environment that answers between them."""
+
+    environment: Any = option(None, "environment; null: a response is one turn")
+    max_assistant_turns: int = option(8, "turns of the policy in a response", ge=1)
+    max_turn_length: int | None = option(None, "tokens of one turn; null: what max_response_length leaves", ge=1)
+    max_tool_response_length: int = option(
+        2048, "characters of one message of the environment; of a longer one the middle is left out", ge=16
+    )
+    tool_timeout: float = option(30.0, "seconds that the environment may take for one turn", gt=0)
+    num_workers: int = option(64, "turns that the environment answers at a time", ge=1)
+    score_response: bool = option(
+        True, "add the scorer's score of all that the policy wrote to the environment's rewards; false: those alone"
+    )
+
+
+@dataclass
 class RolloutConfig:
     """Generation."""
 
@@ -248,6 +265,7 @@ class RolloutConfig:
     verify_weights_freq: int = option(
         -1, "compare digests of all weights in every so many updates, and in the first; -1: only in the first", ge=-1
     )
+    multi_turn: MultiTurnConfig = option(help="environments", factory=MultiTurnConfig)
     val_kwargs: ValSamplingConfig = option(help="evaluation", factory=ValSamplingConfig)
 
 

@@ -32,7 +32,7 @@ from corerl.files import atomic_path
 from corerl.options import did_you_mean
 from corerl.registry.reward_managers import RewardRequest, RewardResult, error_kind
 
-JSON_COLUMNS = ("prompt", "ground_truth", "extra_info", "components")
+JSON_COLUMNS = ("prompt", "ground_truth", "extra_info", "components", "episode")
 """of no fixed type"""
 
 _METADATA_KEY = b"corerl.json"

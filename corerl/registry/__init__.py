@@ -12,6 +12,7 @@ from corerl.registry.base import Entry, Owner, Registry, Selected
 from corerl.registry.batch_filters import BatchFilter
 from corerl.registry.commands import Command
 from corerl.registry.dataset_preparers import DatasetPreparer
+from corerl.registry.environments import EnvironmentFactory
 from corerl.registry.kl_controllers import KLController
 from corerl.registry.kl_types import KLType
 from corerl.registry.policy_losses import PolicyLoss
@@ -54,6 +55,9 @@ class Registries:
     scorers: Registry[Scorer] = field(default_factory=_of("scorer", Scorer, "reward.scorer"))
     rollout_backends: Registry[RolloutBackendFactory] = field(
         default_factory=_of("rollout backend", RolloutBackendFactory, "rollout.name")
+    )
+    environments: Registry[EnvironmentFactory] = field(
+        default_factory=_of("environment", EnvironmentFactory, "rollout.multi_turn.environment")
     )
     training_strategies: Registry[TrainingStrategyFactory] = field(
         default_factory=_of("training strategy", TrainingStrategyFactory, "actor.strategy")

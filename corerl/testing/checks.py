@@ -32,6 +32,7 @@ BEHAVIOUR = {
     "KL controller": "corerl.testing.kl_controllers",
     "value loss": "corerl.testing.value_losses",
     "batch filter": "corerl.testing.batch_filters",
+    "environment": "corerl.testing.environments",
     "preset": "corerl.testing.presets",
     "reward manager": "corerl.testing.reward_managers",
     "scorer": "corerl.testing.scorers",

@@ -9,6 +9,7 @@ from pathlib import Path
 from corerl.checkpoint.store import CheckpointStore
 from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
+from corerl.data.turns import TurnTokenizer
 from corerl.models import resolve_device
 from corerl.objective.rollout_correction import resolve_level
 from corerl.registry import Entry
@@ -19,6 +20,7 @@ from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.notices import say
 from corerl.trainer.collection import Collector
 from corerl.trainer.device_sharing import DeviceSharing
+from corerl.trainer.episodes import EpisodePlayer
 from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.loop import Trainer
 from corerl.trainer.nonfinite import NonFiniteGuard
@@ -61,6 +63,11 @@ def train(plan: Plan) -> Path:
             vocabulary_reference = VocabularyReference(
                 reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb
             )
+        player = None
+        if parts.environment is not None:
+            turns = TurnTokenizer(plan.tokenizer, config.data.apply_chat_template_kwargs)
+            player = EpisodePlayer(config, parts.environment.load()(), rollout, turns)
+            stack.callback(player.close)
         collector = Collector(
             config,
             rollout,
@@ -69,6 +76,7 @@ def train(plan: Plan) -> Path:
             seeds,
             greedy_baseline=parts.adv_estimator.entry.needs_greedy_baseline,
             batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
+            player=player,
         )
         staleness = config.trainer.max_staleness
         pipeline = Pipeline(

@@ -17,6 +17,7 @@ from corerl.registry.reward_managers import RewardManager, RewardResult
 from corerl.registry.rollout_backends import SamplingParams
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
+from corerl.trainer.episodes import EpisodePlayer, add_environment
 from corerl.trainer.requests import make_requests, training_sampling
 from corerl.trainer.scoring import check_error_rate, check_results, score_tensors
 from corerl.trainer.workers import RolloutWorker
@@ -85,6 +86,7 @@ class Collector:
 
     Args:
         greedy_baseline: score a greedy response to every prompt as well.
+        player: plays responses in several turns; None: they have one.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Collector:
         *,
         greedy_baseline: bool,
         batch_filter: BatchFilter | None,
+        player: EpisodePlayer | None = None,
     ) -> None:
         self.config = config
         self.rollout = rollout
@@ -104,6 +107,7 @@ class Collector:
         self.tokenizer = tokenizer
         self.seeds = seeds
         self.batch_filter = batch_filter
+        self.player = player
         self.sampling = training_sampling(config, tokenizer.stop_token_ids)
         self.greedy = dataclasses.replace(self.sampling, n=1, temperature=0.0, top_p=1.0, top_k=-1)
         self.greedy_baseline = greedy_baseline
@@ -145,23 +149,21 @@ class Collector:
         """``rollout.n`` scored responses to each prompt, and the score of a greedy one where it is needed."""
         seeds = self.seeds.training_requests(step, len(prompts), round_)
         prefix = f"train-{step}-{round_}"
-        requests = make_requests(prompts, self.sampling, seeds, prefix)
-        if self.greedy_baseline:
-            requests += make_requests(prompts, self.greedy, seeds, f"{prefix}-greedy")
         with timers("gen"):
-            outputs = self.rollout.generate(requests)
-            rollouts = Rollouts.collect(prompts, outputs[: len(prompts)], self.tokenizer.decode)
+            rollouts, greedy = self._rollouts(prompts, seeds, prefix)
         with timers("reward"):
             results = self.score(rollouts)
-            if not self.greedy_baseline:
+            if greedy is None:
                 return ScoredRollouts(rollouts, results)
-            by_prompt = self.score(Rollouts.collect(prompts, outputs[len(prompts) :], self.tokenizer.decode))
+            by_prompt = self.score(greedy)
         return ScoredRollouts(rollouts, results, [by_prompt[group] for group in rollouts.group_ids])
 
     def generate(
         self, prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str
     ) -> Rollouts:
         """Responses to all prompts, decoded."""
+        if self.player is not None:
+            return self.player.play(prompts, sampling, seeds, prefix)
         outputs = self.rollout.generate(make_requests(prompts, sampling, seeds, prefix))
         return Rollouts.collect(prompts, outputs, self.tokenizer.decode)
 
@@ -171,10 +173,29 @@ class Collector:
         Raises:
             RunError: the reward manager breaks its contract, or more than ``reward.max_error_rate`` have none.
         """
-        results = self.reward.score(rollouts.reward_requests(self.config.data.max_response_length))
-        check_results(results, len(rollouts))
+        results = None
+        if rollouts.episodes is None or self.config.rollout.multi_turn.score_response:
+            results = self.reward.score(rollouts.reward_requests(self.config.data.max_response_length))
+            check_results(results, len(rollouts))
+        if rollouts.episodes is not None:
+            results = add_environment(results, rollouts.episodes)
+        assert results is not None
         check_error_rate(results, rollouts.responses, self.config.reward.max_error_rate)
         return results
+
+    def _rollouts(
+        self, prompts: Sequence[Prompt], seeds: Sequence[int], prefix: str
+    ) -> tuple[Rollouts, Rollouts | None]:
+        """The sampled responses, and the greedy ones where they are needed."""
+        greedy_prefix = f"{prefix}-greedy"
+        if self.player is not None or not self.greedy_baseline:
+            sampled = self.generate(prompts, self.sampling, seeds, prefix)
+            return sampled, self.generate(prompts, self.greedy, seeds, greedy_prefix) if self.greedy_baseline else None
+        requests = make_requests(prompts, self.sampling, seeds, prefix)
+        outputs = self.rollout.generate(requests + make_requests(prompts, self.greedy, seeds, greedy_prefix))
+        count, decode = len(prompts), self.tokenizer.decode
+        greedy = Rollouts.collect(prompts, outputs[count:], decode)
+        return Rollouts.collect(prompts, outputs[:count], decode), greedy
 
     def _kept_rows(self, sampled: ScoredRollouts, most: int) -> list[int]:
         """The rows of the first ``most`` groups that the filter keeps."""

@@ -17,6 +17,7 @@ from corerl.data.sampler import PromptSampler
 from corerl.errors import RunError
 from corerl.telemetry.timers import Timers
 from corerl.trainer.collection import Collector, ScoredRollouts
+from corerl.trainer.episodes import episode_metrics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +87,8 @@ class Pipeline:
     def _collect(self, step: int) -> Collected:
         timers = Timers()
         batch, metrics = self._collector.collect(step, self._next_prompts, timers)
+        if batch.rollouts.episodes is not None:
+            metrics |= episode_metrics(batch.rollouts.episodes)
         metrics["training/epoch"] = float(self._sampler.epoch)
         return Collected(batch, metrics, timers.seconds, self._sampler.state_dict())
 

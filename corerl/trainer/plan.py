@@ -60,6 +60,8 @@ class Plan:
         config = self.config
         responses = config.data.train_batch_size * config.rollout.n
         scorers = ", ".join(f"'{source}' by '{scorer.entry.name}'" for source, scorer in self.scorers.items())
+        if self.parts.environment is not None:
+            scorers = " and ".join(filter(None, [f"by the environment '{self.parts.environment.entry.name}'", scorers]))
         return (
             f"{self.total_steps} steps of {config.data.train_batch_size} prompts × {config.rollout.n} responses "
             f"({responses}) in {self.updates_per_step} updates each, on {resolve_device(config.actor.device)}\n"
@@ -99,5 +101,6 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
         sampler.load_state_dict(checkpoint.sampler)
     check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry)
     sources = dict.fromkeys(prompt.data_source for prompt in [*train_prompts, *val_prompts])
-    scorers = select_scorers(sources, parts, plugins.registries)
+    scored = parts.environment is None or config.rollout.multi_turn.score_response
+    scorers = select_scorers(sources, parts, plugins.registries) if scored else {}
     return Plan(config, parts, plugins, checkpoint, tokenizer, train_prompts, val_prompts, sampler, scorers)

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from corerl.batch.rollouts import Rollouts
+from corerl.batch.rollouts import Episode, Rollouts
 from corerl.evaluation.files import result_columns, write_rows
 from corerl.registry.reward_managers import RewardResult
 
 
 def write_rollouts(path: Path, rollouts: Rollouts, results: Sequence[RewardResult]) -> None:
     """One parquet row a response: prompt, response, score, components, error, lengths and weight version."""
+    episodes: Sequence[Episode | None] = rollouts.episodes or [None] * len(rollouts)
     rows = [
         {
             "data_source": prompt.data_source,
@@ -23,9 +24,16 @@ def write_rollouts(path: Path, rollouts: Rollouts, results: Sequence[RewardResul
             "finish_reason": completion.finish_reason,
             "weight_version": completion.weight_version,
             "group": group,
+            "episode": None if episode is None else episode.messages,
         }
-        for prompt, completion, response, group, result in zip(
-            rollouts.prompts, rollouts.completions, rollouts.responses, rollouts.group_ids, results, strict=True
+        for prompt, completion, response, group, result, episode in zip(
+            rollouts.prompts,
+            rollouts.completions,
+            rollouts.responses,
+            rollouts.group_ids,
+            results,
+            episodes,
+            strict=True,
         )
     ]
     write_rows(path, rows)

@@ -169,8 +169,9 @@ class Notices:
             return f"every reward in this step is {score:g}, as in {self.equal_steps[score]} steps so far"
         lines = [f"every reward in this step is {score:g}"]
         for source, count in Counter(prompt.data_source for prompt in rollouts.prompts).items():
-            entry = self.scorers[source].entry
-            lines.append(f"  data source '{source}' ({count} responses) is scored by '{entry.name}' of {entry.owner}")
+            entry = self.scorers[source].entry if source in self.scorers else None
+            by = f"'{entry.name}' of {entry.owner}" if entry else "the environment"
+            lines.append(f"  data source '{source}' ({count} responses) is scored by {by}")
         first_of_prompt = {group: row for row, group in reversed(list(enumerate(rollouts.group_ids)))}
         for row in sorted(first_of_prompt.values())[:examples]:
             lines.append(

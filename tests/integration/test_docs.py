@@ -1,5 +1,6 @@
-"""The code and the commands of plugins.md, evaluation.md and writing-engines.md in docs/ are run as they stand."""
+"""Code and commands of pages in docs/ (plugins, evaluation, writing-engines, environments) run as they stand."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
+from corerl.config.schema import MultiTurnConfig
 from corerl.telemetry.metrics_log import read_metrics
 
 pytest.importorskip("corerl_hf")
@@ -158,6 +160,19 @@ def test_every_section_of_the_page_has_a_test_here() -> None:
         "Facts",
         "When something is wrong",
     ]
+
+
+def test_environments(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (DOCS / "environments.md").read_text()
+    [block] = re.findall(r"```python\n# guess\.py\n(.*?)```", text, flags=re.DOTALL)
+    Path("guess.py").write_text(block)
+    [command] = re.findall(r"^\$ corerl (.*)$", text, flags=re.MULTILINE)
+    assert run(shlex.split(command)) == 0
+    assert metrics()["env/turns/max"] >= 1
+    limits = set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE))
+    assert limits == {field.name for field in dataclasses.fields(MultiTurnConfig)} - {"environment"}
+    for name in re.findall(r"`(env/\w+)", text):
+        assert any(key.startswith(name) for key in metrics()), name
 
 
 def test_the_table_of_facts_is_complete() -> None:

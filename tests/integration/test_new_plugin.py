@@ -22,6 +22,7 @@ PARTS = {
     "loss": "policy_loss",
     "estimator": "adv_estimator",
     "kl": "kl_loss",
+    "environment": "environment",
     "backend": "rollout_backend",
     "strategy": "strategy",
 }

@@ -1,0 +1,70 @@
+"""The tokens between two turns of the policy: what it generated is never tokenised again."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from corerl.data.report import Location
+from corerl.data.schema import Message
+from corerl.data.tokenizer import ChatTokenizer
+
+_PROBE = "corerl\ue000turn"
+
+
+class TurnTokenizer:
+    """Encodes what an environment appends, alone, with the pieces that the chat template puts around it.
+
+    The template renders the conversation with a probe in the place of the policy's last turn; what follows the probe is
+    encoded and appended to the token ids as they were generated. For a template that leaves earlier turns as they are,
+    and text that the tokenizer would cut as the policy generated it, the ids are those of the whole conversation
+    rendered at once. Where a template rewrites earlier turns (leaves out their reasoning, say) the policy still sees
+    what it wrote: the ids that it is trained on are always those that it generated from.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any] | None = None) -> None:
+        self._tokenizer = tokenizer
+        self._template_kwargs = template_kwargs or {}
+
+    def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The templated chat, up to where a response begins.
+
+        Raises:
+            DataError: the template refuses the messages.
+        """
+        return tuple(self._tokenizer.encode([self._render(messages)])[0])
+
+    def between(self, history: Sequence[Message], replies: Sequence[Message], last_token_id: int) -> tuple[int, ...]:
+        """What follows a turn of the policy, up to where its next one begins.
+
+        Args:
+            history: the messages before that turn.
+            replies: the messages after it.
+            last_token_id: the last token of the turn. Where it is the one with which the template ends a turn it is not
+                written again; after a turn that was cut off, or stopped by another token, it is.
+
+        Raises:
+            DataError: the template refuses the messages.
+        """
+        text = self._render([*history, {"role": "assistant", "content": _PROBE}, *replies])
+        after = text.rpartition(_PROBE)[2]
+        begun = after.lstrip()
+        for token, token_id in self._tokenizer.special_tokens.items():
+            if token_id == last_token_id and begun.startswith(token):
+                after = begun.removeprefix(token)
+        return tuple(self._tokenizer.encode_inside([after])[0])
+
+    def text(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each row of token ids, special tokens left out."""
+        return self._tokenizer.decode(token_ids)
+
+    @property
+    def end_token_id(self) -> int:
+        """The end-of-sequence token."""
+        return self._tokenizer.stop_token_ids[0]
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        return self._tokenizer.render(
+            messages,
+            Location("an episode", len(messages)),
+            add_generation_prompt=True,
+            template_kwargs=self._template_kwargs,
+        )

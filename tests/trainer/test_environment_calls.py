@@ -1,0 +1,87 @@
+import asyncio
+import threading
+import time
+
+import pytest
+
+from corerl.errors import DeadlineError
+from corerl.trainer.environment_calls import EnvironmentCalls
+
+
+@pytest.fixture
+def calls():
+    made = EnvironmentCalls(timeout=0.5, num_workers=4)
+    yield made
+    made.close()
+
+
+def double(number):
+    return 2 * number
+
+
+async def double_later(number):
+    await asyncio.sleep(0.01)
+    return 2 * number
+
+
+@pytest.mark.parametrize("function", [double, double_later])
+def test_answers_come_in_the_order_of_the_calls(calls, function):
+    answers = calls.all(function, [(number,) for number in range(20)])
+    assert [answer.value for answer in answers] == [2 * number for number in range(20)]
+    assert {answer.error for answer in answers} == {None}
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_call_that_hangs_or_raises_costs_its_own_answer_alone(calls, is_async):
+    release = threading.Event()
+
+    def plain(number):
+        if number == 1:
+            release.wait(20)
+        if number == 2:
+            raise SystemExit("stop")
+        return number
+
+    async def coroutine(number):
+        if number == 1:
+            await asyncio.sleep(20)
+        if number == 2:
+            raise ValueError("stop")
+        return number
+
+    start = time.perf_counter()
+    answers = calls.all(coroutine if is_async else plain, [(number,) for number in range(8)])
+    release.set()
+    assert time.perf_counter() - start < 10
+    assert [answer.value for answer in answers] == [0, None, None, 3, 4, 5, 6, 7]
+    assert answers[1].error == "took longer than 0.5 s"
+    assert answers[1].seconds >= 0.5
+    assert answers[2].error == f"raised {'ValueError' if is_async else 'SystemExit'}: stop"
+
+
+def test_at_most_num_workers_run_at_a_time(calls):
+    running, most, lock = 0, 0, threading.Lock()
+
+    def work():
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+
+    calls.all(work, [()] * 16)
+    assert 1 < most <= 4
+
+
+def test_a_coroutine_that_blocks_the_loop_is_named(monkeypatch):
+    monkeypatch.setattr("corerl.trainer.environment_calls.GRACE", 0.2)
+    made = EnvironmentCalls(timeout=0.1, num_workers=1)
+
+    async def blocks():
+        time.sleep(1.5)
+
+    with pytest.raises(DeadlineError, match="blocks the event loop"):
+        made.all(blocks, [()])
+    made.close()

@@ -1,0 +1,242 @@
+"""Episodes with a scripted policy: what it writes, the environment's answers and the limits decide the token ids."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from corerl.batch.rollouts import Episode
+from corerl.config.schema import DataConfig, ModelConfig, MultiTurnConfig, RolloutConfig
+from corerl.data.prompts import Prompt
+from corerl.data.tokenizer import load_tokenizer
+from corerl.data.turns import TurnTokenizer
+from corerl.errors import RunError
+from corerl.registry.environments import Start, Turn
+from corerl.registry.reward_managers import RewardResult
+from corerl.registry.rollout_backends import Completion, SamplingParams
+from corerl.trainer.collection import ScoredRollouts
+from corerl.trainer.episodes import EpisodePlayer, add_environment, episode_metrics, shorten
+
+END = 258
+CHAT = [{"role": "user", "content": "Go."}]
+
+
+class Scripted:
+    """A policy that writes the same turns in every episode; remembers its requests."""
+
+    def __init__(self, *turns):
+        self.turns, self.waves = turns, []
+
+    def generate(self, requests):
+        text = self.turns[len(self.waves)]
+        self.waves.append(requests)
+        outputs = []
+        for request in requests:
+            ids = [*text.encode(), END][: request.sampling.max_tokens]
+            reason = "stop" if ids[-1] == END else "length"
+            outputs.append([Completion(ids, [-0.5] * len(ids), reason, len(self.waves))])
+        return outputs
+
+
+class Echo:
+    """Says what it heard, with a reward of 1 a turn; over after "bye", fails at "boom"."""
+
+    def __init__(self, **start):
+        self.start, self.seeds, self.closed = start, [], False
+
+    def reset(self, task, seed):
+        self.seeds.append(seed)
+        return Start(state=[], **self.start)
+
+    async def step(self, state, response):
+        state.append(response)
+        if response == "boom":
+            raise OSError("the sandbox is gone")
+        return Turn([{"role": "tool", "content": f"<{response}>"}], reward=1.0, done=response == "bye", tool_calls=1)
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def play(tiny_tokenizer_dir):
+    turns = TurnTokenizer(load_tokenizer(ModelConfig(path=str(tiny_tokenizer_dir))))
+    players = []
+
+    def start(policy, environment, *, max_tokens=500, n=1, prompts=1, max_prompt_length=100, **limits):
+        config = SimpleNamespace(
+            rollout=RolloutConfig(multi_turn=MultiTurnConfig(**limits)),
+            data=DataConfig(max_prompt_length=max_prompt_length),
+        )
+        players.append(EpisodePlayer(config, environment, policy, turns))
+        batch = [Prompt(index, turns.prompt(CHAT), CHAT, "acme", "42", {}) for index in range(prompts)]
+        return players[-1].play(batch, SamplingParams(max_tokens, n=n), [11, 12][:prompts], "train")
+
+    yield start
+    for player in players:
+        player.close()
+        assert player._environment.closed
+
+
+@pytest.fixture
+def rendered(tiny_tokenizer_dir):
+    tokenizer = load_tokenizer(ModelConfig(path=str(tiny_tokenizer_dir)))
+
+    def ids(messages):
+        return list(tokenizer.tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False))
+
+    return ids
+
+
+def test_the_ids_are_those_of_the_whole_conversation_and_the_environments_are_masked(play, rendered):
+    rollouts = play(Scripted("one", "two", "bye"), Echo())
+    [completion], [episode] = rollouts.completions, rollouts.episodes
+    assert [message["content"] for message in episode.messages] == ["one", "<one>", "two", "<two>", "bye"]
+    whole = rendered([*CHAT, *episode.messages])
+    assert [*rollouts.prompts[0].token_ids, *completion.token_ids] == whole[: -len("\n")]
+    pairs = list(zip(completion.token_ids, completion.log_probs, episode.response_mask, strict=True))
+    assert [id for id, _, mine in pairs if mine] == [*b"one", END, *b"two", END, *b"bye", END]
+    assert {log_prob for _, log_prob, mine in pairs if mine} == {-0.5}
+    assert {log_prob for _, log_prob, mine in pairs if not mine} == {0.0}
+    assert rollouts.responses == ["one\ntwo\nbye"]
+    assert (episode.turns, episode.reward, completion.finish_reason, completion.weight_version) == (3, 3.0, "stop", 1)
+
+
+def test_each_turn_continues_from_exactly_what_was_generated(play):
+    policy = Scripted("one", "two", "bye")
+    rollouts = play(policy, Echo())
+    whole = [*rollouts.prompts[0].token_ids, *rollouts.completions[0].token_ids]
+    for [request] in policy.waves:
+        assert list(request.prompt_ids) == whole[: len(request.prompt_ids)]
+
+
+def test_the_score_is_on_the_last_token_which_is_trained(play):
+    rollouts = play(Scripted("one", "bye"), Echo(), n=2)
+    batch = ScoredRollouts(rollouts, [RewardResult(2.0), RewardResult(None, error="boom")]).experience()
+    assert batch.rewards[0].nonzero().tolist() == [[int(batch.response_lengths[0]) - 1]]
+    assert batch.response_mask[0].tolist() == rollouts.episodes[0].response_mask
+    assert bool(batch.response_mask[0, -1])
+    assert not batch.response_mask[1].any()
+    assert not batch.rollout_log_probs[0][~batch.response_mask[0]].any()
+
+
+def test_the_turn_limit_ends_an_episode_with_the_policys_words(play):
+    rollouts = play(Scripted("one", "two"), Echo(), max_assistant_turns=2)
+    [episode] = rollouts.episodes
+    assert (episode.turns, episode.reward, episode.response_mask[-1]) == (2, 2.0, True)
+
+
+def test_the_token_limit_counts_the_environments_tokens_and_is_never_passed(play):
+    policy = Scripted(*["word"] * 8)
+    for limit in (3, 5, 20, 60, 90, 120):
+        policy.waves.clear()
+        rollouts = play(policy, Echo(), max_tokens=limit)
+        [completion], [episode] = rollouts.completions, rollouts.episodes
+        assert len(completion.token_ids) <= limit
+        assert completion.finish_reason == "length"
+        assert rollouts.truncated == [True]
+        assert episode.response_mask[-1]
+        assert episode.reward == episode.turns
+
+
+def test_a_turn_that_is_cut_off_gets_its_end_from_the_environments_side(play):
+    rollouts = play(Scripted("onetwothree", "bye"), Echo(), max_turn_length=6)
+    [completion], [episode] = rollouts.completions, rollouts.episodes
+    assert bytes(completion.token_ids[:6]) == b"onetwo"
+    assert (completion.token_ids[6], episode.response_mask[6]) == (END, False)
+
+
+def test_responses_to_a_prompt_start_alike_and_go_on_with_seeds_of_their_own(play):
+    policy, environment = Scripted("one", "bye"), Echo()
+    rollouts = play(policy, environment, n=3, prompts=2)
+    assert sorted(environment.seeds) == [11, 11, 11, 12, 12, 12]
+    assert rollouts.group_ids == [0, 0, 0, 1, 1, 1]
+    seeds = [request.sampling.seed for wave in policy.waves for request in wave]
+    assert len(set(seeds)) == 12
+    assert {request.sampling.n for wave in policy.waves for request in wave} == {1}
+    again = Scripted("one", "bye")
+    play(again, Echo(), n=3, prompts=2)
+    assert [request.sampling.seed for wave in again.waves for request in wave] == seeds
+
+
+def test_an_environment_that_fails_costs_the_episode_and_no_reward_of_0(play):
+    rollouts = play(Scripted("one", "boom"), Echo(), n=2)
+    results = add_environment([RewardResult(1.0)] * 2, rollouts.episodes)
+    assert [result.score for result in results] == [None, None]
+    assert results[0].error == "the environment's step() raised OSError: the sandbox is gone"
+    assert episode_metrics(rollouts.episodes)["env/failed/ratio"] == 1.0
+
+
+def test_an_episode_that_never_began_is_one_masked_token(play):
+    class Broken(Echo):
+        def reset(self, task, seed):
+            if seed == 11:
+                raise ConnectionError("no server")
+            return super().reset(task, seed)
+
+    policy = Scripted("bye")
+    rollouts = play(policy, Broken(), prompts=2)
+    assert len(policy.waves[0]) == 1
+    assert list(rollouts.completions[0].token_ids) == [END]
+    batch = ScoredRollouts(rollouts, add_environment(None, rollouts.episodes)).experience()
+    assert batch.response_mask.any(dim=1).tolist() == [False, True]
+    assert batch.rewards.sum(dim=1).tolist() == [0.0, 1.0]
+
+
+def test_a_prompt_of_the_environments_own(play, rendered):
+    messages = [{"role": "system", "content": "A game."}, {"role": "user", "content": "Where?"}]
+    rollouts = play(Scripted("bye"), Echo(messages=messages))
+    [prompt] = rollouts.prompts
+    assert prompt.messages == messages
+    assert list(prompt.token_ids)[: len(rendered(messages))] == rendered(messages)
+    with pytest.raises(RunError, match=r"more than data.max_prompt_length = 5"):
+        play(Scripted("bye"), Echo(messages=messages), max_prompt_length=5)
+
+
+@pytest.mark.parametrize(
+    ("turn", "words"),
+    [
+        ("done", "gave str, not Turn"),
+        (Turn(), "has no messages"),
+        (Turn([{"role": "robot", "content": "x"}]), "unknown role 'robot'"),
+        (Turn(done=True, reward=float("nan")), "the reward nan"),
+    ],
+)
+def test_an_environment_that_breaks_its_contract_stops_the_run(play, turn, words):
+    class Wrong(Echo):
+        async def step(self, state, response):
+            return turn
+
+    with pytest.raises(RunError, match=words):
+        play(Scripted("one"), Wrong())
+
+
+def test_long_messages_lose_their_middle(play):
+    rollouts = play(Scripted("x" * 40, "bye"), Echo(), max_tool_response_length=16)
+    assert rollouts.episodes[0].messages[1]["content"] == "<xxxxxxx…xxxxxx>"
+    assert len(shorten("a" * 100, 16)) == 16
+
+
+def test_scores_are_the_scorers_plus_the_environments():
+    episodes = [Episode([True], reward=0.5), Episode([True], reward=0.25)]
+    both = add_environment([RewardResult(1.0, {"format": 1.0}), RewardResult(None, error="late")], episodes)
+    assert (both[0].score, both[0].components) == (1.5, {"format": 1.0, "scorer": 1.0, "environment": 0.5})
+    assert (both[1].score, both[1].error) == (None, "late")
+    assert [result.score for result in add_environment(None, episodes)] == [0.5, 0.25]
+
+
+def test_metrics_of_episodes():
+    episodes = [
+        Episode([True, False], turns=2, reward=1.0, tool_calls=3, tool_errors=1, tool_seconds=0.5),
+        Episode([True], turns=1, tool_calls=1, tool_seconds=0.25, error="late"),
+    ]
+    assert episode_metrics(episodes) == {
+        "env/turns/mean": 1.5,
+        "env/turns/max": 2.0,
+        "env/reward/mean": 0.5,
+        "env/tool_calls/mean": 2.0,
+        "env/tool_errors/ratio": 0.25,
+        "env/tool_seconds/mean": 0.375,
+        "env/tool_seconds/max": 0.5,
+        "env/tokens/mean": 0.5,
+        "env/failed/ratio": 0.5,
+    }
