@@ -1,6 +1,6 @@
 """Checkpoints, exports and errors of several ranks."""
 
-import jobs
+import megatron_jobs as jobs
 import pytest
 import torch
 from safetensors.torch import load_file

@@ -5,7 +5,7 @@ import itertools
 import json
 import os
 
-import jobs
+import megatron_jobs as jobs
 import pytest
 import torch
 

@@ -33,7 +33,7 @@ def test_weights_come_out_as_they_went_in(worlds, model_dirs, layout, model):
 
 
 def test_interleaved_stages_have_layers_from_both_ends(worlds, tmp_path):
-    from conftest import write_config
+    from megatron_configs import write_config
 
     folder = str(write_config(tmp_path, "llama", num_hidden_layers=4, tie_word_embeddings=False))
     results = worlds(2, **INTERLEAVED).run(kind="round_trip", model=folder)

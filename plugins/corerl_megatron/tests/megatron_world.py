@@ -3,10 +3,10 @@
 import multiprocessing
 import socket
 
-import jobs
+import megatron_jobs as jobs
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["jobs"])
+CONTEXT.set_forkserver_preload(["megatron_jobs"])
 
 
 class World:
