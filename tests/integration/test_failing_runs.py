@@ -25,7 +25,7 @@ def weights(folder: Path) -> dict[str, Any]:
 
 
 def test_responses_whose_scorer_raises_are_left_out_counted_and_shown(train, workplace):
-    outcome = train(f"reward.scorer={workplace.folder}/parts.py:odd_raises")
+    outcome = train(f"reward.scorer={workplace.folder}/parts.py:odd_raises", "reward.max_error_rate=1")
     assert outcome.code == 0
     [folder] = workplace.run_folders
     for record in read_metrics(folder / "metrics.jsonl"):
@@ -39,7 +39,12 @@ def test_responses_whose_scorer_raises_are_left_out_counted_and_shown(train, wor
 
 def test_steps_in_which_no_response_has_a_score_leave_the_weights_as_they_are(material, train, workplace):
     val = f"data.val_files=[{material}/data/test.parquet]"
-    outcome = train(f"reward.scorer={workplace.folder}/parts.py:always_raises", val, "actor.use_kl_loss=true")
+    outcome = train(
+        f"reward.scorer={workplace.folder}/parts.py:always_raises",
+        val,
+        "actor.use_kl_loss=true",
+        "reward.max_error_rate=1",
+    )
     assert outcome.code == 0
     [folder] = workplace.run_folders
     before, after = (weights(path) for path in (material / "model", folder / "checkpoints/global_step_2/huggingface"))
