@@ -6,6 +6,7 @@ and not ``asyncio.sleep``) therefore holds up the others.
 """
 
 import asyncio
+import dataclasses
 import functools
 import inspect
 import os
@@ -27,20 +28,21 @@ def is_async(target: Any) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-def blocking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` as one that returns what it would be awaited for; it can be called from any thread.
+@dataclasses.dataclass(frozen=True)
+class blocking:
+    """``func`` as one that returns what it would be awaited for; it can be called from any thread.
 
     What it raises is raised here; SystemExit and KeyboardInterrupt, which would end the loop of all, as RuntimeError.
+    It can be pickled where ``func`` can.
     """
 
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        value = function(*args, **kwargs)
+    func: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        value = self.func(*args, **kwargs)
         if not inspect.isawaitable(value):
             return value
         return asyncio.run_coroutine_threadsafe(_guarded(value), _running_loop()).result()
-
-    return call
 
 
 async def _guarded(awaitable: Awaitable[Any]) -> Any:

@@ -6,7 +6,7 @@ batch; then the environment answers all of them at a time.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from corerl.batch.rollouts import Episode, Rollouts
@@ -20,7 +20,7 @@ from corerl.registry.environments import Environment, Start, Task, Turn
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.seeding import episode_seed
-from corerl.trainer.environment_calls import Answer, EnvironmentCalls
+from corerl.trainer.environment_calls import Answer, call_all
 from corerl.trainer.workers import RolloutWorker
 
 
@@ -37,12 +37,10 @@ class EpisodePlayer:
     ) -> None:
         self._limits, self._max_prompt_length = config.rollout.multi_turn, config.data.max_prompt_length
         self._environment, self._rollout, self._turns = environment, rollout, turns
-        self._calls = EnvironmentCalls(self._limits.tool_timeout, self._limits.num_workers)
 
     def close(self) -> None:
-        """Close the environment too."""
+        """Close the environment."""
         self._environment.close()
-        self._calls.close()
 
     def play(self, prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str) -> Rollouts:
         """``sampling.n`` episodes of each prompt, which are one response each of at most ``sampling.max_tokens``.
@@ -74,7 +72,7 @@ class EpisodePlayer:
     def _begin(self, episodes: "Sequence[_Episode]") -> None:
         tasks = [_task(episode.prompt) for episode in episodes]
         given = [(task, episode.seed) for task, episode in zip(tasks, episodes, strict=True)]
-        for episode, answer in zip(episodes, self._calls.all(self._environment.reset, given), strict=True):
+        for episode, answer in zip(episodes, self._call(self._environment.reset, given), strict=True):
             start = episode.take(answer, Start, "reset")
             if start is None:
                 continue
@@ -114,7 +112,7 @@ class EpisodePlayer:
     def _answer(self, episodes: "Sequence[_Episode]", number: int, max_tokens: int) -> None:
         """The environment's answers to turn ``number``."""
         given = [(episode.state, episode.texts[-1]) for episode in episodes]
-        for episode, answer in zip(episodes, self._calls.all(self._environment.step, given), strict=True):
+        for episode, answer in zip(episodes, self._call(self._environment.step, given), strict=True):
             turn = episode.take(answer, Turn, "step")
             if turn is None:
                 continue
@@ -130,6 +128,10 @@ class EpisodePlayer:
                 episode.read(messages, ids)
             else:
                 episode.going, episode.finish_reason = False, "length"
+
+    def _call(self, method: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Answer]:
+        limits = self._limits
+        return call_all(method, arguments, num_workers=limits.num_workers, timeout=limits.tool_timeout)
 
     def _messages(self, messages: Sequence[Mapping[str, Any]], method: str) -> list[Message]:
         """Checked, and shortened to ``max_tool_response_length`` characters each."""

@@ -127,13 +127,15 @@ def test_the_scorer_is_called_with_one_of_its_data_sources() -> None:
     run(of_sums, "number_or_exception_for_ordinary_responses")
 
 
+async def length(response: str, ground_truth: Any, data_source: str, extra_info: Any) -> float:
+    return float(len(response))
+
+
+async def nothing(response: str, ground_truth: Any, data_source: str, extra_info: Any) -> float:
+    return math.nan
+
+
 def test_an_async_scorer_is_checked_like_any_other() -> None:
-    async def length(response: str, ground_truth: Any, data_source: str, extra_info: Any) -> float:
-        return float(len(response))
-
-    async def nothing(response: str, ground_truth: Any, data_source: str, extra_info: Any) -> float:
-        return float("nan")
-
     for name in NAMES:
         run(length, name)
     with pytest.raises(CheckFailed, match="not a finite number"):

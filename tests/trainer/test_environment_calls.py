@@ -1,18 +1,13 @@
 import asyncio
+import functools
 import threading
 import time
 
 import pytest
 
-from corerl.errors import DeadlineError
-from corerl.trainer.environment_calls import EnvironmentCalls
+from corerl.trainer.environment_calls import call_all
 
-
-@pytest.fixture
-def calls():
-    made = EnvironmentCalls(timeout=0.5, num_workers=4)
-    yield made
-    made.close()
+calls = functools.partial(call_all, num_workers=4, timeout=0.5)
 
 
 def double(number):
@@ -25,14 +20,14 @@ async def double_later(number):
 
 
 @pytest.mark.parametrize("function", [double, double_later])
-def test_answers_come_in_the_order_of_the_calls(calls, function):
-    answers = calls.all(function, [(number,) for number in range(20)])
+def test_answers_come_in_the_order_of_the_calls(function):
+    answers = calls(function, [(number,) for number in range(20)])
     assert [answer.value for answer in answers] == [2 * number for number in range(20)]
     assert {answer.error for answer in answers} == {None}
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_call_that_hangs_or_raises_costs_its_own_answer_alone(calls, is_async):
+def test_a_call_that_hangs_or_raises_costs_its_own_answer_alone(is_async):
     release = threading.Event()
 
     def plain(number):
@@ -50,7 +45,7 @@ def test_a_call_that_hangs_or_raises_costs_its_own_answer_alone(calls, is_async)
         return number
 
     start = time.perf_counter()
-    answers = calls.all(coroutine if is_async else plain, [(number,) for number in range(8)])
+    answers = calls(coroutine if is_async else plain, [(number,) for number in range(8)])
     release.set()
     assert time.perf_counter() - start < 10
     assert [answer.value for answer in answers] == [0, None, None, 3, 4, 5, 6, 7]
@@ -59,7 +54,7 @@ def test_a_call_that_hangs_or_raises_costs_its_own_answer_alone(calls, is_async)
     assert answers[2].error == f"raised {'ValueError' if is_async else 'SystemExit'}: stop"
 
 
-def test_at_most_num_workers_run_at_a_time(calls):
+def test_at_most_num_workers_run_at_a_time():
     running, most, lock = 0, 0, threading.Lock()
 
     def work():
@@ -71,17 +66,5 @@ def test_at_most_num_workers_run_at_a_time(calls):
         with lock:
             running -= 1
 
-    calls.all(work, [()] * 16)
+    calls(work, [()] * 16)
     assert 1 < most <= 4
-
-
-def test_a_coroutine_that_blocks_the_loop_is_named(monkeypatch):
-    monkeypatch.setattr("corerl.trainer.environment_calls.GRACE", 0.2)
-    made = EnvironmentCalls(timeout=0.1, num_workers=1)
-
-    async def blocks():
-        time.sleep(1.5)
-
-    with pytest.raises(DeadlineError, match="blocks the event loop"):
-        made.all(blocks, [()])
-    made.close()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corerl.registry.coroutines import blocking
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
 from corerl_rewards.naive import NaiveRewardManager
@@ -114,7 +115,7 @@ async def slowly(response: str, ground_truth: Any, data_source: str, extra_info:
 
 
 def test_a_coroutine_function_is_a_scorer() -> None:
-    good, bad = manager(slowly).score(requests("2", "x"))
+    good, bad = manager(blocking(slowly)).score(requests("2", "x"))
     assert (good.score, bad.error_kind) == (2.0, "exception")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from corerl.errors import PluginError, RunError
+from corerl.registry.coroutines import blocking
 from corerl.registry.modules import load_object
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl_rewards.options import Gsm8kOptions, ParallelOptions
@@ -23,7 +24,7 @@ SCORERS: dict[str, Any] = {
     "s": attacks.score,
     "slow": attacks.slow,
     "leaking": attacks.leaking,
-    "coroutine": attacks.coroutine,
+    "coroutine": blocking(attacks.coroutine),
     "whereabouts": attacks.whereabouts,
 }
 
@@ -223,18 +224,6 @@ def test_functions_of_files_and_options_reach_the_workers(tmp_path: Path) -> Non
     finally:
         parallel.close()
     assert [result.score for result in results] == [4.0, 1.0]
-
-
-def test_a_coroutine_function_that_was_made_blocking_is_loaded_as_it_was() -> None:
-    @functools.wraps(attacks.coroutine)
-    def blocking(*arguments: Any) -> float:
-        raise AssertionError("the wrapper has no name")
-
-    parallel = ParallelRewardManager({"s": blocking}, num_workers=1, timeout=20)
-    try:
-        assert parallel.score(requests("2")) == [RewardResult(2.0)]
-    finally:
-        parallel.close()
 
 
 def test_a_scorer_without_a_name_is_an_error_before_anything_starts() -> None:

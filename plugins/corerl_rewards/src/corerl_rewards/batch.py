@@ -16,9 +16,9 @@ from corerl.errors import PluginError
 from corerl.registry.modules import load_object
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
+from corerl.threads import in_threads
 from corerl_rewards.calls import failed, raised, returned
 from corerl_rewards.options import BatchOptions
-from corerl_rewards.threads import in_threads
 
 Chunk = Sequence[RewardRequest]
 

@@ -1,8 +1,7 @@
 """One call of a scorer: whatever it does comes back as a result."""
 
-import inspect
 import math
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from corerl.registry.reward_managers import RewardResult
@@ -15,18 +14,13 @@ LONGEST_EXTRACTED = 10_000
 def score_one(
     scorers: Mapping[str, Scorer], response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]
 ) -> RewardResult:
-    """Score in this thread; whatever the scorer raises, or returns that is no number, becomes the result's ``error``.
-
-    A scorer that is a coroutine function runs in an event loop of its own.
-    """
+    """Score in this thread; what the scorer raises, or returns that is no number, becomes the result's ``error``."""
     scorer = scorers.get(data_source)
     if scorer is None:
         known = ", ".join(sorted(scorers)) or "none"
         return failed("unscored", f"no scorer for data source '{data_source}'; there is one for: {known}")
     try:
         value: Any = scorer(response, ground_truth, data_source, extra_info)
-        if inspect.iscoroutine(value):
-            value = _run(value)
     except BaseException as error:  # in a thread or process of its own even SystemExit must end as a result
         return raised(data_source, error)
     return returned(data_source, value)
@@ -54,12 +48,6 @@ def returned(data_source: str, value: Any) -> RewardResult:
 def failed(kind: str, error: str) -> RewardResult:
     """No score, and why."""
     return RewardResult(score=None, error=error[:LONGEST_ERROR], error_kind=kind)
-
-
-def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    import asyncio  # few scorers are coroutine functions, and this takes 30 ms
-
-    return asyncio.run(coroutine)
 
 
 def _result(value: Any) -> RewardResult:

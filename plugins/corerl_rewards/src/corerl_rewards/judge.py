@@ -16,10 +16,10 @@ from typing import Any
 
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
+from corerl.threads import in_threads
 from corerl_rewards.calls import failed, late
 from corerl_rewards.options import JudgeOptions
 from corerl_rewards.post import LateError, Poster, ServerError
-from corerl_rewards.threads import in_threads
 
 _PLACE = re.compile(r"\{(prompt|response|ground_truth)\}")
 

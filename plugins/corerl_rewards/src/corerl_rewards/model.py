@@ -13,9 +13,9 @@ from corerl.errors import ModelError
 from corerl.models import resolve_device
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
+from corerl.threads import in_threads
 from corerl_rewards.calls import failed, late, raised, returned
 from corerl_rewards.options import ModelOptions
-from corerl_rewards.threads import in_threads
 
 if TYPE_CHECKING:
     pass

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
+from corerl.threads import in_threads
 from corerl_rewards.calls import late, score_one
-from corerl_rewards.threads import in_threads
 
 
 class NaiveRewardManager:

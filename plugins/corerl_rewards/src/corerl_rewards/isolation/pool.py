@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import functools
-import inspect
 import os
 import pickle
 import shutil
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corerl.errors import PluginError, RunError
+from corerl.registry.coroutines import blocking
 from corerl.registry.scorers import Scorer
 from corerl_rewards.isolation import nursery
 from corerl_rewards.isolation.worker import LENGTH, LONGEST_LINE, Limits
@@ -218,24 +218,15 @@ def _pickled(scorers: Mapping[str, Scorer]) -> dict[str, bytes]:
     pickled = {}
     for source, scorer in scorers.items():
         inner: Any = scorer
-        while isinstance(inner, functools.partial):
+        while isinstance(inner, functools.partial | blocking):
             inner = inner.func
         if getattr(inner, "__module__", None) == "__main__":
             raise _not_importable(source, "it is defined in the program itself")
         try:
-            pickled[source] = pickle.dumps(_unwrapped(scorer), pickle.HIGHEST_PROTOCOL)
+            pickled[source] = pickle.dumps(scorer, pickle.HIGHEST_PROTOCOL)
         except Exception as error:
             raise _not_importable(source, " ".join(str(error).split())) from error
     return pickled
-
-
-def _unwrapped(scorer: Any) -> Any:
-    """A coroutine function that was made callable without ``await`` as it was: workers call it by themselves."""
-    wrapped = getattr(scorer, "__wrapped__", None)
-    function = inspect.unwrap(scorer)
-    while isinstance(function, functools.partial):
-        function = function.func
-    return wrapped if wrapped is not None and inspect.iscoroutinefunction(function) else scorer
 
 
 def _not_importable(source: str, why: str) -> PluginError:

@@ -64,7 +64,7 @@ class _Batch(Generic[T, R]):
     def _start_thread(self) -> None:
         """Start one more worker, its first item taken; the lock is held."""
         if self._next < len(self._items):
-            thread = threading.Thread(target=self._work, args=(self._next,), name="corerl-reward", daemon=True)
+            thread = threading.Thread(target=self._work, args=(self._next,), name="corerl-call", daemon=True)
             self._take(thread)
             thread.start()
 
