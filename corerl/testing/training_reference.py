@@ -64,14 +64,16 @@ def error(given: Tensor, true: Tensor) -> float:
     return float(((given - true).abs() / true.abs().clamp(min=1)).max())
 
 
-def batch(seed: int = 0, mode: str = "token-mean") -> Experience:
-    """Seven rows of random tokens, of all lengths, with the loss weights of ``mode``."""
+def batch(
+    seed: int = 0, mode: str = "token-mean", *, rows: int = len(PROMPT_LENGTHS), vocabulary: int = VOCABULARY
+) -> Experience:
+    """The first of seven rows of random tokens, of all lengths, with the loss weights of ``mode``."""
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(lengths: Sequence[int]) -> list[list[int]]:
-        return [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+        return [torch.randint(vocabulary, (length,), generator=generator).tolist() for length in lengths[:rows]]
 
-    experience = collate(tokens(PROMPT_LENGTHS), tokens(RESPONSE_LENGTHS), [0, 0, 1, 1, 2, 2, 2])
+    experience = collate(tokens(PROMPT_LENGTHS), tokens(RESPONSE_LENGTHS), [0, 0, 1, 1, 2, 2, 2][:rows])
     experience.loss_weights = loss_weights(experience.response_mask, mode)
     return experience
 

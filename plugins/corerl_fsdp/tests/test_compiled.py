@@ -6,7 +6,7 @@ import pytest
 import rank_jobs
 import torch
 
-from conftest import write_config
+from corerl.testing.families import write_config
 from corerl_fsdp import token_statistics
 
 

@@ -15,7 +15,7 @@ from corerl.config.typed import build
 from corerl.errors import ConfigError
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl.testing.tiny_model import reference, tiny_model
-from corerl.testing.training_reference import OPTIM, batch, split_rows, step
+from corerl.testing.training_reference import OPTIM, batch, copied_weights, split_rows, step
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
@@ -69,7 +69,7 @@ def test_the_gradient_of_adapters_is_that_of_the_formula_in_float64():
         loss = loss - (chosen * experience.loss_weights[row, : len(response)]).sum()
     loss.backward()
     seen = {}
-    rank_jobs.record_gradient(one, seen)
+    rank_jobs.run.record_gradient(one, seen)
     metrics = step(one, experience)
     assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-6)
     assert seen.keys() == pairs.keys() and len(pairs) == 8
@@ -82,11 +82,11 @@ def test_the_gradient_of_adapters_is_that_of_the_formula_in_float64():
 def test_at_the_start_the_model_is_the_base_and_an_update_moves_its_targets_alone(kind):
     one = strategy(kind=kind)
     base = load_file(tiny_model() / "model.safetensors")
-    before = rank_jobs.weights(one)
+    before = copied_weights(one)
     assert before.keys() == base.keys()
     assert all(torch.equal(before[name], base[name]) for name in base)
     step(one, batch(0))
-    changed = {name for name, tensor in rank_jobs.weights(one).items() if not torch.equal(tensor, base[name])}
+    changed = {name for name, tensor in copied_weights(one).items() if not torch.equal(tensor, base[name])}
     layers = ("self_attn.q_proj", "mlp.down_proj")
     assert changed == {f"model.layers.{number}.{layer}.weight" for number in (0, 1) for layer in layers}
     states = sum(tensor.numel() for state in one.optimizer.state.values() for tensor in state.values())
@@ -96,7 +96,7 @@ def test_at_the_start_the_model_is_the_base_and_an_update_moves_its_targets_alon
 def test_merged_weights_in_a_plain_model_have_the_log_probs_of_the_adapters():
     one, experience = moved(target_modules="all-linear"), batch(0)
     plain = AutoModelForCausalLM.from_pretrained(tiny_model())
-    plain.load_state_dict(rank_jobs.weights(one), strict=False)
+    plain.load_state_dict(copied_weights(one), strict=False)
     given = one.forward(experience, {"log_probs"}).log_probs[experience.response_mask]
     base = log_probs(AutoModelForCausalLM.from_pretrained(tiny_model()), experience)
     torch.testing.assert_close(given.double(), log_probs(plain, experience), rtol=0, atol=1e-5)
@@ -131,7 +131,7 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint_of_the_adapters_alone(tm
     resumed.load(tmp_path)
     for one in (straight, resumed):
         step(one, batch(1))
-    left, right = rank_jobs.weights(straight), rank_jobs.weights(resumed)
+    left, right = copied_weights(straight), copied_weights(resumed)
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 

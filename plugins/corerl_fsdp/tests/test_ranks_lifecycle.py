@@ -7,9 +7,9 @@ import pytest
 import rank_jobs
 import torch
 from safetensors.torch import load_file
-from world import World
 
 from corerl.errors import ConfigError, DeadlineError
+from corerl.testing.ranks import World
 from corerl.testing.tiny_model import tiny_model
 from corerl_fsdp import ranks
 
@@ -57,9 +57,9 @@ def test_offload_options_do_nothing_on_the_cpu(worlds, model_dirs):
     assert_same(offloaded[1]["weights"], plain[0]["weights"])
 
 
-@pytest.mark.parametrize(("length", "rows"), [(2, [[], [0]]), (12, [[], [2]]), (7, [[3], []])])
-def test_rows_that_are_not_finite_are_named_by_the_rank_that_has_them(worlds, model_dirs, length, rows):
-    job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row_length": length, **FSDP}
+@pytest.mark.parametrize(("row", "rows"), [(1, [[], [0]]), (5, [[], [2]]), (6, [[3], []])])
+def test_rows_that_are_not_finite_are_named_by_the_rank_that_has_them(worlds, model_dirs, row, rows):
+    job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row": row, **FSDP}
     results = worlds[2].run(**job)
     assert [result["rows"] for result in results] == rows
     assert all(result["same"] for result in results)
@@ -67,7 +67,7 @@ def test_rows_that_are_not_finite_are_named_by_the_rank_that_has_them(worlds, mo
 
 def test_ranks_that_share_rows_name_those_that_are_not_finite_alike(worlds, model_dirs):
     options = {"ulysses_sequence_parallel_size": 2}
-    job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row_length": 12, "fsdp": options}
+    job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row": 5, "fsdp": options}
     results = worlds[4].run(**job)
     assert [result["rows"] for result in results] == [[], [], [2], [2]]
     assert all(result["same"] for result in results)
@@ -80,8 +80,8 @@ def test_a_model_that_rank_0_cannot_read_is_an_error_on_all(worlds, model_dirs):
 
 
 def test_when_one_rank_raises_the_others_end_within_the_timeout(model_dirs):
-    world = World(2)
-    job = {"kind": "raise", "model": model_dirs["qwen2", True], "fsdp": {"timeout": 2.0}, "rank": 1}
+    world = World(2, rank_jobs.run)
+    job = {"kind": "fail", "model": model_dirs["qwen2", True], "fsdp": {"timeout": 2.0}, "rank": 1}
     try:
         world.run(**{**job, "rank": None})
         start = time.monotonic()

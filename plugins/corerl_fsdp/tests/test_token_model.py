@@ -1,16 +1,16 @@
 import pytest
-import rank_jobs
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import GraniteConfig
 
-from conftest import write_config
 from corerl.batch.experience import collate
 from corerl.config.schema import ModelConfig
 from corerl.errors import ConfigError
 from corerl.models import load_model
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
+from corerl.testing.families import write_config
+from corerl.testing.training_ranks import AllOutputs, rank_batch
 from corerl_fsdp.layout import packed, padded
 from corerl_fsdp.token_model import TokenModel
 
@@ -27,14 +27,14 @@ def token_model(folder, *, use_remove_padding=False, logits_chunk_size=None, **c
 def outputs_and_gradient(model, batch, wanted=EVERYTHING):
     outputs = model(batch, wanted)
     model.zero_grad()
-    rank_jobs.AllOutputs()(outputs, batch).loss.backward()
+    AllOutputs()(outputs, batch).loss.backward()
     return outputs, {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
 @pytest.mark.parametrize("use_remove_padding", [False, True])
 @pytest.mark.parametrize("chunk", [1, 7, 40, 41, 100])
 def test_chunks_and_packing_change_nothing(model_dir, use_remove_padding, chunk):
-    batch = rank_jobs.batch()
+    batch = rank_batch()
     whole, gradient = outputs_and_gradient(token_model(model_dir), batch)
     cut_model = token_model(model_dir, use_remove_padding=use_remove_padding, logits_chunk_size=chunk)
     cut, cut_gradient = outputs_and_gradient(cut_model, batch)
@@ -57,7 +57,7 @@ def test_what_a_model_does_to_its_logits_is_done_to_chunks(tmp_path):
         architectures=["GraniteForCausalLM"],
     ).save_pretrained(tmp_path)
     model = token_model(tmp_path, logits_chunk_size=3)
-    batch = rank_jobs.batch(rows=1)
+    batch = rank_batch(rows=1)
     logits = model.model(input_ids=batch.input_ids[:, :-1]).logits[0, 2:]
     assert logits.abs().max() > 10
     expected = torch.log_softmax(logits / 0.7, dim=-1).gather(1, batch.input_ids[0, 3:, None])[:, 0]
@@ -89,13 +89,13 @@ def test_no_tensor_is_larger_than_the_logits_of_a_chunk(model_dirs, chunk, posit
     batch = collate([[1, 2]], [list(range(20)) * 3], [0])
     batch.loss_weights = batch.response_mask.double()
     with LargestTensor() as largest:
-        rank_jobs.AllOutputs()(model(batch, EVERYTHING), batch).loss.backward()
+        AllOutputs()(model(batch, EVERYTHING), batch).loss.backward()
     weight = 32 * vocabulary
     assert largest.elements == max(positions * vocabulary, weight)
 
 
 def test_packed_rows_compute_no_padding(model_dirs):
-    batch = rank_jobs.batch()
+    batch = rank_batch()
     tokens = int((batch.lengths - 1).sum())
     inputs, positions, real = packed(batch)
     assert inputs["input_ids"].shape == inputs["position_ids"].shape == (1, tokens)
@@ -108,7 +108,7 @@ def test_packed_rows_compute_no_padding(model_dirs):
 
 def test_a_row_does_not_see_the_rows_that_it_is_packed_with(model_dir):
     model = token_model(model_dir, use_remove_padding=True)
-    batch = rank_jobs.batch()
+    batch = rank_batch()
     together = model(batch, EVERYTHING).log_probs
     for row in range(len(batch)):
         alone = model(batch.select(torch.tensor([row])), EVERYTHING).log_probs[0]
@@ -117,7 +117,7 @@ def test_a_row_does_not_see_the_rows_that_it_is_packed_with(model_dir):
 
 def test_a_sliding_window_is_that_of_transformers(tmp_path):
     write_config(tmp_path, "qwen2", use_sliding_window=True, sliding_window=4, max_window_layers=1)
-    batch = rank_jobs.batch()
+    batch = rank_batch()
     true, given = (token_model(tmp_path, use_remove_padding=packs)(batch, EVERYTHING) for packs in (False, True))
     torch.testing.assert_close(given.log_probs, true.log_probs, rtol=1e-5, atol=1e-5)
 

@@ -4,6 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from corerl.testing.families import FAMILIES, model_folders
+from corerl.testing.ranks import World
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 
@@ -14,14 +17,18 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def model_dirs(tmp_path_factory):
-    """(kind, tied) → a folder with the config of a tiny model, whose weights come from ``load_format: dummy``."""
-    from megatron_configs import CONFIGS, write_config
+    """(family, tied) → a folder with the config of a tiny model, whose weights come from ``load_format: dummy``."""
+    return model_folders(FAMILIES, tmp_path_factory.mktemp)
 
-    return {
-        (kind, tied): str(write_config(tmp_path_factory.mktemp(kind), kind, tie_word_embeddings=tied))
-        for kind in CONFIGS
-        for tied in (True, False)
-    }
+
+class Laid:
+    """A world with ranks laid out as the options say."""
+
+    def __init__(self, world, options):
+        self.world, self.options = world, options
+
+    def run(self, **job):
+        return self.world.run(layout=self.options, **job)
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +37,7 @@ def worlds():
 
     A layout is dozens of gloo groups, each with threads that poll, and only the end of a process ends them.
     """
-    from megatron_world import Laid, World
+    from megatron_jobs import run
 
     living = {}
 
@@ -42,7 +49,7 @@ def worlds():
     def world(size, **options):
         if size not in living or living[size][0] != options:
             end()
-            living[size] = options, World(size)
+            living[size] = options, World(size, run)
         return Laid(living[size][1], options)
 
     yield world

@@ -54,7 +54,7 @@ def test_a_checkpoint_of_another_model_is_refused(worlds, model_dirs, tmp_path):
     ids=["data", "tensor", "context"],
 )
 def test_rows_that_are_not_finite_are_named_by_the_ranks_that_have_them(worlds, model_dirs, options, rows):
-    job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row_length": 12, **CUT}
+    job = {"kind": "nonfinite", "model": model_dirs["qwen3", False], "bad_row": 5, **CUT}
     results = worlds(2, **options).run(**job)
     assert [result["rows"] for result in results] == rows
     assert all(result["same"] for result in results)

@@ -59,20 +59,20 @@ def test_ranks_agree_with_one_device(worlds, model_dirs, layout, model, job):
     sharing = layout[1].get("tensor_model_parallel_size", 1) * layout[1].get("context_parallel_size", 1)
     ranks = layout[0] // sharing
     assert [result["place"] for result in results] == [(rank // sharing, ranks) for rank in range(layout[0])]
-    for name, true in expected["outputs"].items():
+    for name, true in expected["before"].items():
         together = torch.zeros_like(true)
         for result in results:
-            part = result["outputs"][name]
+            part = result["before"][name]
             together[result["place"][0] :: ranks, : part.shape[1]] = part
-            assert torch.equal(part, results[result["place"][0] * sharing]["outputs"][name])
+            assert torch.equal(part, results[result["place"][0] * sharing]["before"][name])
         torch.testing.assert_close(together, true, rtol=1e-5, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
     for result in results:
         assert result["metrics"] == results[0]["metrics"]
         assert result["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
-        for which in ("before", "gradient", "weights"):
+        for which in ("start", "gradient", "weights"):
             assert result[which].keys() == expected["weights"].keys()
-        for name, true in expected["before"].items():
-            assert torch.equal(result["before"][name], true), name
+        for name, true in expected["start"].items():
+            assert torch.equal(result["start"][name], true), name
         for name, true in expected["gradient"].items():
             assert (result["gradient"][name] - true).norm() <= 1e-5 * true.norm() + 1e-8, name
         for name, true in expected["weights"].items():

@@ -5,6 +5,8 @@ import os
 
 import pytest
 
+from corerl.testing.families import write_config
+
 pytestmark = pytest.mark.xdist_group("megatron")  # whose ranks are started once
 
 TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
@@ -36,8 +38,6 @@ def test_weights_come_out_as_they_went_in(worlds, model_dirs, layout, model):
 
 
 def test_interleaved_stages_have_layers_from_both_ends(worlds, tmp_path):
-    from megatron_configs import write_config
-
     folder = str(write_config(tmp_path, "llama", num_hidden_layers=4, tie_word_embeddings=False))
     results = worlds(2, **INTERLEAVED).run(kind="round_trip", model=folder)
     assert all(result["same"] for result in results), results

@@ -86,7 +86,12 @@ class FsdpStrategy:
             norm = self._gradient_norm()
             finite = math.isfinite(norm) and all(math.isfinite(share["loss"]) for share in shares)
             if not finite:
-                rows_at_fault = self._nonfinite_rows(mini_batch, objective)
+                rows_at_fault = ranks.rows_at_fault(
+                    len(mini_batch),
+                    self.data_parallel_rank,
+                    self.data_parallel_size,
+                    lambda rows: self._finite(mini_batch, rows, objective),
+                )
                 self._rest()
                 raise NonFiniteError(
                     f"loss {numbers.loss} with gradient norm {norm}: the optimizer step was not taken", rows_at_fault
@@ -193,27 +198,12 @@ class FsdpStrategy:
         self.optimizer.zero_grad(set_to_none=True)
         return lr
 
-    def _nonfinite_rows(self, mini_batch: Experience, objective: Objective) -> list[int]:
-        """This rank's rows whose own loss or gradient is not finite.
-
-        Row by row, all ranks at a time; where that is not finite, each rank's row alone.
-        """
-        bad: list[int] = []
-        for row in range(max(ranks.gather(len(mini_batch)))):
-            if self._finite_alone(mini_batch, row, objective):
-                continue
-            for rank in range(self.data_parallel_size):
-                mine = rank == self.data_parallel_rank
-                if not self._finite_alone(mini_batch, row if mine else len(mini_batch), objective) and mine:
-                    bad.append(row)
-        return bad
-
-    def _finite_alone(self, mini_batch: Experience, row: int, objective: Objective) -> bool:
-        """Whether loss and gradient of one row of each rank are finite; past its end a rank has no row."""
+    def _finite(self, mini_batch: Experience, rows: Tensor, objective: Objective) -> bool:
+        """Whether loss and gradient of these rows of all ranks are finite."""
         self.optimizer.zero_grad(set_to_none=True)
         self.token_model.set_requires_gradient_sync(True)
         sums = Sums()
-        self._backward(mini_batch, torch.arange(row, min(row + 1, len(mini_batch))), objective, sums)
+        self._backward(mini_batch, rows, objective, sums)
         finite = all(math.isfinite(loss) for loss in ranks.gather(sums.numbers().loss))
         finite = math.isfinite(self._gradient_norm()) and finite
         self.optimizer.zero_grad(set_to_none=True)

@@ -54,3 +54,15 @@ def packed(batch: Experience) -> Layout:
         "max_length_k": longest,
     }
     return Layout(inputs, positions[real], real)
+
+
+def response_tokens(batch: Experience, real: Tensor) -> Tensor:
+    """(N,) int64, the response tokens in row-major order."""
+    rows, steps = real.nonzero(as_tuple=True)
+    return batch.input_ids[rows, batch.prompt_lengths[rows] + steps]
+
+
+def by_response(values: Tensor, real: Tensor) -> Tensor:
+    """(B, T, ...) of the (N, ...) values of the response tokens, 0 elsewhere."""
+    scattered = torch.zeros((*real.shape, *values.shape[1:]), dtype=values.dtype, device=values.device)
+    return scattered.masked_scatter(real.view(*real.shape, *(1 for _ in values.shape[1:])), values)

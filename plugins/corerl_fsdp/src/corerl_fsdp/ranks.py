@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -78,6 +79,27 @@ def on_first_rank(work: Callable[[], None], otherwise: type[Exception] = RunErro
         raise error
     if message:
         raise otherwise(message)
+
+
+def rows_at_fault(rows: int, rank: int, size: int, finite: Callable[[Tensor], bool]) -> list[int]:
+    """This data-parallel rank's rows whose own loss or gradient is not finite; a collective.
+
+    Row by row, all ranks at a time; where that is not finite, each rank's row alone.
+
+    Args:
+        rows: that this rank has.
+        rank, size: data parallel.
+        finite: whether the given rows of all ranks are; a rank may give none.
+    """
+    bad: list[int] = []
+    for row in range(max(gather(rows))):
+        own, none = torch.arange(row, min(row + 1, rows)), torch.zeros(0, dtype=torch.int64)
+        if finite(own):
+            continue
+        for other in range(size):
+            if not finite(own if other == rank else none) and other == rank:
+                bad.append(row)
+    return bad
 
 
 @contextlib.contextmanager

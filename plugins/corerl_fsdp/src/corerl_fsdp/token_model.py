@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from corerl.batch.experience import Experience
 from corerl.errors import ModelError
@@ -14,7 +13,7 @@ from corerl.models import compute_dtype
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl_fsdp import layout, packed_attention
 from corerl_fsdp.sequence_parallel import SequenceGroup
-from corerl_fsdp.token_statistics import log_distribution, token_statistics
+from corerl_fsdp.token_statistics import TokenStatistics, in_chunks, log_distribution, of_distribution, token_statistics
 
 
 class TokenModel(torch.nn.Module):
@@ -72,61 +71,30 @@ class TokenModel(torch.nn.Module):
         inputs, positions, real = share.layout if share else whole
         body = self.model.base_model(**inputs, use_cache=False)
         hidden = body.last_hidden_state.flatten(0, 1)[positions]
-        targets = batch.input_ids[_response_places(batch, real)]
+        targets = layout.response_tokens(batch, real)
         values = self._values(hidden, targets[share.own] if share else targets, type(body), wanted)
         if self.sequence and share:
             values = {name: self.sequence.gather(value, share.counts) for name, value in values.items()}
-        return TokenOutputs(**{name: _scatter(value, real) for name, value in values.items()})
+        return TokenOutputs(**{name: layout.by_response(value, real) for name, value in values.items()})
 
     def _values(self, hidden: Tensor, targets: Tensor, answer: type, wanted: Collection[Output]) -> dict[str, Tensor]:
         """What is wanted of (N, K) hidden states, (N, ...) each."""
         if self.head == "value":
             return {"values": self._head(hidden, answer).squeeze(-1).float()}
         if "vocabulary_log_probs" in wanted:
-            return self._whole_vocabulary(hidden, targets, answer, wanted)
-        return self._in_chunks(hidden, targets, answer, wanted)
+            return of_distribution(log_distribution(self._head(hidden, answer), self.temperature), targets, wanted)
 
-    def _in_chunks(
-        self, hidden: Tensor, targets: Tensor, answer: type, wanted: Collection[Output]
-    ) -> dict[str, Tensor]:
-        size = self.logits_chunk_size or max(1, len(hidden))
-        entropy, sum_pi_squared = "entropy" in wanted, "sum_pi_squared" in wanted
-
-        def statistics(hidden: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-            logits = self._head(hidden, answer)
+        def statistics(hidden: Tensor, targets: Tensor) -> TokenStatistics:
             return token_statistics(
-                logits,
+                self._head(hidden, answer),
                 targets,
                 self.temperature,
-                entropy=entropy,
-                sum_pi_squared=sum_pi_squared,
+                entropy="entropy" in wanted,
+                sum_pi_squared="sum_pi_squared" in wanted,
                 compiled=self.compiled,
             )
 
-        parts = []
-        for chunk in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
-            if len(hidden) > size and torch.is_grad_enabled():
-                parts.append(checkpoint(statistics, *chunk, use_reentrant=False, preserve_rng_state=False))
-            else:
-                parts.append(statistics(*chunk))
-        names = ("log_probs", "entropy", "sum_pi_squared")
-        together = (torch.cat(column) for column in zip(*parts, strict=True))
-        given = dict(zip(names, together, strict=True))
-        return {name: value for name, value in given.items() if name == "log_probs" or name in wanted}
-
-    def _whole_vocabulary(
-        self, hidden: Tensor, targets: Tensor, answer: type, wanted: Collection[Output]
-    ) -> dict[str, Tensor]:
-        distribution = log_distribution(self._head(hidden, answer), self.temperature)
-        values = {
-            "log_probs": distribution.gather(1, targets[:, None]).squeeze(1),
-            "vocabulary_log_probs": distribution,
-        }
-        if "entropy" in wanted:
-            values["entropy"] = torch.special.entr(distribution.exp()).sum(dim=-1)
-        if "sum_pi_squared" in wanted:
-            values["sum_pi_squared"] = (2 * distribution).exp().sum(dim=-1)
-        return values
+        return in_chunks(statistics, hidden, targets, self.logits_chunk_size, wanted)
 
     def _head(self, hidden: Tensor, answer: type) -> Tensor:
         """(N, V) logits of the hidden states (N, K), by all that the model does after its body."""
@@ -150,17 +118,6 @@ def decoder_layers(model: Any) -> list[Any]:
             "made of"
         )
     return layers
-
-
-def _response_places(batch: Experience, real: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns of ``input_ids`` that hold the response tokens, in row-major order."""
-    rows, steps = real.nonzero(as_tuple=True)
-    return rows, batch.prompt_lengths[rows] + steps
-
-
-def _scatter(values: Tensor, real: Tensor) -> Tensor:
-    scattered = torch.zeros((*real.shape, *values.shape[1:]), dtype=values.dtype, device=values.device)
-    return scattered.masked_scatter(real.view(*real.shape, *(1 for _ in values.shape[1:])), values)
 
 
 @contextlib.contextmanager

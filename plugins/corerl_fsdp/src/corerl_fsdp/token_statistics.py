@@ -9,11 +9,12 @@ alone, in their own dtype. Compiled, each direction reads them and makes no floa
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 class TokenStatistics(NamedTuple):
@@ -50,6 +51,40 @@ def token_statistics(
     """
     apply: Any = _TokenStatistics.apply
     return TokenStatistics(*apply(logits, targets, temperature, entropy, sum_pi_squared, compiled))
+
+
+def in_chunks(
+    statistics: Callable[[Tensor, Tensor], TokenStatistics],
+    hidden: Tensor,
+    targets: Tensor,
+    size: int | None,
+    wanted: Collection[str],
+) -> dict[str, Tensor]:
+    """Those (N,) statistics of (N, K) hidden states that are wanted; logits exist of ``size`` of them at a time.
+
+    In the backward pass those of a chunk are computed once more.
+    """
+    size = size or max(1, len(hidden))
+    parts = []
+    for chunk in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
+        if len(hidden) > size and torch.is_grad_enabled():
+            parts.append(checkpoint(statistics, *chunk, use_reentrant=False, preserve_rng_state=False))
+        else:
+            parts.append(statistics(*chunk))
+    columns = zip(TokenStatistics._fields, zip(*parts, strict=True), strict=True)
+    return {name: torch.cat(column) for name, column in columns if name in wanted}
+
+
+def of_distribution(distribution: Tensor, targets: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
+    """What is wanted of the (N, V) log-probs of a whole vocabulary."""
+    values = {"vocabulary_log_probs": distribution}
+    if "log_probs" in wanted:
+        values["log_probs"] = distribution.gather(1, targets[:, None]).squeeze(1)
+    if "entropy" in wanted:
+        values["entropy"] = torch.special.entr(distribution.exp()).sum(dim=-1)
+    if "sum_pi_squared" in wanted:
+        values["sum_pi_squared"] = (2 * distribution).exp().sum(dim=-1)
+    return values
 
 
 class _TokenStatistics(torch.autograd.Function):

@@ -16,14 +16,13 @@ from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from corerl.batch.experience import Experience
 from corerl.models import compute_dtype
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl_fsdp import layout
 from corerl_fsdp.sequence_parallel import SequenceGroup
-from corerl_fsdp.token_statistics import log_distribution, token_statistics
+from corerl_fsdp.token_statistics import TokenStatistics, in_chunks, log_distribution, of_distribution, token_statistics
 from corerl_megatron.arithmetic import Facts, padded_vocabulary
 from corerl_megatron.attention import PackedRows, layers
 from corerl_megatron.families import FAMILIES
@@ -90,12 +89,11 @@ class Stage(GPTModel):  # type: ignore[misc]
             return passed_on
         if self.config.sequence_parallel:
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
-        rows, steps = real.nonzero(as_tuple=True)
-        targets = batch.input_ids[rows, batch.prompt_lengths[rows] + steps]
+        targets = layout.response_tokens(batch, real)
         values = self._values(hidden[:, 0][positions], targets[share.own] if share else targets, wanted)
         if sharing and share:
             values = {name: sharing.gather(value, share.counts) for name, value in values.items()}
-        return TokenOutputs(**{name: _scatter(value, real) for name, value in values.items()})
+        return TokenOutputs(**{name: layout.by_response(value, real) for name, value in values.items()})
 
     def _rows(self, inputs: dict[str, Any], sharing: SequenceGroup | None) -> PackedRows:
         like = torch.empty(0, dtype=self.config.params_dtype, device=inputs["input_ids"].device)
@@ -114,40 +112,24 @@ class Stage(GPTModel):  # type: ignore[misc]
         if self.head == "value":
             return {"values": self.score(hidden).squeeze(-1).float()}
         if "vocabulary_log_probs" in wanted:
-            return self._whole_vocabulary(hidden, targets, wanted)
-        size = self.chunk_size or max(1, len(hidden))
-        names = ("log_probs", "entropy", "sum_pi_squared")
-        parts = []
-        for chunk in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
-            arguments = (*chunk, "entropy" in wanted, "sum_pi_squared" in wanted)
-            if len(hidden) > size and torch.is_grad_enabled():
-                parts.append(checkpoint(self._statistics, *arguments, use_reentrant=False, preserve_rng_state=False))
-            else:
-                parts.append(self._statistics(*arguments))
-        together = (torch.cat(column) for column in zip(*parts, strict=True))
-        given = dict(zip(names, together, strict=True))
-        return {name: value for name, value in given.items() if name in wanted}
+            return of_distribution(self._distribution(hidden), targets, wanted)
 
-    def _statistics(self, hidden: Tensor, targets: Tensor, entropy: bool, sum_pi_squared: bool) -> tuple[Tensor, ...]:
-        named = {"entropy": entropy, "sum_pi_squared": sum_pi_squared}
-        logits = self._logits(hidden)
-        if self.part.group is None:
-            return token_statistics(logits, targets, self.temperature, **named)
-        return vocabulary_parallel_statistics(logits, targets, self.temperature, self.part, **named)
+        def statistics(hidden: Tensor, targets: Tensor) -> TokenStatistics:
+            logits = self._logits(hidden)
+            named = {"entropy": "entropy" in wanted, "sum_pi_squared": "sum_pi_squared" in wanted}
+            if self.part.group is None:
+                return token_statistics(logits, targets, self.temperature, **named)
+            return vocabulary_parallel_statistics(logits, targets, self.temperature, self.part, **named)
 
-    def _whole_vocabulary(self, hidden: Tensor, targets: Tensor, wanted: Collection[Output]) -> dict[str, Tensor]:
+        return in_chunks(statistics, hidden, targets, self.chunk_size, wanted)
+
+    def _distribution(self, hidden: Tensor) -> Tensor:
+        """(N, V) log-probs of the whole vocabulary."""
         logits = self._logits(hidden)
         if self.part.group is not None:
             tensor = SequenceGroup(self.ranks.tensor.size, self.ranks.tensor.rank, self.ranks.tensor.group)
             logits = tensor.gather(logits.t().contiguous(), self.counts).t()
-        distribution = log_distribution(logits, self.temperature)
-        values = {
-            "log_probs": distribution.gather(1, targets[:, None]).squeeze(1),
-            "vocabulary_log_probs": distribution,
-            "entropy": torch.special.entr(distribution.exp()).sum(dim=-1),
-            "sum_pi_squared": (2 * distribution).exp().sum(dim=-1),
-        }
-        return {name: value for name, value in values.items() if name in wanted}
+        return log_distribution(logits, self.temperature)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """(N, own part of the vocabulary), padding left out."""
@@ -272,8 +254,3 @@ def _multiple(whole: layout.Layout, ranks: Layout, sequence_parallel: bool) -> l
     inputs["cu_seq_lens_q"] = nn.functional.pad(inputs["cu_seq_lens_q"], (0, 1), value=end)
     inputs["max_length_q"] = max(inputs["max_length_q"], missing)
     return layout.Layout(inputs, whole.positions, whole.real)
-
-
-def _scatter(values: Tensor, real: Tensor) -> Tensor:
-    scattered = torch.zeros((*real.shape, *values.shape[1:]), dtype=values.dtype, device=values.device)
-    return scattered.masked_scatter(real.view(*real.shape, *(1 for _ in values.shape[1:])), values)

@@ -105,7 +105,12 @@ class MegatronStrategy:
             numbers, loss_is_finite = self._backward(mini_batch, self._cuts(mini_batch), objective)
             norm = self.optimizer.reduce()
             if not (loss_is_finite and math.isfinite(norm)):
-                rows = self._nonfinite_rows(mini_batch, objective)
+                rows = world.rows_at_fault(
+                    len(mini_batch),
+                    self.data_parallel_rank,
+                    self.data_parallel_size,
+                    lambda rows: self._finite(mini_batch, rows, objective),
+                )
                 self._rest()
                 raise NonFiniteError(
                     f"loss {numbers.loss} with gradient norm {norm}: the optimizer step was not taken", rows
@@ -251,25 +256,9 @@ class MegatronStrategy:
         shares = [share for share in shares if share is not None]
         return Numbers.total(shares), all(math.isfinite(share["loss"]) for share in shares)
 
-    def _nonfinite_rows(self, mini_batch: Experience, objective: Objective) -> list[int]:
-        """This data-parallel rank's rows whose own loss or gradient is not finite.
-
-        Row by row, all ranks at a time; where that is not finite, each rank's row alone.
-        """
-        bad: list[int] = []
-        for row in range(max(world.gather(len(mini_batch)))):
-            if self._finite_alone(mini_batch, row, objective):
-                continue
-            for rank in range(self.data_parallel_size):
-                mine = rank == self.data_parallel_rank
-                if not self._finite_alone(mini_batch, row if mine else len(mini_batch), objective) and mine:
-                    bad.append(row)
-        return bad
-
-    def _finite_alone(self, mini_batch: Experience, row: int, objective: Objective) -> bool:
-        """Whether loss and gradient of one row of each rank are finite; past its end a rank has no row."""
+    def _finite(self, mini_batch: Experience, rows: Tensor, objective: Objective) -> bool:
+        """Whether loss and gradient of these rows of all ranks are finite."""
         self.optimizer.zero_grad()
-        rows = torch.arange(row, min(row + 1, len(mini_batch)))
         count = self.ranks.pipeline.size if self.options.virtual_pipeline_model_parallel_size else 1
         cuts = [rows] + [torch.zeros(0, dtype=torch.int64)] * (count - 1)
         finite = self._backward(mini_batch, cuts, objective)[1]

@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from corerl_fsdp.token_statistics import TokenStatistics
+
 
 class Part(NamedTuple):
     """Which part of the vocabulary this rank has.
@@ -37,8 +39,8 @@ class Part(NamedTuple):
 
 def vocabulary_parallel_statistics(
     logits: Tensor, targets: Tensor, temperature: float, part: Part, *, entropy: bool, sum_pi_squared: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(log-prob, entropy, Σπ²) of softmax(logits / temperature), (N,) float32 each; differentiable, equal on all ranks.
+) -> TokenStatistics:
+    """What softmax(logits / temperature) says; differentiable, equal on all ranks.
 
     Args:
         logits: (N, size) of the rank's own part, without padding.
@@ -46,8 +48,7 @@ def vocabulary_parallel_statistics(
         entropy, sum_pi_squared: whether they are computed; 0 where not.
     """
     apply: Any = _Statistics.apply
-    values: tuple[Tensor, Tensor, Tensor] = apply(logits, targets, temperature, part, entropy, sum_pi_squared)
-    return values
+    return TokenStatistics(*apply(logits, targets, temperature, part, entropy, sum_pi_squared))
 
 
 class _Statistics(torch.autograd.Function):

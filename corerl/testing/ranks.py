@@ -1,0 +1,76 @@
+"""Worlds of real processes that meet over gloo, as a runtime would start them, for tests of strategies on ranks."""
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+Job = dict[str, Any]
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+PRELOADED = (
+    "corerl_fsdp.fsdp",
+    "megatron.core.models.gpt.gpt_layer_specs",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.qwen3.modeling_qwen3",
+)
+"""imported once, where they are installed, by the process that forks every rank"""
+
+
+class World:
+    """Ranks that wait for jobs; close it to end them.
+
+    Args:
+        size: number of ranks.
+        do: what each does with a job; a module's function or the method of a picklable object.
+    """
+
+    def __init__(self, size: int, do: Callable[[Job], Any]) -> None:
+        _CONTEXT.set_forkserver_preload(list(PRELOADED))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.ranks: list[tuple[Any, Connection]] = []
+        for rank in range(size):
+            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
+            environment = {name: str(value) for name, value in place.items()}
+            environment |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+            here, there = _CONTEXT.Pipe()
+            process = _CONTEXT.Process(target=_serve, args=(there, environment, do), daemon=True)
+            process.start()
+            self.ranks.append((process, here))
+
+    def run(self, within: float = 120, **job: Any) -> list[Any]:
+        """What each rank's job gave, by rank.
+
+        Raises:
+            TimeoutError: one did not end within that many seconds.
+        """
+        for _, connection in self.ranks:
+            connection.send(job)
+        results = []
+        for rank, (_, connection) in enumerate(self.ranks):
+            if not connection.poll(within):
+                raise TimeoutError(f"rank {rank} did not end within {within} s")
+            results.append(connection.recv())
+        return results
+
+    def close(self) -> None:
+        """End the ranks, whatever they do."""
+        for process, connection in self.ranks:
+            process.kill()
+            process.join()
+            connection.close()
+
+
+def _serve(connection: Connection, environment: dict[str, str], do: Callable[[Job], Any]) -> None:
+    os.environ.update(environment)
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        connection.send(do(connection.recv()))
