@@ -63,20 +63,6 @@ def same_checkpoints(one: Path, other: Path) -> bool:
     return all((folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in FILES)
 
 
-@pytest.mark.slow
-def test_numbers_and_checkpoints_are_the_same_and_either_resumes_the_other(train):
-    two_steps = "trainer.total_training_steps=2"
-    straight, local = train("straight"), train("local", two_steps)
-    ray = train("ray", two_steps, "runtime.name=ray")
-    assert numbers(ray) == numbers(local)
-    assert same_checkpoints(ray, local)
-    local_then_ray = train("local", "runtime.name=ray", f"checkpoint.resume={local}")
-    ray_then_local = train("ray", f"checkpoint.resume={ray}")
-    for resumed in (local_then_ray, ray_then_local):
-        assert numbers(resumed)[-1] == numbers(straight)[-1]
-        assert same_checkpoints(resumed, straight)
-
-
 def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
     code = run(["train", "config.yaml", "runtime.name=ray", "runtime.options.address=127.0.0.1:1"])
     assert code == 1
@@ -142,3 +128,15 @@ class TestOnOneClusterOfFourCpus:
         shared = ["runtime.name=ray", "runtime.options.weights_transport=ipc", "rollout.verify_weights_freq=1"]
         shared += ["rollout.free_cache_engine=true", "trainer.offload_while_generating=true"]
         assert numbers(train("shared", *changes, *shared)) == plain
+
+    def test_numbers_and_checkpoints_are_the_same_and_either_resumes_the_other(self, train):
+        two_steps = "trainer.total_training_steps=2"
+        straight, local = train("straight"), train("local", two_steps)
+        ray = train("ray", two_steps, "runtime.name=ray")
+        assert numbers(ray) == numbers(local)
+        assert same_checkpoints(ray, local)
+        local_then_ray = train("local", "runtime.name=ray", f"checkpoint.resume={local}")
+        ray_then_local = train("ray", f"checkpoint.resume={ray}")
+        for resumed in (local_then_ray, ray_then_local):
+            assert numbers(resumed)[-1] == numbers(straight)[-1]
+            assert same_checkpoints(resumed, straight)
