@@ -22,7 +22,7 @@ from rich.table import Table
 from corerl.batch.experience import Experience, collate
 from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.objective import PolicyObjective, loss_weights
-from corerl.registry.training_strategies import MicroBatching, StrategySpec
+from corerl.registry.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.telemetry.throughput import training_flops
 from corerl.testing.published_shapes import SHAPES, published_config
 from corerl_fsdp.fsdp import FsdpStrategy
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="the kernels that take most of the time, too")
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
     arguments = parser.parse_args()
-    strategy, batch = _strategy(arguments.shape), _batch(arguments.rows)
+    strategy, batch = _strategy(arguments.shape), random_batch(arguments.rows)
     flops = training_flops(strategy.shape(), batch.lengths.tolist())
     results = []
     for name in arguments.variants:
@@ -63,17 +63,20 @@ def main() -> None:
 def _strategy(shape: str) -> FsdpStrategy:
     with tempfile.TemporaryDirectory() as folder:
         published_config(shape).save_pretrained(folder)
-        model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=True)
-        spec = StrategySpec(
-            model, "cuda", MicroBatching(max_tokens=TOKENS), OptimConfig(lr=1e-6), total_steps=1000, grad_clip=1.0
-        )
         started = time.perf_counter()
-        strategy = FsdpStrategy(spec, FsdpOptions(compile=True))
+        strategy = FsdpStrategy(training(folder), FsdpOptions(compile=True))
         print(f"model built in {time.perf_counter() - started:.1f} s", flush=True)
         return strategy
 
 
-def _batch(rows: int) -> Experience:
+def training(folder: str, *, checkpointing: bool = True) -> StrategySpec:
+    """Of the model there, in micro-batches of ``TOKENS``."""
+    model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=checkpointing)
+    return StrategySpec(model, "cuda", MicroBatching(max_tokens=TOKENS), OptimConfig(lr=1e-6), total_steps=1000)
+
+
+def random_batch(rows: int) -> Experience:
+    """Rows of 128 + 512 tokens, with all that the policy's loss reads."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(length: int) -> list[list[int]]:
@@ -93,15 +96,15 @@ def _measure(
     torch.compiler.set_stance("default" if compiled else "force_eager")
     strategy.token_model.logits_chunk_size = chunk
     started = time.perf_counter()
-    metrics = _update(strategy, batch)
+    metrics = update(strategy, batch)
     first = time.perf_counter() - started
-    _update(strategy, batch)
+    update(strategy, batch)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     seconds, products = [], []
     for _ in range(repeats):
         started = time.perf_counter()
-        _update(strategy, batch)
+        update(strategy, batch)
         seconds.append(time.perf_counter() - started)
         products.append(_matrix_product())
     rate, bare = flops / statistics.median(seconds) / 1e12, statistics.median(products)
@@ -117,7 +120,8 @@ def _measure(
     }
 
 
-def _update(strategy: FsdpStrategy, batch: Experience) -> dict[str, float]:
+def update(strategy: TrainingStrategy, batch: Experience) -> dict[str, float]:
+    """One update by the loss of PPO, waited for; loss and gradient norm."""
     objective = PolicyObjective(functools.partial(vanilla, options=VanillaOptions()))
     metrics = strategy.update(batch, objective)
     torch.cuda.synchronize()
@@ -140,7 +144,7 @@ def _matrix_product(size: int = 8192, times: int = 10) -> float:
 def _profile(strategy: FsdpStrategy, batch: Experience) -> None:
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities, acc_events=True) as profiler:
-        _update(strategy, batch)
+        update(strategy, batch)
     events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
     total = sum(event.self_device_time_total for event in events)
     print(f"kernels: {total / 1e3:.0f} ms in all")

@@ -18,23 +18,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from fsdp_update import random_batch, training, update
 
-from corerl.batch.experience import Experience, collate
-from corerl.config.schema import ModelConfig, OptimConfig
-from corerl.objective import PolicyObjective, loss_weights
-from corerl.registry.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
+from corerl.batch.experience import Experience
+from corerl.registry.training_strategies import TrainingStrategy
 from corerl.telemetry.throughput import training_flops
 from corerl.testing.published_shapes import published_config
 from corerl_fsdp import ranks
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
-from corerl_grpo.losses.options import VanillaOptions
-from corerl_grpo.losses.vanilla import vanilla
 from corerl_megatron import parallel
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
-
-PROMPT, RESPONSE, TOKENS = 128, 512, 16384
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp1": {},
@@ -59,7 +54,7 @@ def main() -> None:
         if dist.get_rank() == 0:
             published_config("qwen2.5-1.5b").save_pretrained(folder)
         dist.barrier()
-        spec = _spec(folder, checkpointing=not arguments.no_checkpointing)
+        spec = training(folder, checkpointing=not arguments.no_checkpointing)
         for compiled in (False, True) if arguments.compile else (False,):
             name = "fsdp, compiled" if compiled else "fsdp"
             _measure(name, functools.partial(FsdpStrategy, spec, FsdpOptions(compile=compiled)), arguments)
@@ -72,24 +67,6 @@ def main() -> None:
         dist.barrier()
 
 
-def _spec(folder: str, *, checkpointing: bool) -> StrategySpec:
-    model = ModelConfig(folder, load_format="dummy", dtype="bf16", enable_gradient_checkpointing=checkpointing)
-    return StrategySpec(model, "cuda", MicroBatching(max_tokens=TOKENS), OptimConfig(lr=1e-6), total_steps=1000)
-
-
-def _batch(rows: int) -> Experience:
-    generator = torch.Generator().manual_seed(0)
-
-    def tokens(length: int) -> list[list[int]]:
-        return torch.randint(150000, (rows, length), generator=generator).tolist()
-
-    batch = collate(tokens(PROMPT), tokens(RESPONSE), list(range(rows)))
-    batch.old_log_probs = torch.full(batch.response_mask.shape, -11.93)
-    batch.advantages = torch.randn(rows, 1, generator=generator).expand(batch.response_mask.shape).contiguous()
-    batch.loss_weights = loss_weights(batch.response_mask, "token-mean")
-    return batch
-
-
 def _measure(name: str, build: Any, arguments: Any) -> None:
     """Medians of some updates of one strategy."""
     gc.collect()
@@ -99,11 +76,11 @@ def _measure(name: str, build: Any, arguments: Any) -> None:
     strategy: TrainingStrategy = build()
     built = time.perf_counter() - started
     share = dist.get_world_size() // strategy.data_parallel_size
-    batch = _batch(arguments.rows * share)
+    batch = random_batch(arguments.rows * share)
     tokens = int(batch.lengths.sum()) * strategy.data_parallel_size
-    first = _update(strategy, batch)
-    _update(strategy, batch)
-    seconds = [_update(strategy, batch) for _ in range(arguments.repeats)]
+    first = _seconds(strategy, batch)
+    _seconds(strategy, batch)
+    seconds = [_seconds(strategy, batch) for _ in range(arguments.repeats)]
     median = statistics.median(seconds)
     lengths = batch.lengths.tolist()
     flops = training_flops(strategy.shape(), lengths) * strategy.data_parallel_size / dist.get_world_size()
@@ -124,12 +101,10 @@ def _measure(name: str, build: Any, arguments: Any) -> None:
         print(json.dumps(line), flush=True)
 
 
-def _update(strategy: TrainingStrategy, batch: Experience) -> float:
-    objective = PolicyObjective(functools.partial(vanilla, options=VanillaOptions()))
+def _seconds(strategy: TrainingStrategy, batch: Experience) -> float:
     dist.barrier()
     started = time.perf_counter()
-    strategy.update(batch, objective)
-    torch.cuda.synchronize()
+    update(strategy, batch)
     return time.perf_counter() - started
 
 
