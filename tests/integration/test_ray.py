@@ -105,6 +105,24 @@ class TestOnOneClusterOfFourCpus:
                 if not name.startswith("global_seqlen/"):
                     assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
 
+    def test_two_tensor_parallel_ranks_of_megatron_under_ray_train_as_one_device_does(self, train, material):
+        pytest.importorskip("corerl_megatron")
+        shape = ["--hidden-size", "16", "--layers", "2", "--heads", "2", "--kv-heads", "2"]
+        corpus = str(material / "data" / "train.parquet")
+        assert run(["tiny-model", "--out", "two-heads", "--corpus", corpus, *shape]) == 0
+        changes = [
+            "algorithm.adv_estimator=grpo",
+            "trainer.total_training_steps=2",
+            "trainer.val_before_train=false",
+            "model.path=two-heads",
+        ]
+        local = numbers(train("local", *changes))
+        megatron = "actor.strategy={name: megatron, tensor_model_parallel_size: 2}"
+        two = numbers(train("two", *changes, "runtime.name=ray", "runtime.options.workers=2", megatron))
+        for ours, expected in zip(two, local, strict=True):
+            for name, value in expected.items():
+                assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
+
     def test_two_rollout_workers_with_places_of_their_own_give_the_numbers_of_one(self, train):
         changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
         local = numbers(train("local", *changes))
