@@ -7,18 +7,14 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from corerl.plugins import load_plugins
+
 Job = dict[str, Any]
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 
-PRELOADED = (
-    "corerl_fsdp.fsdp",
-    "megatron.core.models.gpt.gpt_layer_specs",
-    "transformers.models.llama.modeling_llama",
-    "transformers.models.qwen2.modeling_qwen2",
-    "transformers.models.qwen3.modeling_qwen3",
-)
-"""imported once, where they are installed, by the process that forks every rank"""
+MODELS = tuple(f"transformers.models.{family}.modeling_{family}" for family in ("llama", "qwen2", "qwen3"))
+"""of transformers, which imports a model's module when one is built"""
 
 
 class World:
@@ -30,7 +26,7 @@ class World:
     """
 
     def __init__(self, size: int, do: Callable[[Job], Any]) -> None:
-        _CONTEXT.set_forkserver_preload(list(PRELOADED))
+        _CONTEXT.set_forkserver_preload([*MODELS, *_strategies()])
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -65,6 +61,12 @@ class World:
             process.kill()
             process.join()
             connection.close()
+
+
+def _strategies() -> list[str]:
+    """Modules of the installed strategies: imported once, by the process that forks every rank."""
+    entries = load_plugins().registries.training_strategies
+    return sorted({entry.target.partition(":")[0] for entry in entries if isinstance(entry.target, str)})
 
 
 def _serve(connection: Connection, environment: dict[str, str], do: Callable[[Job], Any]) -> None:
