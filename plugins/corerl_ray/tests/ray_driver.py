@@ -1,5 +1,5 @@
-"""A controller of its own process: prints the processes of its cluster, then asks subprocesses for their exit codes and
-closes (``close``), waits (``wait``) or loses its worker (``die``)."""
+"""A controller of its own process: prints the processes of its cluster, asks subprocesses for their exit codes, loses a
+worker and closes; with the argument ``wait`` it waits instead."""
 
 import json
 import subprocess
@@ -35,17 +35,15 @@ if __name__ == "__main__":
     group = runtime.spawn(TOY, Toy)
     group.start_child()
     print(json.dumps(descendants("self")), flush=True)
-    if sys.argv[1] == "wait":
+    if sys.argv[1:] == ["wait"]:
         time.sleep(600)
-    if sys.argv[1] == "close":
-        code = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
-        rollout = runtime.spawn(ENGINE, Engine)
-        print(json.dumps([code, group.code_of_a_child(), rollout.code_of_a_child()]), flush=True)
-    if sys.argv[1] == "die":
-        try:
-            group.fail(0, "kill")
-        except CoreRLError as error:
-            print(error, flush=True)
-            time.sleep(2)
+    code = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
+    rollout = runtime.spawn(ENGINE, Engine)
+    print(json.dumps([code, group.code_of_a_child(), rollout.code_of_a_child()]), flush=True)
+    try:
+        group.fail(0, "kill")
+    except CoreRLError as error:
+        print(json.dumps(str(error)), flush=True)
+        time.sleep(2)
     runtime.close()
     print(json.dumps(descendants("self")), flush=True)
