@@ -321,7 +321,7 @@ def register_trackers(register: "Register[TrackerFactory]") -> None:
         from corerl import hookimpl
 
         class CsvTracker:
-            def __init__(self, *, project_name, experiment_name, run_dir, config, total_steps):
+            def __init__(self, *, project_name, experiment_name, run_dir, config, total_steps, resume):
                 self.file = (run_dir / "reward.csv").open("w")
 
             def log(self, metrics, step):
