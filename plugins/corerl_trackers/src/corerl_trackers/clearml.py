@@ -27,10 +27,11 @@ class ClearmlTracker:
         options: ClearmlOptions,
     ) -> None:
         if options.offline:
-            os.environ["CLEARML_OFFLINE_MODE"] = "1"
             os.environ.setdefault("CLEARML_CACHE_DIR", str(run_dir / "clearml"))
         from clearml import Task
 
+        if options.offline:
+            Task.set_offline(True)
         run_id = resume.run_id if resume else ""
         self._task = Task.init(
             project_name=project_name,

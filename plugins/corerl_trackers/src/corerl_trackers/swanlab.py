@@ -9,7 +9,7 @@ from corerl_trackers.options import SwanlabOptions
 
 
 class SwanlabTracker:
-    """An experiment of SwanLab, which has one at a time in a process."""
+    """An experiment of SwanLab, which has one at a time in a process. Standard output is left alone."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class SwanlabTracker:
             tags=list(options.tags) or None,
             id=resume.run_id if resume and resume.run_id else None,
             resume="allow" if resume else None,
+            settings=swanlab.Settings(terminal={"proxy_type": "none"}),
         )
         self.run_id: str = self._run.id
 
