@@ -16,6 +16,7 @@ from corerl.registry.base import KNOWN_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 
+
 def plugin_files() -> dict[str, str]:
     """The hook file of every plugin in ``plugins/`` → its distribution."""
     files = {}
