@@ -1,4 +1,4 @@
-"""Write docs/metrics.md: from "## Names" on it is corerl.telemetry.metric_table and what losses in ``plugins/`` declare.
+"""Write docs/metrics.md: from "## Names" on it is corerl.telemetry.metric_table and what losses in plugins/ declare.
 
 Run it after a metric is added or a loss reports another one::
 
@@ -26,12 +26,13 @@ Names are those that verl made common. `{mean,max}` stands for either, `<kind>` 
 registered.
 """
 NOTES = {
-    "Rollout correction": "lr = log pi_old (trainer) - log pi_rollout (engine), clamped to ±20, before any correction.\n"
-    "They are there whenever the rollout backend gives log-probs, unless `algorithm.rollout_correction.bypass_mode` is\n"
-    "on. The weights w are those of level `rollout_is` (token where there is none).\n"
+    "Rollout correction": "lr = log pi_old (trainer) - log pi_rollout (engine), clamped to ±20, before correction.\n"
+    "They are there whenever the rollout backend gives log-probs, unless\n"
+    "`algorithm.rollout_correction.bypass_mode` is on. The weights w are those of level\n"
+    "`rollout_is` (token where there is none).\n"
     "`algorithm.rollout_correction.max_log_prob_diff` stops the run where `log_prob_abs_diff` is above it.",
-    "Time": "The parts follow each other and never overlap. With `trainer.max_staleness` the batch is collected beside\n"
-    "earlier steps, and `wait` takes the place of `gen`, `reward` and `filter`.",
+    "Time": "The parts follow each other and never overlap. With `trainer.max_staleness` the batch is collected\n"
+    "beside earlier steps, and `wait` takes the place of `gen`, `reward` and `filter`.",
     "Of a policy loss or value loss": "[algorithms](algorithms/README.md) has a page for each loss.",
 }
 
