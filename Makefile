@@ -4,6 +4,7 @@
 # make lint         ruff and mypy
 # make format       let ruff rewrite the layout
 # make known-names  regenerate the table of names and the distributions they come with
+# make metrics-page regenerate the tables of docs/metrics.md
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -17,7 +18,7 @@ PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.
 export PIP_NO_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test engines lint format known-names install
+.PHONY: quickstart test engines lint format known-names metrics-page install
 
 install: $(INSTALLED)
 
@@ -59,3 +60,6 @@ format: $(INSTALLED)
 
 known-names: $(INSTALLED)
 	$(BIN)/python scripts/known_names.py
+
+metrics-page: $(INSTALLED)
+	$(BIN)/python scripts/metrics_page.py

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from corerl.registry.trackers import TrackerFactory
     from corerl.registry.training_strategies import TrainingStrategyFactory
     from corerl.registry.value_losses import ValueLoss
+    from corerl.telemetry.metric_table import Metric
     from corerl.trainer.run import Run
 
 hookspec = pluggy.HookspecMarker("corerl")
@@ -63,6 +64,7 @@ class Register(Protocol, Generic[T_contra]):
         distributed: bool = False,
         media: tuple[str, ...] = (),
         select_tokens: "TokenSelector | str | None" = None,
+        metrics: "tuple[Metric, ...]" = (),
     ) -> None: ...
 
 
@@ -321,7 +323,7 @@ def register_trackers(register: "Register[TrackerFactory]") -> None:
         from corerl import hookimpl
 
         class CsvTracker:
-            def __init__(self, *, project_name, experiment_name, run_dir, config, total_steps):
+            def __init__(self, *, project_name, experiment_name, run_dir, config, total_steps, resume):
                 self.file = (run_dir / "reward.csv").open("w")
 
             def log(self, metrics, step):

@@ -16,13 +16,6 @@ from corerl.registry.base import KNOWN_NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PLANNED = {
-    "tracker": dict.fromkeys(
-        ("clearml", "mlflow", "swanlab", "tensorboard", "trackio", "vemlp_wandb", "wandb"), "corerl-trackers"
-    ),
-}
-"""Names whose plugin is not written yet."""
-
 
 def plugin_files() -> dict[str, str]:
     """The hook file of every plugin in ``plugins/`` → its distribution."""
@@ -45,7 +38,7 @@ def known_names() -> dict[str, dict[str, str]]:
     installed = {point.dist.name for point in entry_points(group=GROUP) if point.dist}
     plugins = Plugins(load=list(files), disable=sorted(installed))
     plugins.raise_if_broken(files)
-    table = {kind: dict(names) for kind, names in PLANNED.items()}
+    table: dict[str, dict[str, str]] = {}
     for record in plugins.records:
         for _, entry in record.entries:
             if record.name in files:

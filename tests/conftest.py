@@ -1,5 +1,7 @@
 """Fixtures for all of the core's tests."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,3 +18,18 @@ def tiny_tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny_tokenizer")
     write_byte_tokenizer(folder)
     return folder
+
+
+@pytest.fixture
+def abacus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A tracker ``abacus`` of corerl-abacus is known, and not installed."""
+    from corerl.registry import base
+
+    table = json.loads(base.KNOWN_NAMES.read_text())
+    table["tracker"]["abacus"] = "corerl-abacus"
+    (tmp_path / "known_names.json").write_text(json.dumps(table))
+    with monkeypatch.context() as patch:
+        patch.setattr(base, "KNOWN_NAMES", tmp_path / "known_names.json")
+        base.known_names.cache_clear()
+        yield
+    base.known_names.cache_clear()

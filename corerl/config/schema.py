@@ -308,6 +308,7 @@ class TrainerConfig:
     on_nonfinite: Literal["stop", "skip"] = option(
         "stop", "a NaN or infinite loss, gradient or log-prob: end the run, or leave the update or the samples out"
     )
+    log_val_generations: int = option(0, "responses of each evaluation that go to the trackers as a table", ge=0)
     log_rollouts_freq: int = option(10, "write sample rollouts every so many steps; -1: never", ge=-1)
 
 
@@ -328,6 +329,7 @@ class TrackingConfig:
     loggers: list[Any] = option(help="trackers", factory=lambda: ["console"])
     project_name: str = option("corerl", "")
     experiment_name: str = option("default", "also the name of the run's folder")
+    timeout: float = option(60.0, "seconds that a tracker may take for one call before it is given up", gt=0)
 
 
 @dataclass

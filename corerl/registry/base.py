@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, TypeVar
 from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError
 from corerl.options import did_you_mean
 from corerl.registry import coroutines, modules
+from corerl.telemetry.metric_table import Metric
 
 T = TypeVar("T")
 
@@ -60,6 +61,8 @@ class Entry(Generic[T]):
         media: of a rollout backend: the columns of media, ``images`` and ``videos``, that it takes.
         select_tokens: of a policy loss that must see the whole mini-batch: a
             :class:`corerl.registry.policy_losses.TokenSelector`, or ``"module:attribute"``.
+        metrics: of a policy or value loss: what it reports, under the whole names (``actor/pg_clipfrac``), for
+            ``docs/metrics.md``.
     """
 
     kind: str
@@ -78,6 +81,7 @@ class Entry(Generic[T]):
     distributed: bool = False
     media: tuple[str, ...] = ()
     select_tokens: Callable[..., Any] | str | None = None
+    metrics: tuple[Metric, ...] = ()
 
     def load(self) -> T:
         """Import the target.

@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from corerl.registry.trackers import ResumedRun
+
 MOST_LINES = 100
 """in a pipe, a run of more steps prints only every so many"""
 
@@ -29,7 +31,14 @@ class ConsoleTracker:
     """Reward, length, KL, tokens a second and time left."""
 
     def __init__(
-        self, *, project_name: str, experiment_name: str, run_dir: Path, config: Mapping[str, Any], total_steps: int
+        self,
+        *,
+        project_name: str,
+        experiment_name: str,
+        run_dir: Path,
+        config: Mapping[str, Any],
+        total_steps: int,
+        resume: ResumedRun | None = None,
     ) -> None:
         self.total_steps = total_steps
         self.every = max(1, total_steps // MOST_LINES)

@@ -13,9 +13,11 @@ from corerl.objective import masked_mean
 from corerl.registry.losses import Mean, add_means
 from corerl.registry.reward_managers import RewardResult, error_kind
 from corerl.registry.training_strategies import TokenOutputs
+from corerl.runtime.shares import balance
 from corerl.telemetry.throughput import ModelShape, mfu
 
-PER_TOKEN_PARTS = {"gen": "response", "reward": "response"}
+PER_RESPONSE_TOKEN = ("gen", "reward")
+"""parts whose time is given for each response token, and not for each token of the prompts too"""
 
 
 def merge_means(updates: Iterable[Mapping[str, Mean]], prefix: str) -> dict[str, float]:
@@ -34,7 +36,11 @@ def policy_metrics(outputs: TokenOutputs, experience: Experience) -> dict[str, f
 
 
 def step_metrics(
-    experience: Experience, results: Sequence[RewardResult], truncated: Sequence[bool], max_prompt_length: int
+    experience: Experience,
+    results: Sequence[RewardResult],
+    truncated: Sequence[bool],
+    max_prompt_length: int,
+    data_parallel_size: int = 1,
 ) -> dict[str, float]:
     """Everything about the batch of one step."""
     return {
@@ -42,7 +48,7 @@ def step_metrics(
         **group_metrics(experience, results),
         **batch_metrics(experience, truncated, max_prompt_length),
         **mismatch_metrics(experience),
-        **sequence_length_metrics(experience.lengths, [int(experience.lengths.sum())]),
+        **sequence_length_metrics(experience.lengths, data_parallel_size),
     }
 
 
@@ -112,35 +118,45 @@ def mismatch_metrics(experience: Experience) -> dict[str, float]:
     }
 
 
-def sequence_length_metrics(lengths: Tensor, per_rank: Sequence[int]) -> dict[str, float]:
-    """``global_seqlen/*``: rows' lengths, and the tokens that each data-parallel rank got."""
+def sequence_length_metrics(lengths: Tensor, data_parallel_size: int) -> dict[str, float]:
+    """``global_seqlen/*``: rows' lengths, and the tokens of the share that each data-parallel rank gets."""
+    tokens = [int(lengths[rows].sum()) for rows in balance(lengths, data_parallel_size)]
     metrics = _spread("global_seqlen", lengths)
-    metrics["global_seqlen/balanced_max"] = float(max(per_rank))
-    metrics["global_seqlen/balanced_min"] = float(min(per_rank))
-    metrics["global_seqlen/minmax_diff"] = float(max(per_rank) - min(per_rank))
+    metrics["global_seqlen/balanced_max"] = float(max(tokens))
+    metrics["global_seqlen/balanced_min"] = float(min(tokens))
+    metrics["global_seqlen/minmax_diff"] = float(max(tokens) - min(tokens))
     return metrics
 
 
-def performance_metrics(seconds: Mapping[str, float], experience: Experience, shape: ModelShape) -> dict[str, float]:
-    """``timing_s/*``, ``timing_per_token_ms/*`` and ``perf/*``; throughput is in tokens a second."""
-    total_tokens = int(experience.lengths.sum())
-    response_tokens = int(experience.response_lengths.sum())
+def time_metrics(
+    seconds: Mapping[str, float], background: Mapping[str, float], experience: Experience
+) -> dict[str, float]:
+    """``timing_s/*``, ``timing_background_s/*`` and ``timing_per_token_ms/*``."""
     metrics = {f"timing_s/{part}": value for part, value in seconds.items()}
-    for part, value in seconds.items():
+    metrics |= {f"timing_background_s/{part}": value for part, value in background.items()}
+    total_tokens, response_tokens = int(experience.lengths.sum()), int(experience.response_lengths.sum())
+    for part, value in {**seconds, **background}.items():
         if part != "step":
-            tokens = response_tokens if part in PER_TOKEN_PARTS else total_tokens
+            tokens = response_tokens if part in PER_RESPONSE_TOKEN else total_tokens
             metrics[f"timing_per_token_ms/{part}"] = 1000 * value / max(1, tokens)
-    metrics["perf/total_num_tokens"] = float(total_tokens)
-    metrics["perf/time_per_step"] = seconds["step"]
-    metrics["perf/throughput"] = total_tokens / seconds["step"]
-    utilisation = mfu(shape, experience.lengths.tolist(), seconds.get("update_actor", 0.0))
+    return metrics
+
+
+def performance_metrics(
+    seconds: Mapping[str, float], experience: Experience, shape: ModelShape, passes: int = 1
+) -> dict[str, float]:
+    """``perf/*`` but for the GPU's memory; ``passes`` is how often an update goes through the batch."""
+    total_tokens, lengths = int(experience.lengths.sum()), experience.lengths.tolist()
+    metrics = {
+        "perf/total_num_tokens": float(total_tokens),
+        "perf/time_per_step": seconds["step"],
+        "perf/throughput": total_tokens / seconds["step"],
+        "perf/cpu_memory_used_gb": _resident_gb(),
+        "perf/cpu_memory_peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+    utilisation = mfu(shape, lengths * passes, seconds.get("update_actor", 0.0))
     if utilisation is not None:
         metrics["perf/mfu/actor"] = utilisation
-    metrics["perf/cpu_memory_used_gb"] = _resident_gb()
-    metrics["perf/cpu_memory_peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    if torch.cuda.is_available():
-        metrics["perf/max_memory_allocated_gb"] = torch.cuda.max_memory_allocated() / 2**30
-        metrics["perf/max_memory_reserved_gb"] = torch.cuda.max_memory_reserved() / 2**30
     return metrics
 
 

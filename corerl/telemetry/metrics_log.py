@@ -1,11 +1,16 @@
 """``metrics.jsonl`` and the trackers."""
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from corerl.files import atomic_path
-from corerl.registry.trackers import Tracker
+from corerl.registry.trackers import ResumedRun, SampleTracker, Tracker
+from corerl.telemetry.tracker_thread import TrackerThread
+
+OpenTracker = Callable[[ResumedRun | None], Tracker]
 
 
 class MetricsLog:
@@ -13,26 +18,67 @@ class MetricsLog:
 
     Args:
         path: the file; what it holds of steps after ``last_step`` is cut off, so that a resumed run goes on in it.
-        trackers: where the metrics go besides.
+        trackers: where the metrics go besides: what opens each, by its name. They are opened at once, each in a thread
+            of its own (:class:`corerl.telemetry.tracker_thread.TrackerThread`).
+        last_step: of the checkpoint that the run goes on from; -1: it starts.
+        state: what :meth:`state` gave when that checkpoint was written.
+        timeout: seconds that one call of a tracker, and the end of all of them, may take.
     """
 
-    def __init__(self, path: Path, trackers: Sequence[Tracker], last_step: int = -1) -> None:
+    def __init__(
+        self,
+        path: Path,
+        trackers: Mapping[str, OpenTracker],
+        last_step: int = -1,
+        *,
+        state: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+    ) -> None:
         kept = [record for record in read_metrics(path) if record["step"] <= last_step]
         with atomic_path(path) as temporary:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
-        self.trackers = trackers
         self._file = path.open("a")
+        self._timeout = timeout
+        run_ids = state or {}
+        self._threads = []
+        for name, open_tracker in trackers.items():
+            run_id = run_ids.get(name, "")
+            resume = None if last_step < 0 else ResumedRun(last_step, run_id)
+            self._threads.append(TrackerThread(name, partial(open_tracker, resume), timeout, run_id))
 
     def write(self, metrics: Mapping[str, float], step: int) -> None:
-        self._file.write(json.dumps({"step": step, **metrics}) + "\n")
+        """One record."""
+        record = dict(metrics)
+        self._file.write(json.dumps({"step": step, **record}) + "\n")
         self._file.flush()
-        for tracker in self.trackers:
-            tracker.log(metrics, step)
+        self._pass_on(lambda tracker: tracker.log(record, step))
+
+    def write_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
+        """A table, for the trackers that have some; nothing without rows."""
+
+        def log_samples(tracker: Tracker) -> None:
+            if isinstance(tracker, SampleTracker):
+                tracker.log_samples(step, columns, rows)
+
+        if rows:
+            self._pass_on(log_samples)
+
+    def state(self) -> dict[str, str]:
+        """Plain values for a checkpoint: the run id of each tracker that has one."""
+        return {thread.name: thread.run_id for thread in self._threads if thread.run_id}
 
     def close(self) -> None:
+        """Close the file and all trackers."""
         self._file.close()
-        for tracker in self.trackers:
-            tracker.close()
+        for thread in self._threads:
+            thread.call(None)
+        deadline = time.monotonic() + self._timeout
+        for thread in self._threads:
+            thread.join(deadline)
+
+    def _pass_on(self, call: Callable[[Tracker], None]) -> None:
+        for thread in self._threads:
+            thread.call(call)
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

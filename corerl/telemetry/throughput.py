@@ -9,13 +9,21 @@ PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "H800": 989.0, "H20": 148.0, "A100"
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What the FLOPs of a pass depend on, and the vocabulary's size. ``device_name`` is '' on a CPU."""
+    """What the FLOPs of a pass depend on, the vocabulary's size, and the workers that share the work.
+
+    Attributes:
+        device_name: of each worker's device; '' on a CPU.
+        workers: with a device each.
+        data_parallel_size: shares that a batch is cut into.
+    """
 
     parameters: int
     layers: int
     hidden_size: int
     device_name: str = ""
     vocabulary: int = 0
+    workers: int = 1
+    data_parallel_size: int = 1
 
 
 def training_flops(shape: ModelShape, lengths: Sequence[int]) -> float:
@@ -30,8 +38,8 @@ def training_flops(shape: ModelShape, lengths: Sequence[int]) -> float:
 
 
 def mfu(shape: ModelShape, lengths: Sequence[int], seconds: float) -> float | None:
-    """Share of one device's peak that training reached; None where the device's peak is not known."""
+    """Share of all devices' peak that training reached; None where the device's peak is not known."""
     peak = next((rate for name, rate in PEAK_TFLOPS.items() if name in shape.device_name), None)
     if peak is None or seconds <= 0:
         return None
-    return training_flops(shape, lengths) / seconds / (peak * 1e12)
+    return training_flops(shape, lengths) / seconds / (peak * 1e12 * shape.workers)

@@ -12,11 +12,12 @@ from corerl.config.schema import TrainConfig
 from corerl.data.turns import TurnTokenizer
 from corerl.models import resolve_device
 from corerl.objective.rollout_correction import resolve_level
-from corerl.registry import Entry
+from corerl.registry import Entry, Selected
 from corerl.registry.rollout_backends import RolloutBackendFactory
 from corerl.registry.runtimes import Pool, Role
+from corerl.registry.trackers import TrackerFactory
 from corerl.seeding import Seeds
-from corerl.telemetry.metrics_log import MetricsLog
+from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 from corerl.telemetry.notices import say
 from corerl.trainer.collection import Collector
 from corerl.trainer.device_sharing import DeviceSharing
@@ -156,18 +157,24 @@ def _kl_penalty(plan: Plan, actor: PolicyWorker, vocabulary_reference: Vocabular
 
 
 def _open_log(run: Run, plan: Plan) -> MetricsLog:
-    tracking = run.config.tracking
-    trackers = [
-        tracker.load()(
-            project_name=tracking.project_name,
-            experiment_name=tracking.experiment_name,
-            run_dir=run.folder,
-            config=asdict(run.config),
-            total_steps=plan.total_steps,
-        )
-        for tracker in run.parts.trackers
-    ]
-    return MetricsLog(run.folder / "metrics.jsonl", trackers, plan.checkpoint.step if plan.checkpoint else -1)
+    trackers: dict[str, OpenTracker] = {}
+    for tracker in run.parts.trackers:
+        name = tracker.entry.name
+        trackers[name if name not in trackers else f"{name} {len(trackers)}"] = _opener(tracker, run, plan)
+    last_step = plan.checkpoint.step if plan.checkpoint else -1
+    return MetricsLog(run.folder / "metrics.jsonl", trackers, last_step, timeout=run.config.tracking.timeout)
+
+
+def _opener(tracker: Selected[TrackerFactory], run: Run, plan: Plan) -> OpenTracker:
+    tracking, factory = run.config.tracking, tracker.load()
+    return lambda resume: factory(
+        project_name=tracking.project_name,
+        experiment_name=tracking.experiment_name,
+        run_dir=run.folder,
+        config=asdict(run.config),
+        total_steps=plan.total_steps,
+        resume=resume,
+    )
 
 
 def _fit(trainer: Trainer) -> None:

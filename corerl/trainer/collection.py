@@ -131,11 +131,12 @@ class Collector:
         for round_ in range(most):
             prompts = draw()
             sampled = self.sample(prompts, step, round_, timers)
-            kept_rows = self._kept_rows(sampled, wanted - groups)
             generated += len(prompts)
-            if kept_rows:
-                kept.append(sampled.select(kept_rows))
-                groups += kept[-1].rollouts.groups
+            with timers("filter"):
+                kept_rows = self._kept_rows(sampled, wanted - groups)
+                if kept_rows:
+                    kept.append(sampled.select(kept_rows))
+                    groups += kept[-1].rollouts.groups
             if groups == wanted:
                 metrics = {"training/num_gen_batches": round_ + 1.0, "training/num_gen_prompts": float(generated)}
                 return ScoredRollouts.join(kept), metrics
@@ -147,9 +148,9 @@ class Collector:
 
     def sample(self, prompts: Sequence[Prompt], step: int, round_: int, timers: Timers) -> ScoredRollouts:
         """``rollout.n`` scored responses to each prompt, and the score of a greedy one where it is needed."""
-        seeds = self.seeds.training_requests(step, len(prompts), round_)
         prefix = f"train-{step}-{round_}"
         with timers("gen"):
+            seeds = self.seeds.training_requests(step, len(prompts), round_)
             rollouts, greedy = self._rollouts(prompts, seeds, prefix)
         with timers("reward"):
             results = self.score(rollouts)

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from corerl.batch.rollouts import Rollouts
+from corerl.data.schema import Message
 from corerl.evaluation.summary import Sample, summarise
 from corerl.registry.reward_managers import RewardResult
 
@@ -19,6 +20,9 @@ class ValidationSample(NamedTuple):
     response_length: int
     components: Mapping[str, float]
     extracted: str | None = None
+    messages: Sequence[Message] = ()
+    response: str = ""
+    ground_truth: str = ""
 
 
 def validation_samples(rollouts: Rollouts, results: Sequence[RewardResult]) -> list[ValidationSample]:
@@ -31,8 +35,23 @@ def validation_samples(rollouts: Rollouts, results: Sequence[RewardResult]) -> l
             len(completion.token_ids),
             result.components,
             result.extracted,
+            prompt.messages,
+            response,
+            str(prompt.ground_truth),
         )
-        for prompt, completion, result in zip(rollouts.prompts, rollouts.completions, results, strict=True)
+        for prompt, completion, response, result in zip(
+            rollouts.prompts, rollouts.completions, rollouts.responses, results, strict=True
+        )
+    ]
+
+
+def sample_table(samples: Sequence[ValidationSample], count: int) -> tuple[list[str], list[list[str | float | None]]]:
+    """Columns and rows of ``count`` samples, evenly spaced, so that every evaluation shows the same; all of fewer."""
+    count = min(count, len(samples))
+    shown = [samples[number * len(samples) // count] for number in range(count)]
+    return ["data_source", "prompt", "response", "ground_truth", "score"], [
+        [sample.data_source, _chat(sample.messages), sample.response, sample.ground_truth, sample.score]
+        for sample in shown
     ]
 
 
@@ -69,3 +88,10 @@ def _of_several(samples: Sequence[ValidationSample]) -> dict[str, float]:
         for name, estimate in summary.estimates.items()
         if name.startswith(("best", "worst", "maj")) and not name.endswith("@1")
     }
+
+
+def _chat(messages: Sequence[Message]) -> str:
+    """A chat as plain text; a single message without its role."""
+    if len(messages) == 1:
+        return str(messages[0]["content"])
+    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)

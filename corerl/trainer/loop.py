@@ -22,14 +22,14 @@ from corerl.registry.rollout_backends import SamplingParams
 from corerl.registry.runtimes import Runtime
 from corerl.registry.training_strategies import Output
 from corerl.seeding import Seeds
-from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, step_metrics
+from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, step_metrics, time_metrics
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.notices import say
 from corerl.telemetry.throughput import ModelShape
 from corerl.telemetry.timers import Timers
 from corerl.trainer.collection import Collector, ScoredRollouts
 from corerl.trainer.device_sharing import DeviceSharing
-from corerl.trainer.evaluation import ValidationSample, validation_metrics, validation_samples
+from corerl.trainer.evaluation import ValidationSample, sample_table, validation_metrics, validation_samples
 from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.pipeline import Pipeline
@@ -84,6 +84,7 @@ class Trainer:
                 raise
             if self.val_prompts and self._is_due(config.test_freq):
                 metrics |= self.evaluate()
+                metrics["timing_s/step"] += metrics["timing_s/testing"]
             self.log.write(metrics, step=self.step)
             self.run.plugins.hook.step_ended(run=self.run, step=self.step, metrics=metrics)
             if self._is_due(config.save_freq):
@@ -95,27 +96,33 @@ class Trainer:
         with timers("step"):
             collected = self.pipeline.batch(self.step)
             batch, self.sampler_state = collected.batch, collected.sampler
-            experience = batch.experience()
             metrics = dict(collected.metrics)
+            with timers("batch"):
+                experience = batch.experience()
             with timers("handover"):
                 self.devices.to_training()
             metrics |= self.compute(experience, timers)
-            nonfinite = self.nonfinite.mask_samples(self.step, experience, batch)
             with timers("adv"):
+                nonfinite = self.nonfinite.mask_samples(self.step, experience, batch)
                 if self.kl_penalty is not None:
                     metrics |= self.kl_penalty.subtract(experience)
                 inputs = self.advantage_inputs(experience, batch)
                 experience.advantages, experience.returns = self.estimate_advantages(inputs)
-            nonfinite += self.nonfinite.mask_samples(self.step, experience, batch)
-            metrics["training/nonfinite_samples"] = float(nonfinite)
-            longest = self.run.config.data.max_prompt_length
-            metrics |= step_metrics(experience, batch.results, batch.rollouts.truncated, longest)
+                nonfinite += self.nonfinite.mask_samples(self.step, experience, batch)
+            with timers("metrics"):
+                metrics["training/nonfinite_samples"] = float(nonfinite)
+                longest, ranks = self.run.config.data.max_prompt_length, self.shape.data_parallel_size
+                metrics |= step_metrics(experience, batch.results, batch.rollouts.truncated, longest, ranks)
             metrics |= self.update(experience, batch, timers)
             with timers("update_weights"), self.devices.to_generation():
                 self.send_weights(verify=self._is_due_by(self.run.config.rollout.verify_weights_freq))
-            self.tell(experience, batch)
+            with timers("metrics"):
+                self.tell(experience, batch)
         metrics["training/global_step"] = float(self.step)
-        return metrics | performance_metrics({**timers.seconds, **collected.seconds}, experience, self.shape)
+        memory = self.actor.peak_memory() if self.shape.device_name else {}
+        seconds, passes = {**timers.seconds, **collected.seconds}, self.run.config.actor.ppo_epochs
+        times = time_metrics(seconds, collected.background, experience)
+        return metrics | memory | times | performance_metrics(seconds, experience, self.shape, passes)
 
     def send_weights(self, *, verify: bool) -> None:
         """Give the rollout workers the policy as it is after ``step``."""
@@ -172,14 +179,17 @@ class Trainer:
                 metrics |= merge_means(self.updates(self.critic.update, cut, experience, batch), "critic")
         if self.step <= config.trainer.critic_warmup:
             return metrics
-        metrics |= self.correct_rollouts(experience, max(batch.staleness(self.step)))
+        with timers("adv"):
+            metrics |= self.correct_rollouts(experience, max(batch.staleness(self.step)))
         actor = config.actor
         cut = self.mini_batches(experience, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
         with timers("update_actor"):
             prepared = ((rows, self.prepare(mini_batch, number)) for number, (rows, mini_batch) in enumerate(cut))
             metrics |= merge_means(self.updates(self.actor.update, prepared, experience, batch), "actor")
-        if not experience.response_mask.any():
-            say(f"step {self.step}: no response has a score, so the weights stay as they are")
+            if not experience.response_mask.any():
+                say(f"step {self.step}: no response has a score, so the weights stay as they are")
+        if self.run.parts.kl_loss is not None:
+            metrics["actor/kl_coef"] = actor.kl_loss_coef
         return metrics
 
     def updates(
@@ -256,6 +266,7 @@ class Trainer:
                 part_results = self.collector.score(rollouts)
                 samples += validation_samples(rollouts, part_results)
                 results += part_results
+        self.log.write_samples(self.step, *sample_table(samples, self.run.config.trainer.log_val_generations))
         if notice := self.notices.errors(results):
             say(f"step {self.step}, evaluation: {notice}")
         return validation_metrics(samples, values.n) | {"timing_s/testing": timers.seconds["testing"]}

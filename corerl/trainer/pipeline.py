@@ -26,7 +26,8 @@ class Collected:
 
     Attributes:
         metrics: of the batch as it was collected.
-        seconds: by part, the time that it took; with a thread of its own also ``wait``, the controller's.
+        seconds: by part, the controller's time that it took.
+        background: by part, the time that it took in a thread of its own.
         sampler: the sampler's state after the prompts were drawn, for a checkpoint.
     """
 
@@ -34,6 +35,7 @@ class Collected:
     metrics: Mapping[str, float]
     seconds: Mapping[str, float]
     sampler: Mapping[str, Any]
+    background: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 class Pipeline:
@@ -74,8 +76,8 @@ class Pipeline:
                 self._coming.append(self._thread.submit(self._collect, coming))
             start = time.perf_counter()
             collected = self._coming.popleft().result()
-            seconds = {**collected.seconds, "wait": time.perf_counter() - start}
-            collected = dataclasses.replace(collected, seconds=seconds)
+            waited = {"wait": time.perf_counter() - start}
+            collected = dataclasses.replace(collected, seconds=waited, background=collected.seconds)
         metrics = {**collected.metrics, **self._staleness(step, collected.batch)}
         return dataclasses.replace(collected, metrics=metrics)
 

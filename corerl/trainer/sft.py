@@ -56,7 +56,7 @@ def run_sft(config: SftConfig, plugins: Plugins) -> Path:
         console = ConsoleTracker(
             project_name="", experiment_name="", run_dir=folder, config={}, total_steps=total_steps
         )
-        log = MetricsLog(folder / "metrics.jsonl", [console])
+        log = MetricsLog(folder / "metrics.jsonl", {"console": lambda resume: console})
         try:
             for step, metrics in enumerate(_steps(strategy, train, sampler, total_steps), start=1):
                 if val and (

@@ -55,6 +55,14 @@ class ModelWorker:
     def onload(self) -> None:
         self.strategy.onload()
 
+    @dispatch("rank_zero")
+    def peak_memory(self) -> dict[str, float]:
+        """``perf/max_memory_*``: what torch has held of the first worker's GPU at most, in GiB."""
+        return {
+            "perf/max_memory_allocated_gb": torch.cuda.max_memory_allocated() / 2**30,
+            "perf/max_memory_reserved_gb": torch.cuda.max_memory_reserved() / 2**30,
+        }
+
     @dispatch("all")
     def free_cache(self) -> None:
         """Let other processes have the device's memory that torch keeps for tensors to come."""
@@ -118,7 +126,11 @@ class PolicyWorker(TrainedWorker):
 
     @dispatch("rank_zero")
     def shape(self) -> ModelShape:
-        return self.strategy.shape()
+        """The model's, and over how many workers it is spread."""
+        workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        return dataclasses.replace(
+            self.strategy.shape(), workers=workers, data_parallel_size=self.strategy.data_parallel_size
+        )
 
     @dispatch("all")
     def export(self, folder: Path) -> None:

@@ -91,15 +91,15 @@ def test_check_says_ok(capsys: pytest.CaptureFixture[str], config: str, parts: l
             "error: actor.policy_loss: unknown policy loss 'vanila' (did you mean 'vanilla'?)",
         ),
         (
-            "tracking.loggers=[wandb]",
-            "error: tracking.loggers[0]: unknown tracker 'wandb': it comes with corerl-trackers",
+            "tracking.loggers=[abacus]",
+            "error: tracking.loggers[0]: unknown tracker 'abacus': it comes with corerl-abacus",
         ),
         ("rollout.n=many", "error: rollout.n: must be an integer, not 'many'"),
         ("rollout", "error: 'rollout' is not an override; one is written key=value"),
     ],
 )
 def test_check_prints_the_error_and_exits_with_2(
-    capsys: pytest.CaptureFixture[str], config: str, parts: list[str], override: str, message: str
+    capsys: pytest.CaptureFixture[str], config: str, parts: list[str], abacus: None, override: str, message: str
 ) -> None:
     assert run(["config", "check", config, override, *parts]) == 2
     assert capsys.readouterr().err.startswith(message)

@@ -62,15 +62,17 @@ def as_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) 
     return json.loads(output(capsys, *arguments, "--json", code=code))
 
 
-def test_list_shows_names_owners_and_what_is_not_installed(capsys: pytest.CaptureFixture[str], acme: str) -> None:
+def test_list_shows_names_owners_and_what_is_not_installed(
+    capsys: pytest.CaptureFixture[str], acme: str, abacus: None
+) -> None:
     lines = [line.split() for line in output(capsys, "list", "--plugin", acme).splitlines()]
     assert ["trivia", acme, "ok", "Acme's", "trivia"] in lines
     assert ["scorer", "(reward.scorer)"] in lines
     assert ["local", "corerl", "0.1.0", "ok", "all", "workers", "in", "this", "process"] in lines
-    assert ["wandb", "corerl-trackers", "not", "installed", "pip", "install", "corerl-trackers"] in lines
+    assert ["abacus", "corerl-abacus", "not", "installed", "pip", "install", "corerl-abacus"] in lines
 
 
-def test_list_as_json_holds_plugins_and_names(capsys: pytest.CaptureFixture[str], acme: str) -> None:
+def test_list_as_json_holds_plugins_and_names(capsys: pytest.CaptureFixture[str], acme: str, abacus: None) -> None:
     listed = as_json(capsys, "list", "--plugin", acme)
     plugin = next(plugin for plugin in listed["plugins"] if plugin["name"] == acme)
     assert plugin == {"name": acme, "version": "", "status": "ok", "module": acme, "error": ""}
@@ -82,8 +84,8 @@ def test_list_as_json_holds_plugins_and_names(capsys: pytest.CaptureFixture[str]
         "status": "ok",
         "summary": "Acme's trivia",
     } in listed["names"]
-    wandb = next(name for name in listed["names"] if name["name"] == "wandb")
-    assert (wandb["status"], wandb["owner"]) == ("not installed", "corerl-trackers")
+    known = next(name for name in listed["names"] if name["name"] == "abacus")
+    assert (known["status"], known["owner"]) == ("not installed", "corerl-abacus")
 
 
 def test_list_shows_which_scorer_scores_which_data_source(capsys: pytest.CaptureFixture[str], acme: str) -> None:
@@ -173,14 +175,14 @@ def test_show_an_object_that_is_named_directly(capsys: pytest.CaptureFixture[str
         ("trivai", "error: no plugin and no registered name is called 'trivai' (did you mean 'trivia'?)"),
         ("scorers/trivai", "error: unknown scorer 'trivai' (did you mean 'trivia'?)"),
         (
-            "wandb",
-            "error: tracker 'wandb': it comes with corerl-trackers, which is not installed (pip install",
+            "abacus",
+            "error: tracker 'abacus': it comes with corerl-abacus, which is not installed (pip install",
         ),
         ("mine.py:loss", "error: 'mine.py:loss' names no kind: write it as policy_losses/mine.py:loss, say"),
     ],
 )
 def test_show_an_unknown_name_is_an_error(
-    capsys: pytest.CaptureFixture[str], acme: str, name: str, message: str
+    capsys: pytest.CaptureFixture[str], acme: str, abacus: None, name: str, message: str
 ) -> None:
     assert run(["plugins", "show", name, "--plugin", acme]) == 2
     assert capsys.readouterr().err.startswith(message)

@@ -66,7 +66,7 @@ def test_nothing_heavy_is_imported_before_a_config_is_right(workplace):
         "data.train_batch_size=2": "actor.ppo_mini_batch_size: 4 prompts are more than data.train_batch_size",
         "rollout.n=1": "rollout.n: must be at least 2, not 1: algorithm.adv_estimator=grpo compares",
         "algorithm.adv_estimator=grop": "unknown advantage estimator 'grop' (did you mean 'grpo'?)",
-        "tracking.loggers=[wandb]": "pip install corerl-trackers",
+        "tracking.loggers=[wandbb]": "tracking.loggers[0]: unknown tracker 'wandbb' (did you mean 'wandb'?)",
         "actor.policy_loss.clip_ratio=0.1": "actor.policy_loss.clip_ratio: unknown key",
     }
     script = (

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from corerl.batch.experience import collate
-from corerl.objective import PolicyObjective, SupervisedObjective, loss_weights
+from corerl.objective import PolicyObjective, SupervisedObjective, ValueObjective, loss_weights
 from corerl.registry.policy_losses import LossOutput
 from corerl.registry.training_strategies import TokenOutputs
 
@@ -46,3 +46,15 @@ def test_nan_outside_the_mask_reaches_neither_loss_nor_gradient():
     output.loss.backward()
     assert torch.isfinite(output.loss)
     assert log_probs.grad[1, 1] == 0
+
+
+def test_the_critics_metrics_are_its_loss_and_its_mean_prediction():
+    """Errors of 1, 2 and 3 at three tokens; values of 1, 4 and -2."""
+    experience = batch()
+    experience.values = torch.zeros(2, 2)
+    experience.returns = torch.tensor([[0.0, 2.0], [1.0, 0.0]])
+    values = torch.tensor([[1.0, 4.0], [-2.0, 50.0]])
+    objective = ValueObjective(lambda inputs: LossOutput((inputs.values - inputs.returns) ** 2))
+    output = objective(TokenOutputs(values=values), experience)
+    assert float(output.parts["vf_loss"]) == pytest.approx((1 + 4 + 9) / 3)
+    assert output.metrics["vpred_mean"].value == pytest.approx((1 + 4 - 2) / 3)

@@ -90,27 +90,29 @@ def test_an_unknown_name_is_answered_with_the_nearest_one(make_distribution: Mak
         Plugins().registries.scorers.get("trivai")
 
 
-def test_a_known_name_that_is_not_installed_says_what_to_install(core_alone: None) -> None:
+def test_a_known_name_that_is_not_installed_says_what_to_install(core_alone: None, abacus: None) -> None:
     trackers = Plugins().registries.trackers
     with pytest.raises(
         UnknownNameError,
-        match=r"'wandb': it comes with corerl-trackers, which is not installed \(pip install corerl-trackers\)",
+        match=r"'abacus': it comes with corerl-abacus, which is not installed \(pip install corerl-abacus\)",
     ):
-        trackers.get("wandb")
-    with pytest.raises(UnknownNameError, match=r"did you mean 'wandb'\?"):
-        trackers.get("wnadb")
+        trackers.get("abacus")
+    with pytest.raises(UnknownNameError, match=r"did you mean 'abacus'\?"):
+        trackers.get("abcaus")
 
 
-def test_a_known_name_of_a_disabled_plugin_says_so(make_distribution: MakeDistribution) -> None:
-    make_distribution("corerl-trackers", "0.1", scorer("x"))
-    with pytest.raises(UnknownNameError, match="comes with corerl-trackers, which is disabled"):
-        Plugins(disable=["corerl-trackers"]).registries.trackers.get("wandb")
+def test_a_known_name_of_a_disabled_plugin_says_so(make_distribution: MakeDistribution, abacus: None) -> None:
+    make_distribution("corerl-abacus", "0.1", scorer("x"))
+    with pytest.raises(UnknownNameError, match="comes with corerl-abacus, which is disabled"):
+        Plugins(disable=["corerl-abacus"]).registries.trackers.get("abacus")
 
 
-def test_a_known_name_that_the_installed_version_lacks_names_that_version(make_distribution: MakeDistribution) -> None:
-    make_distribution("corerl-trackers", "0.1", scorer("x"))
-    with pytest.raises(UnknownNameError, match=r"another version of corerl-trackers than 0\.1"):
-        Plugins().registries.trackers.get("wandb")
+def test_a_known_name_that_the_installed_version_lacks_names_that_version(
+    make_distribution: MakeDistribution, abacus: None
+) -> None:
+    make_distribution("corerl-abacus", "0.1", scorer("x"))
+    with pytest.raises(UnknownNameError, match=r"another version of corerl-abacus than 0\.1"):
+        Plugins().registries.trackers.get("abacus")
 
 
 BROKEN = {
@@ -197,11 +199,11 @@ def test_plugins_are_disabled_by_argument_and_by_variable(
     assert status(Plugins(), "acme-rewards") == ("disabled", "")
 
 
-def test_disabling_a_plugin_that_does_not_exist_is_an_error(make_distribution: MakeDistribution) -> None:
+def test_disabling_a_plugin_that_does_not_exist_is_an_error(make_distribution: MakeDistribution, abacus: None) -> None:
     make_distribution("acme", "1.0", scorer("trivia"))
     with pytest.raises(PluginError, match=r"plugins.disable: no plugin is called 'amce' \(did you mean 'acme'\?\)"):
         Plugins(disable=["amce"])
-    Plugins(disable=["corerl-trackers"])  # known, though not installed
+    Plugins(disable=["corerl-abacus"])  # known, though not installed
 
 
 def test_a_file_with_hooks_is_a_plugin(core_alone: None, tmp_path: Path) -> None:

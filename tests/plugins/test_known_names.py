@@ -19,7 +19,7 @@ def test_the_kinds_in_the_table_are_those_of_the_registries() -> None:
     assert set(json.loads(KNOWN_NAMES.read_text())) <= {registry.kind for _, registry in Registries()}
 
 
-def test_planned_names_are_known() -> None:
+def test_names_of_all_plugins_are_known() -> None:
     assert known_names("tracker")["wandb"] == "corerl-trackers"
     assert known_names("advantage estimator")["gae"] == "corerl-ppo"
     assert known_names("no such kind") == {}

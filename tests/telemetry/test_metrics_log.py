@@ -1,9 +1,19 @@
+import threading
+import time
+
+from corerl.registry.trackers import ResumedRun
 from corerl.telemetry.metrics_log import MetricsLog, read_metrics
 
 
 class Recorder:
-    def __init__(self):
-        self.seen, self.closed = [], 0
+    def __init__(self, run_id=None):
+        self.seen, self.closed, self.opened_with = [], 0, []
+        if run_id is not None:
+            self.run_id = run_id
+
+    def open(self, resume):
+        self.opened_with.append(resume)
+        return self
 
     def log(self, metrics, step):
         self.seen.append((step, dict(metrics)))
@@ -12,19 +22,137 @@ class Recorder:
         self.closed += 1
 
 
+class TableRecorder(Recorder):
+    def log_samples(self, step, columns, rows):
+        self.seen.append((step, columns, rows))
+
+
+class Failing(Recorder):
+    def log(self, metrics, step):
+        super().log(metrics, step)
+        if step != 2:
+            raise ConnectionError("no route to host\nmore of it")
+
+
+class Hanging(Recorder):
+    def __init__(self):
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def log(self, metrics, step):
+        super().log(metrics, step)
+        self.go_on.wait(20)
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
 def test_records_reach_the_file_and_every_tracker(tmp_path):
     trackers = [Recorder(), Recorder()]
-    log = MetricsLog(tmp_path / "metrics.jsonl", trackers)
+    log = MetricsLog(tmp_path / "metrics.jsonl", {str(number): each.open for number, each in enumerate(trackers)})
     log.write({"a": 1.0}, step=0)
     log.write({"a": 2.0}, step=1)
     log.close()
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 0, "a": 1.0}, {"step": 1, "a": 2.0}]
     assert [tracker.seen for tracker in trackers] == [[(0, {"a": 1.0}), (1, {"a": 2.0})]] * 2
     assert [tracker.closed for tracker in trackers] == [1, 1]
+    assert [tracker.opened_with for tracker in trackers] == [[None]] * 2
 
 
 def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "a": 1}\n{"step": 2, "a": 2}\n{"step": 3, "a"')
-    MetricsLog(path, [], last_step=1).close()
+    MetricsLog(path, {}, last_step=1).close()
     assert read_metrics(path) == [{"step": 1, "a": 1}]
+
+
+def test_tables_go_to_the_trackers_that_have_some(tmp_path):
+    plain, tables = Recorder(), TableRecorder()
+    log = MetricsLog(tmp_path / "metrics.jsonl", {"plain": plain.open, "tables": tables.open})
+    log.write_samples(3, ["response"], [["x"]])
+    log.write_samples(4, ["response"], [])
+    log.close()
+    assert (plain.seen, tables.seen) == ([], [(3, ["response"], [["x"]])])
+
+
+def test_run_ids_survive_a_resume_also_of_a_tracker_that_cannot_be_opened_then(tmp_path, capsys):
+    first, other = Recorder("id-1"), Recorder("id-2")
+    log = MetricsLog(tmp_path / "metrics.jsonl", {"first": first.open, "other": other.open, "plain": Recorder().open})
+    wait_for(lambda: log.state() == {"first": "id-1", "other": "id-2"})
+    state = log.state()
+    log.close()
+
+    def refuse(resume):
+        raise OSError("the server is away")
+
+    again = Recorder("id-1")
+    log = MetricsLog(tmp_path / "metrics.jsonl", {"first": again.open, "other": refuse}, last_step=7, state=state)
+    log.close()
+    assert again.opened_with == [ResumedRun(7, "id-1")]
+    assert log.state() == state
+    assert "tracker 'other': OSError: the server is away" in capsys.readouterr().err
+
+
+def test_a_tracker_that_fails_is_named_once_and_tried_again(tmp_path, capsys):
+    failing, other = Failing(), Recorder()
+    log = MetricsLog(tmp_path / "metrics.jsonl", {"failing": failing.open, "other": other.open})
+    for step in range(4):
+        log.write({"a": 1.0}, step)
+    log.close()
+    assert [step for step, _ in failing.seen] == [step for step, _ in other.seen] == [0, 1, 2, 3]
+    assert (failing.closed, len(read_metrics(tmp_path / "metrics.jsonl"))) == (1, 4)
+    assert capsys.readouterr().err == (
+        "tracker 'failing': ConnectionError: no route to host; the run goes on, and all metrics are in metrics.jsonl\n"
+    )
+
+
+def test_a_tracker_that_hangs_holds_up_nothing_and_gets_no_more(tmp_path, capsys):
+    hanging, other = Hanging(), Recorder()
+    log = MetricsLog(tmp_path / "metrics.jsonl", {"hanging": hanging.open, "other": other.open}, timeout=0.1)
+    start = time.monotonic()
+    log.write({"a": 1.0}, 0)
+    wait_for(lambda: hanging.seen)
+    time.sleep(0.15)
+    for step in range(1, 4):
+        log.write({"a": 1.0}, step)
+    log.close()
+    assert time.monotonic() - start < 5
+    assert [step for step, _ in hanging.seen] == [0]
+    assert [step for step, _ in other.seen] == [0, 1, 2, 3]
+    assert capsys.readouterr().err == (
+        "tracker 'hanging': has not answered for 0.1 s (tracking.timeout) and gets no more metrics; "
+        "the run goes on, and all metrics are in metrics.jsonl\n"
+    )
+    hanging.go_on.set()  # what hung ends at last: it closes, and takes none of the rest
+    wait_for(lambda: hanging.closed)
+    assert len(hanging.seen) == 1
+
+
+def test_the_end_of_a_run_waits_for_its_trackers_only_so_long(tmp_path, capsys):
+    hanging = [Hanging(), Hanging()]
+    log = MetricsLog(tmp_path / "metrics.jsonl", {str(n): each.open for n, each in enumerate(hanging)}, timeout=0.3)
+    log.write({"a": 1.0}, 0)
+    start = time.monotonic()
+    log.close()
+    assert time.monotonic() - start < 5
+    assert capsys.readouterr().err.count("was not done 0.3 s after the run (tracking.timeout)") == 2
+    for each in hanging:
+        each.go_on.set()
+
+
+def test_a_tracker_that_cannot_keep_up_is_given_up_before_the_queue_fills_the_memory(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("corerl.telemetry.tracker_thread.MOST_WAITING", 5)
+    hanging = Hanging()
+    log = MetricsLog(tmp_path / "metrics.jsonl", {"slow": hanging.open})
+    log.write({"a": 1.0}, 0)
+    wait_for(lambda: hanging.seen)
+    for step in range(1, 8):
+        log.write({"a": 1.0}, step)
+    hanging.go_on.set()
+    log.close()
+    assert capsys.readouterr().err.startswith("tracker 'slow': is 5 calls behind and gets no more metrics")
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 8

@@ -5,8 +5,16 @@ from corerl.hookspecs import Register
 from corerl.registry.advantage_estimators import AdvantageEstimator
 from corerl.registry.kl_types import KLType
 from corerl.registry.policy_losses import PolicyLoss
+from corerl.telemetry.metric_table import Metric
 from corerl_grpo.advantages import options as advantage_options
 from corerl_grpo.losses import options as loss_options
+
+CLIPPED = Metric("actor/pg_clipfrac", "share", "trained tokens whose ratio was clipped")
+WEIGHT_CLIPPED = Metric("actor/pg_clipfrac", "share", "trained tokens whose importance weight was clipped, or capped")
+OUT_OF_BOUND = (
+    Metric("actor/pg_clipfrac", "share", "trained tokens outside the bound, which have no gradient"),
+    Metric("actor/ratio_capfrac", "share", "trained tokens inside the bound whose weight was capped"),
+)
 
 
 @hookimpl
@@ -99,36 +107,42 @@ def register_policy_losses(register: Register[PolicyLoss]) -> None:
         "vanilla",
         f"{package}.vanilla:vanilla",
         options=loss_options.VanillaOptions,
+        metrics=(CLIPPED, Metric("actor/pg_clipfrac_lower", "share", "trained tokens held by the dual clip")),
         summary="PPO clip with two widths and the dual clip (1707.06347, 1912.09729, 2503.14476)",
     )
     register(
         "gspo",
         f"{package}.gspo:gspo",
         options=loss_options.GspoOptions,
+        metrics=(Metric("actor/pg_clipfrac", "share", "trained tokens in clipped responses"),),
         summary="PPO clip on the ratio of the whole sequence (GSPO, 2507.18071)",
     )
     register(
         "gmpo",
         f"{package}.gmpo:gmpo",
         options=loss_options.GmpoOptions,
+        metrics=(CLIPPED,),
         summary="geometric mean of the clipped ratios of a sequence (GMPO, 2507.20673)",
     )
     register(
         "geo_mean",
         f"{package}.gmpo:gmpo",
         options=loss_options.GmpoOptions,
+        metrics=(CLIPPED,),
         summary="another name of gmpo (GMPO, 2507.20673)",
     )
     register(
         "cispo",
         f"{package}.cispo:cispo",
         options=loss_options.CispoOptions,
+        metrics=(WEIGHT_CLIPPED,),
         summary="policy gradient with a clipped importance weight (MiniMax-M1, 2506.13585)",
     )
     register(
         "sapo",
         f"{package}.sapo:sapo",
         options=loss_options.SapoOptions,
+        metrics=(Metric("actor/gate", "", "mean slope of the gate, 4 p (1 - p): 1 on-policy, 0 without gradient"),),
         summary="sigmoid gate on the ratio (SAPO, 2511.20347)",
     )
     register(
@@ -136,6 +150,7 @@ def register_policy_losses(register: Register[PolicyLoss]) -> None:
         f"{package}.clip_cov:clip_cov",
         options=loss_options.ClipCovOptions,
         select_tokens=f"{package}.clip_cov:select_tokens",
+        metrics=(CLIPPED, Metric("actor/clip_cov_frac", "share", "trained tokens drawn to have no gradient")),
         summary="PPO clip, a few tokens of high covariance without gradient (2505.22617)",
     )
     register(
@@ -143,6 +158,7 @@ def register_policy_losses(register: Register[PolicyLoss]) -> None:
         f"{package}.kl_cov:kl_cov",
         options=loss_options.KlCovOptions,
         select_tokens=f"{package}.kl_cov:select_tokens",
+        metrics=(Metric("actor/kl_cov_frac", "share", "trained tokens with the KL term"),),
         summary="a KL term on the tokens of the largest covariance (2505.22617)",
     )
     register(
@@ -154,24 +170,28 @@ def register_policy_losses(register: Register[PolicyLoss]) -> None:
         "dppo_tv",
         f"{package}.dppo_tv:dppo_tv",
         options=loss_options.DppoTvOptions,
+        metrics=OUT_OF_BOUND,
         summary="trust region by total variation, on the sampled token (DPPO, 2602.04879)",
     )
     register(
         "dppo_kl",
         f"{package}.dppo_kl:dppo_kl",
         options=loss_options.DppoKlOptions,
+        metrics=OUT_OF_BOUND,
         summary="trust region by KL divergence, on the sampled token (DPPO, 2602.04879)",
     )
     register(
         "dro",
         f"{package}.dro:dro",
         options=loss_options.DroOptions,
+        metrics=(Metric("actor/dro_penalty", "", "mean of beta d² / 2"),),
         summary="policy gradient with a quadratic penalty on the log-ratio (DRO, 2405.19107)",
     )
     register(
         "reinforce",
         f"{package}.reinforce:reinforce",
         options=loss_options.ReinforceOptions,
+        metrics=(WEIGHT_CLIPPED,),
         summary="policy gradient with a capped importance weight (Williams 1992, IMPALA 1802.01561)",
     )
     register(
@@ -179,6 +199,7 @@ def register_policy_losses(register: Register[PolicyLoss]) -> None:
         f"{package}.opd:opd",
         options=loss_options.OpdOptions,
         needs_ref=True,
+        metrics=(Metric("actor/teacher_kl", "nats", "mean of log pi_old - log pi_ref: the reverse KL to the teacher"),),
         summary="on-policy distillation from the reference model (GKD, 2306.13649)",
     )
 

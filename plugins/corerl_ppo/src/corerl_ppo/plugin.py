@@ -6,6 +6,7 @@ from corerl.registry.advantage_estimators import AdvantageEstimator
 from corerl.registry.kl_controllers import KLController
 from corerl.registry.presets import Preset
 from corerl.registry.value_losses import ValueLoss
+from corerl.telemetry.metric_table import Metric
 from corerl_ppo.options import AdaptiveOptions, ClippedOptions, GaeOptions
 
 
@@ -26,6 +27,7 @@ def register_value_losses(register: Register[ValueLoss]) -> None:
         "clipped",
         "corerl_ppo.value_loss:clipped",
         options=ClippedOptions,
+        metrics=(Metric("critic/vf_clipfrac", "share", "trained tokens held by the clip, without gradient"),),
         summary="half the squared error, the value held near its old one (2005.12729)",
     )
     register("squared", "corerl_ppo.value_loss:squared", summary="half the squared error (1707.06347)")

@@ -1,0 +1,91 @@
+"""A tracker in a thread of its own, so that nothing it does holds up or ends the run."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from corerl.registry.trackers import ResumableTracker, Tracker
+from corerl.telemetry.notices import say
+
+MOST_WAITING = 1000
+"""calls that a tracker may be behind before it is given up"""
+
+R = TypeVar("R")
+Call = Callable[[Tracker], None]
+
+
+class TrackerThread:
+    """Opens a tracker, calls it, closes it. What goes wrong is said once; the run goes on.
+
+    Args:
+        timeout: seconds that one call may take. A thread cannot be ended: that of a call which hangs stays behind.
+        run_id: the tracker's in the run that goes on; kept where it cannot be opened.
+    """
+
+    def __init__(self, name: str, open_tracker: Callable[[], Tracker], timeout: float, run_id: str = "") -> None:
+        self.name = name
+        self.run_id = run_id
+        self._open = open_tracker
+        self._timeout = timeout
+        self._calls: queue.Queue[Call | None] = queue.Queue(MOST_WAITING)
+        self._since: float | None = None
+        """when the call under way began"""
+        self._given_up = False
+        self._told = False
+        self._thread = threading.Thread(target=self._run, name=f"corerl-{name}", daemon=True)
+        self._thread.start()
+
+    def call(self, what: Call | None) -> None:
+        """Call the tracker soon; never waits. None: close it after all calls, for which :meth:`join` waits."""
+        since = self._since
+        if since is not None and time.monotonic() - since > self._timeout:
+            self._give_up(f"has not answered for {self._timeout:g} s (tracking.timeout)")
+        if self._given_up:
+            return
+        try:
+            self._calls.put_nowait(what)
+        except queue.Full:
+            self._give_up(f"is {MOST_WAITING} calls behind")
+
+    def join(self, deadline: float) -> None:
+        """Wait until the tracker is closed, at most until ``deadline`` by the monotonic clock."""
+        if not self._given_up:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+            if self._thread.is_alive():
+                self._give_up(f"was not done {self._timeout:g} s after the run (tracking.timeout)")
+
+    def _run(self) -> None:
+        tracker = self._guard(self._open)
+        if tracker is None:
+            self._given_up = True
+            return
+        if isinstance(tracker, ResumableTracker):
+            self.run_id = tracker.run_id
+        while (call := self._calls.get()) is not None:
+            self._guard(partial(call, tracker))
+        self._guard(tracker.close)
+
+    def _guard(self, call: Callable[[], R]) -> R | None:
+        self._since = time.monotonic()
+        try:
+            return call()
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0]
+            self._tell(f"{type(error).__name__}: {reason}" if reason else type(error).__name__)
+            return None
+        finally:
+            self._since = None
+
+    def _give_up(self, problem: str) -> None:
+        self._given_up = True
+        self._calls = queue.Queue()
+        self._calls.put(None)
+        self._tell(f"{problem} and gets no more metrics")
+
+    def _tell(self, problem: str) -> None:
+        if not self._told:
+            self._told = True
+            say(f"tracker '{self.name}': {problem}; the run goes on, and all metrics are in metrics.jsonl")

@@ -1,0 +1,1 @@
+"""Trackers: tensorboard, wandb, swanlab, mlflow, clearml, trackio, vemlp_wandb."""

@@ -1,0 +1,86 @@
+"""The trackers' options; each knows whether its library is installed."""
+
+import importlib.util
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from corerl import option
+from corerl.config.schema import TrainConfig
+from corerl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class LibraryOptions:
+    """Options of a tracker that needs a library; ``library`` is its module, ``remedy`` what installs it."""
+
+    library: ClassVar[str]
+    remedy: ClassVar[str]
+
+    def check(self, key: str, config: TrainConfig) -> None:
+        """Raise ConfigError when the library is not installed."""
+        if importlib.util.find_spec(self.library) is None:
+            raise ConfigError(key, f"needs the module {self.library}, which is not installed: {self.remedy}")
+
+
+@dataclass(frozen=True)
+class TensorboardOptions(LibraryOptions):
+    library = "tensorboard"
+    remedy = "pip install 'corerl-trackers[tensorboard]'"
+
+    dir: str | None = option(None, "folder of the event files; null: tensorboard/ in the run's folder")
+
+
+@dataclass(frozen=True)
+class WandbOptions(LibraryOptions):
+    library = "wandb"
+    remedy = "pip install 'corerl-trackers[wandb]'"
+
+    mode: Literal["online", "offline", "disabled"] | None = option(None, "null: as WANDB_MODE says, online without it")
+    entity: str | None = option(None, "user or team; null: the one that is logged in")
+    group: str | None = option(None, "name under which runs are shown together")
+    tags: tuple[str, ...] = option((), "labels of the run")
+
+
+@dataclass(frozen=True)
+class VemlpWandbOptions(LibraryOptions):
+    library = "volcengine_ml_platform"
+    remedy = "install the SDK of Volcano Engine's machine-learning platform, which is in no package index"
+
+
+@dataclass(frozen=True)
+class SwanlabOptions(LibraryOptions):
+    library = "swanlab"
+    remedy = "pip install 'corerl-trackers[swanlab]'"
+
+    mode: Literal["online", "local", "offline", "disabled"] | None = option(
+        None, "null: as SWANLAB_MODE says, online without it; local needs swanlab[dashboard]"
+    )
+    workspace: str | None = option(None, "user or organisation; null: the one that is logged in")
+    tags: tuple[str, ...] = option((), "labels of the run")
+
+
+@dataclass(frozen=True)
+class MlflowOptions(LibraryOptions):
+    library = "mlflow"
+    remedy = "pip install 'corerl-trackers[mlflow]'"
+
+    tracking_uri: str | None = option(
+        None, "server or database; null: as MLFLOW_TRACKING_URI says, without it mlflow.db in the run's folder"
+    )
+
+
+@dataclass(frozen=True)
+class ClearmlOptions(LibraryOptions):
+    library = "clearml"
+    remedy = "pip install 'corerl-trackers[clearml]'"
+
+    offline: bool = option(False, "write a session in the run's folder, for clearml-task --import-offline-session")
+    tags: tuple[str, ...] = option((), "labels of the task")
+
+
+@dataclass(frozen=True)
+class TrackioOptions(LibraryOptions):
+    library = "trackio"
+    remedy = "pip install 'corerl-trackers[trackio]'"
+
+    space_id: str | None = option(None, "Hugging Face Space that shows the run; null: a local database (TRACKIO_DIR)")

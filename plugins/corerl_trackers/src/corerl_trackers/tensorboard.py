@@ -1,0 +1,55 @@
+"""Tracker ``tensorboard``: event files, written by torch's own writer."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from corerl.registry.trackers import ResumedRun
+from corerl_trackers.options import TensorboardOptions
+
+
+class TensorboardTracker:
+    """Scalars, the config as text, and samples as a Markdown table.
+
+    After a resume, what was written of steps beyond the checkpoint is hidden.
+    """
+
+    def __init__(
+        self,
+        *,
+        project_name: str,
+        experiment_name: str,
+        run_dir: Path,
+        config: Mapping[str, Any],
+        total_steps: int,
+        resume: ResumedRun | None,
+        options: TensorboardOptions,
+    ) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folder = Path(options.dir).expanduser() if options.dir else run_dir / "tensorboard"
+        self._writer = SummaryWriter(str(folder), purge_step=resume.last_step + 1 if resume else None)
+        if resume is None:
+            text = yaml.safe_dump(dict(config), sort_keys=False)
+            self._writer.add_text("config", "".join(f"    {line}\n" for line in text.splitlines()))
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def log_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
+        lines = [columns, ["---"] * len(columns), *rows]
+        self._writer.add_text(
+            "val/generations", "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines), step
+        )
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _cell(value: str | float | None) -> str:
+    """In a Markdown table a line break would end the row and a bar the cell."""
+    return "" if value is None else str(value).replace("|", "\\|").replace("\n", "<br>")

@@ -1,0 +1,77 @@
+"""Write docs/metrics.md: from "## Names" on it is corerl.telemetry.metric_table and what losses in plugins/ declare.
+
+Run it after a metric is added or a loss reports another one::
+
+    python scripts/metrics_page.py
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from corerl.plugins import GROUP, Plugins
+from corerl.telemetry.metric_table import SECTIONS, Metric
+from scripts.known_names import ROOT, plugin_files
+
+PAGE = ROOT / "docs" / "metrics.md"
+MARK = "## Names\n"
+INTRODUCTION = """
+Names are those that verl made common. `{mean,max}` stands for either, `<kind>` for what a run supplies; a share is from
+0 to 1. [`scripts/metrics_page.py`](../scripts/metrics_page.py) makes these tables of
+[`corerl/telemetry/metric_table.py`](../corerl/telemetry/metric_table.py) and of what each loss declares where it is
+registered.
+"""
+NOTES = {
+    "Rollout correction": "lr = log pi_old (trainer) - log pi_rollout (engine), clamped to ±20, before correction.\n"
+    "They are there whenever the rollout backend gives log-probs, unless\n"
+    "`algorithm.rollout_correction.bypass_mode` is on. The weights w are those of level\n"
+    "`rollout_is` (token where there is none).\n"
+    "`algorithm.rollout_correction.max_log_prob_diff` stops the run where `log_prob_abs_diff` is above it.",
+    "Time": "The parts follow each other and never overlap. With `trainer.max_staleness` the batch is collected\n"
+    "beside earlier steps, and `wait` takes the place of `gen`, `reward` and `filter`.",
+    "Of a policy loss or value loss": "[algorithms](algorithms/README.md) has a page for each loss.",
+}
+
+
+def render(page: str) -> str:
+    """The page, with its tables made anew."""
+    text = page.partition(MARK)[0] + MARK + INTRODUCTION
+    for title, metrics in SECTIONS.items():
+        text += section(title, ("metric", "unit", "definition"), [(m.name, m.unit, m.definition) for m in metrics])
+    rows = [(metric.name, ", ".join(f"`{name}`" for name in names), metric) for metric, names in of_losses()]
+    title = "Of a policy loss or value loss"
+    text += section(
+        title,
+        ("metric", "of", "unit", "definition"),
+        [(name, losses, metric.unit, metric.definition) for name, losses, metric in rows],
+    )
+    return text
+
+
+def section(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A heading, its note and a table whose first column is code."""
+    note = f"{NOTES[title]}\n\n" if title in NOTES else ""
+    lines = [columns, ["---"] * len(columns), *([f"`{first}`", *rest] for first, *rest in rows)]
+    table = "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    return f"\n### {title}\n\n{note}{table}"
+
+
+def of_losses() -> list[tuple[Metric, list[str]]]:
+    """(metric, losses that report it) of the plugins in ``plugins/``, by name. What is installed plays no part."""
+    files = plugin_files()
+    installed = {point.dist.name for point in entry_points(group=GROUP) if point.dist}
+    registries = Plugins(load=list(files), disable=sorted(installed)).registries
+    losses: dict[Metric, list[str]] = defaultdict(list)
+    for registry in (registries.policy_losses, registries.value_losses):
+        for entry in registry:
+            for metric in entry.metrics:
+                losses[metric].append(entry.name)
+    return sorted(losses.items(), key=lambda item: (item[0].name, item[1]))
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(PAGE.read_text()))
