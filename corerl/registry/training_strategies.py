@@ -1,6 +1,6 @@
 """Training strategies: how a model is placed on devices, run and updated."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
@@ -115,8 +115,12 @@ class TrainingStrategy(Protocol):
         """Undo :meth:`offload`."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write weights, optimizer and schedule into an existing empty folder, for :meth:`load`."""
+    def save(self, folder: Path) -> Callable[[], None] | None:
+        """Write weights, optimizer and schedule into an existing folder, for :meth:`load`.
+
+        A strategy that can copies them to memory of its own instead, and returns what writes the copy: called once, in
+        another thread of each rank, while training goes on. It touches neither the model nor other collectives' groups.
+        """
         ...
 
     def load(self, folder: Path) -> None:

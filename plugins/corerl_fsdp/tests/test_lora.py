@@ -125,7 +125,7 @@ def test_an_export_loads_in_plain_transformers_or_in_peft(tmp_path, kind, export
 def test_training_goes_on_bit_for_bit_from_a_checkpoint_of_the_adapters_alone(tmp_path, kind):
     straight, resumed = strategy(kind=kind), strategy(kind=kind, seed=2)
     step(straight, batch(0))
-    straight.save(tmp_path)
+    straight.save(tmp_path)()
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert size < (tiny_model() / "model.safetensors").stat().st_size  # AdamW of all of it would keep twice that
     resumed.load(tmp_path)
@@ -145,13 +145,13 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint_of_the_adapters_alone(tm
     ],
 )
 def test_a_checkpoint_of_other_adapters_is_refused(tmp_path, changes, message):
-    strategy().save(tmp_path)
+    strategy().save(tmp_path)()
     with pytest.raises(ConfigError, match=message):
         strategy(**changes).load(tmp_path)
 
 
 def test_a_checkpoint_of_the_whole_model_is_refused_by_adapters(tmp_path):
-    strategy(lora_rank=0).save(tmp_path)
+    strategy(lora_rank=0).save(tmp_path)()
     with pytest.raises(ConfigError, match=r"model.lora_rank: is 3, and that of the checkpoint .* 0"):
         strategy().load(tmp_path)
 
