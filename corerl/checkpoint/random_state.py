@@ -9,6 +9,13 @@ import numpy as np
 import torch
 
 
+def seed(seed: int) -> None:
+    """Let a run begin with states that follow from ``trainer.seed``."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 def save(folder: Path) -> None:
     """Write those of this process, as ``random-<rank>.pt``."""
     kind, keys, *rest = np.random.get_state()

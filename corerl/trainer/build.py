@@ -38,6 +38,7 @@ from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, Refe
 def train(plan: Plan) -> Path:
     """Run a training from its first step, or from the checkpoint it resumes, to its last; returns the run's folder."""
     config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
+    random_state.seed(config.trainer.seed)
     with ExitStack() as stack:
         reward = load_reward_manager(plan.scorers, config.reward, parts.reward_manager)
         stack.callback(reward.close)
