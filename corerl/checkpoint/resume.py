@@ -88,7 +88,7 @@ def find_checkpoint(config: TrainConfig, total_steps: int) -> Checkpoint | None:
         return None
     if mode == "auto":
         newest = _newest_run(config)
-        checkpoint = None if newest is None else _newest_whole(newest)
+        checkpoint = None if newest is None else newest_whole(newest)
         return checkpoint if checkpoint is not None and checkpoint.step < total_steps else None
     path = Path(mode).expanduser()
     if (path / "state.json").is_file():
@@ -96,7 +96,7 @@ def find_checkpoint(config: TrainConfig, total_steps: int) -> Checkpoint | None:
             raise ConfigError(KEY, f"the checkpoint {mode} is damaged: {why}; name another, or the run's folder")
         checkpoint = Checkpoint.read(path)
     else:
-        checkpoint = _newest_whole(path)
+        checkpoint = newest_whole(path)
     if checkpoint is None:
         raise ConfigError(KEY, f"{mode} is neither a run with a checkpoint nor a checkpoint, nor auto or disable")
     if _is_taken(checkpoint.run_folder):
@@ -168,7 +168,7 @@ def _newest_run(config: TrainConfig) -> Path | None:
     return newest
 
 
-def _newest_whole(run_folder: Path) -> Checkpoint | None:
+def newest_whole(run_folder: Path) -> Checkpoint | None:
     """The one that ``latest`` names, or the one before it where that is damaged, and so on."""
     folder = run_folder / "checkpoints"
     pointer = folder / "latest"

@@ -60,6 +60,8 @@ class Entry(Generic[T]):
         media: of a rollout backend: the columns of media, ``images`` and ``videos``, that it takes.
         select_tokens: of a policy loss that must see the whole mini-batch: a
             :class:`corerl.registry.policy_losses.TokenSelector`, or ``"module:attribute"``.
+        read_checkpoint: of a training strategy whose checkpoints can be read without it: a
+            :class:`corerl.registry.training_strategies.CheckpointReader`, or ``"module:attribute"``.
     """
 
     kind: str
@@ -78,6 +80,7 @@ class Entry(Generic[T]):
     distributed: bool = False
     media: tuple[str, ...] = ()
     select_tokens: Callable[..., Any] | str | None = None
+    read_checkpoint: Callable[..., Any] | str | None = None
 
     def load(self) -> T:
         """Import the target.
@@ -94,6 +97,14 @@ class Entry(Generic[T]):
             PluginError: as for :meth:`load`.
         """
         return None if self.select_tokens is None else typing.cast(Any, self._import(self.select_tokens))
+
+    def load_read_checkpoint(self) -> Callable[..., Any] | None:
+        """Import ``read_checkpoint``; None when the entry has none.
+
+        Raises:
+            PluginError: as for :meth:`load`.
+        """
+        return None if self.read_checkpoint is None else typing.cast(Any, self._import(self.read_checkpoint))
 
     def _import(self, target: Any) -> Any:
         if not isinstance(target, str):

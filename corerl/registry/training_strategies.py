@@ -132,6 +132,17 @@ class TrainingStrategy(Protocol):
         ...
 
 
+class CheckpointReader(Protocol):
+    """Reads the policy out of a folder that :meth:`TrainingStrategy.save` wrote, for ``corerl export``.
+
+    It runs in one process without a process group or a device, and holds a part of the model at a time.
+    """
+
+    def __call__(self, folder: Path, model: ModelConfig) -> "Iterator[tuple[str, Tensor]]":
+        """Every weight under its Hugging Face name, adapters merged; tied weights once."""
+        ...
+
+
 class TrainingStrategyFactory(Protocol):
     """Builds the model of one rank and everything that trains it."""
 

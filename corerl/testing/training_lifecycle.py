@@ -65,6 +65,10 @@ def _goes_on(selected: Factory, head: Literal["lm", "value"]) -> None:
         if write is not None:
             write()
         resumed.load(Path(folder))
+        read = selected.entry.load_read_checkpoint() if head == "lm" else None
+        if read is not None:
+            model = ModelConfig(path=str(tiny_model()), dtype="fp32")
+            require_equal(dict(read(Path(folder), model)), saved, "of read_checkpoint")
     require_equal(copied_weights(resumed), saved, "after load()")
     _train(resumed, head, seed=2)
     _train(straight, head, seed=3)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from corerl.checkpoint.store import step_of
 from corerl.errors import DeadlineError, RunError, SaveError
+from corerl.models import DTYPES, compute_dtype, resolve_device
 from corerl.telemetry.notices import say
 from corerl.trainer.run import versions
 from corerl.trainer.workers import TrainedWorker
@@ -20,7 +21,13 @@ class Saving:
 
     def __init__(self, trainer: "Trainer") -> None:
         self._trainer, self._config = trainer, trainer.run.config.trainer
-        self._fixed = {"config": asdict(trainer.run.config), "versions": versions(trainer.run.parts)}
+        config = trainer.run.config
+        dtype = compute_dtype(config.model, resolve_device(config.actor.device))
+        self._fixed = {
+            "config": asdict(config),
+            "versions": versions(trainer.run.parts),
+            "dtype": next(name for name, each in DTYPES.items() if each is dtype),
+        }
         self._done = self._saved = trainer.step
         self._state: Mapping[str, Any] = {}
 

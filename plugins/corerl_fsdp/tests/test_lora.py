@@ -18,6 +18,7 @@ from corerl.testing.tiny_model import reference, tiny_model
 from corerl.testing.training_reference import OPTIM, batch, copied_weights, split_rows, step
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
+from corerl_fsdp.reading import read_sharded
 from corerl_fsdp.single_device import SingleDeviceStrategy
 
 RANK, ALPHA = 3, 6
@@ -164,7 +165,9 @@ def test_two_ranks_export_and_resume_what_one_device_has(worlds, tmp_path):
     job |= {"fsdp": {"lora_export": "adapter"}}
     for name in ("saved", "exported"):
         (tmp_path / name).mkdir()
-    worlds[2].run(**job, seeds=[0, 1], save=str(tmp_path / "saved"))
+    saved = worlds[2].run(**job, seeds=[0, 1], save=str(tmp_path / "saved"))[0]["weights"]
+    read = dict(read_sharded(tmp_path / "saved", ModelConfig(str(tiny_model()))))
+    assert read.keys() == saved.keys() and all(torch.equal(read[name], weight) for name, weight in saved.items())
     resumed = worlds[2].run(**job, seeds=[2], load=str(tmp_path / "saved"), export=str(tmp_path / "exported"))
     loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model()), str(tmp_path / "exported"))
     exported = loaded.merge_and_unload().state_dict()
