@@ -25,6 +25,7 @@ def register_commands(register: Register[Command]) -> None:
     register("score", "corerl.cli.score:score", summary="Score responses anew, and compare with labels.")
     register("eval", "corerl.cli.eval:evaluate", summary="Print mean@n, pass@k, maj@k and best@k of responses.")
     register("data.inspect", "corerl.cli.data:inspect", summary="Tell what is in data files, and what is wrong.")
+    register("export", "corerl.cli.export:export", summary="Make a Hugging Face model folder of a checkpoint.")
     register("report", "corerl.cli.report:report", summary="Draw the curves of a finished run.")
     register("plugins", "corerl.cli.plugins:plugins", summary="List, show and check what the plugins supply.")
     register("new", "corerl.cli.new:new", summary="Start a plugin from a template.")

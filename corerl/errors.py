@@ -13,6 +13,8 @@
     └── RunError                the run failed; exit code 1
         ├── MissingInputError   a part needs what the run does not compute
         ├── DeadlineError       something did not answer in its time
+        ├── SaveError           a checkpoint could not be written
+        ├── EngineDeadError     the rollout backend's engine has ended
         └── NonFiniteError      a loss or a gradient became NaN or infinite
 
 A message is one sentence: what is wrong, where, and what would be right.
@@ -77,6 +79,22 @@ class MissingInputError(RunError):
 
 class DeadlineError(RunError):
     """A wait ran past its deadline."""
+
+
+class SaveError(RunError):
+    """A checkpoint could not be written; those before it are whole."""
+
+
+class EngineDeadError(RunError):
+    """The rollout backend's engine has ended, or answers no more: it can be started again."""
+
+
+class Stopped(BaseException):
+    """The run was asked to stop by ``signal``; like KeyboardInterrupt it is no Exception, which plugins may catch."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal
 
 
 class NonFiniteError(RunError):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from corerl.registry.runtimes import RuntimeFactory
     from corerl.registry.scorers import Scorer
     from corerl.registry.trackers import TrackerFactory
-    from corerl.registry.training_strategies import TrainingStrategyFactory
+    from corerl.registry.training_strategies import CheckpointReader, TrainingStrategyFactory
     from corerl.registry.value_losses import ValueLoss
     from corerl.telemetry.metric_table import Metric
     from corerl.trainer.run import Run
@@ -65,6 +65,7 @@ class Register(Protocol, Generic[T_contra]):
         media: tuple[str, ...] = (),
         select_tokens: "TokenSelector | str | None" = None,
         metrics: "tuple[Metric, ...]" = (),
+        read_checkpoint: "CheckpointReader | str | None" = None,
     ) -> None: ...
 
 

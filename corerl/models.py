@@ -1,14 +1,16 @@
 """Loading a Hugging Face model."""
 
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from corerl.config.schema import ModelConfig
+from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, ModelError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -95,6 +97,19 @@ def load_model(
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
     return loaded.to(device)
+
+
+def model_files(model: ModelConfig) -> dict[str, bytes]:
+    """Name -> content of what a model folder has beside weights: config, generation config, tokenizer."""
+    from transformers import AutoConfig, GenerationConfig
+
+    path = str(Path(model.path).expanduser())
+    with tempfile.TemporaryDirectory() as folder:
+        AutoConfig.from_pretrained(path, trust_remote_code=model.trust_remote_code).save_pretrained(folder)
+        with suppress(OSError):  # a model may have none
+            GenerationConfig.from_pretrained(path).save_pretrained(folder)
+        load_tokenizer(model).tokenizer.save_pretrained(folder)
+        return {file.name: file.read_bytes() for file in Path(folder).iterdir() if file.is_file()}
 
 
 @contextmanager

@@ -270,7 +270,7 @@ def _goes_on(
     checkpoint = folder / "checkpoint"
     checkpoint.mkdir(exist_ok=True)
     dist.barrier()
-    strategies[0].save(checkpoint)
+    (strategies[0].save(checkpoint) or (lambda: None))()
     strategies[1].load(checkpoint)
     for strategy in strategies:
         strategy.update(share, objective)

@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 
 from corerl import __version__
-from corerl.errors import CoreRLError
+from corerl.errors import CoreRLError, Stopped
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
 from corerl.registry.commands import Command
@@ -70,7 +70,8 @@ def corerl(context: click.Context) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 fine, 1 the run failed, 2 the request was wrong, 130 interrupted.
+    """Run one command; returns the exit code: 0 fine, 1 the run failed, 2 the request was wrong, 130 interrupted,
+    143 stopped by SIGTERM.
 
     Args:
         arguments: of the command line; None for ``sys.argv[1:]``.
@@ -87,6 +88,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         click.echo(f"error: {error.format_message()}", err=True)
         return error.exit_code
+    except Stopped as stopped:
+        click.echo("stopped: the same command goes on from the last checkpoint", err=True)
+        return 128 + stopped.signal
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED

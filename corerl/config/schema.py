@@ -254,6 +254,7 @@ class RolloutConfig:
     top_k: int = option(-1, "-1: all tokens", ge=-1)
     ignore_eos: bool = option(False, "generate to max_response_length, for measurements")
     timeout: float = option(3600.0, "seconds that the generation of one batch may take", gt=0)
+    max_restarts: int = option(3, "times in a run that engines that end are started again; then the run stops", ge=0)
     nnodes: int = option(1, "machines of the engines' own pool, with n_gpus_per_node", ge=1)
     n_gpus_per_node: int = option(
         0, "GPUs of each machine that only the engines use; 0: they share the trainer's", ge=0
@@ -297,6 +298,23 @@ class TrainerConfig:
     val_before_train: bool = option(True, "evaluate before the first step")
     test_freq: int = option(-1, "evaluate every so many steps and after the last; -1: only after the last", ge=-1)
     save_freq: int = option(-1, "checkpoint every so many steps and after the last; -1: only after the last", ge=-1)
+    resume_mode: str = option(
+        "auto",
+        "auto: go on with the experiment's newest run, from its newest checkpoint, unless it is done; disable: a new "
+        "run; or the folder of a run or of one of its checkpoints",
+    )
+    resume_with_changes: bool = option(False, "go on although config or plugin versions are not the checkpoint's")
+    max_ckpt_to_keep: int | None = option(None, "older checkpoints are deleted; null: all are kept", ge=1)
+    keep_best: str | None = option(None, "metric by which the best checkpoint is kept besides, as checkpoints/best")
+    keep_best_mode: Literal["max", "min"] = option("max", "which value of keep_best is the best")
+    async_save: bool = option(True, "training goes on while a copy of the state is written")
+    save_timeout: float = option(3600.0, "seconds that writing a checkpoint may take", gt=0)
+    save_huggingface: Literal["never", "last", "always"] = option(
+        "last", "which checkpoints hold a model folder, huggingface/; corerl export makes one of any checkpoint"
+    )
+    on_save_error: Literal["continue", "stop"] = option(
+        "continue", "a checkpoint that cannot be written, of a full disk say: say so and go on, or end the run"
+    )
     output_dir: str = option("runs", "run folders are <output_dir>/<experiment_name>/<time>")
     max_staleness: int = option(
         0, "updates that the weights behind a response may lag; above 0 generation goes on during training", ge=0
@@ -333,14 +351,6 @@ class TrackingConfig:
 
 
 @dataclass
-class CheckpointConfig:
-    """Checkpoints under <run>/checkpoints."""
-
-    resume: str = option("never", "never, or the folder of a run or of one of its checkpoints")
-    max_to_keep: int | None = option(None, "older ones are deleted; null: all are kept", ge=1)
-
-
-@dataclass
 class PluginsConfig:
     """Which plugins are loaded."""
 
@@ -364,5 +374,4 @@ class TrainConfig:
     trainer: TrainerConfig = option(factory=TrainerConfig)
     runtime: RuntimeConfig = option(factory=RuntimeConfig)
     tracking: TrackingConfig = option(factory=TrackingConfig)
-    checkpoint: CheckpointConfig = option(factory=CheckpointConfig)
     plugins: PluginsConfig = option(factory=PluginsConfig)

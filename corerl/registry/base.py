@@ -63,6 +63,8 @@ class Entry(Generic[T]):
             :class:`corerl.registry.policy_losses.TokenSelector`, or ``"module:attribute"``.
         metrics: of a policy or value loss: what it reports, under the whole names (``actor/pg_clipfrac``), for
             ``docs/metrics.md``.
+        read_checkpoint: of a training strategy whose checkpoints can be read without it: a
+            :class:`corerl.registry.training_strategies.CheckpointReader`, or ``"module:attribute"``.
     """
 
     kind: str
@@ -82,6 +84,7 @@ class Entry(Generic[T]):
     media: tuple[str, ...] = ()
     select_tokens: Callable[..., Any] | str | None = None
     metrics: tuple[Metric, ...] = ()
+    read_checkpoint: Callable[..., Any] | str | None = None
 
     def load(self) -> T:
         """Import the target.
@@ -98,6 +101,14 @@ class Entry(Generic[T]):
             PluginError: as for :meth:`load`.
         """
         return None if self.select_tokens is None else typing.cast(Any, self._import(self.select_tokens))
+
+    def load_read_checkpoint(self) -> Callable[..., Any] | None:
+        """Import ``read_checkpoint``; None when the entry has none.
+
+        Raises:
+            PluginError: as for :meth:`load`.
+        """
+        return None if self.read_checkpoint is None else typing.cast(Any, self._import(self.read_checkpoint))
 
     def _import(self, target: Any) -> Any:
         if not isinstance(target, str):

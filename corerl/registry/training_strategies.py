@@ -1,6 +1,6 @@
 """Training strategies: how a model is placed on devices, run and updated."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
@@ -115,8 +115,12 @@ class TrainingStrategy(Protocol):
         """Undo :meth:`offload`."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write weights, optimizer and schedule into an existing empty folder, for :meth:`load`."""
+    def save(self, folder: Path) -> Callable[[], None] | None:
+        """Write weights, optimizer and schedule into an existing folder, for :meth:`load`.
+
+        A strategy that can copies them to memory of its own instead, and returns what writes the copy: called once, in
+        another thread of each rank, while training goes on. It touches neither the model nor other collectives' groups.
+        """
         ...
 
     def load(self, folder: Path) -> None:
@@ -125,6 +129,17 @@ class TrainingStrategy(Protocol):
 
     def export(self, folder: Path) -> None:
         """Write a Hugging Face model folder (weights, config, tokenizer) that ``model.path`` can name."""
+        ...
+
+
+class CheckpointReader(Protocol):
+    """Reads the policy out of a folder that :meth:`TrainingStrategy.save` wrote, for ``corerl export``.
+
+    It runs in one process without a process group or a device, and holds a part of the model at a time.
+    """
+
+    def __call__(self, folder: Path, model: ModelConfig) -> "Iterator[tuple[str, Tensor]]":
+        """Every weight under its Hugging Face name, adapters merged; tied weights once."""
         ...
 
 

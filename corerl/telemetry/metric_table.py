@@ -107,7 +107,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "back",
         ),
         Metric("timing_s/testing", "s", "the evaluation"),
-        Metric("timing_s/step", "s", "the step with its evaluation: the sum of all other `timing_s`, to within 1%"),
+        Metric("timing_s/save", "s", "copying what a checkpoint holds; it is written while training goes on"),
+        Metric(
+            "timing_s/step", "s", "the step, its evaluation, its checkpoint: the sum of all other `timing_s`, within 1%"
+        ),
         Metric(
             "timing_background_s/{gen,reward,filter}",
             "s",
@@ -135,6 +138,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("perf/cpu_memory_{used,peak}_gb", "GiB", "memory of the controller's process, now and at most so far"),
     ),
     "Training": (
+        Metric("rollout/restarts", "", "times in this run that engines ended and were started again"),
         Metric("training/{global_step,epoch}", "", "of the batch; the first step is 1, the first epoch 0"),
         Metric(
             "training/rollout_probs_diff_{mean,max}", "", "abs(p_rollout - p_trainer) of the tokens: engine and trainer"

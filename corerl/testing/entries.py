@@ -9,6 +9,7 @@ from corerl.errors import CoreRLError, PluginError
 from corerl.options import check_ranges
 from corerl.registry.base import Entry, Registry
 from corerl.registry.policy_losses import TokenSelector
+from corerl.registry.training_strategies import CheckpointReader
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
 
 ENGINES = ("rollout backend", "training strategy", "runtime", "tracker")
@@ -27,10 +28,11 @@ def checks(registry: Registry[Any], entry: Entry[Any]) -> Iterator[tuple[str, Ru
 
 
 def importable(entry: Entry[Any]) -> bool:
-    """Whether the target, and the token selector where there is one, can be imported."""
+    """Whether the target, and what else the entry names, can be imported."""
     try:
         entry.load()
         entry.load_select_tokens()
+        entry.load_read_checkpoint()
     except PluginError:
         return False
     return True
@@ -76,6 +78,7 @@ def _import(entry: Entry[Any]) -> None:
     try:
         entry.load()
         entry.load_select_tokens()
+        entry.load_read_checkpoint()
     except PluginError as error:
         cause = error.__cause__
         module = str(entry.target).partition(":")[0]
@@ -99,6 +102,11 @@ def _contract(registry: Registry[Any], entry: Entry[Any]) -> None:
         if registry.kind != "policy loss":
             raise CheckFailed(f"a {registry.kind} selects no tokens: select_tokens is for policy losses")
         _signature(entry, TokenSelector, selector, getattr(selector, "__name__", "select_tokens"))
+    reader = entry.load_read_checkpoint()
+    if reader is not None:
+        if registry.kind != "training strategy":
+            raise CheckFailed(f"a {registry.kind} saves no checkpoints: read_checkpoint is for training strategies")
+        _signature(entry, CheckpointReader, reader, getattr(reader, "__name__", "read_checkpoint"))
 
 
 def _command(target: Any) -> None:

@@ -26,7 +26,7 @@ class World:
     """
 
     def __init__(self, size: int, do: Callable[[Job], Any]) -> None:
-        _CONTEXT.set_forkserver_preload([*MODELS, *_strategies()])
+        _CONTEXT.set_forkserver_preload(heavy_modules())
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -63,10 +63,11 @@ class World:
             connection.close()
 
 
-def _strategies() -> list[str]:
-    """Modules of the installed strategies: imported once, by the process that forks every rank."""
-    entries = load_plugins().registries.training_strategies
-    return sorted({entry.target.partition(":")[0] for entry in entries if isinstance(entry.target, str)})
+def heavy_modules() -> list[str]:
+    """What the installed strategies and rollout backends import: once, in a process that forks others."""
+    registries = load_plugins().registries
+    targets = [entry.target for entry in (*registries.training_strategies, *registries.rollout_backends)]
+    return [*MODELS, *sorted({target.partition(":")[0] for target in targets if isinstance(target, str)})]
 
 
 def _serve(connection: Connection, environment: dict[str, str], do: Callable[[Job], Any]) -> None:

@@ -59,14 +59,20 @@ def _goes_on(selected: Factory, head: Literal["lm", "value"]) -> None:
     for seed in (0, 1):
         _train(straight, head, seed)
     with tempfile.TemporaryDirectory() as folder:
-        straight.save(Path(folder))
+        write = straight.save(Path(folder))
         saved = copied_weights(straight)
+        _train(straight, head, seed=2)  # what is written later is a copy
+        if write is not None:
+            write()
         resumed.load(Path(folder))
-    require_equal(copied_weights(straight), saved, "after save()")
+        read = selected.entry.load_read_checkpoint() if head == "lm" else None
+        if read is not None:
+            model = ModelConfig(path=str(tiny_model()), dtype="fp32")
+            require_equal(dict(read(Path(folder), model)), saved, "of read_checkpoint")
     require_equal(copied_weights(resumed), saved, "after load()")
-    for seed in (2, 3):
-        _train(straight, head, seed)
-        _train(resumed, head, seed)
+    _train(resumed, head, seed=2)
+    _train(straight, head, seed=3)
+    _train(resumed, head, seed=3)
     require_equal(
         copied_weights(resumed), copied_weights(straight), "training on after load(), beside one that went on"
     )

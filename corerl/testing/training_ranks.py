@@ -132,7 +132,7 @@ class RankJobs(ABC):
         for seed in job["seeds"]:
             strategy.update(share(rank_batch(seed), strategy), AllOutputs(job.get("head", "lm")))
         if "save" in job:
-            strategy.save(Path(job["save"]))
+            (strategy.save(Path(job["save"])) or (lambda: None))()
         if "export" in job:
             strategy.export(Path(job["export"]))
         return {"weights": copied_weights(strategy)}

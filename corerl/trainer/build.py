@@ -6,11 +6,13 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from corerl.checkpoint.store import CheckpointStore
+from corerl.checkpoint import random_state
+from corerl.checkpoint.resume import taken
+from corerl.checkpoint.store import Best, CheckpointStore
 from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
 from corerl.data.turns import TurnTokenizer
-from corerl.models import resolve_device
+from corerl.models import model_files, resolve_device
 from corerl.objective.rollout_correction import resolve_level
 from corerl.registry import Entry, Selected
 from corerl.registry.rollout_backends import RolloutBackendFactory
@@ -21,6 +23,7 @@ from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 from corerl.telemetry.notices import say
 from corerl.trainer.collection import Collector
 from corerl.trainer.device_sharing import DeviceSharing
+from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.episodes import EpisodePlayer
 from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.loop import Trainer
@@ -36,6 +39,7 @@ from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, Refe
 def train(plan: Plan) -> Path:
     """Run a training from its first step, or from the checkpoint it resumes, to its last; returns the run's folder."""
     config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
+    random_state.seed(config.trainer.seed)
     with ExitStack() as stack:
         reward = load_reward_manager(plan.scorers, config.reward, parts.reward_manager)
         stack.callback(reward.close)
@@ -49,11 +53,15 @@ def train(plan: Plan) -> Path:
             critic = runtime.spawn(roles["critic"], CriticWorker, config, plan.critic_updates)
         reference = runtime.spawn(roles["ref"], ReferenceWorker, config) if parts.needs_ref else None
         rollout = runtime.spawn(roles["rollout"], RolloutWorker, config)
+        engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
+        run = Run(config, parts, plan.plugins, checkpoint.run_folder if checkpoint else new_folder(config))
+        run.folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(taken(run.folder))
         if checkpoint is not None:
             actor.load(checkpoint.path / "actor")
             if critic is not None:
                 critic.load(checkpoint.path / "critic")
-        run = Run(config, parts, plan.plugins, checkpoint.run_folder if checkpoint else new_folder(config))
+            random_state.restore(checkpoint.path)
         run.describe()
         say(f"run folder: {run.folder}")
         log = _open_log(run, plan)
@@ -67,11 +75,11 @@ def train(plan: Plan) -> Path:
         player = None
         if parts.environment is not None:
             turns = TurnTokenizer(plan.tokenizer, config.data.apply_chat_template_kwargs)
-            player = EpisodePlayer(config, parts.environment.load()(), rollout, turns)
+            player = EpisodePlayer(config, parts.environment.load()(), engines, turns)
             stack.callback(player.close)
         collector = Collector(
             config,
-            rollout,
+            engines,
             reward,
             plan.tokenizer,
             seeds,
@@ -86,13 +94,13 @@ def train(plan: Plan) -> Path:
         stack.callback(pipeline.close)
         trainer = Trainer(
             run=run,
-            runtime=runtime,
+            engines=engines,
             actor=actor,
             critic=critic,
             reference=reference,
             collector=collector,
             pipeline=pipeline,
-            devices=_device_sharing(config, rollout, [role for role in (actor, critic, reference) if role]),
+            devices=_device_sharing(config, engines, [role for role in (actor, critic, reference) if role]),
             estimate_advantages=parts.adv_estimator.load(),
             select_tokens=parts.policy_loss.load_select_tokens(),
             kl_penalty=_kl_penalty(plan, actor, vocabulary_reference),
@@ -102,7 +110,7 @@ def train(plan: Plan) -> Path:
             nonfinite=NonFiniteGuard(run.folder / "nonfinite", skip=config.trainer.on_nonfinite == "skip"),
             log=log,
             correction=resolve_level(config.algorithm.rollout_correction, config.trainer.max_staleness),
-            checkpoints=CheckpointStore(run.folder / "checkpoints", config.checkpoint.max_to_keep),
+            checkpoints=_checkpoint_store(run),
             seeds=seeds,
             validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),
             shape=shape,
@@ -134,13 +142,24 @@ def rollout_role(config: TrainConfig, backend: Entry[RolloutBackendFactory]) -> 
     return Role("rollout", "rollout.name", backend.name, distributed=True, gpus=gpus, pool=own_pool)
 
 
-def _device_sharing(config: TrainConfig, rollout: RolloutWorker, roles: Sequence[ModelWorker]) -> DeviceSharing:
+def _device_sharing(config: TrainConfig, rollout: Engines, roles: Sequence[ModelWorker]) -> DeviceSharing:
     """The engine gives its memory back by default where it holds some that training could use."""
     shares = resolve_device(config.actor.device) == "cuda" and not config.rollout.n_gpus_per_node
     free = config.rollout.free_cache_engine
     if free is None:
         free = shares and not config.trainer.max_staleness
     return DeviceSharing(rollout, roles, free_engine=free, offload=config.trainer.offload_while_generating)
+
+
+def _checkpoint_store(run: Run) -> CheckpointStore:
+    trainer = run.config.trainer
+    return CheckpointStore(
+        run.folder / "checkpoints",
+        max_to_keep=trainer.max_ckpt_to_keep,
+        best=Best(trainer.keep_best, trainer.keep_best_mode) if trainer.keep_best else None,
+        model_files=model_files(run.config.model),
+        timeout=trainer.save_timeout,
+    )
 
 
 def _kl_penalty(plan: Plan, actor: PolicyWorker, vocabulary_reference: VocabularyReference | None) -> KLPenalty | None:
@@ -161,8 +180,9 @@ def _open_log(run: Run, plan: Plan) -> MetricsLog:
     for tracker in run.parts.trackers:
         name = tracker.entry.name
         trackers[name if name not in trackers else f"{name} {len(trackers)}"] = _opener(tracker, run, plan)
-    last_step = plan.checkpoint.step if plan.checkpoint else -1
-    return MetricsLog(run.folder / "metrics.jsonl", trackers, last_step, timeout=run.config.tracking.timeout)
+    last_step, state = (plan.checkpoint.step, plan.checkpoint.trackers) if plan.checkpoint else (-1, None)
+    path, timeout = run.folder / "metrics.jsonl", run.config.tracking.timeout
+    return MetricsLog(path, trackers, last_step, state=state, timeout=timeout)
 
 
 def _opener(tracker: Selected[TrackerFactory], run: Run, plan: Plan) -> OpenTracker:

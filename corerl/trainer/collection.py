@@ -17,10 +17,10 @@ from corerl.registry.reward_managers import RewardManager, RewardResult
 from corerl.registry.rollout_backends import SamplingParams
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
+from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.episodes import EpisodePlayer, add_environment
 from corerl.trainer.requests import make_requests, training_sampling
 from corerl.trainer.scoring import check_error_rate, check_results, score_tensors
-from corerl.trainer.workers import RolloutWorker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Collector:
     def __init__(
         self,
         config: TrainConfig,
-        rollout: RolloutWorker,
+        rollout: Engines,
         reward: RewardManager,
         tokenizer: ChatTokenizer,
         seeds: Seeds,

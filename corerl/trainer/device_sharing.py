@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from corerl.trainer.workers import ModelWorker, RolloutWorker
+from corerl.trainer.engine_restarts import Engines
+from corerl.trainer.workers import ModelWorker
 
 
 class DeviceSharing:
@@ -17,7 +18,7 @@ class DeviceSharing:
 
     def __init__(
         self,
-        rollout: RolloutWorker,
+        rollout: Engines,
         roles: Sequence[ModelWorker],
         *,
         free_engine: bool,

@@ -20,8 +20,8 @@ from corerl.registry.environments import Environment, Start, Task, Turn
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.seeding import episode_seed
+from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.environment_calls import Answer, call_all
-from corerl.trainer.workers import RolloutWorker
 
 
 class EpisodePlayer:
@@ -32,9 +32,7 @@ class EpisodePlayer:
         turns: encodes what the environment says.
     """
 
-    def __init__(
-        self, config: TrainConfig, environment: Environment, rollout: RolloutWorker, turns: TurnTokenizer
-    ) -> None:
+    def __init__(self, config: TrainConfig, environment: Environment, rollout: Engines, turns: TurnTokenizer) -> None:
         self._limits, self._max_prompt_length = config.rollout.multi_turn, config.data.max_prompt_length
         self._environment, self._rollout, self._turns = environment, rollout, turns
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from corerl.batch.micro_batches import mini_batches
 from corerl.checkpoint.store import CheckpointStore
 from corerl.config.schema import RolloutCorrectionConfig
 from corerl.data.prompts import Prompt
-from corerl.errors import NonFiniteError, RunError
+from corerl.errors import EngineDeadError, NonFiniteError, RunError, Stopped
 from corerl.objective import loss_weights, policy_loss_inputs
 from corerl.objective.rollout_correction import check_agreement, correct, mismatch
 from corerl.registry.advantage_estimators import AdvantageEstimator, AdvantageInputs
@@ -19,7 +20,6 @@ from corerl.registry.losses import Mean
 from corerl.registry.policy_losses import TokenSelector
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.rollout_backends import SamplingParams
-from corerl.registry.runtimes import Runtime
 from corerl.registry.training_strategies import Output
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, step_metrics, time_metrics
@@ -29,13 +29,16 @@ from corerl.telemetry.throughput import ModelShape
 from corerl.telemetry.timers import Timers
 from corerl.trainer.collection import Collector, ScoredRollouts
 from corerl.trainer.device_sharing import DeviceSharing
+from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.evaluation import ValidationSample, sample_table, validation_metrics, validation_samples
 from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.pipeline import Pipeline
 from corerl.trainer.run import Run
 from corerl.trainer.samples import write_rollouts
+from corerl.trainer.saving import Saving
 from corerl.trainer.scoring import Notices
+from corerl.trainer.stopping import Stopping
 from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker
 
 
@@ -44,7 +47,7 @@ class Trainer:
     """One controller: it calls the workers and holds nothing that they hold."""
 
     run: Run
-    runtime: Runtime
+    engines: Engines
     actor: PolicyWorker
     critic: CriticWorker | None
     reference: ReferenceWorker | None
@@ -66,42 +69,80 @@ class Trainer:
     shape: ModelShape
     total_steps: int
     step: int = 0
+    """the one that is being done; at the start, the last that was done"""
     sampler_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    stopping: Stopping = dataclasses.field(default_factory=Stopping)
+    failure: EngineDeadError | None = None
+    """of the engines once the step had changed the policy: it is raised when the step is saved"""
 
     def fit(self) -> None:
-        """Train from ``step`` to ``total_steps``."""
-        config = self.run.config.trainer
-        with self.devices.to_generation(asleep=False):
-            self.send_weights(verify=True)
-        if self.step == 0 and config.val_before_train and self.val_prompts:
-            self.log.write(self.evaluate(), step=0)
-        while self.step < self.total_steps:
-            self.step += 1
+        """Train from ``step`` to ``total_steps``.
+
+        Raises:
+            Stopped: a signal asked for it; a checkpoint is saved.
+            EngineDeadError: engines end too often; likewise.
+        """
+        self.saving = Saving(self)
+        with self.stopping.listen():
             try:
-                metrics = self.train_step()
-            except RunError as error:
-                error.args = (f"step {self.step}: {error}", *error.args[1:])
+                self._begin()
+                while self.step < self.total_steps:
+                    self._do_step()
+            except (Stopped, EngineDeadError):
+                self.saving.save_done()
                 raise
-            if self.val_prompts and self._is_due(config.test_freq):
-                metrics |= self.evaluate()
-                metrics["timing_s/step"] += metrics["timing_s/testing"]
-            self.log.write(metrics, step=self.step)
-            self.run.plugins.hook.step_ended(run=self.run, step=self.step, metrics=metrics)
-            if self._is_due(config.save_freq):
-                self.save()
+            finally:
+                self.saving.end()
+
+    def _begin(self) -> None:
+        with self.devices.to_generation(asleep=False):
+            self.engines.send_weights(self.step, verify=True)
+        if self.step == 0 and self.run.config.trainer.val_before_train and self.val_prompts:
+            with self.stopping.abandonable():
+                metrics = self.evaluate()
+            self.log.write(metrics, step=0)
+
+    def _do_step(self) -> None:
+        """One step, its evaluation, its record and its checkpoint."""
+        self.saving.settle(wait=False)
+        self.step += 1
+        config = self.run.config.trainer
+        try:
+            metrics = self.train_step()
+            if self.failure is None and self.val_prompts and self._is_due(config.test_freq):
+                metrics |= self.evaluate_or_fail()
+                metrics["timing_s/step"] += metrics.get("timing_s/testing", 0.0)
+        except RunError as error:
+            error.args = (f"step {self.step}: {error}", *error.args[1:])
+            raise
+        due = self._is_due(config.save_freq)
+        if due:
+            metrics["timing_s/save"] = self.saving.copy()
+            metrics["timing_s/step"] += metrics["timing_s/save"]
+        self.log.write(metrics, step=self.step)
+        self.saving.done(metrics)
+        self.run.plugins.hook.step_ended(run=self.run, step=self.step, metrics=metrics)
+        if due:
+            self.saving.write()
+        if self.failure is not None:
+            raise self.failure
+        if self.step < self.total_steps:
+            self.stopping.check()
 
     def train_step(self) -> dict[str, float]:
         """One step: generate, score, estimate advantages, update, hand the new weights to the rollout backend."""
         timers = Timers()
-        with timers("step"):
-            collected = self.pipeline.batch(self.step)
-            batch, self.sampler_state = collected.batch, collected.sampler
-            metrics = dict(collected.metrics)
-            with timers("batch"):
-                experience = batch.experience()
-            with timers("handover"):
-                self.devices.to_training()
-            metrics |= self.compute(experience, timers)
+        with timers("step"), ExitStack() as in_use:
+            with self.stopping.abandonable():
+                collected = self.pipeline.batch(self.step)
+                in_use.enter_context(self.engines.actor_in_use)
+                batch, metrics = collected.batch, dict(collected.metrics)
+                with timers("batch"):
+                    experience = batch.experience()
+                with timers("handover"):
+                    self.devices.to_training()
+                metrics |= self.compute(experience, timers)
+            self.sampler_state = collected.sampler
             with timers("adv"):
                 nonfinite = self.nonfinite.mask_samples(self.step, experience, batch)
                 if self.kl_penalty is not None:
@@ -114,8 +155,8 @@ class Trainer:
                 longest, ranks = self.run.config.data.max_prompt_length, self.shape.data_parallel_size
                 metrics |= step_metrics(experience, batch.results, batch.rollouts.truncated, longest, ranks)
             metrics |= self.update(experience, batch, timers)
-            with timers("update_weights"), self.devices.to_generation():
-                self.send_weights(verify=self._is_due_by(self.run.config.rollout.verify_weights_freq))
+            self.hand_over(timers)
+            metrics["rollout/restarts"] = float(self.engines.restarts)
             with timers("metrics"):
                 self.tell(experience, batch)
         metrics["training/global_step"] = float(self.step)
@@ -124,9 +165,14 @@ class Trainer:
         times = time_metrics(seconds, collected.background, experience)
         return metrics | memory | times | performance_metrics(seconds, experience, self.shape, passes)
 
-    def send_weights(self, *, verify: bool) -> None:
-        """Give the rollout workers the policy as it is after ``step``."""
-        self.runtime.send_weights(self.actor, self.collector.rollout, version=self.step, verify=verify)
+    def hand_over(self, timers: Timers) -> None:
+        """Give the engines the policy as it is after ``step``; where they have ended for good, the step is done."""
+        try:
+            with timers("update_weights"), self.devices.to_generation():
+                due = self._is_due_by(self.run.config.rollout.verify_weights_freq)
+                self.engines.send_weights(self.step, verify=due)
+        except EngineDeadError as error:
+            self.failure = error
 
     def compute(self, experience: Experience, timers: Timers) -> dict[str, float]:
         """What the models say about the responses before the update: old and reference log-probs, values."""
@@ -188,7 +234,7 @@ class Trainer:
             metrics |= merge_means(self.updates(self.actor.update, prepared, experience, batch), "actor")
             if not experience.response_mask.any():
                 say(f"step {self.step}: no response has a score, so the weights stay as they are")
-        if self.run.parts.kl_loss is not None:
+        if "actor/kl_loss" in metrics:
             metrics["actor/kl_coef"] = actor.kl_loss_coef
         return metrics
 
@@ -271,6 +317,14 @@ class Trainer:
             say(f"step {self.step}, evaluation: {notice}")
         return validation_metrics(samples, values.n) | {"timing_s/testing": timers.seconds["testing"]}
 
+    def evaluate_or_fail(self) -> dict[str, float]:
+        """:meth:`evaluate`, of a policy that is still to be saved."""
+        try:
+            return self.evaluate()
+        except EngineDeadError as error:
+            self.failure = error
+            return {}
+
     def tell(self, experience: Experience, batch: ScoredRollouts) -> None:
         """Notices about the scores, and sample rollouts on disk."""
         notices = [self.notices.errors(batch.results), self.notices.all_equal(batch.rollouts, batch.results)]
@@ -282,14 +336,6 @@ class Trainer:
         if frequency > 0 and self._is_due(frequency):
             path = self.run.folder / "rollouts" / f"step_{self.step:06d}.parquet"
             write_rollouts(path, batch.rollouts, batch.results)
-
-    def save(self) -> None:
-        """Write a checkpoint of this step."""
-        kl_coef = None if self.kl_penalty is None else self.kl_penalty.coef
-        state = {"sampler": self.sampler_state, "kl_coef": kl_coef}
-        with self.devices.training_state():
-            path = self.checkpoints.save(self.step, self.actor, state, critic=self.critic)
-        self.run.plugins.hook.checkpoint_saved(run=self.run, step=self.step, path=path)
 
     def _is_due(self, frequency: int) -> bool:
         """Every so many steps, and after the last."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from corerl.checkpoint.store import Checkpoint, find_checkpoint
+from corerl.checkpoint.resume import Checkpoint, check_same, find_checkpoint
 from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
 from corerl.data.prompts import Prompt, PromptDataset, load_prompts
@@ -16,6 +16,7 @@ from corerl.registry import Selected
 from corerl.registry.scorers import Scorer
 from corerl.telemetry.notices import say
 from corerl.trainer.requests import check_media
+from corerl.trainer.run import versions
 from corerl.trainer.scoring import select_scorers
 
 
@@ -35,8 +36,7 @@ class Plan:
 
     @property
     def total_steps(self) -> int:
-        trainer = self.config.trainer
-        return trainer.total_training_steps or trainer.total_epochs * self.sampler.steps_per_epoch
+        return _total_steps(self.config, self.sampler)
 
     @property
     def updates_per_step(self) -> int:
@@ -69,6 +69,10 @@ class Plan:
         )
 
 
+def _total_steps(config: TrainConfig, sampler: PromptSampler) -> int:
+    return config.trainer.total_training_steps or config.trainer.total_epochs * sampler.steps_per_epoch
+
+
 def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     """Read the tokenizer and the data, find the scorers; nothing is written.
 
@@ -76,8 +80,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
         RequestError: the device, the output folder, the model's tokenizer, the data or a scorer cannot be used.
     """
     resolve_device(config.actor.device)
-    checkpoint = find_checkpoint(config.checkpoint.resume)
-    require_writable(checkpoint.run_folder if checkpoint else Path(config.trainer.output_dir), "trainer.output_dir")
+    require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model)
     if end := tokenizer.unheeded_end_of_turn():
         say(
@@ -97,8 +100,12 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
         shuffle=config.data.shuffle,
         seed=config.trainer.seed if config.data.seed is None else config.data.seed,
     )
+    checkpoint = find_checkpoint(config, _total_steps(config, sampler))
     if checkpoint is not None:
+        require_writable(checkpoint.run_folder, "trainer.resume_mode")
+        check_same(checkpoint, config, versions(parts))
         sampler.load_state_dict(checkpoint.sampler)
+        say(f"resuming {checkpoint.path}")
     check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry)
     sources = dict.fromkeys(prompt.data_source for prompt in [*train_prompts, *val_prompts])
     scored = parts.environment is None or config.rollout.multi_turn.score_response

@@ -2,10 +2,12 @@
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from corerl import __version__
 from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
 from corerl.files import atomic_path
@@ -34,16 +36,22 @@ class Run:
         with atomic_path(self.folder / "config.yaml") as temporary:
             temporary.write_text(OmegaConf.to_yaml(OmegaConf.structured(self.config)))
         with atomic_path(self.folder / "plugins.json") as temporary:
-            temporary.write_text(json.dumps(self._used(), indent=2) + "\n")
+            used = [_description(part, selected) for part, selected in _used(self.parts)]
+            temporary.write_text(json.dumps(used, indent=2) + "\n")
 
-    def _used(self) -> list[dict[str, Any]]:
-        used: list[dict[str, Any]] = []
-        for field in fields(self.parts):
-            value = getattr(self.parts, field.name)
-            for selected in value if isinstance(value, tuple) else (value,):
-                if isinstance(selected, Selected):
-                    used.append(_description(field.name, selected))
-        return used
+
+def versions(parts: Parts) -> dict[str, str]:
+    """Distribution -> version, of CoreRL and of the plugins that supply parts; where it runs and is shown is free."""
+    owners = [selected.entry.owner for part, selected in _used(parts) if part not in ("trackers", "runtime")]
+    return {"corerl": __version__} | {owner.distribution: owner.version for owner in owners}
+
+
+def _used(parts: Parts) -> Iterator[tuple[str, Selected[Any]]]:
+    for field in fields(parts):
+        value = getattr(parts, field.name)
+        for selected in value if isinstance(value, tuple) else (value,):
+            if isinstance(selected, Selected):
+                yield field.name, selected
 
 
 def _description(part: str, selected: Selected[Any]) -> dict[str, Any]:

@@ -1,18 +1,24 @@
 """The roles. A worker is built from the config alone, so that it can live in any process: it loads the same plugins."""
 
 import asyncio
+import contextlib
 import dataclasses
+import functools
+import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience
+from corerl.checkpoint import random_state
 from corerl.config.parts import Parts, resolve_parts, select_rollout_backend
 from corerl.config.schema import CriticConfig, ModelConfig, TrainConfig
-from corerl.errors import DeadlineError
+from corerl.errors import DeadlineError, EngineDeadError, RunError, SaveError
+from corerl.files import atomic_path
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import Objective, PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
@@ -80,12 +86,29 @@ class TrainedWorker(ModelWorker):
         return self.strategy.update(mini_batch, self.objective)
 
     @dispatch("all")
-    def save(self, folder: Path) -> None:
-        self.strategy.save(folder)
+    def save(self, folder: Path, written: Path) -> int:
+        """Copy the state, and write it to ``folder`` in a thread where the strategy can.
+
+        Args:
+            written: where each rank leaves a file when it is done: empty, or with what went wrong.
+
+        Returns:
+            The number of ranks.
+        """
+        rank, ranks = (os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        random_state.save(folder)
+        try:
+            write = self.strategy.save(folder) or (lambda: None)
+        except OSError as error:
+            raise SaveError(f"{folder} could not be written: {error}") from error
+        arguments = (write, written / rank)
+        threading.Thread(target=_write_and_tell, args=arguments, name="corerl-write", daemon=True).start()
+        return int(ranks)
 
     @dispatch("all")
     def load(self, folder: Path) -> None:
         self.strategy.load(folder)
+        random_state.restore(folder)
 
 
 class PolicyWorker(TrainedWorker):
@@ -185,7 +208,10 @@ class RolloutWorker:
         plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
         backend = select_rollout_backend(config.rollout, plugins.registries).load()
         self.timeout = config.rollout.timeout
-        self.backend = backend(config.model, config.rollout, device=resolve_device(config.actor.device))
+        self._start = functools.partial(
+            backend, config.model, config.rollout, device=resolve_device(config.actor.device)
+        )
+        self.backend = self._start()
         self._runners: dict[int, asyncio.Runner] = {}
 
     @dispatch("spread")
@@ -194,6 +220,7 @@ class RolloutWorker:
 
         Raises:
             DeadlineError: it took longer; the requests were aborted.
+            EngineDeadError: the engine has ended, or answers no more.
         """
 
         async def within_deadline() -> list[list[Completion]]:
@@ -210,19 +237,30 @@ class RolloutWorker:
         thread = threading.get_ident()
         if thread not in self._runners:
             self._runners[thread] = asyncio.Runner()
-        return self._runners[thread].run(within_deadline())
+        with self._death_told():
+            return self._runners[thread].run(within_deadline())
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """For :meth:`corerl.registry.runtimes.Runtime.send_weights`."""
-        self.backend.update_weights(weights, version, verify=verify)
+        with self._death_told():
+            self.backend.update_weights(weights, version, verify=verify)
 
     @dispatch("all")
     def sleep(self) -> None:
-        self.backend.sleep()
+        with self._death_told():
+            self.backend.sleep()
 
     @dispatch("all")
     def wake(self, *, kv_cache: bool = True) -> None:
-        self.backend.wake(kv_cache=kv_cache)
+        with self._death_told():
+            self.backend.wake(kv_cache=kv_cache)
+
+    @dispatch("all")
+    def restart(self) -> None:
+        """Start the engine again, with the weights of ``model.path``, if it has ended."""
+        if self._is_dead():
+            self.backend.close()
+            self.backend = self._start()
 
     @dispatch("all")
     def close(self) -> None:
@@ -230,6 +268,33 @@ class RolloutWorker:
         for runner in self._runners.values():
             if not runner.get_loop().is_running():
                 runner.close()
+
+    @contextmanager
+    def _death_told(self) -> Iterator[None]:
+        """An error of an engine that has ended becomes an EngineDeadError."""
+        try:
+            yield
+        except RunError as error:
+            if self._is_dead():
+                raise EngineDeadError(str(error)) from error
+            raise
+
+    def _is_dead(self) -> bool:
+        try:
+            self.backend.health()
+        except RunError:
+            return True
+        return False
+
+
+def _write_and_tell(write: Callable[[], None], path: Path) -> None:
+    error = ""
+    try:
+        write()
+    except Exception as raised:  # of whatever library writes: told to the controller, which decides
+        error = f"{type(raised).__name__}: {raised}"
+    with contextlib.suppress(OSError), atomic_path(path) as temporary:  # the folder is gone once nobody waits
+        temporary.write_text(error)
 
 
 def _model(config: TrainConfig, path: str | None) -> ModelConfig:

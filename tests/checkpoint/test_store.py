@@ -1,49 +1,171 @@
+import contextlib
+import errno
+import json
+import threading
+
 import pytest
 
-from corerl.checkpoint.store import CheckpointStore, find_checkpoint
-from corerl.errors import ConfigError
+from corerl.checkpoint import manifest
+from corerl.checkpoint.resume import Checkpoint, check_same, differences, find_checkpoint, taken
+from corerl.checkpoint.store import Best, CheckpointStore
+from corerl.config.schema import ModelConfig, TrackingConfig, TrainConfig, TrainerConfig
+from corerl.errors import ConfigError, DeadlineError, SaveError
+
+STATE = {"sampler": {}, "kl_coef": None, "trackers": {}, "config": {}, "versions": {}}
 
 
 class Actor:
-    def __init__(self, fails=False):
-        self.fails = fails
+    """Writes one file, in the call or in a thread that waits."""
 
-    def save(self, folder):
-        (folder / "weights").write_text("w")
+    def __init__(self, error="", release=None):
+        self.error, self.release = error, release
 
-    def export(self, folder):
-        if self.fails:
-            raise OSError("disk full")
-        (folder / "config.json").write_text("{}")
+    def save(self, folder, written):
+        def write():
+            if self.release is not None:
+                self.release.wait()
+            with contextlib.suppress(OSError):  # the folder is gone once nobody waits
+                (folder / "weights").write_text("w")
+                (written / "0").write_text(self.error)
 
-
-def test_the_latest_of_a_run_and_a_named_checkpoint_are_found(tmp_path):
-    store = CheckpointStore(tmp_path / "checkpoints")
-    for step in (1, 10, 2):
-        store.save(step, Actor(), {"sampler": {"epoch": 0, "position": step}, "kl_coef": 0.5})
-    latest = find_checkpoint(str(tmp_path))
-    assert (latest.step, latest.sampler["position"], latest.run_folder) == (2, 2, tmp_path)
-    assert latest.kl_coef == 0.5
-    assert find_checkpoint(str(tmp_path / "checkpoints" / "global_step_10")).step == 10
-    assert find_checkpoint("never") is None
+        threading.Thread(target=write).start()
+        return 1
 
 
-def test_a_failure_leaves_the_last_complete_one(tmp_path):
-    store = CheckpointStore(tmp_path / "checkpoints")
-    store.save(1, Actor(), {"sampler": {}})
-    with pytest.raises(OSError, match="disk full"):
-        store.save(2, Actor(fails=True), {})
-    assert find_checkpoint(str(tmp_path)).step == 1
-    assert sorted(path.name for path in store.folder.iterdir()) == ["global_step_1", "latest"]
+def save(store, step, actor=None, **state):
+    store.copy(step, {"actor": actor or Actor()})
+    store.write({**STATE, **state})
+    return store.settle(wait=True)
 
 
-def test_only_so_many_are_kept(tmp_path):
-    store = CheckpointStore(tmp_path, max_to_keep=2)
-    for step in (8, 9, 10):
-        store.save(step, Actor(), {})
-    assert sorted(path.name for path in tmp_path.glob("global*")) == ["global_step_10", "global_step_9"]
+def config(folder, mode="auto", **trainer):
+    values = TrainerConfig(output_dir=str(folder), resume_mode=mode, **trainer)
+    return TrainConfig(ModelConfig("m"), trainer=values, tracking=TrackingConfig(experiment_name="e"))
+
+
+def store_of(folder, time="20260102-030405", **options):
+    run = folder / "e" / time
+    run.mkdir(parents=True)
+    (run / "config.yaml").touch()
+    return CheckpointStore(run / "checkpoints", **options)
+
+
+def test_auto_goes_on_with_the_newest_run_unless_it_is_done(tmp_path):
+    assert find_checkpoint(config(tmp_path), 20) is None
+    store = store_of(tmp_path)
+    for step in (1, 10, 12):
+        save(store, step, sampler={"position": step}, kl_coef=0.5)
+    found = find_checkpoint(config(tmp_path), 20)
+    assert (found.step, found.sampler, found.kl_coef) == (12, {"position": 12}, 0.5)
+    assert found.run_folder == store.folder.parent
+    assert find_checkpoint(config(tmp_path), 12) is None
+    assert find_checkpoint(config(tmp_path, "disable"), 20) is None
+    assert find_checkpoint(config(tmp_path, str(store.folder / "global_step_10")), 10).step == 10
+    assert find_checkpoint(config(tmp_path, str(store.folder.parent)), 10).step == 12
+    store_of(tmp_path, "20260102-030405-2")  # begun later, and nothing saved yet
+    assert find_checkpoint(config(tmp_path), 20) is None
 
 
 def test_a_folder_without_a_checkpoint_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match=r"checkpoint\.resume"):
-        find_checkpoint(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"trainer\.resume_mode: .* is neither a run with a checkpoint"):
+        find_checkpoint(config(tmp_path, str(tmp_path)), 5)
+
+
+@pytest.mark.parametrize(
+    "spoil, why",
+    [
+        (lambda path: (path / "actor" / "weights").write_text("v"), "actor/weights has other content"),
+        (lambda path: (path / "actor" / "weights").write_text("ww"), "actor/weights has 2 bytes, not 1"),
+        (lambda path: (path / "actor" / "weights").unlink(), "actor/weights is missing"),
+        (lambda path: (path / "manifest.json").write_text("{"), "it has no readable manifest.json"),
+    ],
+)
+def test_of_a_damaged_checkpoint_the_one_before_is_taken_and_the_damage_told(tmp_path, capsys, spoil, why):
+    store = store_of(tmp_path)
+    save(store, 1)
+    spoil(save(store, 2))
+    assert find_checkpoint(config(tmp_path), 5).step == 1
+    assert f"global_step_2 is damaged ({why}" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="is damaged"):
+        find_checkpoint(config(tmp_path, str(store.folder / "global_step_2")), 5)
+
+
+def test_checksums_are_of_blocks_read_by_several_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(manifest, "BLOCK", 4)
+    (tmp_path / "weights").write_bytes(b"abcdefghij")
+    manifest.write(tmp_path)
+    written = json.loads((tmp_path / "manifest.json").read_text())
+    # CRC-32 of abcd, efgh, ij
+    assert written["files"]["weights"] == {"size": 10, "crc32": [3984772369, 137591733, 1484868183]}
+    assert manifest.damage(tmp_path) == ""
+    (tmp_path / "weights").write_bytes(b"abcdefghiJ")
+    assert manifest.damage(tmp_path) != ""
+
+
+def test_a_run_that_another_process_trains_is_not_resumed(tmp_path, capsys):
+    store = store_of(tmp_path)
+    save(store, 1)
+    with taken(store.folder.parent):
+        assert find_checkpoint(config(tmp_path), 5) is None
+        assert "still going on, in another process" in capsys.readouterr().err
+        with pytest.raises(ConfigError, match="another process is training in"):
+            find_checkpoint(config(tmp_path, str(store.folder.parent)), 5)
+    assert find_checkpoint(config(tmp_path), 5).step == 1
+
+
+@pytest.mark.parametrize("actor", [Actor("OSError: disk full"), None])
+def test_a_failure_leaves_the_checkpoints_before_it(tmp_path, actor):
+    store = store_of(tmp_path)
+    save(store, 1)
+    if actor is None:
+        actor = Actor()
+        actor.save = lambda folder, written: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(SaveError, match=r"disk full|No space left"):
+        save(store, 2, actor)
+    assert find_checkpoint(config(tmp_path), 5).step == 1
+    assert sorted(path.name for path in store.folder.iterdir()) == ["global_step_1", "latest"]
+    assert save(store, 3).name == "global_step_3"
+
+
+def test_nothing_is_complete_before_it_is_written_and_a_wait_for_it_ends(tmp_path):
+    release = threading.Event()
+    store = store_of(tmp_path, timeout=0.05)
+    store.copy(1, {"actor": Actor(release=release)})
+    store.write(STATE)
+    assert store.settle(wait=False) is None
+    assert not (store.folder / "latest").exists()
+    with pytest.raises(DeadlineError, match=r"global_step_1 took longer than trainer\.save_timeout = 0\.05 s"):
+        store.settle(wait=True)
+    release.set()
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    store = store_of(tmp_path, max_to_keep=2, best=Best("reward"))
+    for step, score in ((8, 0.1), (9, 0.7), (10, 0.3), (11, None)):
+        save(store, step, score=score)
+    names = ["global_step_10", "global_step_11", "global_step_9"]
+    assert sorted(path.name for path in store.folder.glob("global*")) == names
+    assert ((store.folder / "best").read_text(), (store.folder / "latest").read_text()) == (names[2], names[1])
+
+
+def test_checkpoints_beyond_the_one_that_was_resumed_are_left_alone(tmp_path):
+    store = store_of(tmp_path, max_to_keep=1)
+    save(store, 20)
+    save(store, 11)
+    save(store, 12)
+    assert sorted(path.name for path in store.folder.glob("global*")) == ["global_step_12", "global_step_20"]
+    assert find_checkpoint(config(tmp_path), 30).step == 12
+
+
+def test_changes_are_listed_and_allowed_by_a_key(tmp_path, capsys):
+    before = {"actor": {"optim": {"lr": 1e-6}}, "trainer": {"save_freq": 1}, "rollout": {"options": {"python": "a"}}}
+    now = {"actor": {"optim": {"lr": 1e-5}, "clip": 1}, "trainer": {"save_freq": 2}, "rollout": {"options": {}}}
+    assert differences(before, now) == ["actor.optim.lr: 1e-06 -> 1e-05", "actor.clip: not there -> 1"]
+    saved = Checkpoint(tmp_path, 1, {}, None, {}, before, {"corerl": "0.1", "corerl-grpo": "0.1"})
+    versions = {"corerl": "0.1", "corerl-grpo": "0.2"}
+    with pytest.raises(ConfigError) as error:
+        check_same(saved, config(tmp_path), versions)
+    assert "corerl-grpo: 0.1 -> 0.2" in str(error.value) and "\n  trainer.total" not in str(error.value)
+    assert "trainer.resume_with_changes=true" in str(error.value)
+    check_same(saved, config(tmp_path, resume_with_changes=True), versions)
+    assert "corerl-grpo: 0.1 -> 0.2" in capsys.readouterr().err

@@ -119,7 +119,7 @@ def test_ppo_with_an_adaptive_penalty_resumes_bit_for_bit(train):
     expected = coefficients[0] * (1 + min(max(whole[0]["actor/reward_kl_penalty"] / 0.1 - 1, -0.2), 0.2) * 32 / 50)
     assert coefficients[1] == pytest.approx(expected, rel=1e-6)
     final = {role: weights(folder, 4, role) for role in ("actor", "critic")}
-    code, _, _ = train("a", *options, f"checkpoint.resume={folder}/checkpoints/global_step_2")
+    code, _, _ = train("a", *options, f"trainer.resume_mode={folder}/checkpoints/global_step_2")
     assert code == 0
     for now, before in zip(records(folder), whole, strict=True):
         assert {name: (value, before[name]) for name, value in now.items() if value != before[name]} == {}

@@ -128,7 +128,7 @@ def test_an_output_of_tiny_model_below_a_file_is_refused(material, tmp_path, cap
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(tmp_path, refused):
-    refused([f"checkpoint.resume={tmp_path}/old"], "checkpoint.resume: ", "neither a run with a checkpoint nor")
+    refused([f"trainer.resume_mode={tmp_path}/old"], "trainer.resume_mode: ", "neither a run with a checkpoint nor")
 
 
 def test_a_dry_run_checks_the_config_and_writes_nothing(workplace, train, refused):

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
+from corerl.checkpoint import manifest
 from corerl.checkpoint.store import CheckpointStore
+from corerl.errors import SaveError
 from corerl.telemetry.metrics_log import read_metrics
 
 # Runs that go wrong midway
@@ -92,7 +94,7 @@ class InterruptedRun(NamedTuple):
 @pytest.fixture
 def interrupted(workplace: Any) -> InterruptedRun:
     """A run of its own process that gets Ctrl-C after its second checkpoint."""
-    arguments = ["trainer.total_training_steps=100000", "trainer.save_freq=1", "checkpoint.max_to_keep=2"]
+    arguments = ["trainer.total_training_steps=100000", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=2"]
     program = [sys.executable, "-c", "from corerl.cli.main import main; main()"]
     process = subprocess.Popen(
         [*program, "train", str(workplace.config), *arguments],
@@ -117,44 +119,43 @@ def interrupted(workplace: Any) -> InterruptedRun:
 
 def test_ctrl_c_leaves_readable_metrics_and_whole_checkpoints_to_resume_from(interrupted, train, workplace):
     assert interrupted.code == 130
-    assert interrupted.stderr.endswith("\ninterrupted\n") and "Traceback" not in interrupted.stderr
+    assert interrupted.stderr.endswith("\nstopped: the same command goes on from the last checkpoint\n")
+    assert "SIGINT: the run saves a checkpoint and ends" in interrupted.stderr
+    assert "Traceback" not in interrupted.stderr
     assert not workplace.half_written
     steps = [json.loads(line)["step"] for line in (interrupted.folder / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(1, len(steps) + 1))
     checkpoints = interrupted.folder / "checkpoints"
     latest = int((checkpoints / "latest").read_text().removeprefix("global_step_"))
+    assert latest == steps[-1]  # nothing is lost
     for folder in checkpoints.glob("global_step_*"):
-        for file in ("state.json", "actor/weights.safetensors", "actor/optimizer.pt", "huggingface/model.safetensors"):
-            assert (folder / file).stat().st_size > 0
+        assert manifest.damage(folder) == ""
     total = f"trainer.total_training_steps={latest + 1}"
-    assert train(f"checkpoint.resume={interrupted.folder}", total).code == 0
+    assert train(f"trainer.resume_mode={interrupted.folder}", total).code == 0
     assert read_metrics(interrupted.folder / "metrics.jsonl")[-1]["step"] == latest + 1
 
 
-class _Actor:
-    """Writes one file where a policy would write its weights."""
-
-    def save(self, folder: Path) -> None:
-        (folder / "weights").write_text("w")
-
-    export = save
-
-
 def test_a_deletion_that_is_cut_off_leaves_no_half_of_a_checkpoint(tmp_path, monkeypatch):
-    actor: Any = _Actor()
     store = CheckpointStore(tmp_path, max_to_keep=1)
-    store.save(1, actor, {})
+
+    def save(step: int) -> None:
+        store.copy(step, {})
+        store.write({})
+        store.settle(wait=True)
+
+    save(1)
 
     def interrupted_halfway(folder: Path) -> None:
-        (folder / "state.json").unlink()
-        raise KeyboardInterrupt
+        if (folder / "state.json").is_file():
+            (folder / "state.json").unlink()
+            raise OSError("cut off")
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", interrupted_halfway)
-        with pytest.raises(KeyboardInterrupt):
-            store.save(2, actor, {})
+        with pytest.raises(SaveError, match="cut off"):
+            save(2)
     assert [path.name for path in tmp_path.glob("global_step_*")] == ["global_step_2"]
-    store.save(3, actor, {})
+    save(3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["global_step_3", "latest"]
 
 

@@ -63,5 +63,5 @@ def test_the_reward_rises_and_only_adapters_are_in_the_checkpoint(train, strateg
 def test_a_run_goes_on_bit_for_bit(train):
     straight = train("straight", "trainer.total_training_steps=3")
     begun = train("begun", "trainer.total_training_steps=2")
-    resumed = train("begun", "trainer.total_training_steps=3", f"checkpoint.resume={begun}")
+    resumed = train("begun", "trainer.total_training_steps=3", f"trainer.resume_mode={begun}")
     assert numbers(resumed)[-1] == numbers(straight)[-1]

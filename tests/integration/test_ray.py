@@ -153,8 +153,8 @@ class TestOnOneClusterOfFourCpus:
         ray = train("ray", two_steps, "runtime.name=ray")
         assert numbers(ray) == numbers(local)
         assert same_checkpoints(ray, local)
-        local_then_ray = train("local", "runtime.name=ray", f"checkpoint.resume={local}")
-        ray_then_local = train("ray", f"checkpoint.resume={ray}")
+        local_then_ray = train("local", "runtime.name=ray", f"trainer.resume_mode={local}")
+        ray_then_local = train("ray", f"trainer.resume_mode={ray}")
         for resumed in (local_then_ray, ray_then_local):
             assert numbers(resumed)[-1] == numbers(straight)[-1]
             assert same_checkpoints(resumed, straight)

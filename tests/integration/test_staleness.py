@@ -63,5 +63,5 @@ def test_a_stale_run_resumes_with_the_prompts_that_come_next(train, tmp_path):
     [folder] = (tmp_path / "runs" / "full").iterdir()
     state = json.loads((folder / "checkpoints" / "global_step_3" / "state.json").read_text())
     assert state["sampler"]["position"] == 3  # of the trained batches, not of those generated ahead
-    assert run(["train", "config.yaml", "trainer.max_staleness=2", f"checkpoint.resume={folder}"]) == 0
+    assert run(["train", "config.yaml", "trainer.max_staleness=2", f"trainer.resume_mode={folder}"]) == 0
     assert len(full) == 7

@@ -69,7 +69,7 @@ def test_evaluation_does_not_disturb_training(train):
 def test_a_resumed_run_goes_on_bit_for_bit(train):
     straight = train("a")
     stopped = train("b", "trainer.total_training_steps=2", "actor.optim.lr_scheduler_type=constant")
-    resumed = train("b", f"checkpoint.resume={stopped}")
+    resumed = train("b", f"trainer.resume_mode={stopped}")
     assert resumed == stopped
     assert numbers(straight)[-1] == numbers(resumed)[-1]
     for name in ("actor/weights.safetensors", "huggingface/model.safetensors"):

@@ -18,6 +18,7 @@ from corerl.testing.tiny_model import reference, tiny_model
 from corerl.testing.training_reference import OPTIM, batch, copied_weights, split_rows, step
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
+from corerl_fsdp.reading import read_sharded
 from corerl_fsdp.single_device import SingleDeviceStrategy
 
 RANK, ALPHA = 3, 6
@@ -125,7 +126,7 @@ def test_an_export_loads_in_plain_transformers_or_in_peft(tmp_path, kind, export
 def test_training_goes_on_bit_for_bit_from_a_checkpoint_of_the_adapters_alone(tmp_path, kind):
     straight, resumed = strategy(kind=kind), strategy(kind=kind, seed=2)
     step(straight, batch(0))
-    straight.save(tmp_path)
+    straight.save(tmp_path)()
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert size < (tiny_model() / "model.safetensors").stat().st_size  # AdamW of all of it would keep twice that
     resumed.load(tmp_path)
@@ -145,13 +146,13 @@ def test_training_goes_on_bit_for_bit_from_a_checkpoint_of_the_adapters_alone(tm
     ],
 )
 def test_a_checkpoint_of_other_adapters_is_refused(tmp_path, changes, message):
-    strategy().save(tmp_path)
+    strategy().save(tmp_path)()
     with pytest.raises(ConfigError, match=message):
         strategy(**changes).load(tmp_path)
 
 
 def test_a_checkpoint_of_the_whole_model_is_refused_by_adapters(tmp_path):
-    strategy(lora_rank=0).save(tmp_path)
+    strategy(lora_rank=0).save(tmp_path)()
     with pytest.raises(ConfigError, match=r"model.lora_rank: is 3, and that of the checkpoint .* 0"):
         strategy().load(tmp_path)
 
@@ -164,7 +165,9 @@ def test_two_ranks_export_and_resume_what_one_device_has(worlds, tmp_path):
     job |= {"fsdp": {"lora_export": "adapter"}}
     for name in ("saved", "exported"):
         (tmp_path / name).mkdir()
-    worlds[2].run(**job, seeds=[0, 1], save=str(tmp_path / "saved"))
+    saved = worlds[2].run(**job, seeds=[0, 1], save=str(tmp_path / "saved"))[0]["weights"]
+    read = dict(read_sharded(tmp_path / "saved", ModelConfig(str(tiny_model()))))
+    assert read.keys() == saved.keys() and all(torch.equal(read[name], weight) for name, weight in saved.items())
     resumed = worlds[2].run(**job, seeds=[2], load=str(tmp_path / "saved"), export=str(tmp_path / "exported"))
     loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model()), str(tmp_path / "exported"))
     exported = loaded.merge_and_unload().state_dict()

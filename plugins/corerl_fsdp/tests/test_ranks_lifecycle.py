@@ -8,10 +8,12 @@ import rank_jobs
 import torch
 from safetensors.torch import load_file
 
+from corerl.config.schema import ModelConfig
 from corerl.errors import ConfigError, DeadlineError
 from corerl.testing.ranks import World
 from corerl.testing.tiny_model import tiny_model
 from corerl_fsdp import ranks
+from corerl_fsdp.reading import read_sharded
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
 
@@ -28,7 +30,8 @@ def assert_same(left, right, tolerance=0.0):
 def test_a_checkpoint_of_two_ranks_is_read_by_two_four_and_one(worlds, model_dirs, tmp_path, head):
     job = {"kind": "train", "model": model_dirs["qwen2", True], "head": head, **FSDP}
     straight = rank_jobs.run({"kind": "train", "model": job["model"], "head": head, "seeds": [0, 1, 2, 3]})
-    worlds[2].run(**job, seeds=[0, 1], save=str(tmp_path))
+    saved = worlds[2].run(**job, seeds=[0, 1], save=str(tmp_path))[0]["weights"]
+    assert_same(dict(read_sharded(tmp_path, ModelConfig(job["model"]))), saved)
     on_two = worlds[2].run(**job, load=str(tmp_path), seeds=[2, 3])
     uninterrupted = worlds[2].run(**job, seeds=[0, 1, 2, 3])
     assert_same(on_two[1]["weights"], uninterrupted[0]["weights"])

@@ -141,7 +141,7 @@ def test_bf16_computes_in_bf16_and_keeps_float32_weights(model_dir):
 def test_training_after_save_and_load_goes_on_bit_for_bit(model_dir, tmp_path):
     straight, resumed = strategy(model_dir), strategy(model_dir, seed=5)
     straight.update(batch(0), SupervisedObjective())
-    straight.save(tmp_path)
+    straight.save(tmp_path)()
     resumed.load(tmp_path)
     for one in (straight, resumed):
         one.update(batch(1), SupervisedObjective())

@@ -5,7 +5,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from corerl.config.schema import ModelConfig
 from corerl.testing.tiny_model import tiny_model
+from corerl_megatron.reading import read
 
 pytestmark = pytest.mark.xdist_group("megatron")  # whose ranks are started once
 
@@ -24,7 +26,8 @@ def test_a_checkpoint_is_read_by_ranks_that_share_in_another_way(worlds, model_d
     job = {"kind": "train", "model": model_dirs["qwen3", True], "head": head, **CUT}
     straight = jobs.run({**job, "seeds": [0, 1, 2, 3]})
     tensor = worlds(2, **TENSOR)
-    tensor.run(**job, seeds=[0, 1], save=str(tmp_path))
+    saved = tensor.run(**job, seeds=[0, 1], save=str(tmp_path))[0]["weights"]
+    assert_same(dict(read(tmp_path, ModelConfig(job["model"]))), saved)
     resumed = tensor.run(**job, load=str(tmp_path), seeds=[2, 3])
     assert_same(resumed[1]["weights"], tensor.run(**job, seeds=[0, 1, 2, 3])[0]["weights"])
     for result in (*resumed, *worlds(2).run(**job, load=str(tmp_path), seeds=[2, 3])):

@@ -5,7 +5,7 @@ Every method but ``shape`` is a collective: all ranks call it, each with its own
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class FsdpStrategy:
         self.model: Any = self.token_model.model
         self.token_model.train(spec.optim is not None)
         self.device = spec.device
+        self._savers: Any = None
         if spec.optim is None:
             self.token_model.requires_grad_(False)
         else:
@@ -120,11 +121,14 @@ class FsdpStrategy:
         self._move(weights=self.spec.device, optimizer=self.spec.device)
         self._rest()
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> Callable[[], None]:
         """As the contract says; all ranks see the same folder."""
         with ranks.deadline("save", self.options.timeout):
-            sharded_checkpoint.save(folder, self.model, self.optimizer, self.schedule)
-            ranks.on_first_rank(lambda: lora.note(folder, self.spec))
+            if self._savers is None:
+                self._savers = ranks.group_beside(self.options.timeout)
+            if dist.get_rank() == 0:
+                lora.note(folder, self.spec)
+            return sharded_checkpoint.save(folder, self.model, self.optimizer, self.schedule, self._savers)
 
     def load(self, folder: Path) -> None:
         """As the contract says; the number of ranks may be another than that of :meth:`save`."""

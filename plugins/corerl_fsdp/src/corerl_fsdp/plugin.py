@@ -12,6 +12,7 @@ def register_training_strategies(register: Register[TrainingStrategyFactory]) ->
         "torch",
         "corerl_fsdp.single_device:SingleDeviceStrategy",
         options=TorchOptions,
+        read_checkpoint="corerl_fsdp.reading:read_single",
         summary="one device, CPU or CUDA; AdamW",
     )
     register(
@@ -19,5 +20,6 @@ def register_training_strategies(register: Register[TrainingStrategyFactory]) ->
         "corerl_fsdp.fsdp:FsdpStrategy",
         options=FsdpOptions,
         distributed=True,
+        read_checkpoint="corerl_fsdp.reading:read_sharded",
         summary="weights, gradients and optimizer sharded over 1 to N ranks (FSDP2); AdamW",
     )

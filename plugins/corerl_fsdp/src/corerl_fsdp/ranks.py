@@ -53,6 +53,12 @@ def join(device: str, timeout: float) -> DeviceMesh:
     return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("data_parallel",))
 
 
+def group_beside(timeout: float) -> Any:
+    """All ranks again, for what goes on in a thread beside the others' collectives; a collective itself."""
+    with _on_loopback() if dist.get_world_size() == 1 else contextlib.nullcontext():
+        return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+
+
 def gather(value: Any) -> list[Any]:
     """What every rank has, by rank: something that JSON holds."""
     if dist.get_world_size() == 1:

@@ -1,23 +1,45 @@
 """Checkpoints by ``torch.distributed.checkpoint``: each rank writes its shares; any number of ranks reads them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
+from torch.distributed.tensor import DTensor
 
-from corerl_fsdp import lora, ranks
+from corerl_fsdp import lora
 
 SCHEDULE = "schedule.json"
 
 
-def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any) -> None:
-    """Write into a folder that all ranks see; a collective, done on all ranks when it returns on one."""
-    state_dict_saver.save(_state(model, optimizer), checkpoint_id=folder)
-    state = schedule.state_dict()
-    ranks.on_first_rank(lambda: _write(folder / SCHEDULE, json.dumps(state)))
+def save(
+    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any, group: Any
+) -> Callable[[], None]:
+    """Copy the state, and begin to write it into a folder that all ranks see; a collective.
+
+    Args:
+        group: in which the ranks agree while they write, and do nothing else.
+
+    Returns:
+        What waits until this rank's share is written; after that of all ranks the checkpoint is complete.
+    """
+    state = {name: _copied(tensor) for name, tensor in _state(model, optimizer).items()}
+    written: Any = state_dict_saver.async_save(
+        state, checkpoint_id=folder, process_group=group, async_stager=BlockingAsyncStager()
+    )
+    rates = json.dumps(schedule.state_dict())
+
+    def finish() -> None:
+        written.result()
+        if dist.get_rank() == 0:
+            (folder / SCHEDULE).write_text(rates)
+
+    return finish
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any) -> None:
@@ -28,8 +50,10 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, sched
         group["lr"] = lr
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text)
+def _copied(tensor: Tensor) -> Tensor:
+    """What is on the CPU already would be written as it is then; the rest is copied there by the saver."""
+    local: Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.clone() if local.is_cpu else tensor
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Training strategy ``torch``: one model on one device."""
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,20 @@ class SingleDeviceStrategy:
     def onload(self) -> None:
         self._move(self.spec.device)
 
-    def save(self, folder: Path) -> None:
-        weights = {name: parameter.detach().contiguous() for name, parameter in lora.trained(self.model)}
-        save_file(weights, folder / "weights.safetensors")
-        lora.note(folder, self.spec)
-        state = {"optimizer": self.optimizer.state_dict(), "schedule": self.schedule.state_dict()}
-        torch.save(state, folder / "optimizer.pt")
+    def save(self, folder: Path) -> Callable[[], None]:
+        weights = {name: _copied(parameter) for name, parameter in lora.trained(self.model)}
+        optimizer, schedule = self.optimizer.state_dict(), dict(self.schedule.state_dict())
+        optimizer["state"] = {
+            number: {name: _copied(value) for name, value in values.items()}
+            for number, values in optimizer["state"].items()
+        }
+
+        def write() -> None:
+            save_file(weights, folder / "weights.safetensors")
+            lora.note(folder, self.spec)
+            torch.save({"optimizer": optimizer, "schedule": schedule}, folder / "optimizer.pt")
+
+        return write
 
     def load(self, folder: Path) -> None:
         lora.check_stored(folder, self.spec)
@@ -164,3 +172,8 @@ class SingleDeviceStrategy:
                         state[name] = value.to(device)
         if device == "cpu" and self.spec.device == "cuda":
             torch.cuda.empty_cache()
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """In memory of the host that nothing else changes."""
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)

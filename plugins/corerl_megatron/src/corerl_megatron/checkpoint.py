@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -36,14 +37,15 @@ class Checkpoint:
     ) -> None:
         self.pieces, self.weights, self.optimizer, self.ranks, self.model = pieces, weights, optimizer, ranks, model
 
-    def save(self, folder: Path) -> None:
-        """Write into a folder that all ranks see; a collective."""
+    def save(self, folder: Path) -> Callable[[], None] | None:
+        """Write into a folder that all ranks see, or return what writes the copy of one file; a collective."""
+        note = json.dumps({"model": self.model, "schedule": self.optimizer.schedule.state_dict()})
+        world.on_first_rank(lambda: _write(folder / NOTE, note))
         if isinstance(self.optimizer, LibraryOptimizer):
             dist_checkpointing.save(self._state(loading=False), str(folder))
-        else:
-            self._save_file(folder)
-        note = {"model": self.model, "schedule": self.optimizer.schedule.state_dict()}
-        world.on_first_rank(lambda: _write(folder / NOTE, json.dumps(note)))
+            return None
+        state = self._whole_state()
+        return (lambda: save_file(state, folder / FILE)) if dist.get_rank() == 0 else None
 
     def load(self, folder: Path) -> None:
         """Read what :meth:`save` wrote; a collective.
@@ -83,14 +85,14 @@ class Checkpoint:
         state["optimizer"] = optimizer.sharded_state_dict(dict(state), is_loading=loading, metadata=metadata)
         return state
 
-    def _save_file(self, folder: Path) -> None:
+    def _whole_state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = {}
         for key, of in self._parts():
             for name, whole in self.weights.stream(of):
                 state[f"{key}.{name}"] = whole.detach().clone(memory_format=torch.contiguous_format)
         steps = {float(values["step"]) for values in self.optimizer.optimizer.state.values()}
         state["step"] = torch.tensor(max(steps, default=0.0))
-        world.on_first_rank(lambda: save_file(state, folder / FILE))
+        return state
 
     def _load_file(self, folder: Path) -> None:
         state = load_file(folder / FILE)

@@ -14,6 +14,7 @@ def register_training_strategies(register: Register[TrainingStrategyFactory]) ->
         "corerl_megatron.strategy:MegatronStrategy",
         options=MegatronOptions,
         distributed=True,
+        read_checkpoint="corerl_megatron.reading:read",
         summary="tensor, pipeline, context and expert parallel (megatron-core); AdamW",
     )
 

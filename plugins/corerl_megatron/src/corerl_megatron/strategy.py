@@ -6,7 +6,7 @@ Every method but ``shape`` is a collective: all ranks call it, those of one data
 import dataclasses
 import importlib
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,12 +155,13 @@ class MegatronStrategy:
             self.optimizer.zero_grad()
         self._rest()
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path) -> Callable[[], None] | None:
         """As the contract says; all ranks see the same folder."""
         with world.deadline("save", self.options.timeout):
             self._all_here()
-            self.checkpoint.save(folder)
+            write = self.checkpoint.save(folder)
             self._rest()
+        return write
 
     def load(self, folder: Path) -> None:
         """As the contract says; ranks may share the model in another way than at :meth:`save`."""

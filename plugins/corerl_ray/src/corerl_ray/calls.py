@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from corerl.errors import CoreRLError, DeadlineError, NonFiniteError, RunError
+from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, NonFiniteError, RunError, SaveError
 from corerl_ray.host import Facts, Failure, last_lines
 
 POLL = 1.0
@@ -216,6 +216,8 @@ class Wait:
             raise waiter.fail(failed, self.known) from None
         if isinstance(value, Failure):
             raised = value.error(str(call.member))
+            if isinstance(raised, EngineDeadError | SaveError):  # the worker itself goes on
+                raise raised
             if not isinstance(raised, NonFiniteError):
                 raise waiter.fail(raised, self.known)
             self._late = raised

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from corerl.registry.trackers import ResumedRun
 from corerl_trackers.options import TensorboardOptions

@@ -1,0 +1,142 @@
+"""A model folder made of a checkpoint, tensor by tensor: without a device, and with one shard of it in memory."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from corerl.checkpoint import manifest
+from corerl.checkpoint.resume import Checkpoint, newest_whole
+from corerl.config import typed
+from corerl.config.schema import TrainConfig
+from corerl.errors import ConfigError, ModelError
+from corerl.files import atomic_path
+from corerl.models import DTYPES
+from corerl.plugins import load_plugins
+from corerl.registry import Entry
+from corerl.registry.training_strategies import TrainingStrategyFactory
+
+
+def export(checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes: int = 5 * 10**9) -> Path:
+    """Write weights, config, generation config and tokenizer of the policy, whole or not at all.
+
+    Args:
+        checkpoint: a checkpoint, or a run, of which the newest is taken.
+        out: a folder that is not there yet.
+        dtype: ``bf16`` or ``fp32`` of the weights; None: the one that the trainer computed in.
+
+    Returns:
+        The checkpoint that was read.
+
+    Raises:
+        ConfigError: there is no such checkpoint, it is damaged, ``out`` is there already.
+        ModelError: the training strategy cannot read its checkpoints so; weights are missing.
+    """
+    found = _find(checkpoint)
+    if out.exists():
+        raise ConfigError("OUT", f"{out} is there already")
+    config = typed.build(TrainConfig, dict(found.config))
+    plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
+    strategy = plugins.registries.training_strategies.select(config.actor.strategy, "actor.strategy").entry
+    state = json.loads((found.path / "state.json").read_text())
+    chosen = DTYPES[dtype or state["dtype"]]
+    weights = _weights(strategy, found.path, config)
+    with atomic_path(out, folder=True) as folder:
+        if weights is None:
+            shutil.copytree(found.path / "huggingface", folder, dirs_exist_ok=True)
+        else:
+            shutil.copytree(found.path / "model", folder, dirs_exist_ok=True)
+            _set_dtype(folder / "config.json", chosen)
+            _write_shards(folder, ((name, each.to(chosen)) for name, each in weights), shard_bytes)
+            _check_complete(folder)
+    return found.path
+
+
+def _weights(
+    strategy: Entry[TrainingStrategyFactory], path: Path, config: TrainConfig
+) -> Iterator[tuple[str, Tensor]] | None:
+    """What the strategy reads; None where it cannot, and the checkpoint has a model folder already."""
+    read = strategy.load_read_checkpoint()
+    ready = (path / "huggingface").is_dir()
+    if read is None and not ready:
+        raise ModelError(
+            f"training strategy '{strategy.name}' cannot read a checkpoint without its ranks, and {path} has no "
+            "huggingface/: trainer.save_huggingface=always writes one"
+        )
+    try:
+        return None if read is None else read(path / "actor", config.model)
+    except ModelError:
+        if ready:
+            return None
+        raise
+
+
+def _find(path: Path) -> Checkpoint:
+    if (path / "state.json").is_file():
+        if why := manifest.damage(path):
+            raise ConfigError("CHECKPOINT", f"{path} is damaged: {why}")
+        return Checkpoint.read(path)
+    newest = newest_whole(path)
+    if newest is None:
+        raise ConfigError("CHECKPOINT", f"{path} is neither a checkpoint nor a run with one")
+    return newest
+
+
+def _write_shards(folder: Path, weights: Iterator[tuple[str, Tensor]], shard_bytes: int) -> None:
+    """``model.safetensors``, or several with an index, named as transformers does."""
+    shards: list[list[str]] = []
+    total = size = 0
+    shard: dict[str, Tensor] = {}
+
+    def close() -> None:
+        save_file(shard, folder / f"shard-{len(shards)}", {"format": "pt"})
+        shards.append(list(shard))
+        shard.clear()
+
+    for name, tensor in weights:
+        length = tensor.numel() * tensor.element_size()
+        if shard and size + length > shard_bytes:
+            close()
+            size = 0
+        shard[name] = tensor.contiguous()
+        size, total = size + length, total + length
+    close()
+    if len(shards) == 1:
+        (folder / "shard-0").rename(folder / "model.safetensors")
+        return
+    places: dict[str, str] = {}
+    for number, names in enumerate(shards):
+        file = f"model-{number + 1:05}-of-{len(shards):05}.safetensors"
+        (folder / f"shard-{number}").rename(folder / file)
+        places.update(dict.fromkeys(names, file))
+    index = {"metadata": {"total_size": total}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+
+
+def _set_dtype(path: Path, dtype: torch.dtype) -> None:
+    config = json.loads(path.read_text())
+    config.pop("torch_dtype", None)
+    config["dtype"] = str(dtype).removeprefix("torch.")
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _check_complete(folder: Path) -> None:
+    """Raise ModelError unless transformers finds every weight in the folder; none is read."""
+    from safetensors import safe_open
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    written: set[str] = set()
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as weights:
+            written.update(weights.keys())
+    auto: Any = AutoModelForCausalLM
+    with torch.device("meta"):
+        model = auto.from_config(AutoConfig.from_pretrained(folder))
+    lacking = sorted({name for name, _ in model.named_parameters()} - written)
+    if lacking:
+        raise ModelError(f"the checkpoint lacks {len(lacking)} of the model's weights, such as '{lacking[0]}'")

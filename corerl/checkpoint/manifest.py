@@ -1,0 +1,70 @@
+"""``manifest.json``: size and checksums of every other file of a checkpoint, so that damage is seen before it is read.
+
+A checksum is a CRC-32 of each block of 64 MiB: it finds what disks and copies do by accident, and blocks of one file
+are read by several threads at a time, so that a large checkpoint is checked about as fast as its disk reads.
+"""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+NAME = "manifest.json"
+BLOCK = 64 * 2**20
+THREADS = 8
+
+
+def write(folder: Path) -> None:
+    """Write the manifest of what is in ``folder`` now; all of it has reached the disk when this returns."""
+    files = {str(path.relative_to(folder)): _described(path) for path in _files(folder)}
+    manifest = folder / NAME
+    manifest.write_text(json.dumps({"block": BLOCK, "files": files}))
+    for path in (*_files(folder), manifest):
+        _flush(path)
+
+
+def damage(folder: Path) -> str:
+    """What is wrong with a checkpoint, in words; '' when every file is as it was written."""
+    try:
+        manifest = json.loads((folder / NAME).read_text())
+    except (OSError, ValueError):
+        return f"it has no readable {NAME}"
+    for name, written in manifest["files"].items():
+        path = folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != written["size"]:
+            return f"{name} has {path.stat().st_size} bytes, not {written['size']}"
+        if _checksums(path, manifest["block"]) != written["crc32"]:
+            return f"{name} has other content than was written"
+    return ""
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != NAME)
+
+
+def _described(path: Path) -> dict[str, Any]:
+    return {"size": path.stat().st_size, "crc32": _checksums(path, BLOCK)}
+
+
+def _checksums(path: Path, block: int) -> list[int]:
+    offsets = range(0, path.stat().st_size, block)
+    if len(offsets) <= 1:
+        return [_checksum(path, offset, block) for offset in offsets]
+    with ThreadPoolExecutor(min(THREADS, len(offsets))) as threads:
+        return list(threads.map(lambda offset: _checksum(path, offset, block), offsets))
+
+
+def _checksum(path: Path, offset: int, size: int) -> int:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return zlib.crc32(file.read(size))
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,46 @@
+"""The random states of a process. CoreRL draws from none of them; a plugin, a model or a scorer may."""
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def seed(seed: int) -> None:
+    """Let a run begin with states that follow from ``trainer.seed``."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def save(folder: Path) -> None:
+    """Write those of this process, as ``random-<rank>.pt``."""
+    kind, keys, *rest = np.random.get_state()
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys).copy()), *rest),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["cuda"] = torch.cuda.get_rng_state()
+    torch.save(state, _file(folder))
+
+
+def restore(folder: Path) -> None:
+    """Set what :func:`save` wrote; nothing where this rank was not there."""
+    if not _file(folder).is_file():
+        return
+    state = torch.load(_file(folder), weights_only=True)
+    random.setstate(state["python"])
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy(), *rest))
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def _file(folder: Path) -> Path:
+    return folder / f"random-{os.environ.get('RANK', '0')}.pt"

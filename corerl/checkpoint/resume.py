@@ -1,0 +1,202 @@
+"""Which checkpoint a run goes on from, and whether it may."""
+
+import contextlib
+import fcntl
+import fnmatch
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from corerl.checkpoint import manifest
+from corerl.checkpoint.store import paths, step_of
+from corerl.config.schema import TrainConfig
+from corerl.errors import ConfigError
+from corerl.telemetry.notices import say
+
+KEY = "trainer.resume_mode"
+
+FREE = (
+    "tracking.*",
+    "runtime.*",
+    "trainer.total_*",
+    "trainer.val_before_train",
+    "trainer.*_freq",
+    "trainer.output_dir",
+    "trainer.resume_*",
+    "trainer.save_*",
+    "trainer.async_save",
+    "trainer.*keep*",
+    "trainer.on_*",
+    "trainer.offload_while_generating",
+    "actor.device",
+    "data.val_*",
+    "model.enable_gradient_checkpointing",
+    "rollout.options.*",
+    "rollout.val_kwargs.*",
+    "rollout.free_cache_engine",
+    "rollout.max_restarts",
+    "rollout.nnodes",
+    "rollout.n_gpus_per_node",
+    "rollout.tensor_model_parallel_size",
+    "rollout.verify_weights_freq",
+    "*.num_workers",
+    "*timeout",
+    "*memory_limit_gb",
+    "*_per_gpu",
+    "*.max_vocabulary_log_probs_gb",
+)
+"""keys that say how long a run is, what it writes, where it runs and how much it does at a time: they may change"""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint to resume from.
+
+    Attributes:
+        trackers: what the trackers asked to be kept, plain values.
+    """
+
+    path: Path
+    step: int
+    sampler: Mapping[str, Any]
+    kl_coef: float | None
+    trackers: Mapping[str, Any]
+    config: Mapping[str, Any]
+    versions: Mapping[str, str]
+
+    @property
+    def run_folder(self) -> Path:
+        return self.path.parent.parent
+
+    @classmethod
+    def read(cls, path: Path) -> "Checkpoint":
+        state = json.loads((path / "state.json").read_text())
+        names = ("step", "sampler", "kl_coef", "trackers", "config", "versions")
+        return cls(path, **{name: state[name] for name in names})
+
+
+def find_checkpoint(config: TrainConfig, total_steps: int) -> Checkpoint | None:
+    """What ``trainer.resume_mode`` says: None for a run that begins.
+
+    Raises:
+        ConfigError: there is no such checkpoint, it is damaged, or another process trains in its run.
+    """
+    mode = config.trainer.resume_mode
+    if mode == "disable":
+        return None
+    if mode == "auto":
+        newest = _newest_run(config)
+        checkpoint = None if newest is None else newest_whole(newest)
+        return checkpoint if checkpoint is not None and checkpoint.step < total_steps else None
+    path = Path(mode).expanduser()
+    if (path / "state.json").is_file():
+        if why := manifest.damage(path):
+            raise ConfigError(KEY, f"the checkpoint {mode} is damaged: {why}; name another, or the run's folder")
+        checkpoint = Checkpoint.read(path)
+    else:
+        checkpoint = newest_whole(path)
+    if checkpoint is None:
+        raise ConfigError(KEY, f"{mode} is neither a run with a checkpoint nor a checkpoint, nor auto or disable")
+    if _is_taken(checkpoint.run_folder):
+        raise ConfigError(KEY, f"another process is training in {checkpoint.run_folder}: end it first")
+    return checkpoint
+
+
+def check_same(checkpoint: Checkpoint, config: TrainConfig, versions: Mapping[str, str]) -> None:
+    """
+    Raises:
+        ConfigError: config or plugins are not those of the checkpoint, and ``trainer.resume_with_changes`` is false.
+    """
+    found = [*differences(checkpoint.config, asdict(config)), *_differing(checkpoint.versions, versions)]
+    if not found:
+        return
+    listed = "\n  ".join(found)
+    if config.trainer.resume_with_changes:
+        say(f"resuming {checkpoint.path} with changes:\n  {listed}")
+        return
+    raise ConfigError(
+        KEY,
+        f"{checkpoint.path} was made with another configuration: take trainer.resume_mode=disable for a new run, or "
+        f"trainer.resume_with_changes=true to go on with these changes\n  {listed}",
+    )
+
+
+def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    """``key: saved -> present`` of every key that changes what is computed."""
+    before, now = (dict(_flat(json.loads(json.dumps(values)))) for values in (saved, present))
+    free = {key for key in before | now for pattern in FREE if fnmatch.fnmatchcase(key, pattern)}
+    return [each for each in _differing(before, now) if each.partition(": ")[0] not in free]
+
+
+@contextlib.contextmanager
+def taken(run_folder: Path) -> Iterator[None]:
+    """Mark a run as one in which this process trains, until it ends in whatever way.
+
+    Raises:
+        ConfigError: another process does.
+    """
+    with (run_folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(KEY, f"another process is training in {run_folder}: end it first") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
+def _is_taken(run_folder: Path) -> bool:
+    try:
+        with (run_folder / ".lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _newest_run(config: TrainConfig) -> Path | None:
+    base = Path(config.trainer.output_dir).expanduser() / config.tracking.experiment_name
+    runs = [path for path in base.glob("*") if (path / "config.yaml").is_file() and not path.name.startswith(".")]
+    newest = max(runs, key=lambda path: [int(part) for part in path.name.split("-") if part.isdigit()], default=None)
+    if newest is not None and _is_taken(newest):
+        say(f"{newest} is still going on, in another process: this is a new run beside it")
+        return None
+    return newest
+
+
+def newest_whole(run_folder: Path) -> Checkpoint | None:
+    """The one that ``latest`` names, or the one before it where that is damaged, and so on."""
+    folder = run_folder / "checkpoints"
+    pointer = folder / "latest"
+    present = [path for path in paths(folder) if (path / "state.json").is_file()]
+    if pointer.is_file():
+        latest = step_of(Path(pointer.read_text().strip()))
+        present = [path for path in present if step_of(path) <= latest]
+    for path in reversed(present):
+        why = manifest.damage(path)
+        if not why:
+            return Checkpoint.read(path)
+        say(f"the checkpoint {path} is damaged ({why}): the one before it is taken")
+    return None
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    missing = object()
+
+    def shown(value: Any) -> str:
+        return "not there" if value is missing else str(value)
+
+    pairs = {key: (before.get(key, missing), now.get(key, missing)) for key in {**before, **now}}
+    return [f"{key}: {shown(old)} -> {shown(new)}" for key, (old, new) in pairs.items() if old != new]

@@ -1,0 +1,83 @@
+"""Engines that end are started again, with the policy's present weights, and their requests are sent again."""
+
+import threading
+from collections.abc import Sequence
+
+from corerl.errors import EngineDeadError
+from corerl.registry.rollout_backends import Completion, GenerationRequest
+from corerl.registry.runtimes import Runtime
+from corerl.telemetry.notices import say
+from corerl.trainer.workers import PolicyWorker, RolloutWorker
+
+
+class Engines:
+    """The rollout workers, as the trainer uses them.
+
+    Args:
+        max_restarts: in this process; the next death is raised.
+
+    Attributes:
+        restarts: so far.
+        actor_in_use: held by whoever uses the policy's workers; generation ahead of training waits for it to restart.
+    """
+
+    def __init__(self, runtime: Runtime, actor: PolicyWorker, rollout: RolloutWorker, max_restarts: int) -> None:
+        self._runtime, self._actor, self._rollout, self._max_restarts = runtime, actor, rollout, max_restarts
+        self._version = 0
+        self.restarts = 0
+        self.actor_in_use = threading.RLock()
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        """As the rollout workers do; the seeds are in the requests, so a second try gives the same responses.
+
+        Raises:
+            EngineDeadError: an engine ended once more than ``max_restarts`` allows.
+        """
+        while True:
+            before = self.restarts
+            try:
+                return self._rollout.generate(requests)
+            except EngineDeadError as error:
+                with self.actor_in_use:
+                    if self.restarts == before:  # else another thread has done it
+                        self._restart(error)
+                        self._send(self._version, verify=False)
+
+    def send_weights(self, version: int, *, verify: bool = False) -> None:
+        """Give the engines the policy's weights."""
+        self._version = version
+        self._send(version, verify=verify)
+
+    def sleep(self) -> None:
+        try:
+            self._rollout.sleep()
+        except EngineDeadError as error:
+            self._restart(error)
+            self._rollout.sleep()
+
+    def wake(self, *, kv_cache: bool = True) -> None:
+        try:
+            self._rollout.wake(kv_cache=kv_cache)
+        except EngineDeadError as error:
+            self._restart(error)
+            self._rollout.sleep()
+            self._rollout.wake(kv_cache=kv_cache)
+            if kv_cache:  # the weights were sent to the one that ended
+                self._send(self._version, verify=False)
+
+    def _send(self, version: int, *, verify: bool) -> None:
+        while True:
+            try:
+                self._runtime.send_weights(self._actor, self._rollout, version=version, verify=verify)
+                return
+            except EngineDeadError as error:
+                self._restart(error)
+
+    def _restart(self, error: EngineDeadError) -> None:
+        if self.restarts == self._max_restarts:
+            raise EngineDeadError(
+                f"{error}\nengines were started again {self.restarts} times, and rollout.max_restarts allows no more"
+            ) from error
+        self.restarts += 1
+        say(f"{error}\nit is started again ({self.restarts} of rollout.max_restarts = {self._max_restarts})")
+        self._rollout.restart()

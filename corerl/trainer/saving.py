@@ -1,0 +1,112 @@
+"""When a checkpoint is saved, what is in it, and what happens when it cannot be written."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from corerl.checkpoint.store import step_of
+from corerl.errors import DeadlineError, RunError, SaveError
+from corerl.models import DTYPES, compute_dtype, resolve_device
+from corerl.telemetry.notices import say
+from corerl.trainer.run import versions
+from corerl.trainer.workers import TrainedWorker
+
+if TYPE_CHECKING:
+    from corerl.trainer.loop import Trainer
+
+
+class Saving:
+    """Saves what ``trainer`` has done; at most one checkpoint is being written."""
+
+    def __init__(self, trainer: "Trainer") -> None:
+        self._trainer, self._config = trainer, trainer.run.config.trainer
+        config = trainer.run.config
+        dtype = compute_dtype(config.model, resolve_device(config.actor.device))
+        self._fixed = {
+            "config": asdict(config),
+            "versions": versions(trainer.run.parts),
+            "dtype": next(name for name, each in DTYPES.items() if each is dtype),
+        }
+        self._done = self._saved = trainer.step
+        self._state: Mapping[str, Any] = {}
+
+    def copy(self) -> float:
+        """Copy the state of the present step, once the checkpoint before is written; the seconds that it took."""
+        start = time.perf_counter()
+        self.settle(wait=True)
+        step = self._trainer.step
+        self._copy(step, last=step == self._trainer.total_steps)
+        return time.perf_counter() - start
+
+    def done(self, metrics: Mapping[str, float]) -> None:
+        """The step is recorded: from now on a checkpoint is of it."""
+        trainer = self._trainer
+        self._done = trainer.step
+        best = self._config.keep_best
+        self._state = {
+            "sampler": trainer.sampler_state,
+            "kl_coef": None if trainer.kl_penalty is None else trainer.kl_penalty.coef,
+            "trackers": trainer.log.state(),
+            "score": metrics.get(best) if best else None,
+        }
+
+    def write(self) -> None:
+        """Write the copy, in the background unless it is the last."""
+        best = self._config.keep_best
+        if best and self._state["score"] is None:
+            say(f"step {self._done}: no metric '{best}' in this step, so its checkpoint cannot be the best")
+        self._write()
+        last = self._done == self._trainer.total_steps
+        self.settle(wait=last or not self._config.async_save, must=last)
+
+    def save_done(self) -> None:
+        """Save the last step that was done, unless it is saved; then the run ends."""
+        self.settle(wait=True)
+        if self._saved != self._done:
+            self._copy(self._done)
+            self._write()
+            self.settle(wait=True, must=True)
+
+    def settle(self, *, wait: bool, must: bool = False) -> None:
+        """Tell plugins of the checkpoint that was being written, and the reader if it could not be.
+
+        Raises:
+            SaveError, DeadlineError: it could not be written, and ``must`` be or ``trainer.on_save_error`` is ``stop``.
+        """
+        trainer = self._trainer
+        try:
+            path = trainer.checkpoints.settle(wait=wait)
+        except (SaveError, DeadlineError) as error:
+            self._failed(error, must=must)
+            return
+        if path is not None:
+            trainer.run.plugins.hook.checkpoint_saved(run=trainer.run, step=step_of(path), path=path)
+
+    def end(self) -> None:
+        """Wait for what is being written, however the run ends."""
+        try:
+            self.settle(wait=True)
+        except RunError as error:
+            say(str(error))
+
+    def _copy(self, step: int, *, last: bool = False) -> None:
+        trainer = self._trainer
+        roles: dict[str, TrainedWorker] = {"actor": trainer.actor}
+        if trainer.critic is not None:
+            roles["critic"] = trainer.critic
+        export = self._config.save_huggingface == "always" or (last and self._config.save_huggingface == "last")
+        self._saved = step
+        try:
+            with trainer.engines.actor_in_use, trainer.devices.training_state():
+                trainer.checkpoints.copy(step, roles, trainer.actor.export if export else None)
+        except SaveError as error:
+            self._failed(error, must=last)
+
+    def _write(self) -> None:
+        self._trainer.checkpoints.write({**self._state, **self._fixed})
+
+    def _failed(self, error: RunError, *, must: bool) -> None:
+        if must or self._config.on_save_error == "stop":
+            raise error
+        say(f"{error}; the checkpoints before it are whole, and training goes on (trainer.on_save_error=continue)")

@@ -1,0 +1,59 @@
+"""SIGTERM and Ctrl-C: the first asks the run to stop, the second ends it at once."""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from corerl.errors import Stopped
+from corerl.telemetry.notices import say
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopping:
+    """What was asked, and whether the step may be abandoned for it: until the step changes what a checkpoint holds."""
+
+    def __init__(self) -> None:
+        self._asked: int | None = None
+        self._abandonable = False
+
+    @contextmanager
+    def listen(self) -> Iterator[None]:
+        """Within, signals of this process are heard; only the main thread can."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._hear) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def abandonable(self) -> Iterator[None]:
+        """Within, a signal raises Stopped at once; so does one that came before."""
+        self._abandonable = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._abandonable = False
+
+    def check(self) -> None:
+        """Raise Stopped if a signal has come."""
+        if self._asked is not None:
+            raise Stopped(self._asked)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if self._asked is not None:
+            say(f"{name} again: ended at once")
+            os._exit(128 + number)
+        self._asked = number
+        say(f"{name}: the run saves a checkpoint and ends; once more ends it at once")
+        if self._abandonable:
+            raise Stopped(number)

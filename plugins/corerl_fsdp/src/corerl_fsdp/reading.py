@@ -1,0 +1,88 @@
+"""The policy's weights out of a checkpoint, without ranks and with a part of them in memory at a time.
+
+:class:`corerl.registry.training_strategies.CheckpointReader` of the strategies ``torch`` and ``fsdp``.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from corerl.config.schema import ModelConfig
+from corerl.errors import ModelError
+from corerl_fsdp import lora
+
+PART_BYTES = 2**30
+"""of a sharded checkpoint that are read at a time"""
+
+Named = Iterator[tuple[str, Tensor]]
+
+
+def read_single(folder: Path, model: ModelConfig) -> Named:
+    """What ``torch`` has saved."""
+    return _merged(folder, model, _of_file(folder / "weights.safetensors"))
+
+
+def read_sharded(folder: Path, model: ModelConfig) -> Named:
+    """What ``fsdp`` has saved, with whatever number of ranks."""
+    return _merged(folder, model, _of_shards(folder))
+
+
+def _of_file(path: Path) -> Named:
+    with safe_open(path, "pt") as file:
+        for name in file.keys():  # noqa: SIM118
+            yield name, file.get_tensor(name)
+
+
+def _of_shards(folder: Path) -> Named:
+    stored = FileSystemReader(folder).read_metadata().state_dict_metadata
+    part: dict[str, Tensor] = {}
+    size = 0
+    for name, facts in stored.items():
+        if not name.startswith("model.") or not isinstance(facts, TensorStorageMetadata):
+            continue
+        part[name] = torch.empty(facts.size, dtype=facts.properties.dtype)
+        size += part[name].numel() * part[name].element_size()
+        if size >= PART_BYTES:
+            yield from _filled(folder, part)
+            part, size = {}, 0
+    yield from _filled(folder, part)
+
+
+def _filled(folder: Path, part: dict[str, Tensor]) -> Named:
+    state_dict_loader.load(part, checkpoint_id=folder, no_dist=True)
+    for name in list(part):
+        yield name.removeprefix("model."), part.pop(name)
+
+
+def _merged(folder: Path, model: ModelConfig, trained: Named) -> Named:
+    """The trained weights, or those of ``model.path`` with the trained adapters merged."""
+    if not (folder / lora.STORED).is_file():
+        yield from trained
+        return
+    facts, adapters = json.loads((folder / lora.STORED).read_text()), dict(trained)
+    scale = facts["lora_alpha"] / facts["lora_rank"]
+    for name, base in _of_model(model):
+        stem = name.removesuffix(".weight")
+        left = adapters.pop(f"{stem}.lora_B.{lora.ADAPTER}.weight", None)
+        if left is None:
+            yield name, base
+        else:
+            right = adapters.pop(f"{stem}.lora_A.{lora.ADAPTER}.weight")
+            yield name, base.float() + (left.float() @ right.float()) * scale
+    if adapters:
+        raise ModelError(f"{folder} has the adapter '{next(iter(adapters))}', of no weight in {model.path}")
+
+
+def _of_model(model: ModelConfig) -> Named:
+    files = sorted(Path(model.path).expanduser().glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"adapters are merged into the weights of {model.path}, which has no *.safetensors")
+    for file in files:
+        yield from _of_file(file)

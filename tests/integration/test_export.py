@@ -1,0 +1,55 @@
+"""``corerl export``: a model folder out of the strategy's own files."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from corerl.cli.main import run
+
+
+@pytest.fixture
+def saved(train, workplace):
+    """The folder of a run of two steps, without model folders in its checkpoints."""
+    assert train("trainer.save_huggingface=never", "trainer.save_freq=1").code == 0
+    [folder] = workplace.run_folders
+    assert not list(folder.rglob("huggingface"))
+    return folder
+
+
+def test_the_exported_model_gives_the_logits_of_the_trained_one(saved, material, tmp_path, capsys):
+    assert run(["export", str(saved), str(tmp_path / "out"), "--max-shard-gb", "0.00003"]) == 0
+    assert "global_step_2" in capsys.readouterr().out
+    assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 2
+    trained = AutoModelForCausalLM.from_pretrained(material / "model", dtype=torch.float32)
+    before = trained(torch.arange(20)[None]).logits
+    weights = load_file(saved / "checkpoints" / "global_step_2" / "actor" / "weights.safetensors")
+    trained.load_state_dict(weights, strict=False)
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    ids = torch.arange(20)[None]
+    assert exported.dtype == torch.float32
+    assert torch.equal(exported(ids).logits, trained(ids).logits) and not torch.equal(trained(ids).logits, before)
+    texts = [
+        AutoTokenizer.from_pretrained(path).apply_chat_template([{"role": "user", "content": "1 + 2"}])["input_ids"]
+        for path in (tmp_path / "out", material / "model")
+    ]
+    assert texts[0] == texts[1]
+    assert (tmp_path / "out" / "generation_config.json").is_file()
+
+
+def test_a_dtype_can_be_chosen_and_a_folder_is_never_replaced(saved, tmp_path, capsys):
+    checkpoint = str(saved / "checkpoints" / "global_step_1")
+    assert run(["export", checkpoint, str(tmp_path / "out"), "--dtype", "bf16"]) == 0
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
+    assert run(["export", checkpoint, str(tmp_path / "out")]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_what_is_no_whole_checkpoint_is_refused_and_nothing_is_left(saved, tmp_path, capsys):
+    assert run(["export", str(tmp_path), str(tmp_path / "out")]) == 2
+    assert "is neither a checkpoint nor a run with one" in capsys.readouterr().err
+    checkpoint = saved / "checkpoints" / "global_step_2"
+    (checkpoint / "actor" / "weights.safetensors").write_bytes(b"")
+    assert run(["export", str(checkpoint), str(tmp_path / "out")]) == 2
+    assert "actor/weights.safetensors has 0 bytes" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,59 @@
+"""A run that is killed at any instant and started again gives what one gives that is not, bit for bit."""
+
+import pytest
+
+from corerl.testing.lives import Life, Outcome, Trip
+
+pytestmark = pytest.mark.xdist_group("ranks")
+
+KILLS = (
+    Trip("corerl_hf.decoding:Batch.advance", 12),  # generation, in the first steps: nothing is saved yet, or little
+    Trip("corerl.trainer.collection:check_results", 3),  # scoring
+    Trip("corerl_fsdp.single_device:SingleDeviceStrategy._step", 6),  # update: of some mini-batches
+    Trip("corerl.checkpoint.manifest:write", 2),  # saving: all but the manifest
+    Trip("corerl.checkpoint.store:CheckpointStore._point", 1),  # saving: renamed, and latest is the one before
+    Trip("corerl.trainer.saving:Saving.done", 2),  # after the record, before the checkpoint
+)
+
+
+@pytest.fixture
+def begin(material, tmp_path):
+    """Begin a life of the run called ``name``."""
+    (tmp_path / "config.yaml").write_text(
+        f"""
+        model: {{path: {material}/model}}
+        data: {{train_files: [{material}/data/train.parquet], val_files: [{material}/data/test.parquet],
+               train_batch_size: 4, max_prompt_length: 64, max_response_length: 4}}
+        algorithm: {{adv_estimator: gae, use_kl_in_reward: true, kl_ctrl: {{type: adaptive, horizon: 100}}}}
+        actor: {{device: cpu, ppo_mini_batch_size: 2,
+                optim: {{lr: 1e-2, lr_warmup_steps: 3, lr_scheduler_type: cosine}}}}
+        rollout: {{n: 2}}
+        reward: {{scorer: {tmp_path}/reward.py:score}}
+        trainer: {{total_training_steps: 8, test_freq: 2, save_freq: 1, max_ckpt_to_keep: 3,
+                  output_dir: {tmp_path}/runs}}
+        """
+    )
+    (tmp_path / "reward.py").write_text(
+        "def score(response, ground_truth, data_source, extra_info):\n    return float(len(response) % 2)\n"
+    )
+
+    def start(name, trip=None):
+        overrides = [f"tracking.experiment_name={name}"]
+        return Life(tmp_path / "config.yaml", overrides, tmp_path / f"{name}.log", trip)
+
+    return start
+
+
+def test_a_run_that_is_killed_again_and_again_gives_the_same_metrics_and_weights(begin, tmp_path):
+    straight = begin("straight")
+    for trip in KILLS:
+        assert begin("killed", trip).end() == -9, (trip, (tmp_path / "killed.log").read_text())
+    assert begin("killed").end() == 0, (tmp_path / "killed.log").read_text()
+    assert straight.end() == 0
+    [whole] = (tmp_path / "runs" / "straight").iterdir()
+    killed = max((tmp_path / "runs" / "killed").iterdir())
+    expected, found = Outcome.of(whole), Outcome.of(killed)
+    assert [record["step"] for record in expected.metrics] == list(range(9))
+    assert found.metrics == expected.metrics
+    assert len(expected.files) > 6 and found.files == expected.files
+    assert not [path.name for path in killed.rglob(".*.tmp")]
