@@ -123,7 +123,7 @@ class Trainer:
         if due:
             self.saving.write()
         if self.failure is not None:
-            raise self.failure
+            raise EngineDeadError(f"step {self.step}: {self.failure}") from self.failure
         if self.step < self.total_steps:
             self.stopping.check()
 

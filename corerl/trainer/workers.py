@@ -247,7 +247,8 @@ class RolloutWorker:
     def restart(self) -> None:
         """Start the engine again, with the weights of ``model.path``, if it has ended."""
         if self._is_dead():
-            self.backend.close()
+            with contextlib.suppress(RunError):  # it has nothing left to lose
+                self.backend.close()
             self.backend = self._start()
 
     @dispatch("all")
