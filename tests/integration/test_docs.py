@@ -179,7 +179,7 @@ def test_the_table_of_facts_is_complete() -> None:
     from corerl.registry.base import NEEDS
 
     listed = set(re.findall(r"^\| `(\w+)` \|", PLUGINS, flags=re.MULTILINE))
-    assert listed == {*NEEDS, "distributed", "media", "select_tokens"}
+    assert listed == {*NEEDS, "distributed", "media", "read_checkpoint", "select_tokens"}
 
 
 def test_the_engines_of_the_templates_are_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
