@@ -139,7 +139,7 @@ class CheckpointStore:
         step = step_of(copied.path)
         try:
             with copied.rename:
-                self._await_ranks(copied.temporary, copied.ranks)
+                self._await_ranks(copied)
                 self._complete(copied.temporary, {"step": step, **state})
             self._point(copied.path)
             self._delete_old(step)
@@ -148,18 +148,18 @@ class CheckpointStore:
         except Exception as error:
             self._error = SaveError(f"{copied.path} could not be written: {error}")
 
-    def _await_ranks(self, temporary: Path, ranks: Mapping[str, int]) -> None:
+    def _await_ranks(self, copied: _Copied) -> None:
         """Until every rank of every role has left its file, which says what went wrong."""
         deadline = time.monotonic() + self.timeout
-        for name, count in ranks.items():
-            written = temporary / WRITTEN / name
+        for name, count in copied.ranks.items():
+            written = copied.temporary / WRITTEN / name
             while len(done := [each for each in written.iterdir() if each.suffix != ".tmp"]) < count:
                 if time.monotonic() > deadline:
                     raise self._late()
                 time.sleep(POLL)
             for error in filter(None, (each.read_text() for each in done)):
-                raise SaveError(f"{temporary.parent / name} could not be written: {error}")
-        remove(temporary / WRITTEN)
+                raise SaveError(f"{copied.path / name} could not be written: {error}")
+        remove(copied.temporary / WRITTEN)
 
     def _complete(self, temporary: Path, state: Mapping[str, Any]) -> None:
         (temporary / "model").mkdir()

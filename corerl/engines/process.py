@@ -77,7 +77,8 @@ class EngineProcess:
         self._folder = Path(tempfile.mkdtemp(prefix=f"corerl-{kind.name}-"))
         (self._folder / "corerl_engine").symlink_to(Path(remote.__file__).parent)
         (self._folder / kind.package.name).symlink_to(kind.package)
-        self._log = self._folder / "engine.log"
+        self._log = self._folder.with_name(f"{self._folder.name}.log")
+        self._keep_log = False
         self._connection, theirs = socket.socketpair()
         with theirs, self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -107,7 +108,7 @@ class EngineProcess:
 
     @property
     def folder(self) -> Path:
-        """Removed by :meth:`close`."""
+        """Removed by :meth:`close`; the log beside it stays where an error has named it."""
         return self._folder
 
     def wait_for(self, event: str, seconds: float, what: str) -> dict[str, Any]:
@@ -175,9 +176,12 @@ class EngineProcess:
         self._process.wait(timeout=30)
         self._connection.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if not self._keep_log:
+            self._log.unlink(missing_ok=True)
 
     def last_lines(self) -> str:
-        """The most telling line of the log, and the last ones."""
+        """The most telling line of the log, the last ones, and where it is: from now on it stays there."""
+        self._keep_log = True
         try:
             lines = self._log.read_text(errors="replace").splitlines()
         except OSError:
@@ -188,7 +192,7 @@ class EngineProcess:
         ]
         tail = "\n  ".join(lines[-LOG_LINES:])
         cause = f"the last error in its log: {causes[-1].strip()}; " if causes else ""
-        return f"{cause}the last lines of its log:\n  {tail}" if lines else "it wrote no log"
+        return f"{cause}the last lines of its log ({self._log}):\n  {tail}" if lines else "it wrote no log"
 
     def _environment(self, own: Mapping[str, str], *, foreign: bool) -> dict[str, str]:
         """``foreign``: another interpreter, whose imports this environment must not reach into."""
@@ -236,6 +240,8 @@ class EngineProcess:
         code = self._process.wait()
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         self._kill_group()
+        if self._end:  # closed, or it said itself why it ends
+            return
         self._fail(f"the {self._kind.title} engine (process {self.pid}) ended with {how}; {self.last_lines()}")
 
     def _fail(self, why: str) -> None:

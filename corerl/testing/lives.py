@@ -22,10 +22,11 @@ TIMINGS = ("timing_", "perf/")
 
 @dataclass(frozen=True)
 class Trip:
-    """Where a life ends by SIGKILL: at the ``call``-th call of ``module:attribute.of.it``, from 1."""
+    """Where a life gets a signal: at the ``call``-th call of ``module:attribute.of.it``, from 1."""
 
     target: str
     call: int = 1
+    number: signal.Signals = signal.SIGKILL
 
 
 class Life:
@@ -119,7 +120,7 @@ def _lay(trip: Trip) -> None:
         nonlocal calls
         calls += 1
         if calls == trip.call:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), trip.number)
         return original(*args, **keywords)
 
     setattr(owner, name, counted)

@@ -25,6 +25,7 @@ from corerl.trainer.collection import Collector
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.episodes import EpisodePlayer
+from corerl.trainer.fit import fit
 from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.loop import Trainer
 from corerl.trainer.nonfinite import NonFiniteGuard
@@ -203,7 +204,7 @@ def _fit(trainer: Trainer) -> None:
     error: BaseException | None = None
     run.plugins.hook.run_started(run=run)
     try:
-        trainer.fit()
+        fit(trainer)
     except BaseException as caught:
         error = caught
         raise

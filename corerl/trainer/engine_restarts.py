@@ -76,7 +76,7 @@ class Engines:
     def _restart(self, error: EngineDeadError) -> None:
         if self.restarts == self._max_restarts:
             raise EngineDeadError(
-                f"{error}\nengines were started again {self.restarts} times, and rollout.max_restarts allows no more"
+                f"rollout.max_restarts = {self._max_restarts} allows no further start: {error}"
             ) from error
         self.restarts += 1
         say(f"{error}\nit is started again ({self.restarts} of rollout.max_restarts = {self._max_restarts})")

@@ -12,7 +12,7 @@ from corerl.batch.micro_batches import mini_batches
 from corerl.checkpoint.store import CheckpointStore
 from corerl.config.schema import RolloutCorrectionConfig
 from corerl.data.prompts import Prompt
-from corerl.errors import EngineDeadError, NonFiniteError, RunError, Stopped
+from corerl.errors import EngineDeadError, NonFiniteError
 from corerl.objective import loss_weights, policy_loss_inputs
 from corerl.objective.rollout_correction import check_agreement, correct, mismatch
 from corerl.registry.advantage_estimators import AdvantageEstimator, AdvantageInputs
@@ -36,7 +36,6 @@ from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.pipeline import Pipeline
 from corerl.trainer.run import Run
 from corerl.trainer.samples import write_rollouts
-from corerl.trainer.saving import Saving
 from corerl.trainer.scoring import Notices
 from corerl.trainer.stopping import Stopping
 from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker
@@ -74,60 +73,6 @@ class Trainer:
     stopping: Stopping = dataclasses.field(default_factory=Stopping)
     failure: EngineDeadError | None = None
     """of the engines once the step had changed the policy: it is raised when the step is saved"""
-
-    def fit(self) -> None:
-        """Train from ``step`` to ``total_steps``.
-
-        Raises:
-            Stopped: a signal asked for it; a checkpoint is saved.
-            EngineDeadError: engines end too often; likewise.
-        """
-        self.saving = Saving(self)
-        with self.stopping.listen():
-            try:
-                self._begin()
-                while self.step < self.total_steps:
-                    self._do_step()
-            except (Stopped, EngineDeadError):
-                self.saving.save_done()
-                raise
-            finally:
-                self.saving.end()
-
-    def _begin(self) -> None:
-        with self.devices.to_generation(asleep=False):
-            self.engines.send_weights(self.step, verify=True)
-        if self.step == 0 and self.run.config.trainer.val_before_train and self.val_prompts:
-            with self.stopping.abandonable():
-                metrics = self.evaluate()
-            self.log.write(metrics, step=0)
-
-    def _do_step(self) -> None:
-        """One step, its evaluation, its record and its checkpoint."""
-        self.saving.settle(wait=False)
-        self.step += 1
-        config = self.run.config.trainer
-        try:
-            metrics = self.train_step()
-            if self.failure is None and self.val_prompts and self._is_due(config.test_freq):
-                metrics |= self.evaluate_or_fail()
-                metrics["timing_s/step"] += metrics.get("timing_s/testing", 0.0)
-        except RunError as error:
-            error.args = (f"step {self.step}: {error}", *error.args[1:])
-            raise
-        due = self._is_due(config.save_freq)
-        if due:
-            metrics["timing_s/save"] = self.saving.copy()
-            metrics["timing_s/step"] += metrics["timing_s/save"]
-        self.log.write(metrics, step=self.step)
-        self.saving.done(metrics)
-        self.run.plugins.hook.step_ended(run=self.run, step=self.step, metrics=metrics)
-        if due:
-            self.saving.write()
-        if self.failure is not None:
-            raise self.failure
-        if self.step < self.total_steps:
-            self.stopping.check()
 
     def train_step(self) -> dict[str, float]:
         """One step: generate, score, estimate advantages, update, hand the new weights to the rollout backend."""
@@ -169,7 +114,7 @@ class Trainer:
         """Give the engines the policy as it is after ``step``; where they have ended for good, the step is done."""
         try:
             with timers("update_weights"), self.devices.to_generation():
-                due = self._is_due_by(self.run.config.rollout.verify_weights_freq)
+                due = self.is_due_by(self.run.config.rollout.verify_weights_freq)
                 self.engines.send_weights(self.step, verify=due)
         except EngineDeadError as error:
             self.failure = error
@@ -317,14 +262,6 @@ class Trainer:
             say(f"step {self.step}, evaluation: {notice}")
         return validation_metrics(samples, values.n) | {"timing_s/testing": timers.seconds["testing"]}
 
-    def evaluate_or_fail(self) -> dict[str, float]:
-        """:meth:`evaluate`, of a policy that is still to be saved."""
-        try:
-            return self.evaluate()
-        except EngineDeadError as error:
-            self.failure = error
-            return {}
-
     def tell(self, experience: Experience, batch: ScoredRollouts) -> None:
         """Notices about the scores, and sample rollouts on disk."""
         notices = [self.notices.errors(batch.results), self.notices.all_equal(batch.rollouts, batch.results)]
@@ -333,13 +270,13 @@ class Trainer:
         for notice in filter(None, notices):
             say(f"step {self.step}: {notice}")
         frequency = self.run.config.trainer.log_rollouts_freq
-        if frequency > 0 and self._is_due(frequency):
+        if frequency > 0 and self.is_due(frequency):
             path = self.run.folder / "rollouts" / f"step_{self.step:06d}.parquet"
             write_rollouts(path, batch.rollouts, batch.results)
 
-    def _is_due(self, frequency: int) -> bool:
+    def is_due(self, frequency: int) -> bool:
         """Every so many steps, and after the last."""
-        return self.step == self.total_steps or self._is_due_by(frequency)
+        return self.step == self.total_steps or self.is_due_by(frequency)
 
-    def _is_due_by(self, frequency: int) -> bool:
+    def is_due_by(self, frequency: int) -> bool:
         return frequency > 0 and self.step % frequency == 0

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from corerl.batch.experience import Experience
 from corerl.checkpoint import random_state
+from corerl.checkpoint.writing import write_and_tell
 from corerl.config.parts import Parts, resolve_parts, select_rollout_backend
 from corerl.config.schema import CriticConfig, ModelConfig, TrainConfig
 from corerl.errors import DeadlineError, EngineDeadError, RunError, SaveError
-from corerl.files import atomic_path
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import Objective, PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
@@ -102,7 +102,7 @@ class TrainedWorker(ModelWorker):
         except OSError as error:
             raise SaveError(f"{folder} could not be written: {error}") from error
         arguments = (write, written / rank)
-        threading.Thread(target=_write_and_tell, args=arguments, name="corerl-write", daemon=True).start()
+        threading.Thread(target=write_and_tell, args=arguments, name="corerl-write", daemon=True).start()
         return int(ranks)
 
     @dispatch("all")
@@ -258,8 +258,9 @@ class RolloutWorker:
     @dispatch("all")
     def restart(self) -> None:
         """Start the engine again, with the weights of ``model.path``, if it has ended."""
-        if self._is_dead():
-            self.backend.close()
+        if self._death():
+            with contextlib.suppress(RunError):  # it has nothing left to lose
+                self.backend.close()
             self.backend = self._start()
 
     @dispatch("all")
@@ -275,26 +276,17 @@ class RolloutWorker:
         try:
             yield
         except RunError as error:
-            if self._is_dead():
-                raise EngineDeadError(str(error)) from error
+            if why := self._death():
+                raise EngineDeadError(str(error) if why in str(error) else f"{error}; {why}") from error
             raise
 
-    def _is_dead(self) -> bool:
+    def _death(self) -> str:
+        """Why the engine answers no more; '' when it does."""
         try:
             self.backend.health()
-        except RunError:
-            return True
-        return False
-
-
-def _write_and_tell(write: Callable[[], None], path: Path) -> None:
-    error = ""
-    try:
-        write()
-    except Exception as raised:  # of whatever library writes: told to the controller, which decides
-        error = f"{type(raised).__name__}: {raised}"
-    with contextlib.suppress(OSError), atomic_path(path) as temporary:  # the folder is gone once nobody waits
-        temporary.write_text(error)
+        except RunError as error:
+            return str(error)
+        return ""
 
 
 def _model(config: TrainConfig, path: str | None) -> ModelConfig:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -170,3 +171,37 @@ def test_an_engine_that_disagrees_with_the_trainer_stops_the_run(train):
     assert train(f"{key}=1e-3").code == 0
     outcome = train(f"{key}=1e-12")
     assert outcome.code == 1 and f"{key}=1e-12 is the most" in outcome.error
+
+
+FULL_DISK = """
+import resource
+
+from corerl import hookimpl
+
+@hookimpl
+def step_ended(step):
+    limits = {3: 20_000, 5: resource.RLIM_INFINITY}
+    if step in limits:  # no file may be longer
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limits[step], resource.RLIM_INFINITY))
+"""
+
+
+@pytest.mark.parametrize(("on_save_error", "code"), [("continue", 0), ("stop", 1)])
+def test_a_checkpoint_that_cannot_be_written_leaves_those_before_it(train, workplace, on_save_error, code):
+    (workplace.folder / "full_disk.py").write_text(FULL_DISK)
+    keys = ["total_training_steps=6", "save_freq=2", "async_save=false", f"on_save_error={on_save_error}"]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        outcome = train("--plugin", str(workplace.folder / "full_disk.py"), *(f"trainer.{key}" for key in keys))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert outcome.code == code
+    assert "global_step_4/actor could not be written: " in outcome.stderr and "File too large" in outcome.stderr
+    [folder] = workplace.run_folders
+    present = {path.name for path in (folder / "checkpoints").iterdir()}
+    assert present == {"latest", "global_step_2"} | ({"global_step_6"} if code == 0 else set())
+    assert all(manifest.damage(folder / "checkpoints" / name) == "" for name in present - {"latest"})
+    if code == 1:
+        assert outcome.error.startswith("error: ") and "global_step_4" in outcome.error
+    else:
+        assert "the checkpoints before it are whole, and training goes on" in outcome.stderr

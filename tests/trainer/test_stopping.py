@@ -1,0 +1,58 @@
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from corerl.errors import Stopped
+from corerl.trainer.stopping import Stopping
+
+
+def test_a_signal_abandons_what_may_be_abandoned_and_waits_for_the_rest():
+    stopping = Stopping()
+    before = signal.getsignal(signal.SIGTERM)
+    with stopping.listen():
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Stopped) as stopped:
+            stopping.check()
+        assert stopped.value.signal == signal.SIGTERM
+        with pytest.raises(Stopped), stopping.abandonable():
+            pytest.fail("what comes after a signal does not begin")
+    assert signal.getsignal(signal.SIGTERM) is before
+    stopping = Stopping()
+    with pytest.raises(Stopped), stopping.listen(), stopping.abandonable():
+        signal.raise_signal(signal.SIGINT)
+
+
+SCRIPT = """
+import time
+from corerl.errors import Stopped
+from corerl.trainer.stopping import Stopping
+stopping = Stopping()
+with stopping.listen():
+    try:
+        with stopping.abandonable():
+            print("ready", flush=True)
+            time.sleep(60)
+    except Stopped:
+        print("saving", flush=True)
+        time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_ends_at_once(number, code):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "saving\n"
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == code
+    assert f"{signal.Signals(number).name} again: ended at once" in errors
