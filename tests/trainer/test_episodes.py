@@ -13,8 +13,10 @@ from corerl.errors import RunError
 from corerl.registry.environments import Start, Turn
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.rollout_backends import Completion, SamplingParams
+from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.collection import ScoredRollouts
-from corerl.trainer.episodes import EpisodePlayer, add_environment, episode_metrics, shorten
+from corerl.trainer.episodes import EpisodePlayer, episode_metrics, shorten
+from corerl.trainer.scoring import add_environment
 
 END = 258
 CHAT = [{"role": "user", "content": "Go."}]
@@ -29,12 +31,10 @@ class Scripted:
     def generate(self, requests):
         text = self.turns[len(self.waves)]
         self.waves.append(requests)
-        outputs = []
-        for request in requests:
+        for position, request in enumerate(requests):
             ids = [*text.encode(), END][: request.sampling.max_tokens]
             reason = "stop" if ids[-1] == END else "length"
-            outputs.append([Completion(ids, [-0.5] * len(ids), reason, len(self.waves))])
-        return outputs
+            yield {position: [Completion(ids, [-0.5] * len(ids), reason, len(self.waves))]}
 
 
 class Echo:
@@ -69,7 +69,10 @@ def play(tiny_tokenizer_dir):
         )
         players.append(EpisodePlayer(config, environment, policy, turns))
         batch = [Prompt(index, turns.prompt(CHAT), CHAT, "acme", "42", {}) for index in range(prompts)]
-        return players[-1].play(batch, SamplingParams(max_tokens, n=n), [11, 12][:prompts], "train")
+        arrivals = Arrivals(n)
+        for rows, part in players[-1].play(batch, SamplingParams(max_tokens, n=n), [11, 12][:prompts], "train"):
+            arrivals.add(rows, part)
+        return arrivals.rollouts()
 
     yield start
     for player in players:
