@@ -40,6 +40,8 @@ from corerl.trainer.samples import episode_columns
 from corerl.trainer.scoring import add_environment
 from corerl.trainer.workers import RolloutWorker
 
+ENVIRONMENT = "rollout.multi_turn.environment"
+
 
 @dataclasses.dataclass(frozen=True)
 class GenerationPlan:
@@ -93,7 +95,9 @@ def plan_generation(
     turns = config.rollout.multi_turn
     environment = None
     if turns.environment is not None:
-        environment = registries.environments.select(turns.environment, "rollout.multi_turn.environment")
+        environment = registries.environments.select(turns.environment, ENVIRONMENT)
+        if hasattr(environment.options, "check"):
+            environment.options.check(ENVIRONMENT, config)
     tokenizer = load_tokenizer(config.model)
     prompts = load_prompts(config.data, config.data.val_files, tokenizer, "val")
     say(f"prompts: {prompts.report}")
@@ -220,7 +224,8 @@ def _batches(missing: Sequence[range], size: int) -> Iterator[range]:
 def _digest(prompts: Sequence[Prompt]) -> str:
     digest = hashlib.sha256()
     for prompt in prompts:
-        digest.update(json.dumps([prompt.data_source, prompt.token_ids, prompt.ground_truth], default=str).encode())
+        parts = [prompt.data_source, prompt.token_ids, prompt.ground_truth, *filter(None, [prompt.media])]
+        digest.update(json.dumps(parts, default=str).encode())
     return digest.hexdigest()[:16]
 
 
