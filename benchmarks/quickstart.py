@@ -10,6 +10,7 @@ advantages, metrics, logging, sample rollouts. Evaluation and the first step, wh
 
 import argparse
 import functools
+import inspect
 import json
 import os
 import shlex
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,16 +55,25 @@ class Clock:
 
         @functools.wraps(function)
         def clocked(*args: Any, **kwargs: Any) -> Any:
-            if self._running:
-                return function(*args, **kwargs)
-            self._running, start = True, time.perf_counter()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.seconds[kind] += time.perf_counter() - start
-                self._running = False
+            return self._clock(kind, functools.partial(function, *args, **kwargs))
 
-        setattr(owner, function.__name__, clocked)
+        @functools.wraps(function)
+        def generator(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            advance = functools.partial(next, function(*args, **kwargs), None)
+            while (value := self._clock(kind, advance)) is not None:
+                yield value
+
+        setattr(owner, function.__name__, generator if inspect.isgeneratorfunction(function) else clocked)
+
+    def _clock(self, kind: str, call: Callable[[], Any]) -> Any:
+        if self._running:
+            return call()
+        self._running, start = True, time.perf_counter()
+        try:
+            return call()
+        finally:
+            self.seconds[kind] += time.perf_counter() - start
+            self._running = False
 
     def end_step(self) -> None:
         """Close a step: its seconds without evaluation, and those of its workers."""

@@ -2,11 +2,13 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 ALONE = 0.02
-"""seconds that the first thread works alone: threads in each other's way make quick calls several times slower"""
+"""seconds that calls wait for a thread that works alone: threads in each other's way make quick calls much slower"""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -15,88 +17,124 @@ R = TypeVar("R")
 def in_threads(
     items: Sequence[T], call: Callable[[T], R], late: Callable[[T], R], *, num_workers: int, timeout: float
 ) -> list[R]:
-    """``call(item)`` for each item, in their order; ``late(item)`` where that takes longer than ``timeout`` seconds.
+    """What :class:`CallQueue` makes of the items, in their order."""
+    queue = CallQueue(call, late, num_workers=num_workers, timeout=timeout)
+    try:
+        return queue.submit(items).result()
+    finally:
+        queue.close()
+
+
+class CallQueue(Generic[T, R]):
+    """``call(item)`` for each item that is submitted; ``late(item)`` where that takes longer than ``timeout`` seconds.
 
     Python cannot end a thread: one whose call hangs is left behind as a daemon, which holds up neither the others nor
-    the end of the process, and another takes its place.
+    the end of the process, and another takes its place. Threads are there while there is work. Nothing is scheduled for
+    each item, so a quick call costs a lock and a clock reading more than its own time.
 
     Args:
         call: raises nothing.
         num_workers: calls that run at a time.
     """
-    return _Batch(items, call, late, num_workers, timeout).run() if items else []
 
-
-class _Batch(Generic[T, R]):
-    """Threads that each take the next item until none is left.
-
-    Nothing is scheduled for each item, so a quick call costs a lock and a clock reading more than its own time.
-    """
-
-    def __init__(
-        self, items: Sequence[T], call: Callable[[T], R], late: Callable[[T], R], num_workers: int, timeout: float
-    ) -> None:
-        self._items = items
-        self._call = call
-        self._late = late
-        self._num_workers = num_workers
-        self._timeout = timeout
-        self._results: dict[int, R] = {}
-        self._next = 0
-        self._running: dict[threading.Thread, tuple[int, float]] = {}
+    def __init__(self, call: Callable[[T], R], late: Callable[[T], R], *, num_workers: int, timeout: float) -> None:
+        self._call, self._late = call, late
+        self._num_workers, self._timeout = num_workers, timeout
+        self._waiting: deque[tuple[_Job[T, R], int]] = deque()
+        self._running: dict[threading.Thread, tuple[_Job[T, R], int, float]] = {}
         """thread -> the item it has, and since when; one that is not here was given up"""
+        self._alone_until = 0.0
+        self._is_watched = False
         self._changed = threading.Condition()
 
-    def run(self) -> list[R]:
+    def submit(self, items: Sequence[T]) -> "Future[list[R]]":
+        """The results, in the order of the items; safe from several threads."""
+        job: _Job[T, R] = _Job(items)
         with self._changed:
-            self._start_thread()
-            try:
-                self._changed.wait(min(ALONE, self._until_deadline()))
-                for _ in range(self._num_workers - 1):
+            if not self._waiting:
+                self._alone_until = time.monotonic() + ALONE
+            self._waiting.extend((job, index) for index in range(len(items)))
+            if self._is_watched:
+                self._changed.notify()
+            elif items:
+                self._is_watched = True
+                threading.Thread(target=self._watch, name="corerl-calls", daemon=True).start()
+        return job.future
+
+    def close(self) -> None:
+        """Begin no further call; who still waits for results waits in vain."""
+        with self._changed:
+            self._waiting.clear()
+            self._running.clear()
+            self._changed.notify()
+
+    def _watch(self) -> None:
+        """Start threads and keep the deadlines, while there is work."""
+        with self._changed:
+            while self._waiting or self._running:
+                now = time.monotonic()
+                self._give_up_late(now)
+                if self._waiting and now >= self._alone_until:
+                    for _ in range(min(len(self._waiting), self._num_workers - len(self._running))):
+                        self._start_thread()
+                elif self._waiting and not self._running:
                     self._start_thread()
-                while self._running:
-                    self._give_up_late()
-                    self._changed.wait(self._until_deadline())
-            finally:
-                self._running.clear()  # after an interrupt, threads end with the item they have
-        return [self._results[index] for index in range(len(self._items))]
+                if self._running:
+                    self._changed.wait(self._until_next_look())
+            self._is_watched = False
 
     def _start_thread(self) -> None:
         """Start one more worker, its first item taken; the lock is held."""
-        if self._next < len(self._items):
-            thread = threading.Thread(target=self._work, args=(self._next,), name="corerl-call", daemon=True)
-            self._take(thread)
-            thread.start()
+        thread = threading.Thread(target=self._work, name="corerl-call", daemon=True)
+        self._take(thread)
+        thread.start()
 
-    def _take(self, thread: threading.Thread) -> int:
-        index, self._next = self._next, self._next + 1
-        self._running[thread] = (index, time.monotonic())
-        return index
+    def _take(self, thread: threading.Thread) -> None:
+        self._running[thread] = (*self._waiting.popleft(), time.monotonic())
 
-    def _work(self, index: int) -> None:
+    def _work(self) -> None:
         thread = threading.current_thread()
-        while True:
-            result = self._call(self._items[index])
+        with self._changed:
+            taken = self._running.get(thread)
+        while taken is not None:
+            job, index, _ = taken
+            result = self._call(job.items[index])
             with self._changed:
-                if thread not in self._running:
+                if self._running.pop(thread, None) is None:
                     return
-                self._results[index] = result
-                if self._next == len(self._items):
-                    del self._running[thread]
+                job.settle(index, result)
+                if self._waiting:
+                    self._take(thread)
+                else:
                     self._changed.notify()
-                    return
-                index = self._take(thread)
+                taken = self._running.get(thread)
 
-    def _give_up_late(self) -> None:
-        """Settle every item past its deadline; a new thread takes the place of its worker."""
-        now = time.monotonic()
-        late = [thread for thread, (_, start) in self._running.items() if now - start >= self._timeout]
+    def _give_up_late(self, now: float) -> None:
+        """Settle every item past its deadline; the watcher starts a new thread in the place of its worker."""
+        late = [thread for thread, (_, _, start) in self._running.items() if now - start >= self._timeout]
         for thread in late:
-            index, _ = self._running.pop(thread)
-            self._results[index] = self._late(self._items[index])
-            self._start_thread()
+            job, index, _ = self._running.pop(thread)
+            job.settle(index, self._late(job.items[index]))
 
-    def _until_deadline(self) -> float:
-        """Seconds until the longest-running call is late; 0 when nothing runs any more."""
-        starts = [start for _, start in self._running.values()]
-        return max(0.0, min(starts) + self._timeout - time.monotonic()) if starts else 0.0
+    def _until_next_look(self) -> float:
+        """Seconds until the longest-running call is late, or a waiting one may have a thread of its own."""
+        moments = [min(start for _, _, start in self._running.values()) + self._timeout]
+        if self._waiting and len(self._running) < self._num_workers:
+            moments.append(self._alone_until)
+        return max(0.0, min(moments) - time.monotonic())
+
+
+class _Job(Generic[T, R]):
+    """The items of one ``submit``."""
+
+    def __init__(self, items: Sequence[T]) -> None:
+        self.items = items
+        self.future: Future[list[R]] = Future()
+        self._results: dict[int, R] = {}
+        if not items:
+            self.future.set_result([])
+
+    def settle(self, index: int, result: R) -> None:
+        self._results[index] = result
+        if len(self._results) == len(self.items):
+            self.future.set_result([self._results[each] for each in range(len(self.items))])

@@ -21,9 +21,9 @@ from corerl.engines.process import Answer, EngineKind, EngineProcess
 from corerl.engines.remote import frames
 from corerl.engines.remote.digest import digest
 from corerl.engines.weights import DeviceBucket, ExpectedWeights, HostBucket, SharedBucket, device_uuid
-from corerl.errors import ConfigError, RunError
+from corerl.errors import RunError
 from corerl.models import compute_dtype
-from corerl.registry.rollout_backends import Completion, GenerationRequest
+from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.weights.buckets import Slot, place
 
 Versions = tuple[tuple[int, ...], tuple[int, ...]]
@@ -86,21 +86,27 @@ class EngineBackend:
         """Of the engine's process, which leads a group of its own."""
         return self._process.pid
 
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
-        """Generate; a call that is cancelled ends its requests.
+    async def generate(
+        self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
+    ) -> list[list[Completion]]:
+        """Generate, each request in a call of its own; one that is cancelled, or fails, ends the others.
 
         Raises:
             RunError: the engine is dead or closed, its weights are not there, or a prompt is no such model's.
         """
         for request in requests:
             self._check(request)
-        number, future = self._process.submit("generate", requests=[_described(request) for request in requests])
+        calls = [
+            asyncio.create_task(self._complete(position, request, on_finished))
+            for position, request in enumerate(requests)
+        ]
         try:
-            header, payload = await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            self._process.submit("cancel", call=number)
+            return await asyncio.gather(*calls)
+        except BaseException:
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
             raise
-        return _completions(requests, (self._process.checked(header), payload))
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """Send all weights: over a CUDA device that the engine sees, else over the host's memory.
@@ -146,6 +152,20 @@ class EngineBackend:
         """End the engine with all its processes."""
         self._process.close()
         self._close_buckets()
+
+    async def _complete(
+        self, position: int, request: GenerationRequest, on_finished: OnFinished | None
+    ) -> list[Completion]:
+        number, future = self._process.submit("generate", requests=[_described(request)])
+        try:
+            header, payload = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            self._process.submit("cancel", call=number)
+            raise
+        completions = _completions((self._process.checked(header), payload))
+        if on_finished is not None:
+            on_finished(position, completions)
+        return completions
 
     def _send(self, weights: Iterator[tuple[str, Tensor]], verify: bool) -> None:
         """One bucket after the other; of several, one is filled while the engine loads the one before."""
@@ -241,21 +261,6 @@ def model_arguments(model: ModelConfig) -> tuple[str, bool]:
     return (str(folder.absolute()), True) if folder.is_dir() else (model.path, False)
 
 
-def check_engine_args(options: EngineOptions, ours: Iterable[str]) -> None:
-    """
-    Raises:
-        ConfigError: ``engine_args`` sets what the backend sets, or what has a key of its own.
-    """
-    places = {"tp_size": "rollout.tensor_model_parallel_size"}
-    places["tensor_parallel_size"] = places["tp_size"]
-    for name in options.engine_args:
-        if hasattr(options, name):
-            places[name] = f"rollout.options.{name}"
-        if name in places or name in ours:
-            where = places.get(name, "the backend")
-            raise ConfigError(f"rollout.options.engine_args.{name}", f"is set by {where} already: remove it here")
-
-
 def described_slot(slot: Slot) -> dict[str, Any]:
     """For :func:`corerl.engines.remote.weights.read`."""
     dtype = str(slot.dtype).removeprefix("torch.")
@@ -278,7 +283,7 @@ def _described(request: GenerationRequest) -> dict[str, Any]:
     }
 
 
-def _completions(requests: Sequence[GenerationRequest], answer: Answer) -> list[list[Completion]]:
+def _completions(answer: Answer) -> list[Completion]:
     header, payload = answer
     token_ids, log_probs = frames.unpack_numbers(payload)
     completions, start = [], 0
@@ -286,5 +291,4 @@ def _completions(requests: Sequence[GenerationRequest], answer: Answer) -> list[
         end = start + length
         completions.append(Completion(token_ids[start:end], log_probs[start:end], finish_reason, version))
         start = end
-    remaining = iter(completions)
-    return [[next(remaining) for _ in range(request.sampling.n)] for request in requests]
+    return completions

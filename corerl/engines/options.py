@@ -1,8 +1,10 @@
 """Options that every engine in a process of its own has; a plugin's dataclass adds its own."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from corerl.errors import ConfigError
 from corerl.options import option
 
 
@@ -24,3 +26,18 @@ class EngineOptions:
     untested_version: Literal["warn", "error"] = option("warn", "an engine outside of the tested range of versions")
     start_timeout: float = option(900.0, "seconds that the engine's start may take", gt=0)
     timeout: float = option(300.0, "seconds that a weight update's bucket, sleep, wake and health may take", gt=0)
+
+
+def check_engine_args(options: EngineOptions, ours: Iterable[str]) -> None:
+    """
+    Raises:
+        ConfigError: ``engine_args`` sets what the backend sets, or what has a key of its own.
+    """
+    places = {"tp_size": "rollout.tensor_model_parallel_size"}
+    places["tensor_parallel_size"] = places["tp_size"]
+    for name in options.engine_args:
+        if hasattr(options, name):
+            places[name] = f"rollout.options.{name}"
+        if name in places or name in ours:
+            where = places.get(name, "the backend")
+            raise ConfigError(f"rollout.options.engine_args.{name}", f"is set by {where} already: remove it here")

@@ -11,6 +11,8 @@ One row a response::
     finish_reason               string      stop or length
     prompt_index, group         int         equal ones are responses to one prompt
     score, components, extracted, error, error_kind     what a scorer said
+    environment_reward          float       of an episode: its score is the scorer's and this one
+    environment_error           string      why it has none
 
 A row with a list ``responses`` stands for as many rows. Further columns are kept. Parquet files of CoreRL hold what has
 no fixed type (prompt, ground_truth, extra_info, components) as JSON, and name those columns in their metadata.

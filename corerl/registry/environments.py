@@ -51,8 +51,8 @@ class Turn:
 class Environment(Protocol):
     """One object a run; many episodes are under way at a time, each with a state of its own.
 
-    Either method may be ``async def`` (all of a run's in one event loop) or plain (each call in a thread, at most
-    ``rollout.multi_turn.num_workers`` at a time). A call that raises, or takes longer than
+    ``reset`` and ``step`` may be ``async def`` (all of a run's in one event loop) or plain (each call in a thread, at
+    most ``rollout.multi_turn.num_workers`` at a time). A call that raises, or takes longer than
     ``rollout.multi_turn.tool_timeout``, ends its episode, which then takes no part in training: what is the policy's
     fault, such as a malformed call, belongs in a Turn.
     """
@@ -75,6 +75,24 @@ class Environment(Protocol):
 
     def close(self) -> None:
         """The run is over."""
+        ...
+
+
+class EndingEnvironment(Environment, Protocol):
+    """One that learns when an episode is over, to close its sandbox or to give a last reward.
+
+    ``end`` is optional, plain or ``async def``, and has the deadline of the other methods. One that fails leaves the
+    episode without a score, as a ``step`` does.
+    """
+
+    def end(self, state: Any) -> float | Awaitable[float | None] | None:
+        """Called once for each episode that was begun, however it ended: done, by a limit, by a call that failed.
+
+        A ``step`` that was given up as late may be running still.
+
+        Returns:
+            A last reward, which is finite, or None.
+        """
         ...
 
 

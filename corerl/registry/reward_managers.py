@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from corerl.registry.scorers import Scorer
+from corerl.runtime.dispatch import Future
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,19 @@ class RewardManager(Protocol):
 
     def close(self) -> None:
         """Give back threads and processes."""
+        ...
+
+
+@runtime_checkable
+class PartwiseRewardManager(RewardManager, Protocol):
+    """One whose scores do not depend on what else is in the batch.
+
+    It is given a batch in parts, each as soon as its responses are generated, in whatever order they finish; one
+    without ``submit`` is asked once, for the whole batch, when all are there.
+    """
+
+    def submit(self, requests: Sequence[RewardRequest]) -> Future:
+        """As ``score``, without waiting: the future of a list of results. What was submitted before may be running."""
         ...
 
 

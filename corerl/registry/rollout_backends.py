@@ -1,6 +1,6 @@
 """Rollout backends: token ids in, sampled token ids and their log-probs out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -68,13 +68,24 @@ class Completion:
     weight_version: int
 
 
+OnFinished = Callable[[int, list[Completion]], None]
+"""told a request's position and its completions"""
+
+
 class RolloutBackend(Protocol):
     """An inference engine."""
 
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+    async def generate(
+        self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
+    ) -> list[list[Completion]]:
         """Generate; the outer list follows ``requests``, each inner one holds ``sampling.n`` completions.
 
         Calls may overlap; a backend that batches by itself lets them share its batch.
+
+        Args:
+            on_finished: to be called once for each request, in the event loop's thread, when all of its completions
+                are there: they are scored while others are generated. A backend that learns it only at the end may
+                leave out this argument.
         """
         ...
 

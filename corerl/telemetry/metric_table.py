@@ -101,10 +101,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric(
             f"timing_s/{PARTS}",
             "s",
-            "a part of the step. `wait`: for a batch that is collected ahead; `batch`: making tensors of it; `filter`: "
-            "`algorithm.filter_groups`; `handover`: the engine gives its memory to training; `adv`: advantages, KL "
-            "penalty, rollout correction; `metrics`: of the batch, and sample rollouts; `update_weights`: with the way "
-            "back",
+            "a part of the step. `reward`: what scoring adds after generation; `filter`: `algorithm.filter_groups`; "
+            "`wait`: for a batch that is collected ahead; `batch`: making tensors of it; `handover`: the engine gives "
+            "its memory to training; `adv`: advantages, KL penalty, rollout correction; `metrics`: of the batch, and "
+            "sample rollouts; `update_weights`: with the way back",
         ),
         Metric("timing_s/testing", "s", "the evaluation"),
         Metric("timing_s/save", "s", "copying what a checkpoint holds; it is written while training goes on"),
@@ -167,6 +167,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("val-aux/<data source>/<component>/mean@<n>", "", "the same as `reward`, of a component of the scores"),
         Metric("val-aux/error_ratio", "share", "responses without a score"),
         Metric("val-aux/response_length/mean", "tokens", "of the evaluation's responses"),
+        Metric("val-aux/env/<metric>", "", "of the evaluation's episodes, as the `env/<metric>` above"),
     ),
     "Rollout correction": (
         Metric("rollout_corr/log_prob_abs_diff", "nats", "mean over tokens of abs(log pi_old - log pi_rollout)"),

@@ -82,6 +82,15 @@ def _step(environment: Environment, state: Any, response: str) -> Turn:
     return turn
 
 
+def _end(environment: Environment, state: Any) -> Any:
+    """What the optional ``end`` gives."""
+    end = getattr(environment, "end", None)
+    reward = None if end is None else call(end, state)
+    if reward is not None and not (isinstance(reward, float | int) and math.isfinite(reward)):
+        raise CheckFailed(f"end() gave {reward!r:.80}: it must be a finite number, or None")
+    return reward
+
+
 def _readable(messages: Any, what: str) -> None:
     if not messages:
         raise CheckFailed(f"{what} gave no messages: the policy has nothing to read")
@@ -100,7 +109,7 @@ def _episode(environment: Environment, task: Task, seed: int) -> Record:
         record.append((turn.messages, turn.reward, turn.done))
         if turn.done:
             break
-    return record
+    return [*record, (_end(environment, start.state),)]
 
 
 def _any_response(environment: Environment) -> None:
@@ -108,7 +117,14 @@ def _any_response(environment: Environment) -> None:
     for task in TASKS:
         _episode(environment, task, 1)
         for response in RESPONSES:
-            _step(environment, _start(environment, task, 2).state, response)
+            state = _start(environment, task, 2).state
+            _step(environment, state, response)
+            _end(environment, state)
+
+
+def _ends_at_once(environment: Environment) -> None:
+    """As after a first turn that was never written."""
+    _end(environment, _start(environment, TASKS[0], 4).state)
 
 
 def _deterministic(environment: Environment) -> None:
@@ -120,13 +136,15 @@ def _deterministic(environment: Environment) -> None:
 def _episodes_apart(environment: Environment) -> None:
     """Two episodes that take turns are what they are alone."""
     task = TASKS[1]
-    alone = _episode(environment, task, 7)
+    *alone, _ = _episode(environment, task, 7)
     starts = [_start(environment, task, 7) for _ in range(2)]
     records: list[Record] = [[(start.messages,)] for start in starts]
     for response in RESPONSES[: len(alone) - 1]:
         for start, record in zip(starts, records, strict=True):
             turn = _step(environment, start.state, response)
             record.append((turn.messages, turn.reward, turn.done))
+    for start in starts:
+        _end(environment, start.state)
     if records != [alone, alone]:
         raise CheckFailed("an episode changes when another one is under way: keep what belongs to it in its state")
 
@@ -141,6 +159,7 @@ def _task_unchanged(environment: Environment) -> None:
 
 _CHECKS: dict[str, Callable[[Environment], None]] = {
     "copes_with_any_response": _any_response,
+    "ends_at_once": _ends_at_once,
     "deterministic_by_seed": _deterministic,
     "episodes_do_not_meet": _episodes_apart,
     "task_unchanged": _task_unchanged,

@@ -1,27 +1,20 @@
 """Checks of reward managers.
 
-Scorers here are functions of a module, so that a manager may run them in other processes, and what a request makes its
-scorer do is in the request's ``extra_info``. Scores are compared by their order alone: a manager may shift them.
+What a request makes its scorer do is in the request's ``extra_info`` (:mod:`corerl.testing.reward_harness`). Scores are
+compared by their order alone: a manager may shift them.
 A manager that does not listen to the scorers passes over the checks that need one.
 """
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from corerl.registry.base import Selected
-from corerl.registry.reward_managers import RewardManager, RewardManagerFactory, RewardRequest, RewardResult
-from corerl.testing.deadline import within
+from corerl.registry.reward_managers import RewardManagerFactory, RewardRequest, RewardResult
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
-
-PATIENCE = 5.0
-"""seconds that a call may take beyond its scorers: room for processes that are started"""
-
-HANG = 12.0
-"""seconds after which a scorer that hangs gives up, longer than any check waits"""
+from corerl.testing.reward_harness import HANG, PATIENCE, Manager, ask, high, low, timed, told
 
 UNUSABLE: Mapping[str, Any] = {
     "NaN": math.nan,
@@ -35,40 +28,12 @@ UNUSABLE: Mapping[str, Any] = {
 }
 
 
-def scripted(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> Any:
-    """Does what ``extra_info`` says: sleep, raise, or return something."""
-    time.sleep(extra_info.get("seconds", 0.0))
-    if "raises" in extra_info:
-        raise extra_info["raises"]
-    return extra_info["returns"] if "returns" in extra_info else float(response)
-
-
-def low(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> float:
-    return 1.0
-
-
-def high(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> float:
-    return 1000.0
-
-
-def told(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> dict[str, Any]:
-    """Two components, and as the extracted text what the scorer was called with."""
-    extracted = repr((response, ground_truth, data_source, dict(extra_info)))
-    return {"score": 1.0, "format": 0.25, "length": 7, "extracted": extracted}
-
-
-def timed(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> dict[str, float]:
-    """Sleeps, and says from when to when."""
-    started = time.monotonic()
-    time.sleep(extra_info["seconds"])
-    return {"score": 1.0, "started": started, "ended": time.monotonic()}
-
-
 def checks(selected: Selected[RewardManagerFactory]) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
-    yield "one_result_a_request", lambda: _one_result_a_request(selected)
+    yield "one_result_a_request", lambda: _one_result_aask(selected)
     yield "empty_batch", lambda: _empty_batch(selected)
     yield "results_follow_the_requests", lambda: _results_follow_the_requests(selected)
+    yield "parts_are_scored_alike", lambda: _parts_are_scored_alike(selected)
     yield "close_ends", lambda: _close_ends(selected)
     for name, run in _checks_with_scorers():
         yield name, partial(_if_scorers_count, selected, run)
@@ -87,52 +52,8 @@ def _checks_with_scorers() -> Iterator[tuple[str, Callable[[Selected[RewardManag
     yield "deadline_of_each_score", _deadline_of_each_score
     yield "late_score_is_dropped", _late_score_is_dropped
     yield "num_workers_at_a_time", _num_workers_at_a_time
-
-
-class _Manager:
-    """A manager for the length of a ``with``; whatever it is asked has a deadline."""
-
-    def __init__(
-        self, selected: Selected[RewardManagerFactory], scorer: Any = scripted, workers: int = 4, timeout: float = 30.0
-    ) -> None:
-        self._manager: RewardManager = selected.load()({"source": scorer}, num_workers=workers, timeout=timeout)
-
-    def __enter__(self) -> "_Manager":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def score(self, requests: Sequence[RewardRequest], seconds: float = HANG) -> list[RewardResult]:
-        """One result for each request, each either a score or an error."""
-        what = f"the scoring of {len(requests)} requests"
-        results = within(seconds, lambda: self._manager.score(requests), what)
-        if not isinstance(results, list) or len(results) != len(requests):
-            given = f"{len(results)} results" if isinstance(results, list) else f"a {type(results).__name__}"
-            raise CheckFailed(f"{len(requests)} requests gave {given}: there must be a list with one result for each")
-        for result in results:
-            _well_formed(result)
-        return results
-
-    def close(self) -> None:
-        within(PATIENCE, self._manager.close, "close()")
-
-
-def _well_formed(result: RewardResult) -> None:
-    if not isinstance(result, RewardResult):
-        raise CheckFailed(f"a result is {result!r:.80}: it must be a RewardResult")
-    if (result.score is None) == (result.error is None):
-        raise CheckFailed(f"a result has score {result.score} and error {result.error!r}: exactly one must be None")
-    if result.error is not None and (not result.error.strip() or "\n" in result.error):
-        raise CheckFailed(f"the error {result.error!r} must be one line that says what went wrong")
-    numbers = result.components if result.score is None else {**result.components, "score": result.score}
-    for name, number in numbers.items():
-        if not isinstance(number, int | float) or not math.isfinite(number):
-            raise CheckFailed(f"a result has {name}={number!r}, which is not a finite number")
-
-
-def _request(response: str = "1", length: int = 8, source: str = "source", **extra_info: Any) -> RewardRequest:
-    return RewardRequest(response, "truth", source, extra_info, response_length=length, max_response_length=32768)
+    yield "num_workers_at_a_time_over_parts", _num_workers_at_a_time_over_parts
+    yield "a_part_that_hangs_holds_up_no_other", _a_part_that_hangs_holds_up_no_other
 
 
 def _ascending(scores: Sequence[float | None]) -> bool:
@@ -144,32 +65,32 @@ def _if_scorers_count(
 ) -> None:
     scores = []
     for scorer in (low, high):
-        with _Manager(selected, scorer) as manager:
-            scores.append(manager.score([_request()])[0])
+        with Manager(selected, scorer) as manager:
+            scores.append(manager.score([ask()])[0])
     if scores[0] == scores[1] and scores[0].error is None:
         raise CheckSkipped("its scores do not depend on the scorers")
     run(selected)
 
 
-def _one_result_a_request(selected: Selected[RewardManagerFactory]) -> None:
-    with _Manager(selected) as manager:
+def _one_result_aask(selected: Selected[RewardManagerFactory]) -> None:
+    with Manager(selected) as manager:
         for count in (1, 2, 17):
-            results = manager.score([_request(str(100 * n), length=5 + n) for n in range(count)])
+            results = manager.score([ask(str(100 * n), length=5 + n) for n in range(count)])
             failed = [result.error for result in results if result.error is not None]
             if failed:
                 raise CheckFailed(f"a request with a scorer that returns a number gave the error {failed[0]!r}")
 
 
 def _empty_batch(selected: Selected[RewardManagerFactory]) -> None:
-    with _Manager(selected) as manager:
+    with Manager(selected) as manager:
         manager.score([])
 
 
 def _results_follow_the_requests(selected: Selected[RewardManagerFactory]) -> None:
     """The same requests in another order give the same results in that order."""
-    requests = [_request(str(100 * n), length=5 + 1000 * n) for n in range(12)]
+    requests = [ask(str(100 * n), length=5 + 1000 * n) for n in range(12)]
     order = [n * 5 % 12 for n in range(12)]
-    with _Manager(selected) as manager:
+    with Manager(selected) as manager:
         results = manager.score(requests)
         if manager.score(requests) != results:
             raise CheckSkipped("its scores are not the same twice")
@@ -182,8 +103,8 @@ def _results_follow_the_requests(selected: Selected[RewardManagerFactory]) -> No
 
 def _order_of_slow_scorers(selected: Selected[RewardManagerFactory]) -> None:
     """The first requests take longest."""
-    requests = [_request(str(100 * n), seconds=0.04 * (7 - n)) for n in range(8)]
-    with _Manager(selected) as manager:
+    requests = [ask(str(100 * n), seconds=0.04 * (7 - n)) for n in range(8)]
+    with Manager(selected) as manager:
         scores = [result.score for result in manager.score(requests)]
     if not _ascending(scores):
         raise CheckFailed(f"scores that rise from request to request came as {scores}: the order must be the requests'")
@@ -194,7 +115,7 @@ def _scorer_is_handed_its_row(selected: Selected[RewardManagerFactory]) -> None:
         RewardRequest(f"response {n}", {"target": n}, "source", {"index": n}, response_length=8, max_response_length=99)
         for n in range(5)
     ]
-    with _Manager(selected, told) as manager:
+    with Manager(selected, told) as manager:
         results = manager.score(requests)
     for request, result in zip(requests, results, strict=True):
         expected = repr((request.response, request.ground_truth, request.data_source, dict(request.extra_info)))
@@ -203,8 +124,8 @@ def _scorer_is_handed_its_row(selected: Selected[RewardManagerFactory]) -> None:
 
 
 def _components_and_extracted(selected: Selected[RewardManagerFactory]) -> None:
-    with _Manager(selected, told) as manager:
-        [result] = manager.score([_request("response")])
+    with Manager(selected, told) as manager:
+        [result] = manager.score([ask("response")])
     for name, value in {"format": 0.25, "length": 7}.items():
         if result.components.get(name) != value:
             raise CheckFailed(f"a scorer's component {name}={value} came as {dict(result.components)}")
@@ -214,8 +135,8 @@ def _components_and_extracted(selected: Selected[RewardManagerFactory]) -> None:
 
 def _spoilt(selected: Selected[RewardManagerFactory], bad: Mapping[str, RewardRequest]) -> None:
     """Each bad request, among good ones, gives an error, and the good ones scores."""
-    requests = [_request("100"), *(each for request in bad.values() for each in (request, _request("100")))]
-    with _Manager(selected) as manager:
+    requests = [ask("100"), *(each for request in bad.values() for each in (request, ask("100")))]
+    with Manager(selected) as manager:
         results = manager.score(requests)
     for name, result in zip(bad, results[1::2], strict=True):
         if result.error is None:
@@ -227,25 +148,25 @@ def _spoilt(selected: Selected[RewardManagerFactory], bad: Mapping[str, RewardRe
 
 def _exceptions_are_errors(selected: Selected[RewardManagerFactory]) -> None:
     errors = (ValueError("first line\nsecond line"), AssertionError(), KeyError("answer"), RecursionError("deep"))
-    _spoilt(selected, {f"raises {error!r}": _request(raises=error) for error in errors})
+    _spoilt(selected, {f"raises {error!r}": ask(raises=error) for error in errors})
 
 
 def _exit_is_an_error(selected: Selected[RewardManagerFactory]) -> None:
-    _spoilt(selected, {"raises SystemExit": _request(raises=SystemExit(3))})
+    _spoilt(selected, {"raises SystemExit": ask(raises=SystemExit(3))})
 
 
 def _no_number_is_an_error(selected: Selected[RewardManagerFactory]) -> None:
-    _spoilt(selected, {f"returns {name}": _request(returns=value) for name, value in UNUSABLE.items()})
+    _spoilt(selected, {f"returns {name}": ask(returns=value) for name, value in UNUSABLE.items()})
 
 
 def _no_component_is_nan(selected: Selected[RewardManagerFactory]) -> None:
-    with _Manager(selected) as manager:  # which sees to it that what comes back is finite
-        manager.score([_request(returns={"score": 1.0, "format": number}) for number in (math.nan, -math.inf)])
+    with Manager(selected) as manager:  # which sees to it that what comes back is finite
+        manager.score([ask(returns={"score": 1.0, "format": number}) for number in (math.nan, -math.inf)])
 
 
 def _unknown_data_source_is_an_error(selected: Selected[RewardManagerFactory]) -> None:
-    with _Manager(selected) as manager:
-        unknown, known = manager.score([_request(source="acme/unknown"), _request()])
+    with Manager(selected) as manager:
+        unknown, known = manager.score([ask(source="acme/unknown"), ask()])
     if unknown.error is None:
         raise CheckFailed(f"a data source without a scorer gave the score {unknown.score}: it must give an error")
     if known.score is None:
@@ -253,8 +174,8 @@ def _unknown_data_source_is_an_error(selected: Selected[RewardManagerFactory]) -
 
 
 def _hanging_scorer_is_an_error(selected: Selected[RewardManagerFactory]) -> None:
-    requests = [_request("1", seconds=HANG * (n in (0, 3))) for n in range(6)]
-    with _Manager(selected, workers=2, timeout=0.3) as manager:
+    requests = [ask("1", seconds=HANG * (n in (0, 3))) for n in range(6)]
+    with Manager(selected, workers=2, timeout=0.3) as manager:
         results = manager.score(requests, 0.6 + PATIENCE)
     for n, result in enumerate(results):
         if n in (0, 3) and result.error is None:
@@ -264,16 +185,16 @@ def _hanging_scorer_is_an_error(selected: Selected[RewardManagerFactory]) -> Non
 
 
 def _deadline_of_each_score(selected: Selected[RewardManagerFactory]) -> None:
-    with _Manager(selected, workers=1, timeout=0.8) as manager:
-        results = manager.score([_request(seconds=0.2) for _ in range(6)])
+    with Manager(selected, workers=1, timeout=0.8) as manager:
+        results = manager.score([ask(seconds=0.2) for _ in range(6)])
     if any(result.score is None for result in results):
         raise CheckFailed("six scores of 0.2 s, one after the other, ran past a timeout of 0.8 s: it is for each score")
 
 
 def _late_score_is_dropped(selected: Selected[RewardManagerFactory]) -> None:
-    with _Manager(selected, workers=1, timeout=0.4) as manager:
-        [late] = manager.score([_request("900", seconds=0.7)])
-        results = manager.score([_request(str(100 * n), seconds=0.08) for n in range(6)])
+    with Manager(selected, workers=1, timeout=0.4) as manager:
+        [late] = manager.score([ask("900", seconds=0.7)])
+        results = manager.score([ask(str(100 * n), seconds=0.08) for n in range(6)])
     if late.error is None:
         raise CheckFailed(f"a scorer that took 0.7 s with a timeout of 0.4 s gave the score {late.score}")
     scores = [result.score for result in results]
@@ -281,9 +202,38 @@ def _late_score_is_dropped(selected: Selected[RewardManagerFactory]) -> None:
         raise CheckFailed(f"after a late scorer, scores that rise from request to request came as {scores}")
 
 
+def _parts_are_scored_alike(selected: Selected[RewardManagerFactory]) -> None:
+    """One after the other or at once, alone or in a whole batch: a score does not depend on what else is asked."""
+    requests = [ask(str(100 * n), length=5 + 1000 * n) for n in range(12)]
+    with Manager(selected) as manager:
+        parts = [result for part in manager.parts([requests[9:], [], requests[1:9], requests[:1]]) for result in part]
+        whole = manager.score(requests)
+        if manager.score(requests) != whole:
+            raise CheckSkipped("its scores are not the same twice")
+    if parts != whole:
+        raise CheckFailed("a batch in parts got other results than the whole batch: leave out submit()")
+
+
+def _a_part_that_hangs_holds_up_no_other(selected: Selected[RewardManagerFactory]) -> None:
+    hangs, good = [ask(seconds=HANG)], [ask("100"), ask("200")]
+    with Manager(selected, workers=2, timeout=30.0) as manager:
+        [result, _] = next(iter(manager.parts([hangs, good], HANG / 2)))
+    if result.score is None:
+        raise CheckFailed(f"a part beside one that hangs gave the error {result.error!r}")
+
+
 def _num_workers_at_a_time(selected: Selected[RewardManagerFactory]) -> None:
-    with _Manager(selected, timed, workers=3) as manager:
-        results = manager.score([_request(seconds=0.1) for _ in range(12)])
+    with Manager(selected, timed, workers=3) as manager:
+        _most_at_a_time(manager.score([ask(seconds=0.1) for _ in range(12)]))
+
+
+def _num_workers_at_a_time_over_parts(selected: Selected[RewardManagerFactory]) -> None:
+    with Manager(selected, timed, workers=3) as manager:
+        parts = manager.parts([[ask(seconds=0.1)] * 2] * 6)
+        _most_at_a_time([result for part in parts for result in part])
+
+
+def _most_at_a_time(results: Sequence[RewardResult]) -> None:
     spans = [(result.components["started"], result.components["ended"]) for result in results]
     most = max(sum(start <= moment < end for start, end in spans) for moment, _ in spans)
     if most != 3:
@@ -292,5 +242,5 @@ def _num_workers_at_a_time(selected: Selected[RewardManagerFactory]) -> None:
 
 def _close_ends(selected: Selected[RewardManagerFactory]) -> None:
     """Even when a scorer still hangs."""
-    with _Manager(selected, workers=2, timeout=0.2) as manager:
-        manager.score([_request(), _request(seconds=HANG), _request()], 0.4 + PATIENCE)
+    with Manager(selected, workers=2, timeout=0.2) as manager:
+        manager.score([ask(), ask(seconds=HANG), ask()], 0.4 + PATIENCE)

@@ -1,7 +1,9 @@
 """Checks of what happens to a rollout backend: overlapping calls, aborts, weight updates, sleep, the end."""
 
 import asyncio
+import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from corerl.errors import CoreRLError, RunError
 from corerl.registry.rollout_backends import Completion, RolloutBackend
 from corerl.testing.deadline import within
-from corerl.testing.results import CheckFailed
+from corerl.testing.results import CheckFailed, CheckSkipped
 from corerl.testing.rollout_engine import DEADLINE, PROMPTS, Engine, request, well_formed
 
 SOON = 10.0
@@ -136,6 +138,28 @@ def _overlapping_calls(engine: Engine) -> None:
         engine.agree(call, outputs, "of calls that overlap")
 
 
+def _finished_requests_are_told(engine: Engine) -> None:
+    """A short request beside long ones: each is told once, with its completions, and the short one first."""
+    requests = [request(max_tokens=60, n=2), request(PROMPTS[1], max_tokens=5, n=2), request(max_tokens=40)]
+    requests = [replace(each, sampling=replace(each.sampling, ignore_eos=True)) for each in requests]
+    told: list[tuple[int, list[Completion]]] = []
+
+    async def work(backend: RolloutBackend) -> list[list[Completion]]:
+        if "on_finished" not in inspect.signature(backend.generate).parameters:
+            raise CheckSkipped("its generate() takes no on_finished")
+        return await backend.generate(requests, lambda position, completions: told.append((position, completions)))
+
+    outputs = engine.wait(work)
+    positions = [position for position, _ in told]
+    if sorted(positions) != [0, 1, 2] or positions[0] != 1:
+        raise CheckFailed(
+            f"of requests of 60, 5 and 40 tokens, on_finished was told {positions}: it must be told each position "
+            "once, when it has finished"
+        )
+    if any(completions != outputs[position] for position, completions in told):
+        raise CheckFailed("on_finished was told other completions than generate() returned")
+
+
 def _cancellation(engine: Engine) -> None:
     async def work(backend: RolloutBackend) -> list[list[Completion]]:
         task = asyncio.create_task(backend.generate([request(max_tokens=FOREVER)]))
@@ -166,6 +190,7 @@ def _close(engine: Engine) -> None:
 
 LIFECYCLE: dict[str, Callable[[Engine], None]] = {
     "overlapping_calls": _overlapping_calls,
+    "finished_requests_are_told": _finished_requests_are_told,
     "abort": _abort,
     "cancellation": _cancellation,
     "update_is_used": _update_is_used,

@@ -11,10 +11,12 @@ from corerl.checkpoint.resume import taken
 from corerl.checkpoint.store import Best, CheckpointStore
 from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
+from corerl.data.tokenizer import ChatTokenizer
 from corerl.data.turns import TurnTokenizer
 from corerl.models import model_files, resolve_device
 from corerl.objective.rollout_correction import resolve_level
 from corerl.registry import Entry, Selected
+from corerl.registry.environments import EnvironmentFactory
 from corerl.registry.rollout_backends import RolloutBackendFactory
 from corerl.registry.runtimes import Pool, Role
 from corerl.registry.trackers import TrackerFactory
@@ -73,10 +75,8 @@ def train(plan: Plan) -> Path:
             vocabulary_reference = VocabularyReference(
                 reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb
             )
-        player = None
-        if parts.environment is not None:
-            turns = TurnTokenizer(plan.tokenizer, config.data.apply_chat_template_kwargs)
-            player = EpisodePlayer(config, parts.environment.load()(), engines, turns)
+        player = episode_player(config, parts.environment, engines, plan.tokenizer)
+        if player is not None:
             stack.callback(player.close)
         collector = Collector(
             config,
@@ -141,6 +141,19 @@ def rollout_role(config: TrainConfig, backend: Entry[RolloutBackendFactory]) -> 
     own_pool = Pool(rollout.nnodes, rollout.n_gpus_per_node) if rollout.n_gpus_per_node else None
     gpus = rollout.tensor_model_parallel_size
     return Role("rollout", "rollout.name", backend.name, distributed=True, gpus=gpus, pool=own_pool)
+
+
+def episode_player(
+    config: TrainConfig,
+    environment: Selected[EnvironmentFactory] | None,
+    rollout: RolloutWorker | Engines,
+    tokenizer: ChatTokenizer,
+) -> EpisodePlayer | None:
+    """Where the config names an environment."""
+    if environment is None:
+        return None
+    turns = TurnTokenizer(tokenizer, config.data.apply_chat_template_kwargs)
+    return EpisodePlayer(config, environment.load()(), rollout, turns)
 
 
 def _device_sharing(config: TrainConfig, rollout: Engines, roles: Sequence[ModelWorker]) -> DeviceSharing:

@@ -17,10 +17,12 @@ from corerl.registry.reward_managers import RewardManager, RewardResult
 from corerl.registry.rollout_backends import SamplingParams
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
+from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.engine_restarts import Engines
-from corerl.trainer.episodes import EpisodePlayer, add_environment
+from corerl.trainer.episodes import EpisodePlayer
 from corerl.trainer.requests import make_requests, training_sampling
-from corerl.trainer.scoring import check_error_rate, check_results, score_tensors
+from corerl.trainer.scoring import add_environment, check_error_rate
+from corerl.trainer.workers import RolloutWorker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Collector:
     def __init__(
         self,
         config: TrainConfig,
-        rollout: Engines,
+        rollout: RolloutWorker | Engines,
         reward: RewardManager,
         tokenizer: ChatTokenizer,
         seeds: Seeds,
@@ -147,56 +149,63 @@ class Collector:
         )
 
     def sample(self, prompts: Sequence[Prompt], step: int, round_: int, timers: Timers) -> ScoredRollouts:
-        """``rollout.n`` scored responses to each prompt, and the score of a greedy one where it is needed."""
+        """``rollout.n`` scored responses to each prompt, and the score of a greedy one where it is needed.
+
+        What can be scored while others generate is: the timer ``reward`` has what is left then.
+        """
         prefix = f"train-{step}-{round_}"
+        draws = [(self.sampling, prefix)]
+        if self.greedy_baseline:
+            draws.append((self.greedy, f"{prefix}-greedy"))
         with timers("gen"):
             seeds = self.seeds.training_requests(step, len(prompts), round_)
-            rollouts, greedy = self._rollouts(prompts, seeds, prefix)
+            sampled, *greedy = self.generate(prompts, seeds, *draws)
+            rollouts = sampled.rollouts()
         with timers("reward"):
-            results = self.score(rollouts)
-            if greedy is None:
+            results = self.score(rollouts, sampled)
+            if not greedy:
                 return ScoredRollouts(rollouts, results)
-            by_prompt = self.score(greedy)
+            by_prompt = self.score(greedy[0].rollouts(), greedy[0])
         return ScoredRollouts(rollouts, results, [by_prompt[group] for group in rollouts.group_ids])
 
     def generate(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str
-    ) -> Rollouts:
-        """Responses to all prompts, decoded."""
-        if self.player is not None:
-            return self.player.play(prompts, sampling, seeds, prefix)
-        outputs = self.rollout.generate(make_requests(prompts, sampling, seeds, prefix))
-        return Rollouts.collect(prompts, outputs, self.tokenizer.decode)
+        self, prompts: Sequence[Prompt], seeds: Sequence[int], *draws: tuple[SamplingParams, str]
+    ) -> list[Arrivals]:
+        """Responses to all prompts, decoded, their scores under way.
 
-    def score(self, rollouts: Rollouts) -> list[RewardResult]:
-        """One result a response.
+        Args:
+            draws: how the prompts are sampled, and what the requests' ids begin with; each is a batch of its own.
+        """
+        scored = self.player is None or self.config.rollout.multi_turn.score_response
+        reward, longest = self.reward if scored else None, self.config.data.max_response_length
+        batches = [Arrivals(sampling.n, reward, longest) for sampling, _ in draws]
+        if self.player is not None:
+            for batch, (sampling, prefix) in zip(batches, draws, strict=True):
+                for rows, part in self.player.play(prompts, sampling, seeds, prefix):
+                    batch.add(rows, part)
+            return batches
+        requests = [each for sampling, prefix in draws for each in make_requests(prompts, sampling, seeds, prefix)]
+        for finished in self.rollout.generate(requests):
+            for number, (batch, (sampling, _)) in enumerate(zip(batches, draws, strict=True)):
+                first, n = number * len(prompts), sampling.n
+                groups = [position - first for position in finished if 0 <= position - first < len(prompts)]
+                outputs = [finished[first + group] for group in groups]
+                part = Rollouts.collect([prompts[group] for group in groups], outputs, self.tokenizer.decode)
+                batch.add([row for group in groups for row in range(group * n, group * n + n)], part)
+        return batches
+
+    def score(self, rollouts: Rollouts, batch: Arrivals) -> list[RewardResult]:
+        """One result a response of the batch, whose rollouts these are.
 
         Raises:
             RunError: the reward manager breaks its contract, or more than ``reward.max_error_rate`` have none.
         """
-        results = None
-        if rollouts.episodes is None or self.config.rollout.multi_turn.score_response:
-            results = self.reward.score(rollouts.reward_requests(self.config.data.max_response_length))
-            check_results(results, len(rollouts))
+        results = batch.results()
         if rollouts.episodes is not None:
             results = add_environment(results, rollouts.episodes)
         assert results is not None
         check_error_rate(results, rollouts.responses, self.config.reward.max_error_rate)
         return results
-
-    def _rollouts(
-        self, prompts: Sequence[Prompt], seeds: Sequence[int], prefix: str
-    ) -> tuple[Rollouts, Rollouts | None]:
-        """The sampled responses, and the greedy ones where they are needed."""
-        greedy_prefix = f"{prefix}-greedy"
-        if self.player is not None or not self.greedy_baseline:
-            sampled = self.generate(prompts, self.sampling, seeds, prefix)
-            return sampled, self.generate(prompts, self.greedy, seeds, greedy_prefix) if self.greedy_baseline else None
-        requests = make_requests(prompts, self.sampling, seeds, prefix)
-        outputs = self.rollout.generate(requests + make_requests(prompts, self.greedy, seeds, greedy_prefix))
-        count, decode = len(prompts), self.tokenizer.decode
-        greedy = Rollouts.collect(prompts, outputs[count:], decode)
-        return Rollouts.collect(prompts, outputs[:count], decode), greedy
 
     def _kept_rows(self, sampled: ScoredRollouts, most: int) -> list[int]:
         """The rows of the first ``most`` groups that the filter keeps."""
@@ -207,3 +216,9 @@ class Collector:
         groups = torch.unique(group_ids[keep])[:most]
         rows: list[int] = torch.isin(group_ids, groups).nonzero().squeeze(1).tolist()
         return rows
+
+
+def score_tensors(results: Sequence[RewardResult]) -> tuple[Tensor, Tensor]:
+    """(B,) float32 scores, 0 where there is none, and (B,) bool, which there are."""
+    scores = torch.tensor([0.0 if result.score is None else result.score for result in results])
+    return scores, torch.tensor([result.score is not None for result in results], dtype=torch.bool)

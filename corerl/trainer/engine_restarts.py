@@ -1,7 +1,7 @@
 """Engines that end are started again, with the policy's present weights, and their requests are sent again."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from corerl.errors import EngineDeadError
 from corerl.registry.rollout_backends import Completion, GenerationRequest
@@ -27,16 +27,20 @@ class Engines:
         self.restarts = 0
         self.actor_in_use = threading.RLock()
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
-        """As the rollout workers do; the seeds are in the requests, so a second try gives the same responses.
+    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[dict[int, list[Completion]]]:
+        """As the rollout workers do; what had not finished is sent again, with the seeds that are in the requests.
 
         Raises:
             EngineDeadError: an engine ended once more than ``max_restarts`` allows.
         """
-        while True:
-            before = self.restarts
+        left = dict(enumerate(requests))
+        while left:
+            before, positions = self.restarts, list(left)
             try:
-                return self._rollout.generate(requests)
+                for finished in self._rollout.generate(list(left.values())):
+                    for place in finished:
+                        del left[positions[place]]
+                    yield {positions[place]: completions for place, completions in finished.items()}
             except EngineDeadError as error:
                 with self.actor_in_use:
                     if self.restarts == before:  # else another thread has done it

@@ -6,7 +6,8 @@ batch; then the environment answers all of them at a time.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import UnionType
 from typing import Any
 
 from corerl.batch.rollouts import Episode, Rollouts
@@ -17,11 +18,12 @@ from corerl.data.schema import Message, check_messages
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import DataError, RunError
 from corerl.registry.environments import Environment, Start, Task, Turn
-from corerl.registry.reward_managers import RewardResult
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
+from corerl.runtime.dispatch import in_order
 from corerl.seeding import episode_seed
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.environment_calls import Answer, call_all
+from corerl.trainer.workers import RolloutWorker
 
 
 class EpisodePlayer:
@@ -32,7 +34,9 @@ class EpisodePlayer:
         turns: encodes what the environment says.
     """
 
-    def __init__(self, config: TrainConfig, environment: Environment, rollout: Engines, turns: TurnTokenizer) -> None:
+    def __init__(
+        self, config: TrainConfig, environment: Environment, rollout: RolloutWorker | Engines, turns: TurnTokenizer
+    ) -> None:
         self._limits, self._max_prompt_length = config.rollout.multi_turn, config.data.max_prompt_length
         self._environment, self._rollout, self._turns = environment, rollout, turns
 
@@ -40,32 +44,62 @@ class EpisodePlayer:
         """Close the environment."""
         self._environment.close()
 
-    def play(self, prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str) -> Rollouts:
+    def play(
+        self, prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str
+    ) -> Iterator[tuple[list[int], Rollouts]]:
         """``sampling.n`` episodes of each prompt, which are one response each of at most ``sampling.max_tokens``.
+
+        Yields those that have ended, as they do, and their rows: ``n`` consecutive ones belong to a prompt.
 
         Raises:
             RunError: the environment breaks its contract, or its messages do not fit the chat template or
                 ``data.max_prompt_length``.
         """
-        places = [(group, sample) for group in range(len(prompts)) for sample in range(sampling.n)]
         episodes = [
-            _Episode(prompts[group], seeds[group], sample, f"{prefix}-{group}.{sample}") for group, sample in places
+            _Episode(prompt, seed, sample, f"{prefix}-{group}.{sample}")
+            for group, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
+            for sample in range(sampling.n)
         ]
+        going = dict(enumerate(episodes))
         try:
             self._begin(episodes)
             for number in range(self._limits.max_assistant_turns):
-                if going := [episode for episode in episodes if episode.going]:
-                    self._generate(going, number, sampling)
-                    self._answer([episode for episode in going if episode.going], number, sampling.max_tokens)
+                yield from self._ended(going)
+                if going:
+                    self._generate(list(going.values()), number, sampling)
+                    self._answer([episode for episode in going.values() if episode.going], number, sampling.max_tokens)
+            yield from self._ended(going)
         except DataError as error:
             raise RunError(str(error)) from error
-        return Rollouts(
-            [episode.prompt for episode in episodes],
-            [episode.completion(self._turns.end_token_id) for episode in episodes],
-            ["\n".join(episode.texts) for episode in episodes],
-            [group for group, _ in places],
-            [episode.record() for episode in episodes],
+        finally:
+            self._end(list(going.values()))
+
+    def _ended(self, going: "dict[int, _Episode]") -> Iterator[tuple[list[int], Rollouts]]:
+        """Take those that are over out of ``going``."""
+        rows = [row for row, episode in going.items() if not episode.going]
+        if not rows:
+            return
+        episodes = [going.pop(row) for row in rows]
+        self._end(episodes)
+        yield (
+            rows,
+            Rollouts(
+                [episode.prompt for episode in episodes],
+                [episode.completion(self._turns.end_token_id) for episode in episodes],
+                ["\n".join(episode.texts) for episode in episodes],
+                rows,
+                [episode.record() for episode in episodes],
+            ),
         )
+
+    def _end(self, episodes: "Sequence[_Episode]") -> None:
+        """Tell the environment."""
+        end = getattr(self._environment, "end", None)
+        begun = [episode for episode in episodes if episode.begun]
+        if end is None:
+            return
+        for episode, answer in zip(begun, self._call(end, [(episode.state,) for episode in begun]), strict=True):
+            episode.add(episode.take(answer, float | int | None, "end") or 0.0, "end")
 
     def _begin(self, episodes: "Sequence[_Episode]") -> None:
         tasks = [_task(episode.prompt) for episode in episodes]
@@ -74,7 +108,7 @@ class EpisodePlayer:
             start = episode.take(answer, Start, "reset")
             if start is None:
                 continue
-            episode.state = start.state
+            episode.state, episode.begun = start.state, True
             if start.messages is not None:
                 messages = self._messages(start.messages, "reset")
                 ids = self._turns.prompt(messages)
@@ -98,10 +132,11 @@ class EpisodePlayer:
                     seed=episode_seed(episode.seed, episode.sample, number),
                     max_tokens=min(longest, sampling.max_tokens - len(episode.token_ids)),
                 ),
+                episode.prompt.media,
             )
             for episode in episodes
         ]
-        turns = [completion for [completion] in self._rollout.generate(requests)]
+        turns = [completion for [completion] in in_order(self._rollout.generate(requests))]
         for episode, turn, text in zip(
             episodes, turns, self._turns.text([turn.token_ids for turn in turns]), strict=True
         ):
@@ -114,8 +149,6 @@ class EpisodePlayer:
             turn = episode.take(answer, Turn, "step")
             if turn is None:
                 continue
-            if not math.isfinite(turn.reward):
-                raise RunError(f"the environment's step() gave the reward {turn.reward}: a reward is finite")
             episode.count(turn)
             if turn.done or number + 1 == self._limits.max_assistant_turns:
                 episode.going = False
@@ -147,6 +180,7 @@ class _Episode:
     sample: int
     name: str
     state: Any = None
+    begun: bool = False
     going: bool = True
     finish_reason: Any = "stop"
     token_ids: list[int] = dataclasses.field(default_factory=list)
@@ -161,15 +195,16 @@ class _Episode:
     tool_seconds: float = 0.0
     error: str | None = None
 
-    def take(self, answer: Answer, kind: type, method: str) -> Any:
+    def take(self, answer: Answer, kind: type | UnionType, method: str) -> Any:
         """The value of a call, or None when it has none: then the episode is over."""
         self.tool_seconds += answer.seconds
         if answer.error is not None:
-            self.going, self.error = False, f"the environment's {method}() {answer.error}"
+            self.going, self.error = False, self.error or f"the environment's {method}() {answer.error}"
             return None
         if not isinstance(answer.value, kind):
+            wanted = getattr(kind, "__name__", kind)
             raise RunError(
-                f"the environment's {method}() gave {type(answer.value).__name__}, not {kind.__name__} "
+                f"the environment's {method}() gave {type(answer.value).__name__}, not {wanted} "
                 "(corerl.registry.environments)"
             )
         return answer.value
@@ -186,8 +221,13 @@ class _Episode:
         if turn.finish_reason == "abort":
             self.going, self.error = False, "its generation was aborted"
 
+    def add(self, reward: float, method: str) -> None:
+        if not math.isfinite(reward):
+            raise RunError(f"the environment's {method}() gave the reward {reward}: a reward is finite")
+        self.reward += reward
+
     def count(self, turn: Turn) -> None:
-        self.reward += turn.reward
+        self.add(turn.reward, "step")
         self.tool_calls += turn.tool_calls
         self.tool_errors += turn.tool_errors
 
@@ -222,25 +262,10 @@ class _Episode:
         )
 
 
-def add_environment(results: Sequence[RewardResult] | None, episodes: Sequence[Episode]) -> list[RewardResult]:
-    """Scores of episodes: the environment's rewards, added up, plus the scorer's score.
-
-    Both are components of the score, ``environment`` and ``scorer``. An episode that failed has no score.
-
-    Args:
-        results: the scorers'; None where the environment's rewards are all.
-    """
-    if results is None:
-        results = [RewardResult(0.0)] * len(episodes)
-        return [_with(result, episode, {}) for result, episode in zip(results, episodes, strict=True)]
-    return [
-        _with(result, episode, {**result.components, "scorer": result.score or 0.0})
-        for result, episode in zip(results, episodes, strict=True)
-    ]
-
-
 def episode_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
-    """``env/*``: means over the episodes of a step, failed ones included."""
+    """``env/*``: means over episodes, failed ones included; nothing where there are none."""
+    if not episodes:
+        return {}
     count, calls = len(episodes), sum(episode.tool_calls for episode in episodes)
     turns = [episode.turns for episode in episodes]
     seconds = [episode.tool_seconds for episode in episodes]
@@ -268,15 +293,6 @@ def shorten(text: str, most: int | None) -> str:
         return text
     head = most // 2
     return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
-
-
-def _with(result: RewardResult, episode: Episode, components: Mapping[str, float]) -> RewardResult:
-    if episode.error is not None:
-        return RewardResult(None, error=episode.error)
-    if result.score is None:
-        return result
-    parts = {**components, "environment": episode.reward}
-    return dataclasses.replace(result, score=result.score + episode.reward, components=parts)
 
 
 def _task(prompt: Prompt) -> Task:

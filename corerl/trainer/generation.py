@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,28 @@ from corerl.config.schema import TrainConfig
 from corerl.data.prompts import Prompt, load_prompts
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.errors import ConfigError
-from corerl.evaluation.files import as_table
+from corerl.evaluation.files import as_table, result_columns
 from corerl.evaluation.parts import PartedFile
 from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
+from corerl.registry.environments import EnvironmentFactory
 from corerl.registry.rollout_backends import RolloutBackendFactory, SamplingParams
 from corerl.registry.runtimes import RuntimeFactory
+from corerl.runtime.dispatch import in_order
 from corerl.seeding import Seeds
 from corerl.telemetry.notices import say
 from corerl.telemetry.progress import GenerationProgress
-from corerl.trainer.build import rollout_role
+from corerl.trainer.arrivals import Arrivals
+from corerl.trainer.build import episode_player, rollout_role
+from corerl.trainer.episodes import EpisodePlayer
 from corerl.trainer.requests import check_media, make_requests, training_sampling
+from corerl.trainer.samples import episode_columns
+from corerl.trainer.scoring import add_environment
 from corerl.trainer.workers import RolloutWorker
+
+ENVIRONMENT = "rollout.multi_turn.environment"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +54,7 @@ class GenerationPlan:
     config: TrainConfig
     backend: Selected[RolloutBackendFactory]
     runtime: Selected[RuntimeFactory]
+    environment: Selected[EnvironmentFactory] | None
     tokenizer: ChatTokenizer
     prompts: Sequence[Prompt]
     sampling: SamplingParams
@@ -55,9 +64,10 @@ class GenerationPlan:
     request: Mapping[str, Any]
 
     def __str__(self) -> str:
+        played = "" if self.environment is None else f", in turns with '{self.environment.entry.name}'"
         return (
             f"{len(self.prompts)} prompts × {self.sampling.n} responses from {self.config.model.path}, "
-            f"by '{self.backend.entry.name}' on {resolve_device(self.config.actor.device)}"
+            f"by '{self.backend.entry.name}' on {resolve_device(self.config.actor.device)}{played}"
         )
 
 
@@ -82,6 +92,12 @@ def plan_generation(
     runtime = registries.runtimes.select_named(
         config.runtime.name, config.runtime.options, name_key="runtime.name", options_key="runtime.options"
     )
+    turns = config.rollout.multi_turn
+    environment = None
+    if turns.environment is not None:
+        environment = registries.environments.select(turns.environment, ENVIRONMENT)
+        if hasattr(environment.options, "check"):
+            environment.options.check(ENVIRONMENT, config)
     tokenizer = load_tokenizer(config.model)
     prompts = load_prompts(config.data, config.data.val_files, tokenizer, "val")
     say(f"prompts: {prompts.report}")
@@ -97,10 +113,11 @@ def plan_generation(
         "seed": config.trainer.seed,
         "log_probs": log_probs,
         "prompts": _digest(prompts.prompts),
-        **{f"sampling.{name}": value for name, value in json.loads(json.dumps(dataclasses.asdict(sampling))).items()},
+        **_plain("sampling", sampling),
+        **(_plain("multi_turn", turns) if environment is not None else {}),
     }
     return GenerationPlan(
-        config, backend, runtime, tokenizer, prompts.prompts, sampling, out, batch_size, log_probs, request
+        config, backend, runtime, environment, tokenizer, prompts.prompts, sampling, out, batch_size, log_probs, request
     )
 
 
@@ -132,21 +149,37 @@ def generate(plan: GenerationPlan, *, overwrite: bool = False) -> Path:
 def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[range]) -> None:
     config = plan.config
     seeds = Seeds(config.trainer.seed).validation_requests(len(plan.prompts))
-    with closing(plan.runtime.load()(config.runtime)) as runtime:
+    with ExitStack() as stack:
+        runtime = stack.enter_context(closing(plan.runtime.load()(config.runtime)))
         role = rollout_role(config, plan.backend.entry)
         runtime.reserve([role])
         rollout = runtime.spawn(role, RolloutWorker, config)
-        with GenerationProgress(sum(map(len, missing))) as progress:
-            for items in _batches(missing, plan.batch_size):
-                part = slice(items.start, items.stop)
-                prompts = plan.prompts[part]
-                outputs = rollout.generate(make_requests(prompts, plan.sampling, seeds[part], f"{items.start}"))
-                rollouts = Rollouts.collect(prompts, outputs, plan.tokenizer.decode)
-                file.write(items, as_table(list(_rows(plan, rollouts, seeds[part]))))
-                progress.advance(len(prompts), sum(len(each.token_ids) for each in rollouts.completions))
+        player = episode_player(config, plan.environment, rollout, plan.tokenizer)
+        if player is not None:
+            stack.callback(player.close)
+        progress = stack.enter_context(GenerationProgress(sum(map(len, missing))))
+        for items in _batches(missing, plan.batch_size):
+            part = slice(items.start, items.stop)
+            rollouts = _responses(plan, rollout, player, part, seeds[part])
+            file.write(items, as_table(list(_rows(plan, rollouts, seeds[part]))))
+            progress.advance(len(items), sum(len(each.token_ids) for each in rollouts.completions))
+
+
+def _responses(
+    plan: GenerationPlan, rollout: RolloutWorker, player: EpisodePlayer | None, part: slice, seeds: Sequence[int]
+) -> Rollouts:
+    prompts, prefix = plan.prompts[part], f"{part.start}"
+    if player is None:
+        outputs = in_order(rollout.generate(make_requests(prompts, plan.sampling, seeds, prefix)))
+        return Rollouts.collect(prompts, outputs, plan.tokenizer.decode)
+    arrivals = Arrivals(plan.sampling.n)
+    for rows, played in player.play(prompts, plan.sampling, seeds, prefix):
+        arrivals.add(rows, played)
+    return arrivals.rollouts()
 
 
 def _rows(plan: GenerationPlan, rollouts: Rollouts, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    scored = rollouts.episodes is not None and not plan.config.rollout.multi_turn.score_response
     for number, (prompt, completion, response, group) in enumerate(
         zip(rollouts.prompts, rollouts.completions, rollouts.responses, rollouts.group_ids, strict=True)
     ):
@@ -164,9 +197,22 @@ def _rows(plan: GenerationPlan, rollouts: Rollouts, seeds: Sequence[int]) -> Ite
             "max_response_length": plan.sampling.max_tokens,
             "finish_reason": completion.finish_reason,
         }
+        episode = None if rollouts.episodes is None else rollouts.episodes[number]
+        if episode is not None:
+            row |= episode_columns(episode)
+        if episode is not None and scored:
+            row |= result_columns(add_environment(None, [episode])[0])
         if plan.log_probs:
             row |= {"token_ids": list(completion.token_ids), "log_probs": list(completion.log_probs)}
+            if episode is not None:
+                row["response_mask"] = episode.response_mask
         yield row
+
+
+def _plain(section: str, values: Any) -> dict[str, Any]:
+    """The fields of a dataclass, as JSON has them."""
+    fields = json.loads(json.dumps(dataclasses.asdict(values)))
+    return {f"{section}.{name}": value for name, value in fields.items()}
 
 
 def _batches(missing: Sequence[range], size: int) -> Iterator[range]:
@@ -178,7 +224,8 @@ def _batches(missing: Sequence[range], size: int) -> Iterator[range]:
 def _digest(prompts: Sequence[Prompt]) -> str:
     digest = hashlib.sha256()
     for prompt in prompts:
-        digest.update(json.dumps([prompt.data_source, prompt.token_ids, prompt.ground_truth], default=str).encode())
+        parts = [prompt.data_source, prompt.token_ids, prompt.ground_truth, *filter(None, [prompt.media])]
+        digest.update(json.dumps(parts, default=str).encode())
     return digest.hexdigest()[:16]
 
 

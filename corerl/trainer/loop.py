@@ -9,6 +9,7 @@ import torch
 
 from corerl.batch.experience import Experience
 from corerl.batch.micro_batches import mini_batches
+from corerl.batch.rollouts import Episode
 from corerl.checkpoint.store import CheckpointStore
 from corerl.config.schema import RolloutCorrectionConfig
 from corerl.data.prompts import Prompt
@@ -30,6 +31,7 @@ from corerl.telemetry.timers import Timers
 from corerl.trainer.collection import Collector, ScoredRollouts
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.engine_restarts import Engines
+from corerl.trainer.episodes import episode_metrics
 from corerl.trainer.evaluation import ValidationSample, sample_table, validation_metrics, validation_samples
 from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.nonfinite import NonFiniteGuard
@@ -247,20 +249,24 @@ class Trainer:
         size = self.run.config.data.val_batch_size or len(self.val_prompts)
         samples: list[ValidationSample] = []
         results: list[RewardResult] = []
+        episodes: list[Episode] = []
         with timers("testing"):
             seeds = self.seeds.validation_requests(len(self.val_prompts))
             for start in range(0, len(self.val_prompts), size):
                 part, prefix = slice(start, start + size), f"val-{start}"
-                rollouts = self.collector.generate(
-                    self.val_prompts[part], self.validation_sampling, seeds[part], prefix
+                [batch] = self.collector.generate(
+                    self.val_prompts[part], seeds[part], (self.validation_sampling, prefix)
                 )
-                part_results = self.collector.score(rollouts)
+                rollouts = batch.rollouts()
+                part_results = self.collector.score(rollouts, batch)
                 samples += validation_samples(rollouts, part_results)
                 results += part_results
+                episodes += rollouts.episodes or ()
         self.log.write_samples(self.step, *sample_table(samples, self.run.config.trainer.log_val_generations))
         if notice := self.notices.errors(results):
             say(f"step {self.step}, evaluation: {notice}")
-        return validation_metrics(samples, values.n) | {"timing_s/testing": timers.seconds["testing"]}
+        metrics = validation_metrics(samples, values.n) | {"timing_s/testing": timers.seconds["testing"]}
+        return metrics | {f"val-aux/{name}": value for name, value in episode_metrics(episodes).items()}
 
     def tell(self, experience: Experience, batch: ScoredRollouts) -> None:
         """Notices about the scores, and sample rollouts on disk."""

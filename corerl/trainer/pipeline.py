@@ -89,8 +89,7 @@ class Pipeline:
     def _collect(self, step: int) -> Collected:
         timers = Timers()
         batch, metrics = self._collector.collect(step, self._next_prompts, timers)
-        if batch.rollouts.episodes is not None:
-            metrics |= episode_metrics(batch.rollouts.episodes)
+        metrics |= episode_metrics(batch.rollouts.episodes or ())
         metrics["training/epoch"] = float(self._sampler.epoch)
         return Collected(batch, metrics, timers.seconds, self._sampler.state_dict())
 

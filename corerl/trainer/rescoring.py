@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from statistics import fmean
+from typing import NamedTuple
 
 from corerl.config.parts import resolve_parts
 from corerl.config.schema import TrainConfig
@@ -13,7 +14,7 @@ from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.scorers import Scorer
-from corerl.trainer.scoring import check_results, load_reward_manager, select_scorers
+from corerl.trainer.scoring import add_environment, check_results, load_reward_manager, select_scorers
 
 
 def scorers_of(responses: Sequence[Response], config: TrainConfig, plugins: Plugins) -> Mapping[str, Selected[Scorer]]:
@@ -41,8 +42,21 @@ def rescore(
         for batch in batches(responses, "responses"):
             scored = reward.score([response.reward_request(config.data.max_response_length) for response in batch])
             check_results(scored, len(batch))
-            results += scored
+            results += map(_of_episode, batch, scored)
     return results
+
+
+class _Played(NamedTuple):
+    reward: float
+    error: str | None
+
+
+def _of_episode(response: Response, result: RewardResult) -> RewardResult:
+    """The result with what the environment said, where the response is an episode."""
+    reward = response.row.get("environment_reward")
+    if reward is None:
+        return result
+    return add_environment([result], [_Played(reward, response.row.get("environment_error"))])[0]
 
 
 def score_table(

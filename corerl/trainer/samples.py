@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from corerl.batch.rollouts import Episode, Rollouts
 from corerl.evaluation.files import result_columns, write_rows
@@ -24,7 +25,7 @@ def write_rollouts(path: Path, rollouts: Rollouts, results: Sequence[RewardResul
             "finish_reason": completion.finish_reason,
             "weight_version": completion.weight_version,
             "group": group,
-            "episode": None if episode is None else episode.messages,
+            **({} if episode is None else episode_columns(episode)),
         }
         for prompt, completion, response, group, result, episode in zip(
             rollouts.prompts,
@@ -37,3 +38,12 @@ def write_rollouts(path: Path, rollouts: Rollouts, results: Sequence[RewardResul
         )
     ]
     write_rows(path, rows)
+
+
+def episode_columns(episode: Episode) -> dict[str, Any]:
+    """What the environment had to do with a response."""
+    return {
+        "episode": episode.messages,
+        "environment_reward": episode.reward,
+        "environment_error": episode.error,
+    }

@@ -1,15 +1,12 @@
-"""From rollouts to token rewards: which scorer scores what, failed samples, the notice when all rewards are equal."""
+"""Scores: which scorer scores what, failed samples, the notice when all rewards are equal."""
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-import torch
-from torch import Tensor
-
-from corerl.batch.experience import Experience
-from corerl.batch.rollouts import Rollouts
 from corerl.config.parts import Parts
 from corerl.config.schema import RewardConfig
 from corerl.errors import ConfigError, DataError, NameClashError, RunError
@@ -17,6 +14,10 @@ from corerl.options import did_you_mean
 from corerl.registry import Entry, Registries, Selected
 from corerl.registry.reward_managers import RewardManager, RewardManagerFactory, RewardResult, error_kind
 from corerl.registry.scorers import Scorer, keys_for, table_of_sources
+
+if TYPE_CHECKING:
+    from corerl.batch.experience import Experience
+    from corerl.batch.rollouts import Rollouts
 
 
 def select_scorers(data_sources: Iterable[str], parts: Parts, registries: Registries) -> dict[str, Selected[Scorer]]:
@@ -120,10 +121,40 @@ def check_error_rate(results: Sequence[RewardResult], responses: Sequence[str], 
     raise RunError("\n".join(lines))
 
 
-def score_tensors(results: Sequence[RewardResult]) -> tuple[Tensor, Tensor]:
-    """(B,) float32 scores, 0 where there is none, and (B,) bool, which there are."""
-    scores = torch.tensor([0.0 if result.score is None else result.score for result in results])
-    return scores, torch.tensor([result.score is not None for result in results], dtype=torch.bool)
+class Outcome(Protocol):
+    """How an episode went: the sum of the environment's rewards, and why it takes no part in training, or None."""
+
+    @property
+    def reward(self) -> float: ...
+
+    @property
+    def error(self) -> str | None: ...
+
+
+def add_environment(results: Sequence[RewardResult] | None, episodes: Sequence[Outcome]) -> list[RewardResult]:
+    """Scores of episodes: the environment's rewards, added up, plus the scorer's score.
+
+    Both are components of the score, ``environment`` and ``scorer``. An episode that failed has no score.
+
+    Args:
+        results: the scorers'; None where the environment's rewards are all.
+    """
+    if results is None:
+        results = [RewardResult(0.0)] * len(episodes)
+        return [_with_environment(result, episode, {}) for result, episode in zip(results, episodes, strict=True)]
+    return [
+        _with_environment(result, episode, {**result.components, "scorer": result.score or 0.0})
+        for result, episode in zip(results, episodes, strict=True)
+    ]
+
+
+def _with_environment(result: RewardResult, episode: Outcome, components: Mapping[str, float]) -> RewardResult:
+    if episode.error is not None:
+        return RewardResult(None, error=episode.error)
+    if result.score is None:
+        return result
+    parts = {**components, "environment": episode.reward}
+    return dataclasses.replace(result, score=result.score + episode.reward, components=parts)
 
 
 @dataclass
@@ -149,13 +180,13 @@ class Notices:
             f"{count} times: {reason}"
         )
 
-    def lone_responses(self, experience: Experience) -> str | None:
+    def lone_responses(self, experience: "Experience") -> str | None:
         """How many groups have a single response with a score, which leaves them nothing to compare, or None."""
         scored = experience.group_ids[experience.response_mask.any(dim=1)]
-        lone = int((torch.bincount(scored) == 1).sum())
+        lone = int((scored.bincount() == 1).sum())
         return f"{lone} prompts have one response with a score: its advantage is 0" if lone else None
 
-    def all_equal(self, rollouts: Rollouts, results: Sequence[RewardResult], examples: int = 3) -> str | None:
+    def all_equal(self, rollouts: "Rollouts", results: Sequence[RewardResult], examples: int = 3) -> str | None:
         """When every score is the same: the data sources, their scorers and what was extracted from some responses.
 
         The second and later times with that score it is one line. A single response has nothing to be equal to.

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import inspect
 import os
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +35,9 @@ from corerl.registry.training_strategies import (
 )
 from corerl.runtime.dispatch import Place, dispatch
 from corerl.telemetry.throughput import ModelShape
+
+ABORT_SECONDS = 30
+"""that requests have to end once they are aborted"""
 
 
 def parts_of(config: TrainConfig) -> Parts:
@@ -215,30 +220,54 @@ class RolloutWorker:
         self._runners: dict[int, asyncio.Runner] = {}
 
     @dispatch("spread")
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
-        """Generate within ``rollout.timeout`` seconds, in the thread that calls; calls may overlap.
+    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[dict[int, list[Completion]]]:
+        """Position of a request -> its completions, as they finish; generates while it is asked for more.
+
+        All within ``rollout.timeout`` seconds, in the thread that asks; calls may overlap.
 
         Raises:
             DeadlineError: it took longer; the requests were aborted.
             EngineDeadError: the engine has ended, or answers no more.
         """
-
-        async def within_deadline() -> list[list[Completion]]:
-            work = asyncio.ensure_future(self.backend.generate(requests))
-            done, _ = await asyncio.wait([work], timeout=self.timeout)
-            if not done:
-                self.backend.abort([request.request_id for request in requests])
-                await asyncio.wait([work], timeout=30)
-                raise DeadlineError(
-                    f"generating {len(requests)} prompts took longer than rollout.timeout = {self.timeout:g} s"
-                )
-            return work.result()
-
-        thread = threading.get_ident()
-        if thread not in self._runners:
-            self._runners[thread] = asyncio.Runner()
         with self._death_told():
-            return self._runners[thread].run(within_deadline())
+            yield from self._generate(requests)
+
+    def _generate(self, requests: Sequence[GenerationRequest]) -> Iterator[dict[int, list[Completion]]]:
+        finished: dict[int, list[Completion]] = {}
+        given: set[int] = set()
+        news = asyncio.Event()
+
+        def on_finished(position: int, completions: list[Completion]) -> None:
+            finished[position] = completions
+            news.set()
+
+        runner = self._runner()
+        tells = "on_finished" in inspect.signature(self.backend.generate).parameters
+        calling = self.backend.generate(requests, *((on_finished,) if tells else ()))
+        work = runner.get_loop().create_task(calling)
+        work.add_done_callback(lambda _: news.set())
+        deadline = time.monotonic() + self.timeout
+        try:
+            while True:
+                try:
+                    runner.run(asyncio.wait_for(news.wait(), deadline - time.monotonic()))
+                except TimeoutError:
+                    raise DeadlineError(
+                        f"generating {len(requests)} prompts took longer than rollout.timeout = {self.timeout:g} s"
+                    ) from None
+                news.clear()
+                if work.done():
+                    finished.update(enumerate(work.result()))
+                some = {position: finished[position] for position in finished.keys() - given}
+                given |= some.keys()
+                if some:
+                    yield some
+                if work.done():
+                    return
+        finally:
+            if not work.done():
+                self.backend.abort([request.request_id for request in requests])
+                runner.run(asyncio.wait([work], timeout=ABORT_SECONDS))
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """For :meth:`corerl.registry.runtimes.Runtime.send_weights`."""
@@ -269,6 +298,10 @@ class RolloutWorker:
         for runner in self._runners.values():
             if not runner.get_loop().is_running():
                 runner.close()
+
+    def _runner(self) -> asyncio.Runner:
+        """Of this thread: an engine's clients live in its event loop."""
+        return self._runners.setdefault(threading.get_ident(), asyncio.Runner())
 
     @contextmanager
     def _death_told(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """The program's frame: help, exit codes, commands of plugins."""
 
+import json
 import os
 import subprocess
 import sys
@@ -81,6 +82,19 @@ def test_a_light_command_imports_nothing_heavy(arguments: list[str]) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert HEAVY & set(done.stdout.splitlines()[-1].split()) == set()
+
+
+def test_scoring_and_inspecting_import_no_torch(tmp_path: Path) -> None:
+    pytest.importorskip("corerl_rewards")
+    row = {"data_source": "openai/gsm8k", "response": "#### 4", "prompt": [{"role": "user", "content": "2 + 2 = ?"}]}
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({**row, "reward_model": {"ground_truth": "4"}}))
+    commands = [["score", str(file)], ["eval", str(file)], ["data", "inspect", str(file), "--strict"]]
+    program = f"import sys; from corerl.cli.main import run; print([run(each) for each in {commands}], *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    codes, modules = done.stdout.splitlines()[-1].split("]")
+    assert codes == "[0, 0, 0"
+    assert {"torch", "transformers", "ray"} & set(modules.split()) == set()
 
 
 @pytest.mark.parametrize("module", ["corerl.plugins", "corerl.registry", "corerl.hookspecs", "corerl.cli.config"])

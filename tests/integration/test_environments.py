@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
+from corerl.evaluation.files import read_rows
 from corerl.telemetry.metrics_log import read_metrics
 
 pytest.importorskip("corerl_envs")
@@ -91,6 +92,12 @@ def test_the_grid_walk(tmp_path: Path) -> None:
         assert step["critic/score/mean"] == pytest.approx(step["env/reward/mean"], abs=1e-5)
         assert step["training/rollout_probs_diff_max"] < 1e-4  # the trainer sees the very tokens that were generated
         assert step["env/failed/ratio"] == 0
+    [metrics] = (tmp_path / "runs").rglob("metrics.jsonl")
+    evaluated = [step for step in read_metrics(metrics) if "val-aux/env/turns/mean" in step]
+    assert evaluated and all(
+        step["val-core/corerl/grid_walk/reward/mean@1"] == pytest.approx(step["val-aux/env/reward/mean"])
+        for step in evaluated
+    )
     for row in rollouts(tmp_path):
         talk = json.loads(str(row["episode"]))
         assert [message["role"] for message in talk] == (["assistant", "user"] * 4)[: len(talk)]
@@ -159,6 +166,38 @@ def test_an_environment_from_a_file_with_whatever_else_a_run_does(
     assert all(step["env/turns/max"] <= 4 for step in steps)
     assert all(step["training/rollout_probs_diff_max"] < 1e-4 for step in steps[:1])
     assert all(step["training/nonfinite_samples"] == 0 for step in steps)
+
+
+def test_episodes_are_generated_scored_and_evaluated_by_the_commands(
+    material: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "talk.py").write_text(TALK + "\n    def end(self, state):\n        return 100.0\n")
+    out, scored = tmp_path / "out.parquet", tmp_path / "scored.parquet"
+    keys = [f"--model={material}/model", f"--data={material}/data/test.parquet", "--n=2", "--log-probs", f"--out={out}"]
+    keys += ["data.max_response_length=64", "actor.device=cpu", "rollout.multi_turn.max_turn_length=4"]
+    keys += [f"rollout.multi_turn.environment={tmp_path}/talk.py:Talk"]
+    assert run(["generate", *keys]) == 0
+    rows = [row for _, row in read_rows(str(out))]
+    assert {sum(message["role"] == "assistant" for message in row["episode"]) for row in rows} >= {3}
+    for row in rows:
+        assert len(row["token_ids"]) == len(row["response_mask"]) == row["response_length"]
+        assert row["environment_error"] is None or row["environment_error"].endswith("OSError: no more")
+        assert row["environment_reward"] == 100 + len(row["response"].replace("\n", "")) or row["environment_error"]
+        assert "score" not in row
+    assert run(["generate", *keys, "rollout.multi_turn.max_assistant_turns=1"]) == 2
+    assert "multi_turn.max_assistant_turns" in capsys.readouterr().err
+    assert run(["score", str(out), f"--out={scored}"]) == 0
+    for _, row in read_rows(str(scored)):
+        if row["environment_error"] is None:
+            assert row["score"] == row["components"]["scorer"] + row["environment_reward"]
+        else:
+            assert (row["score"], row["error"]) == (None, row["environment_error"])
+    assert run(["generate", *keys, "--overwrite", "rollout.multi_turn.score_response=false"]) == 0
+    assert all(
+        row["score"] == (None if row["environment_error"] else row["environment_reward"])
+        for _, row in read_rows(str(out))
+    )
+    assert run(["eval", str(out)]) == 0
 
 
 def test_what_is_wrong_with_an_environment_is_said_before_a_model_is_loaded(

@@ -31,7 +31,15 @@ class Coroutines(Counting):
         return Counting.step(self, state, response)
 
 
-@pytest.mark.parametrize("environment", [Counting, Coroutines])
+class Ending(Counting):
+    """A last reward of 1, once."""
+
+    async def end(self, state: list[int]) -> float:
+        state.clear()
+        return 1.0
+
+
+@pytest.mark.parametrize("environment", [Counting, Coroutines, Ending])
 def test_right_environments_pass(outcomes: Any, environment: Any) -> None:
     assert {result.status for result in outcomes("environments", environment).values()} == {"ok"}
 
@@ -64,6 +72,16 @@ class Noisy(Counting):
 NOISE: list[int] = []
 
 
+class EndsWithText(Counting):
+    def end(self, state: list[int]) -> Any:
+        return "done"
+
+
+class EndsOnlyWhatBegan(Counting):
+    def end(self, state: list[int]) -> float:
+        return float(state[1])
+
+
 class KeepsItsEpisode(Counting):
     """The state is the object's, so that episodes meet."""
 
@@ -90,6 +108,8 @@ class Rewrites(Counting):
         (NotANumber, "copes_with_any_response", "the reward nan"),
         (Bare, "copes_with_any_response", "gave list, not Turn"),
         (Noisy, "deterministic_by_seed", "differ"),
+        (EndsWithText, "copes_with_any_response", "end() gave 'done': it must be a finite number, or None"),
+        (EndsOnlyWhatBegan, "ends_at_once", "raised IndexError"),
         (KeepsItsEpisode, "episodes_do_not_meet", "keep what belongs to it in its state"),
         (Rewrites, "task_unchanged", "all episodes of a row share it"),
     ],

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from corerl.registry.base import Entry, Owner, Selected
 from corerl.registry.reward_managers import RewardManager, RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
-from corerl.testing import reward_managers
+from corerl.testing import reward_harness, reward_managers
 from corerl.testing.results import CheckFailed, CheckSkipped
 
 Naive: Any = pytest.importorskip("corerl_rewards.naive").NaiveRewardManager
@@ -187,6 +187,36 @@ class CloseHangs(Good):
         time.sleep(5)
 
 
+class Partwise(Good):
+    def submit(self, requests: Sequence[RewardRequest]) -> Any:
+        return self.naive.submit(requests)  # type: ignore[attr-defined]
+
+
+class PartSize(Partwise):
+    """Adds what depends on the part."""
+
+    def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
+        return [replace(each, score=(each.score or 0.0) + len(requests)) for each in super().score(requests)]
+
+
+class OnePartAtATime(Partwise):
+    def __init__(self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float) -> None:
+        super().__init__(scorers, num_workers=num_workers, timeout=timeout)
+        self.pool = ThreadPoolExecutor(1)
+
+    def submit(self, requests: Sequence[RewardRequest]) -> Any:
+        return self.pool.submit(self.score, requests)
+
+
+class WorkersOfEachPart(Partwise):
+    def __init__(self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float) -> None:
+        super().__init__(scorers, num_workers=num_workers, timeout=timeout)
+        self.new = functools.partial(Naive, scorers, num_workers=num_workers, timeout=timeout)
+
+    def submit(self, requests: Sequence[RewardRequest]) -> Any:
+        return self.new().submit(requests)
+
+
 def run(manager: Any, name: str) -> None:
     dict(reward_managers.checks(Selected(Entry("reward manager", "m", manager, Owner("tests")))))[name]()
 
@@ -194,12 +224,22 @@ def run(manager: Any, name: str) -> None:
 NAMES = [name for name, _ in reward_managers.checks(Selected(Entry("reward manager", "m", Good, Owner("tests"))))]
 
 
-@pytest.mark.parametrize("name", NAMES)
+PARTS = ["parts_are_scored_alike", "num_workers_at_a_time_over_parts", "a_part_that_hangs_holds_up_no_other"]
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {*PARTS}))
 def test_a_manager_that_shifts_scores_passes(name: str) -> None:
     run(Shifted, name)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_are_for_managers_that_take_them(name: str) -> None:
+    run(Partwise, name)
+    with pytest.raises(CheckSkipped, match=r"it has no submit\(\)"):
+        run(Good, name)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != PARTS[0]])
 def test_a_manager_that_does_not_listen_to_the_scorers_passes_over_their_checks(name: str) -> None:
     if NAMES.index(name) < NAMES.index("order_of_slow_scorers"):
         run(Length, name)
@@ -235,12 +275,18 @@ def test_a_manager_that_does_not_listen_to_the_scorers_passes_over_their_checks(
         (LateArrivals, "late_score_is_dropped", r"after a late scorer, scores .* came as \[900.0, 100.0"),
         (OneWorker, "num_workers_at_a_time", "at most 1 ran at a time"),
         (ManyWorkers, "num_workers_at_a_time", "at most 8 ran at a time"),
+        (PartSize, "parts_are_scored_alike", "got other results than the whole batch"),
+        (OnePartAtATime, "a_part_that_hangs_holds_up_no_other", "a part of 2 requests had not ended after 0.3 s"),
+        (WorkersOfEachPart, "num_workers_at_a_time_over_parts", r"at most \d+ ran at a time"),
         (CloseHangs, "close_ends", r"close\(\) had not ended after 0.1 s"),
     ],
 )
 def test_a_mistake_is_caught(manager: Any, name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if manager in (NoDeadline, CloseHangs):
         monkeypatch.setattr(reward_managers, "PATIENCE", 0.1)
+        monkeypatch.setattr(reward_harness, "PATIENCE", 0.1)
+    if manager is OnePartAtATime:
+        monkeypatch.setattr(reward_managers, "HANG", 0.6)
     with pytest.raises(CheckFailed, match=words):
         run(manager, name)
 

@@ -250,6 +250,22 @@ class HealthyWhenClosed(Good):
         pass
 
 
+class TellsAtTheEnd(Good):
+    async def generate(self, requests: Sequence[GenerationRequest], on_finished: Any = None) -> list[list[Completion]]:
+        outputs = await super().generate(requests)
+        for position, completions in enumerate(outputs):
+            on_finished(position, completions)
+        return outputs
+
+
+class TellsHalf(Good):
+    async def generate(self, requests: Sequence[GenerationRequest], on_finished: Any = None) -> list[list[Completion]]:
+        def half(position: int, completions: list[Completion]) -> None:
+            on_finished(position, completions[:1])
+
+        return await Hf.generate(self, requests, half)  # type: ignore[no-any-return]
+
+
 def run(backend: Any, name: str) -> None:
     entry: Entry[Any] = Entry("rollout backend", "b", backend, Owner("tests"), options=HfOptions)
     dict(rollout_backends.checks(Selected(entry, HfOptions())))[name]()
@@ -291,6 +307,8 @@ def test_a_good_backend_passes(name: str) -> None:
         (NamesNoTensor, "broken_updates", "was refused without naming 'model.layers.1.mlp.up_proj.weight'"),
         (HalfUpdated, "broken_updates", "log-probs after an update that lacks a tensor are up to"),
         (WakesUpEmpty, "sleep_and_wake", r"log-probs after sleep\(\), wake\(kv_cache=False\) and no update are up to"),
+        (TellsAtTheEnd, "finished_requests_are_told", r"on_finished was told \[0, 1, 2\]: it must be told each"),
+        (TellsHalf, "finished_requests_are_told", "was told other completions than generate"),
         (IgnoresAbort, "abort", "a call whose long requests were aborted had not ended after 0.3 s"),
         (AbortsTheCall, "abort", r"a request ended with \d+ tokens, as another of its call was aborted with"),
         (AbortIsLength, "abort", "with max_tokens=9 ended with length, length, length"),
@@ -305,6 +323,11 @@ def test_a_mistake_is_caught(backend: Any, name: str, words: str, monkeypatch: p
         monkeypatch.setattr(rollout_lifecycle, "FOREVER", 1500)
     with pytest.raises(CheckFailed, match=words):
         run(backend, name)
+
+
+def test_a_backend_that_tells_nothing_is_passed_over() -> None:
+    with pytest.raises(CheckSkipped, match="takes no on_finished"):
+        run(Good, "finished_requests_are_told")
 
 
 def test_a_backend_for_another_device_is_passed_over() -> None:

@@ -1,5 +1,6 @@
 """Episodes with a scripted policy: what it writes, the environment's answers and the limits decide the token ids."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -13,8 +14,10 @@ from corerl.errors import RunError
 from corerl.registry.environments import Start, Turn
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.rollout_backends import Completion, SamplingParams
+from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.collection import ScoredRollouts
-from corerl.trainer.episodes import EpisodePlayer, add_environment, episode_metrics, shorten
+from corerl.trainer.episodes import EpisodePlayer, episode_metrics, shorten
+from corerl.trainer.scoring import add_environment
 
 END = 258
 CHAT = [{"role": "user", "content": "Go."}]
@@ -29,12 +32,10 @@ class Scripted:
     def generate(self, requests):
         text = self.turns[len(self.waves)]
         self.waves.append(requests)
-        outputs = []
-        for request in requests:
+        for position, request in enumerate(requests):
             ids = [*text.encode(), END][: request.sampling.max_tokens]
             reason = "stop" if ids[-1] == END else "length"
-            outputs.append([Completion(ids, [-0.5] * len(ids), reason, len(self.waves))])
-        return outputs
+            yield {position: [Completion(ids, [-0.5] * len(ids), reason, len(self.waves))]}
 
 
 class Echo:
@@ -69,7 +70,10 @@ def play(tiny_tokenizer_dir):
         )
         players.append(EpisodePlayer(config, environment, policy, turns))
         batch = [Prompt(index, turns.prompt(CHAT), CHAT, "acme", "42", {}) for index in range(prompts)]
-        return players[-1].play(batch, SamplingParams(max_tokens, n=n), [11, 12][:prompts], "train")
+        arrivals = Arrivals(n)
+        for rows, part in players[-1].play(batch, SamplingParams(max_tokens, n=n), [11, 12][:prompts], "train"):
+            arrivals.add(rows, part)
+        return arrivals.rollouts()
 
     yield start
     for player in players:
@@ -208,6 +212,96 @@ def test_an_environment_that_breaks_its_contract_stops_the_run(play, turn, words
 
     with pytest.raises(RunError, match=words):
         play(Scripted("one"), Wrong())
+
+
+class Ending(Echo):
+    """Gives a last reward of 10 for each turn that there was."""
+
+    def __init__(self, **start):
+        super().__init__(**start)
+        self.ended = []
+
+    async def end(self, state):
+        self.ended.append(list(state))
+        return 10.0 * len(state)
+
+
+@pytest.mark.parametrize(
+    ("turns", "limits"),
+    [
+        (["one", "bye"], {}),
+        (["one", "two"], {"max_assistant_turns": 2}),
+        (["one", "two"], {"max_tokens": 12}),
+        (["one", "boom"], {}),
+    ],
+    ids=["done", "turns", "length", "failed"],
+)
+def test_an_environment_learns_once_that_an_episode_is_over_however_it_ended(play, turns, limits):
+    environment = Ending()
+    rollouts = play(Scripted(*turns), environment, n=2, **limits)
+    assert environment.ended == [turns[: rollouts.episodes[0].turns]] * 2
+    failed = turns[-1] == "boom"
+    for episode in rollouts.episodes:
+        assert episode.reward == 11.0 * episode.turns - failed
+        assert (episode.error is None) != failed
+
+
+def test_an_episode_ends_when_it_is_over_and_not_with_its_batch(play):
+    class Uneven(Ending):
+        def reset(self, task, seed):
+            return Start(state=[] if len(self.seeds.append(seed) or self.seeds) == 1 else ["early"])
+
+        async def step(self, state, response):
+            self.steps = [*getattr(self, "steps", []), (response, len(self.ended))]
+            turn = await super().step(state, response)
+            return Turn(turn.messages, done=len(state) == 3)
+
+    environment = Uneven()
+    rollouts = play(Scripted("one", "two", "three"), environment, n=2)
+    assert environment.ended == [["early", "one", "two"], ["one", "two", "three"]]
+    assert environment.steps[-1] == ("three", 1)
+    assert rollouts.responses == ["one\ntwo\nthree", "one\ntwo"]
+
+
+def test_an_end_that_fails_costs_the_episode_and_one_that_gives_no_number_the_run(play):
+    class Fails(Ending):
+        def end(self, state):
+            raise OSError("the sandbox is still there")
+
+    [episode] = play(Scripted("bye"), Fails()).episodes
+    assert episode.error == "the environment's end() raised OSError: the sandbox is still there"
+
+    class Wrong(Ending):
+        def end(self, state):
+            return self.last
+
+    for Wrong.last, words in (("10", "gave str, not float | int | None"), (float("inf"), "gave the reward inf")):
+        with pytest.raises(RunError, match=re.escape(words)):
+            play(Scripted("bye"), Wrong())
+
+
+def test_episodes_that_never_began_are_not_ended_and_those_of_a_run_that_fails_are(play):
+    class Broken(Ending):
+        def reset(self, task, seed):
+            raise ConnectionError("no server")
+
+    environment = Broken()
+    play(Scripted(), environment)
+    assert environment.ended == []
+
+    environment = Ending()
+    with pytest.raises(IndexError):
+        play(Scripted("one"), environment)  # which has no second turn
+    assert environment.ended == [["one"]]
+
+
+def test_images_stay_with_every_turn(tiny_tokenizer_dir):
+    turns = TurnTokenizer(load_tokenizer(ModelConfig(path=str(tiny_tokenizer_dir))))
+    config = SimpleNamespace(rollout=RolloutConfig(), data=DataConfig(max_prompt_length=100))
+    policy, images = Scripted("one", "bye"), [{"bytes": b"x"}]
+    prompt = Prompt(0, turns.prompt(CHAT), CHAT, "acme", "42", {}, {"images": images})
+    list(EpisodePlayer(config, Echo(), policy, turns).play([prompt], SamplingParams(500), [1], "train"))
+    assert [request.media["images"] is images for [request] in policy.waves] == [True, True]
 
 
 def test_long_messages_lose_their_middle(play):

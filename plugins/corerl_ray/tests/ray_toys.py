@@ -151,15 +151,19 @@ class Engine:
 
     @dispatch("spread")
     def generate(self, requests):
+        """The quick ones first."""
         samples = sum(request.sampling.n for request in requests)
         with self.lock:
             self.calls.append([request.request_id for request in requests])
             self.running += samples
             self.most = max(self.most, self.running)
-        self.aborted.wait(max(request.sampling.temperature for request in requests))
+        before = 0.0
+        for seconds, position in sorted((one.sampling.temperature, index) for index, one in enumerate(requests)):
+            self.aborted.wait(seconds - before)
+            before = seconds
+            yield {position: [requests[position].request_id] * requests[position].sampling.n}
         with self.lock:
             self.running -= samples
-        return [[request.request_id] * request.sampling.n for request in requests]
 
     @dispatch("all")
     def abort(self):

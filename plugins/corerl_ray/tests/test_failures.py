@@ -96,7 +96,7 @@ def test_the_death_of_a_rollout_worker_in_its_own_pool_reaches_every_thread_that
 
     def generate():
         try:
-            rollout.generate([request(name, seconds=600.0) for name in "ab"])
+            list(rollout.generate([request(name, seconds=600.0) for name in "ab"]))
         except RunError as error:
             errors.append(error)
 

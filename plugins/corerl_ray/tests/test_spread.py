@@ -5,7 +5,7 @@ from itertools import chain
 import pytest
 from ray_toys import request
 
-from corerl.runtime.dispatch import submit
+from corerl.runtime.dispatch import in_order, submit
 from corerl_ray.spread import Loads
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
@@ -23,22 +23,22 @@ def rollout(groups):
 
 def test_what_fits_is_one_call_for_each_replica_with_about_as_many_tokens(rollout):
     requests = [request(name, n=n) for name, n in zip("abcdef", (1, 5, 2, 2, 4, 2), strict=True)]
-    assert rollout.generate(requests) == [[one.request_id] * one.sampling.n for one in requests]
+    assert in_order(rollout.generate(requests)) == [[one.request_id] * one.sampling.n for one in requests]
     [[one], most, _], [[other], more, _] = rollout.seen()
     assert most == more == 8
     assert sorted(one + other) == list("abcdef") and one == sorted(one)
 
 
 def test_an_idle_replica_is_not_called(rollout):
-    assert rollout.generate([request("a")]) == [["a"]]
+    assert in_order(rollout.generate([request("a")])) == [["a"]]
     assert [calls for calls, *_ in rollout.seen()] == [[["a"]], []]
-    assert rollout.generate([]) == []
+    assert in_order(rollout.generate([])) == []
 
 
 def test_more_than_fits_is_handed_out_in_pieces_and_the_faster_replica_gets_more(rollout):
     rollout.loads.most = 4
     slow, *quick = (request(number, n=2, seconds=1.5 if number == 0 else 0.01) for number in range(40))
-    assert rollout.generate([slow, *quick]) == [[str(number)] * 2 for number in range(40)]
+    assert in_order(rollout.generate([slow, *quick])) == [[str(number)] * 2 for number in range(40)]
     (calls, most, _), (others, more, _) = rollout.seen()
     assert sorted(map(int, chain(*calls, *others))) == list(range(40))
     assert max(most, more) <= 4 and max(map(len, calls + others)) == 1
@@ -49,7 +49,7 @@ def test_more_than_fits_is_handed_out_in_pieces_and_the_faster_replica_gets_more
 
 def test_a_request_larger_than_a_replica_may_have_is_handed_out_alone(rollout):
     rollout.loads.most = 4
-    assert rollout.generate([request("a", n=9), request("b", n=9)]) == [["a"] * 9, ["b"] * 9]
+    assert in_order(rollout.generate([request("a", n=9), request("b", n=9)])) == [["a"] * 9, ["b"] * 9]
     assert [most for _, most, _ in rollout.seen()] == [9, 9]
 
 
@@ -59,6 +59,14 @@ def test_two_calls_at_a_time_share_the_replicas(rollout):
     assert rollout.loads.samples == [8, 1]
     assert (first.result(), second.result()) == ([["a"] * 8], [["b"]])
     assert [calls for calls, *_ in rollout.seen()] == [[["a"]], [["b"]]]
+
+
+def test_what_is_finished_comes_while_its_replica_goes_on_with_the_rest(rollout):
+    came, in_hand = [], []
+    for some in rollout.generate([request("slow", seconds=1.5), *map(request, "abc")]):
+        came += some
+        in_hand = in_hand or [running for *_, running in rollout.seen() if len(came) == 3]
+    assert came[-1] == 0 and sorted(in_hand) == [0, 2]
 
 
 def test_one_replica_has_no_bound():

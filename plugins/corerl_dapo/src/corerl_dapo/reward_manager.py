@@ -13,9 +13,10 @@ penalty stays at -f, as in the paper; some frameworks let it grow.
 from collections.abc import Mapping, Sequence
 
 from corerl.errors import RunError
-from corerl.registry.reward_managers import RewardManager, RewardRequest, RewardResult
+from corerl.registry.reward_managers import PartwiseRewardManager, RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
 from corerl_dapo.options import DapoOptions
+from corerl_rewards.calls import Made
 from corerl_rewards.naive import NaiveRewardManager
 from corerl_rewards.options import ParallelOptions
 from corerl_rewards.parallel import ParallelRewardManager
@@ -35,7 +36,7 @@ class DapoRewardManager:
         self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float, options: DapoOptions
     ) -> None:
         self.options = options
-        self._inner: RewardManager
+        self._inner: PartwiseRewardManager
         if options.scoring == "naive":
             self._inner = NaiveRewardManager(scorers, num_workers=num_workers, timeout=timeout)
         else:
@@ -48,9 +49,12 @@ class DapoRewardManager:
         Raises:
             RunError: ``overlong_buffer_len`` is longer than the largest length.
         """
+        return self.submit(requests).result()
+
+    def submit(self, requests: Sequence[RewardRequest]) -> Made:
+        """As :meth:`score`, without waiting."""
         self._check_buffer(requests)
-        results = self._inner.score(requests)
-        return [self._shape(request, result) for request, result in zip(requests, results, strict=True)]
+        return Made(self._inner.submit(requests), lambda results: list(map(self._shape, requests, results)))
 
     def close(self) -> None:
         """Give back the manager's processes."""

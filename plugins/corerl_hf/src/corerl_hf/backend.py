@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.errors import RunError
 from corerl.models import compute_dtype, load_causal_lm
-from corerl.registry.rollout_backends import Completion, GenerationRequest
+from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl_hf.batching import plan_batches
 from corerl_hf.decoding import Batch
 from corerl_hf.options import HfOptions
@@ -58,7 +58,9 @@ class HfBackend:
         self._lock = threading.Lock()
         self._generating_thread: int | None = None
 
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+    async def generate(
+        self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
+    ) -> list[list[Completion]]:
         """Generate; a cancelled call ends at its next token.
 
         Raises:
@@ -72,7 +74,7 @@ class HfBackend:
         self._calls.append(call)
         try:
             async with self._turn():
-                return await self._generate(call)
+                return await self._generate(call, on_finished)
         finally:
             self._calls.remove(call)
 
@@ -153,15 +155,24 @@ class HfBackend:
                 f"{self._vocabulary}: the tokenizer (model.tokenizer_path) must belong to the model"
             )
 
-    async def _generate(self, call: _Call) -> list[list[Completion]]:
+    async def _generate(self, call: _Call, on_finished: OnFinished | None) -> list[list[Completion]]:
         self.health()
         if self._not_ready:
             raise RunError(f"the rollout backend hf cannot generate: {self._not_ready}")
         completions: list[dict[int, Completion]] = [{} for _ in call.requests]
         for rows in plan_batches(call.requests, self._max_batch_size):
             batch = Batch(self._model, rows, max_prefill_tokens=self._max_prefill_tokens, aborted=call.aborted)
-            while batch.advance():
+            going = True
+            while going:
+                going = batch.advance()
+                for index, completion in batch.responses.take_finished(self._version).items():
+                    number, sample, request = rows[index]
+                    completions[number][sample] = completion
+                    if on_finished is not None and len(completions[number]) == request.sampling.n:
+                        on_finished(number, _in_order(completions[number]))
                 await asyncio.sleep(0)
-            for row, completion in zip(rows, batch.responses.completions(self._version), strict=True):
-                completions[row.number][row.sample] = completion
-        return [[samples[number] for number in sorted(samples)] for samples in completions]
+        return [_in_order(samples) for samples in completions]
+
+
+def _in_order(samples: Mapping[int, Completion]) -> list[Completion]:
+    return [samples[number] for number in sorted(samples)]

@@ -33,6 +33,7 @@ class Responses:
         self._probs = np.ones(self._tokens.shape, dtype=np.float32)
         self._lengths = np.zeros(rows, dtype=np.int64)
         self._reasons: list[FinishReason] = ["length"] * rows
+        self._taken = np.zeros(rows, dtype=bool)
 
     def remaining(self) -> int:
         """Tokens that the longest row may still generate; 0 when no row goes on."""
@@ -69,22 +70,24 @@ class Responses:
                 self._lengths[row] = self.generated
                 self._reasons[row] = "abort"
 
-    def completions(self, weight_version: int) -> list[Completion]:
-        """The R responses.
+    def take_finished(self, weight_version: int) -> dict[int, Completion]:
+        """Row -> response, of the rows that have finished since the last call.
 
         Raises:
             NonFiniteError: the model gave a logit that is NaN or infinite.
         """
-        with np.errstate(divide="ignore", invalid="ignore"):
-            log_probs = np.log(self._probs)
-        found = []
-        for row, length in enumerate(self._lengths):
-            if not np.isfinite(log_probs[row, :length]).all():
+        found = {}
+        for row in np.flatnonzero(~self.going & ~self._taken).tolist():
+            length = self._lengths[row]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                log_probs = np.log(self._probs[row, :length])
+            if not np.isfinite(log_probs).all():
                 raise NonFiniteError(
                     "the model's logits are not finite: its weights are broken or its dtype too narrow"
                 )
             tokens = self._tokens[row, :length].tolist()
-            found.append(Completion(tokens, log_probs[row, :length].tolist(), self._reasons[row], weight_version))
+            found[row] = Completion(tokens, log_probs.tolist(), self._reasons[row], weight_version)
+        self._taken = ~self.going
         return found
 
 

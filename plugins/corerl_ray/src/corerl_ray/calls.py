@@ -17,6 +17,8 @@ from corerl_ray.host import Facts, Failure, last_lines
 
 POLL = 1.0
 """seconds between two looks at the workers that nobody waits for"""
+EXHAUSTED = object()
+"""what a generator gives last"""
 GRACE = 30.0
 """seconds that the other ranks have to agree, after one found something that is not finite"""
 LOG_WAIT = 5.0
@@ -39,10 +41,10 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call on one worker, and the reference of its result."""
+    """A call on one worker, and the reference of its result; of a generator, of what it yields one after the other."""
 
     member: Member
-    reference: "ray.ObjectRef[Any]"
+    reference: "ray.ObjectRef[Any] | ray.ObjectRefGenerator"
 
 
 @dataclass
@@ -203,9 +205,13 @@ class Wait:
         return self.waiter.fail(error, self.known)
 
     def _result(self, call: Call) -> Any:
-        waiter = self.waiter
+        waiter, reference = self.waiter, call.reference
         try:
-            value = ray.get(call.reference, timeout=max(POLL, self.deadline - time.monotonic()))
+            if isinstance(reference, ray.ObjectRefGenerator):
+                reference = next(reference)
+            value = ray.get(reference, timeout=max(POLL, self.deadline - time.monotonic()))
+        except StopIteration:
+            return EXHAUSTED
         except RayActorError as error:
             raise waiter.died(call.member, str(error), self.known) from None
         except GetTimeoutError:

@@ -42,14 +42,18 @@ class Pending:
 
 @dataclass(frozen=True)
 class GroupMethod:
-    """One method of the group; called, it waits for the result, and :meth:`submit` does not."""
+    """One method of the group; called, it waits for the result, and :meth:`submit` does not.
+
+    Of one that is spread, called, come the results as the workers yield them.
+    """
 
     group: "Group"
     name: str
     declared: Dispatch
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        return self.submit(*args, **keywords).result()
+        started = self.submit(*args, **keywords)
+        return iter(started) if isinstance(started, Spread) else started.result()
 
     def submit(self, *args: Any, **keywords: Any) -> Future:
         """Start the call."""
@@ -96,7 +100,7 @@ class GroupMethod:
 
         def call(replica: int, requests: list[GenerationRequest]) -> Call:
             member = group.members[replica]
-            method = member.host.call.options(concurrency_group=name)
+            method = member.host.stream.options(concurrency_group=name, num_returns="streaming")
             return Call(member, method.remote(self.name, dict(keywords), requests, *args[1:]))
 
         wait = Wait(group.waiter, time.monotonic() + group.timeout, f"{group.role}.{self.name}")

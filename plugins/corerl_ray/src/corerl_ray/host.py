@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,13 @@ class WorkerHost:
             return getattr(self.worker, method)(*args, **keywords)
         except Exception as error:
             return Failure.of(error)
+
+    def stream(self, method: str, keywords: Mapping[str, Any], *args: Any) -> Iterator[Any]:
+        """As :meth:`call`, of a method that is a generator; a failure comes last."""
+        try:
+            yield from getattr(self.worker, method)(*args, **keywords)
+        except Exception as error:
+            yield Failure.of(error)
 
     def apply(self, function: Callable[..., Any], *args: Any) -> Any:
         """``function(self, *args)``: what a transport of weights does in this process."""

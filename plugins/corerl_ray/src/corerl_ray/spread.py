@@ -2,12 +2,13 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from corerl.registry.rollout_backends import GenerationRequest
-from corerl_ray.calls import Call, Wait
+from corerl.runtime.dispatch import in_order
+from corerl_ray.calls import EXHAUSTED, Call, Wait
 from corerl_ray.host import CALLS
 
 
@@ -53,7 +54,7 @@ class Piece:
 
 
 class Spread:
-    """One call on all replicas: a future, which hands out what waits while somebody waits for its result.
+    """One call on all replicas, an iterator of what they yield, which hands out what waits while it is asked for more.
 
     Args:
         call: starts the call of a replica on some requests.
@@ -68,27 +69,35 @@ class Spread:
         wait: Wait,
     ) -> None:
         self._requests, self._loads, self._call, self._wait = requests, loads, call, wait
-        self._results: list[Any] = [None] * len(requests)
         self._running: dict[Call, tuple[int, Piece]] = {}
         with loads.lock:
             self._waiting = deque(_cut(requests, loads))
         self._hand_out()
+        self._results = self._yield()
+
+    def __iter__(self) -> Iterator[dict[int, Any]]:
+        return self._results
 
     def result(self) -> list[Any]:
-        """What the replicas return, in the order of the requests."""
+        """All that the replicas yield, in the order of the requests."""
+        return in_order(self)
+
+    def _yield(self) -> Iterator[dict[int, Any]]:
+        """Position in the requests -> what a replica yields for it."""
         try:
             while self._running:
                 for call, result in self._wait.some(list(self._running)).items():
-                    piece = self._ended(call)
                     if isinstance(result, Exception):
                         raise result
-                    for position, value in zip(piece.positions, result, strict=True):
-                        self._results[position] = value
+                    if result is EXHAUSTED:
+                        self._ended(call)
+                    else:
+                        positions = self._running[call][1].positions
+                        yield {positions[index]: value for index, value in result.items()}
                 self._hand_out()
         finally:
             for call in list(self._running):
                 self._ended(call)
-        return self._results
 
     def _hand_out(self) -> None:
         with self._loads.lock:
@@ -101,11 +110,10 @@ class Spread:
                 call = self._call(replica, [self._requests[position] for position in piece.positions])
                 self._running[call] = replica, piece
 
-    def _ended(self, call: Call) -> Piece:
+    def _ended(self, call: Call) -> None:
         replica, piece = self._running.pop(call)
         with self._loads.lock:
             self._loads.add(replica, piece, -1)
-        return piece
 
 
 def _cut(requests: Sequence[GenerationRequest], loads: Loads) -> list[Piece]:

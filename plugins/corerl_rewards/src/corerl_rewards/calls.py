@@ -1,11 +1,13 @@
 """One call of a scorer: whatever it does comes back as a result."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.scorers import Scorer
+from corerl.runtime.dispatch import Future
 
 LONGEST_ERROR = 2000
 LONGEST_EXTRACTED = 10_000
@@ -78,3 +80,14 @@ def _finite(value: Any, what: str = "") -> float:
 def late(who: str, seconds: float) -> RewardResult:
     """The result of a call past its deadline."""
     return failed("timeout", f"{who} ran past reward.timeout ({seconds:g} s)")
+
+
+@dataclass(frozen=True)
+class Made:
+    """The future of what ``make`` makes of another one's value."""
+
+    future: Future
+    make: Callable[[Any], list[RewardResult]]
+
+    def result(self) -> list[RewardResult]:
+        return self.make(self.future.result())

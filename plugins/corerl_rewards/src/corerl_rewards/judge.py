@@ -16,7 +16,8 @@ from typing import Any
 
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
-from corerl.threads import in_threads
+from corerl.runtime.dispatch import Future
+from corerl.threads import CallQueue
 from corerl_rewards.calls import failed, late
 from corerl_rewards.options import JudgeOptions
 from corerl_rewards.post import LateError, Poster, ServerError
@@ -40,15 +41,20 @@ class JudgeRewardManager:
         self._options = options
         self._poster = Poster(options.base_url.rstrip("/") + "/chat/completions", options)
         self._pattern = re.compile(options.pattern)
-        self._num_workers = num_workers
         self._timeout = timeout
+        self._calls = CallQueue(self._grade, self._late, num_workers=num_workers, timeout=timeout + 1.0)
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order."""
-        return in_threads(requests, self._grade, self._late, num_workers=self._num_workers, timeout=self._timeout + 1.0)
+        return self._calls.submit(requests).result()
+
+    def submit(self, requests: Sequence[RewardRequest]) -> Future:
+        """As :meth:`score`, without waiting."""
+        return self._calls.submit(requests)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Begin no further call."""
+        self._calls.close()
 
     def _grade(self, request: RewardRequest) -> RewardResult:
         options = self._options

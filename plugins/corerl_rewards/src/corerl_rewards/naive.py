@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
-from corerl.threads import in_threads
+from corerl.runtime.dispatch import Future
+from corerl.threads import CallQueue
 from corerl_rewards.calls import late, score_one
 
 
@@ -19,19 +20,24 @@ class NaiveRewardManager:
 
     def __init__(self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float) -> None:
         self.scorers = scorers
-        self.num_workers = num_workers
         self.timeout = timeout
+        self._calls = CallQueue(self.score_one, self._late, num_workers=num_workers, timeout=timeout)
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order."""
-        return in_threads(requests, self.score_one, self._late, num_workers=self.num_workers, timeout=self.timeout)
+        return self._calls.submit(requests).result()
+
+    def submit(self, requests: Sequence[RewardRequest]) -> Future:
+        """As :meth:`score`, without waiting."""
+        return self._calls.submit(requests)
 
     def score_one(self, request: RewardRequest) -> RewardResult:
         """Score in this thread; whatever the scorer raises becomes the result's ``error``."""
         return score_one(self.scorers, request.response, request.ground_truth, request.data_source, request.extra_info)
 
     def close(self) -> None:
-        """Nothing to give back: threads end with their batch."""
+        """Begin no further call."""
+        self._calls.close()
 
     def _late(self, request: RewardRequest) -> RewardResult:
         return late(f"the scorer of '{request.data_source}'", self.timeout)

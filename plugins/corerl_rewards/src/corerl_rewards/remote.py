@@ -14,8 +14,8 @@ from typing import Any
 
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
-from corerl.threads import in_threads
-from corerl_rewards.calls import failed, late, returned
+from corerl.threads import CallQueue
+from corerl_rewards.calls import Made, failed, late, returned
 from corerl_rewards.options import RemoteOptions
 from corerl_rewards.post import LateError, Poster, ServerError
 
@@ -39,17 +39,21 @@ class RemoteRewardManager:
         """
         self._poster = Poster(options.url, options)
         self._size = options.batch_size
-        self._num_workers = num_workers
         self._timeout = timeout
+        self._calls = CallQueue(self._ask, self._late, num_workers=num_workers, timeout=timeout + 1.0)
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result for each request, in their order."""
+        return self.submit(requests).result()
+
+    def submit(self, requests: Sequence[RewardRequest]) -> Made:
+        """As :meth:`score`, without waiting."""
         chunks: list[Chunk] = [requests[start : start + self._size] for start in range(0, len(requests), self._size)]
-        results = in_threads(chunks, self._ask, self._late, num_workers=self._num_workers, timeout=self._timeout + 1.0)
-        return [result for of_chunk in results for result in of_chunk]
+        return Made(self._calls.submit(chunks), lambda answers: [result for chunk in answers for result in chunk])
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Begin no further call."""
+        self._calls.close()
 
     def _ask(self, chunk: Chunk) -> list[RewardResult]:
         try:

@@ -9,7 +9,8 @@ import torch
 
 import corerl_vllm_engine
 from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.engines.backend import FLOAT32_VARIABLES, EngineBackend, check_engine_args, model_arguments
+from corerl.engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
+from corerl.engines.options import check_engine_args
 from corerl.engines.process import EngineKind
 from corerl.models import compute_dtype
 from corerl_vllm.options import VllmOptions

@@ -1,0 +1,16 @@
+"""What corerl-verifiers registers."""
+
+from corerl import hookimpl
+from corerl.hookspecs import Register
+from corerl.registry.environments import EnvironmentFactory
+from corerl_verifiers.options import VerifiersOptions
+
+
+@hookimpl
+def register_environments(register: Register[EnvironmentFactory]) -> None:
+    register(
+        "verifiers",
+        "corerl_verifiers.environment:VerifiersEnvironment",
+        options=VerifiersOptions,
+        summary="an environment of the library verifiers: single turn, several turns or tools, with its rubric",
+    )
