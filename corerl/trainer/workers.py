@@ -249,25 +249,29 @@ class RolloutWorker:
         deadline = time.monotonic() + self.timeout
         try:
             while True:
-                try:
-                    runner.run(asyncio.wait_for(news.wait(), deadline - time.monotonic()))
-                except TimeoutError:
-                    raise DeadlineError(
-                        f"generating {len(requests)} prompts took longer than rollout.timeout = {self.timeout:g} s"
-                    ) from None
+                runner.run(self._until(news, deadline, len(requests)))
                 news.clear()
-                if work.done():
-                    finished.update(enumerate(work.result()))
-                some = {position: finished[position] for position in finished.keys() - given}
-                given |= some.keys()
-                if some:
-                    yield some
-                if work.done():
+                is_done = work.done()
+                if is_done:
+                    finished.update((row, each) for row, each in enumerate(work.result()) if row not in given)
+                given |= finished.keys()
+                if finished:
+                    yield finished.copy()
+                    finished.clear()
+                if is_done:
                     return
         finally:
             if not work.done():
                 self.backend.abort([request.request_id for request in requests])
                 runner.run(asyncio.wait([work], timeout=ABORT_SECONDS))
+
+    async def _until(self, news: asyncio.Event, deadline: float, prompts: int) -> None:
+        try:
+            await asyncio.wait_for(news.wait(), deadline - time.monotonic())
+        except TimeoutError:
+            raise DeadlineError(
+                f"generating {prompts} prompts took longer than rollout.timeout = {self.timeout:g} s"
+            ) from None
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """For :meth:`corerl.registry.runtimes.Runtime.send_weights`."""

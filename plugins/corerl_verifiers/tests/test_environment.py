@@ -147,9 +147,9 @@ def test_what_cannot_be_played_is_said_at_once(played):
     ("version", "words"),
     [
         (None, r"needs the library verifiers, which is not installed: pip install 'corerl-verifiers\[verifiers\]'"),
-        ("0.4.0", r"from 0\.1\.14 to before 0\.3, not 0\.4\.0"),
+        ("0.4.0", r"from 0\.1\.14 to before 0\.2, not 0\.4\.0"),
         ("0.1.9", "not 0.1.9"),
-        ("0.2.1", None),
+        ("0.1.14", None),
     ],
 )
 def test_the_library_is_looked_for_before_anything_is_loaded(monkeypatch, version, words):

@@ -9,8 +9,8 @@ from corerl import option
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError
 
-FIRST, END = (0, 1, 14), (0, 3)
-"""from 0.3 on the library has no SingleTurnEnv, MultiTurnEnv and ToolEnv: a program of its own plays each episode"""
+FIRST, END = (0, 1, 14), (0, 2)
+"""tested; from 0.3 on the library has no SingleTurnEnv, MultiTurnEnv and ToolEnv: a program plays each episode"""
 
 INSTALL = "pip install 'corerl-verifiers[verifiers]'"
 
