@@ -35,7 +35,7 @@ def train(
         click.echo(f"{config_file}: ok")
         return
 
-    from corerl.telemetry.report import report
+    from corerl.cli.report import make_report
     from corerl.trainer.build import train as run_training
 
-    report(run_training(plan))
+    make_report([run_training(plan)])

@@ -309,6 +309,9 @@ class TrainerConfig:
         "stop", "a NaN or infinite loss, gradient or log-prob: end the run, or leave the update or the samples out"
     )
     log_rollouts_freq: int = option(10, "write sample rollouts every so many steps; -1: never", ge=-1)
+    log_rollouts_tokens: int = option(
+        16, "sample rollouts of a step that are written with every token, its log-probs and its advantage", ge=0
+    )
 
 
 @dataclass

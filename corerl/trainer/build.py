@@ -18,6 +18,7 @@ from corerl.registry.runtimes import Pool, Role
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.notices import say
+from corerl.telemetry.run_status import recorded
 from corerl.trainer.collection import Collector
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.episodes import EpisodePlayer
@@ -54,6 +55,7 @@ def train(plan: Plan) -> Path:
                 critic.load(checkpoint.path / "critic")
         run = Run(config, parts, plan.plugins, checkpoint.run_folder if checkpoint else new_folder(config))
         run.describe()
+        stack.enter_context(recorded(run.folder, plan.total_steps))
         say(f"run folder: {run.folder}")
         log = _open_log(run, plan)
         stack.callback(log.close)

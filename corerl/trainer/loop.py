@@ -34,7 +34,7 @@ from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.pipeline import Pipeline
 from corerl.trainer.run import Run
-from corerl.trainer.samples import write_rollouts
+from corerl.trainer.samples import TokenColumns, write_rollouts
 from corerl.trainer.scoring import Notices
 from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker
 
@@ -270,7 +270,8 @@ class Trainer:
         frequency = self.run.config.trainer.log_rollouts_freq
         if frequency > 0 and self._is_due(frequency):
             path = self.run.folder / "rollouts" / f"step_{self.step:06d}.parquet"
-            write_rollouts(path, batch.rollouts, batch.results)
+            tokens = TokenColumns(experience, self.collector.tokenizer, self.run.config.trainer.log_rollouts_tokens)
+            write_rollouts(path, batch.rollouts, batch.results, tokens)
 
     def save(self) -> None:
         """Write a checkpoint of this step."""
