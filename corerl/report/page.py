@@ -85,7 +85,7 @@ def _preview(row: dict[str, Any]) -> str:
 def pack(value: Any) -> str:
     """JSON, compressed, as base64; the same value gives the same text."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 9, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)).decode()
 
 
 def page(title: str, elements: dict[str, str]) -> str:

@@ -3,7 +3,7 @@
 function niceStep(span, count) {
   const rough = span / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 2.5, 5, 10].find((factor) => factor * power >= rough * 0.999) * power;
+  return [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999) * power;
 }
 
 function linearTicks(low, high, count) {

@@ -1,6 +1,6 @@
 // A chart of lines: one a run, faint where smoothed, with a band from least to largest where a curve was cut into parts.
 
-const TOP = 8, RIGHT = 12, BOTTOM = 36;
+const TOP = 8, RIGHT = 20, BOTTOM = 36;
 const MARKED = 40; // curves of so few points show them
 
 /** Cards draw themselves when they come into view, and again when something changes. */
@@ -103,7 +103,7 @@ function drawLines(card, series, { xLabel = AXES[state.axis] } = {}) {
   const clip = `clip-${clips++}`;
   picture.append(
     svg("clipPath", { id: clip }, svg("rect", { x: left, y: TOP - 3, width: Math.max(0, width - left - RIGHT + 3), height: height - BOTTOM - TOP + 4 })),
-    frame({ x, y, xTicks: linearTicks(x0, x1, width / 90), yTicks, width, height, left, right: RIGHT, top: TOP, bottom: BOTTOM, xLabel }),
+    frame({ x, y, xTicks: linearTicks(x0, x1, width / 80), yTicks, width, height, left, right: RIGHT, top: TOP, bottom: BOTTOM, xLabel }),
   );
   const inside = svg("g", { "clip-path": `url(#${clip})` });
   for (const each of series) {

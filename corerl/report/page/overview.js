@@ -64,7 +64,7 @@ function overviewSection() {
     return name ? [add(name, { title })] : [];
   });
   return {
-    element: el("div", {}, el("div", { class: "run-cards" }, data.runs.map(runCard)), controls(),
+    element: el("div", {}, el("div", { class: data.runs.length === 1 ? "run-cards single" : "run-cards" }, data.runs.map(runCard)), controls(),
       el("div", { class: "cards large" }, large), el("div", { class: "cards" }, small)),
     cards,
   };
