@@ -1,7 +1,7 @@
 // A chart of lines: one a run, faint where smoothed, with a band from least to largest where a curve was cut into parts.
 
 const TOP = 8, RIGHT = 20, BOTTOM = 36;
-const MARKED = 40; // curves of so few points show them
+const MARKED = 30; // curves of so few points show them
 
 /** Cards draw themselves when they come into view, and again when something changes. */
 const seen = new IntersectionObserver((entries) => {
@@ -17,7 +17,7 @@ const resized = new ResizeObserver((entries) => {
 
 class Card {
   /** draw(card) fills card.host; whether there is something to draw, it says. */
-  constructor(title, draw, { height = 190, wide = false, note = "" } = {}) {
+  constructor(title, draw, { height = 190, wide = false, note = "", metric = false, run = null } = {}) {
     this.draw = draw;
     this.height = height;
     this.dirty = true;
@@ -26,8 +26,8 @@ class Card {
     this.host.style.height = `${height}px`;
     this.value = el("span", { class: "card-value" });
     const save = el("button", { class: "quiet save", type: "button", title: "Save this chart as SVG", onclick: () => saveSvg(this) }, "SVG");
-    this.element = el("section", { class: wide ? "card wide" : "card" },
-      el("header", {}, el("h3", { title }, ...split(title)), note ? el("small", {}, note) : null, this.value, save), this.host);
+    this.element = el("section", { class: wide ? "card wide" : "card", "data-run": run },
+      el("header", {}, el("h3", { title }, ...(metric ? split(title) : [title])), note ? el("small", {}, note) : null, this.value, save), this.host);
     this.title = title;
     this.element.card = this;
     this.host.card = this;
@@ -96,13 +96,13 @@ function drawLines(card, series, { xLabel = AXES[state.axis] } = {}) {
   if (state.zoom) [x0, x1] = state.zoom;
   if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
   const [low, high] = padded(y0, y1, log);
-  const yTicks = log ? logTicks(low, high) : linearTicks(low, high, Math.round(height / 48));
+  const yTicks = log ? logTicks(low, high) : linearTicks(low, high, Math.round(height / 40));
   const left = labelWidth(yTicks);
   const x = scale(x0, x1, left, width - RIGHT), y = scale(low, high, height - BOTTOM, TOP, log);
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": card.title });
   const clip = `clip-${clips++}`;
   picture.append(
-    svg("clipPath", { id: clip }, svg("rect", { x: left, y: TOP - 3, width: Math.max(0, width - left - RIGHT + 3), height: height - BOTTOM - TOP + 4 })),
+    svg("clipPath", { id: clip }, svg("rect", { x: left - 4, y: TOP - 4, width: Math.max(0, width - left - RIGHT + 8), height: height - BOTTOM - TOP + 8 })),
     frame({ x, y, xTicks: linearTicks(x0, x1, width / 80), yTicks, width, height, left, right: RIGHT, top: TOP, bottom: BOTTOM, xLabel }),
   );
   const inside = svg("g", { "clip-path": `url(#${clip})` });

@@ -8,7 +8,7 @@ function metricCard(name, options = {}) {
     const series = seriesOf(name);
     card.value.textContent = series.length === 1 ? number(lastOf(data.runs[series[0].run], name)) : "";
     drawLines(card, series);
-  }, { ...options, note: options.title ? name : "" });
+  }, { ...options, note: options.title ? name : "", metric: !options.title });
 }
 
 function controls() {
@@ -21,7 +21,7 @@ function controls() {
     el("div", { class: "choice", role: "group", "aria-label": "Horizontal axis" }, Object.keys(AXES).map((axis) => el("button", {
       type: "button", "aria-pressed": String(state.axis === axis), "data-axis": axis, onclick: () => choose({ axis, zoom: null }),
     }, AXES[axis]))),
-    el("label", { class: "field check" }, el("input", { type: "checkbox", onchange: (event) => choose({ log: event.target.checked }) }), "Log scale"),
+    el("label", { class: "field check log" }, el("input", { type: "checkbox", onchange: (event) => choose({ log: event.target.checked }) }), "Log scale"),
     el("button", { type: "button", class: "quiet reset", hidden: true, onclick: () => choose({ zoom: null }) }, "Show all steps"),
   );
 }
@@ -29,7 +29,7 @@ function controls() {
 function updateControls(host) {
   for (const button of host.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", String(button.dataset.axis === state.axis));
   for (const reset of host.querySelectorAll(".reset")) reset.hidden = !state.zoom;
-  for (const box of host.querySelectorAll(".check input")) box.checked = state.log;
+  for (const box of host.querySelectorAll(".log input")) box.checked = state.log;
   for (const range of host.querySelectorAll("input[type=range]")) {
     range.value = state.smoothing;
     range.nextElementSibling.textContent = state.smoothing;

@@ -16,6 +16,11 @@ function trimmed(value, digits) {
   return text.replace(/^-/, "−");
 }
 
+/** A score or another headline. */
+function headline(value) {
+  return value !== null && Math.abs(value) < 10 ? value.toFixed(3).replace(/^-/, "−") : number(value);
+}
+
 /** As many digits as tell ticks so far apart from each other. */
 function tickLabel(value, step) {
   if (value === 0) return "0";
@@ -28,6 +33,8 @@ function tickLabel(value, step) {
 
 function duration(seconds) {
   if (seconds === null || !Number.isFinite(seconds)) return "–";
+  if (seconds < 0.0005) return "0 ms";
+  if (seconds < 1) return `${trimmed(1000 * seconds, 2)} ms`;
   if (seconds < 10) return `${trimmed(seconds, 2)} s`;
   if (seconds < 120) return `${Math.round(seconds)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;

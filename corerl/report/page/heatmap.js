@@ -60,11 +60,11 @@ function distributionsSection() {
   const cards = [];
   const elements = data.runs.flatMap((run, number_) => [["score", "Score"], ["length", "Response length, tokens"]].flatMap(([key, title]) => {
     if (!run[key]) return [];
-    const card = new Card(data.runs.length > 1 ? `${title}: ${run.name}` : title, (each) => drawHeat(each, run[key], number_), { height: 300 });
+    const card = new Card(data.runs.length > 1 ? `${title}: ${run.name}` : title, (each) => drawHeat(each, run[key], number_), { height: 300, run: number_ });
     cards.push(card);
     return [card.element];
   }));
-  const note = elements.length ? el("p", { class: "note" }, "Of the responses in the run's sample rollouts. Darker: more of the step's responses. Lines: median, and the range that holds 80 %.")
+  const note = elements.length ? el("p", { class: "note" }, "Of the responses in the run's sample rollouts. The stronger the colour, the more of a step's responses; lines are the median and the range that holds 80 % of them.")
     : el("p", { class: "note" }, "The runs have no sample rollouts (trainer.log_rollouts_freq).");
   return { element: el("div", {}, note, el("div", { class: "cards large" }, elements)), cards };
 }

@@ -16,6 +16,7 @@ function open(name) {
   for (const [each, { element }] of Object.entries(made)) element.hidden = each !== name;
   for (const tab of document.querySelectorAll("#tabs a")) tab.setAttribute("aria-selected", String(tab.dataset.section === name));
   hideTip();
+  hideRuns();
   updateControls(document);
 }
 
@@ -30,6 +31,10 @@ function drawLegend() {
       choose({ hidden });
     },
   }, svg("svg", { width: 22, height: 10 }, svg("line", { x1: 1, x2: 21, y1: 5, y2: 5, class: "line", stroke: runColour(i), "stroke-dasharray": runDash(i) })), run.name)));
+}
+
+function hideRuns() {
+  for (const element of document.querySelectorAll("[data-run]")) element.hidden = state.hidden.has(Number(element.dataset.run));
 }
 
 function redrawAll() {
@@ -58,7 +63,7 @@ async function start() {
   document.getElementById("title").textContent = document.title.replace(/ · CoreRL$/, "");
   document.getElementById("loading").remove();
   document.getElementById("tabs").append(...Object.entries(SECTIONS).map(([name, [title]]) => el("a", { href: `#${name}`, role: "tab", "data-section": name }, title)));
-  listeners.push(drawLegend, redrawAll, () => updateControls(document));
+  listeners.push(drawLegend, redrawAll, hideRuns, () => updateControls(document));
   drawLegend();
   applyTheme(remembered());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => applyTheme(remembered()));

@@ -29,10 +29,10 @@ function runCard(run, number_) {
     ["tokens", number(tokens)],
     ["tokens/s", number(meanOf(run, "perf/throughput"))],
   ];
-  const differing = data.runs.length > 1 ? differingKeys().filter((key) => !/^(trainer\.output_dir|tracking\.)/.test(key)) : [];
+  const differing = data.runs.length > 1 ? differingKeys().filter((key) => !/^(tracking\.|trainer\.(output_dir|.*_freq|log_rollouts))/.test(key)) : [];
   const figure = (label, value, from) => el("div", { class: "figure" },
-    el("div", { class: "figure-label" }, label), el("div", { class: "figure-value" }, number(value)),
-    el("div", { class: "figure-from" }, from === null ? "" : `from ${number(from)}`));
+    el("div", { class: "figure-label" }, label), el("div", { class: "figure-value" }, headline(value)),
+    el("div", { class: "figure-from" }, from === null ? "" : `from ${headline(from)}`));
   return el("article", { class: "run-card", style: { "--colour": runColour(number_) } },
     el("header", {}, el("h2", {}, run.name), status ? el("span", { class: `badge ${status.state}` }, status.state) : null),
     el("div", { class: "progress" }, el("i", { style: { width: `${Math.min(100, (100 * run.steps) / Math.max(1, total))}%` } })),

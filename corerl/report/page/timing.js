@@ -31,7 +31,7 @@ function breakdown(run, number_) {
   const rows = parts.filter(([, seconds]) => seconds > 0).sort((a, b) => b[1] - a[1]).map(([name, seconds]) => el("tr", {},
     el("td", {}, el("i", { class: "swatch", style: { background: phaseColour(name) } }), name),
     el("td", { class: "num" }, duration(seconds)), el("td", { class: "num" }, percent(seconds / total))));
-  return el("section", { class: "card timing" },
+  return el("section", { class: "card timing", "data-run": number_ },
     el("header", {}, el("h3", {}, data.runs.length > 1 ? el("i", { class: "swatch", style: { background: runColour(number_) } }) : null, run.name),
       el("span", { class: "card-value" }, `${duration(total)} a step`)),
     bar, el("table", { class: "parts" }, el("tbody", {}, rows)));
@@ -77,8 +77,8 @@ function drawAreas(card, run) {
 
 function timingSection() {
   const timed = data.runs.map((run, number_) => [run, number_]).filter(([run]) => run.curves.metrics["timing_s/step"]);
-  const cards = timed.map(([run]) => new Card(timed.length > 1 ? `Seconds of a step: ${run.name}` : "Seconds of a step",
-    (card) => drawAreas(card, run), { height: 300, wide: true }));
-  return { element: el("div", {}, el("div", { class: "cards large" }, timed.map(([run, number_]) => breakdown(run, number_))),
+  const cards = timed.map(([run, number_]) => new Card(timed.length > 1 ? `Seconds of a step: ${run.name}` : "Seconds of a step",
+    (card) => drawAreas(card, run), { height: 300, wide: true, run: number_ }));
+  return { element: el("div", {}, el("div", { class: "cards timings" }, timed.map(([run, number_]) => breakdown(run, number_))),
     el("div", { class: "cards wide" }, cards.map((card) => card.element))), cards };
 }
