@@ -18,7 +18,8 @@ from corerl.telemetry.trace import Trace
 REFRESHES_PER_SECOND = 4
 WIDEST_CURVE = 60
 BAR = 30
-COLOURS = ("blue", "yellow", "cyan", "magenta", "green", "bright_blue", "bright_magenta", "bright_cyan", "red")
+SHORTEST = 0.05
+"""seconds of a part that is shown although it is over"""
 
 
 class LiveView:
@@ -89,7 +90,7 @@ class LiveView:
             ("─" * (BAR - done), "dim"),
             f" {share:4.0%}",
         )
-        if left := clock.left():
+        if clock.step < clock.total_steps and (left := clock.left()):
             line.append(f"  {left} left")
         if self._throughput is not None:
             line.append(f"  {self._throughput:.0f} tokens/s")
@@ -98,10 +99,10 @@ class LiveView:
     def _phases(self) -> Iterator[Text]:
         """The parts of the step under way: how long they took and, in brackets, in the last step."""
         spent, running = ACTIVITY.spent(), set(ACTIVITY.began)
-        parts = list(dict.fromkeys([*self._usual, *spent]))
         line = Text("now      ", "dim")
+        parts = [part for part in dict.fromkeys([*spent, *self._usual]) if part != "step"]
         for part in parts:
-            if part == "step" or (part == "testing" and part not in running):
+            if part not in running and max(spent.get(part, 0.0), self._usual.get(part, 0.0)) < SHORTEST:
                 continue
             usual = self._usual.get(part)
             if part in running:

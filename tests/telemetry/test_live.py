@@ -59,6 +59,8 @@ def test_the_view_shows_steps_curves_speed_time_left_and_the_parts_of_the_step(t
         with timers("step"):
             with timers("gen"):
                 pass
+            with timers("adv"):  # too short to be shown
+                pass
             with timers("update_actor"):
                 lines = drawn(terminal, "▸ update_actor")
     progress, now, reward, length = lines[-4:]
