@@ -1,4 +1,4 @@
-"""What the live view takes from a run: its share of a core while it draws, and the time of a call from the training loop.
+"""What the live view takes from a run: its share of a core while it draws, and the time of its call in the loop.
 
 It draws on a pseudo-terminal of this process that nobody looks at.
 """

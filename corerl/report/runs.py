@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import MISSING, OmegaConf
 
 from corerl.errors import ConfigError
 from corerl.report.curves import curves
@@ -55,9 +55,9 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 def config_defaults() -> dict[str, str]:
     """Every key of a training configuration that has a default, flat."""
-    from corerl.config.schema import TrainConfig
+    from corerl.config.schema import ModelConfig, TrainConfig
 
-    values = OmegaConf.to_container(OmegaConf.structured(TrainConfig), throw_on_missing=False)
+    values = OmegaConf.to_container(OmegaConf.structured(TrainConfig(model=ModelConfig(path=MISSING))))
     return {key: value for key, value in flat(values).items() if value != "???"}
 
 

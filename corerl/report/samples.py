@@ -130,8 +130,8 @@ def _hundredths(values: Array) -> list[int | None]:
 def _columns(files: Sequence[Path]) -> tuple[list[Array], list[Array]]:
     """Scores and lengths of all responses of each file."""
     names = ["score", "response_length"]
-    tables = [pq.ParquetFile(file).read(columns=names) for file in files]
-    score, length = ([np.array(table[name].to_pylist(), float) for table in tables] for name in names)
+    rows = [as_rows(pq.ParquetFile(file).read(columns=names)) for file in files]
+    score, length = ([np.array([row[name] for row in of_file], float) for of_file in rows] for name in names)
     return score, length
 
 

@@ -38,7 +38,8 @@ def test_the_page_holds_the_runs_with_status_curves_and_config(text):
 
 def test_the_page_knows_the_defaults_of_the_configuration(text):
     defaults = unpacked(text, "data")["defaults"]
-    assert defaults["trainer.total_epochs"] == "1" and "model.path" not in defaults
+    assert (defaults["trainer.total_epochs"], defaults["model.dtype"]) == ("1", "auto")
+    assert "model.path" not in defaults
 
 
 def test_samples_and_their_index_agree(text):

@@ -65,7 +65,7 @@ function frame({ x, y, xTicks, yTicks, width, height, left, right, top, bottom, 
       svg("text", { class: "tick", x: at, y: base + 17, "text-anchor": "middle" }, tickLabel(value, xTicks.step)),
     );
   }
-  if (xLabel) group.append(svg("text", { class: "tick label", x: width - right, y: height - 1, "text-anchor": "end" }, xLabel));
+  if (xLabel) group.append(svg("text", { class: "tick label", x: width - right, y: height - 4, "text-anchor": "end" }, xLabel));
   return group;
 }
 

@@ -52,8 +52,10 @@ function split(name) {
   return at < 0 ? [name] : [el("span", { class: "group" }, name.slice(0, at + 1)), name.slice(at + 1)];
 }
 
+/** The ranges of what is drawn; without outliers that of the middle 98 %. */
 function bounds(series, zoom, log) {
   let x0 = Infinity, x1 = -Infinity, y0 = Infinity, y1 = -Infinity;
+  const all = [];
   for (const { x, mean } of series)
     for (let i = 0; i < x.length; i++) {
       const value = mean[i];
@@ -62,7 +64,12 @@ function bounds(series, zoom, log) {
       if (x[i] > x1) x1 = x[i];
       if (value < y0) y0 = value;
       if (value > y1) y1 = value;
+      if (state.robust) all.push(value);
     }
+  if (all.length > 20) {
+    all.sort((a, b) => a - b);
+    [y0, y1] = [0.01, 0.99].map((share) => all[Math.round(share * (all.length - 1))]);
+  }
   return { x0, x1, y0, y1 };
 }
 

@@ -22,6 +22,7 @@ function controls() {
       type: "button", "aria-pressed": String(state.axis === axis), "data-axis": axis, onclick: () => choose({ axis, zoom: null }),
     }, AXES[axis]))),
     el("label", { class: "field check log" }, el("input", { type: "checkbox", onchange: (event) => choose({ log: event.target.checked }) }), "Log scale"),
+    el("label", { class: "field check robust", title: "The vertical axis holds the middle 98 % of the values" }, el("input", { type: "checkbox", onchange: (event) => choose({ robust: event.target.checked }) }), "Leave outliers out"),
     el("button", { type: "button", class: "quiet reset", hidden: true, onclick: () => choose({ zoom: null }) }, "Show all steps"),
   );
 }
@@ -30,6 +31,7 @@ function updateControls(host) {
   for (const button of host.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", String(button.dataset.axis === state.axis));
   for (const reset of host.querySelectorAll(".reset")) reset.hidden = !state.zoom;
   for (const box of host.querySelectorAll(".log input")) box.checked = state.log;
+  for (const box of host.querySelectorAll(".robust input")) box.checked = state.robust;
   for (const range of host.querySelectorAll("input[type=range]")) {
     range.value = state.smoothing;
     range.nextElementSibling.textContent = state.smoothing;

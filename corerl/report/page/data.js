@@ -21,7 +21,7 @@ async function sampleAt(i) {
 
 let data = null;
 
-const state = { hidden: new Set(), smoothing: 0, log: false, axis: "step", zoom: null };
+const state = { hidden: new Set(), smoothing: 0, log: false, robust: false, axis: "step", zoom: null };
 const listeners = [];
 
 /** Change what the reader chose and redraw what shows it. */

@@ -37,7 +37,7 @@ function drawHeat(card, spread, run) {
   picture.append(svg("line", { class: "base", x1: left, x2: width - RIGHT, y1: base, y2: base }));
   for (const place of places) picture.append(
     svg("text", { class: "tick", x: x(place), y: base + 17, "text-anchor": "middle" }, number(columns[place][0])));
-  picture.append(svg("text", { class: "tick label", x: width - RIGHT, y: height - 1, "text-anchor": "end" }, "step"));
+  picture.append(svg("text", { class: "tick label", x: width - RIGHT, y: height - 4, "text-anchor": "end" }, "step"));
   if (edges && columns.length > 1) {
     const path = (values) => values.map((value, i) => `${i ? "L" : "M"}${x(i).toFixed(1)} ${y(value).toFixed(1)}`).join("");
     picture.append(svg("path", { class: "quantile", d: path(p10) }), svg("path", { class: "quantile", d: path(p90) }), svg("path", { class: "median", d: path(p50) }));
