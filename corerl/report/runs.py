@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from omegaconf import MISSING, OmegaConf
+from omegaconf import OmegaConf
 
 from corerl.errors import ConfigError
 from corerl.report.curves import curves
@@ -57,8 +57,8 @@ def config_defaults() -> dict[str, str]:
     """Every key of a training configuration that has a default, flat."""
     from corerl.config.schema import ModelConfig, TrainConfig
 
-    values = OmegaConf.to_container(OmegaConf.structured(TrainConfig(model=ModelConfig(path=MISSING))))
-    return {key: value for key, value in flat(values).items() if value != "???"}
+    values = flat(asdict(TrainConfig(model=ModelConfig(path=""))))
+    return {key: value for key, value in values.items() if key != "model.path"}
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The samples of a run: ``rollouts/step_*.parquet``."""
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +115,7 @@ def _tokens(row: dict[str, Any]) -> dict[str, Any]:
     if texts is None or log_probs is None:
         return {}
     values = np.array(log_probs, float)
-    found = {"tokens": texts, "log_probs": _hundredths(values)}
+    found = {"tokens": [sys.intern(text) for text in texts], "log_probs": _hundredths(values)}
     if row.get("ref_log_probs") is not None and row.get("log_probs") is not None:
         found["kl"] = _hundredths(values - np.array(row["ref_log_probs"], float))
     if row.get("advantages") is not None:
