@@ -15,7 +15,8 @@ function linearTicks(low, high, count) {
 }
 
 function logTicks(low, high) {
-  const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
+  const first = Math.floor(Math.log10(low)),
+    last = Math.ceil(Math.log10(high));
   const every = Math.max(1, Math.ceil((last - first) / 5));
   const factors = last - first <= 2 ? [1, 2, 5] : [1];
   const values = [];
@@ -28,7 +29,8 @@ function logTicks(low, high) {
 /** From values to pixels. */
 function scale(low, high, from, to, log = false) {
   const f = log ? Math.log10 : (value) => value;
-  const a = f(low), span = f(high) - a || 1;
+  const a = f(low),
+    span = f(high) - a || 1;
   const map = (value) => from + ((f(value) - a) / span) * (to - from);
   map.invert = (pixel) => {
     const value = a + ((pixel - from) / (to - from)) * span;
@@ -52,8 +54,11 @@ function frame({ x, y, xTicks, yTicks, width, height, left, right, top, bottom, 
     const at = y(value);
     group.append(
       svg("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }),
-      svg("text", { class: "tick", x: left - 8, y: at, dy: "0.32em", "text-anchor": "end" },
-        yTicks.labels ? yTicks.labels(value) : yTicks.step === null ? number(value) : tickLabel(value, yTicks.step)),
+      svg(
+        "text",
+        { class: "tick", x: left - 8, y: at, dy: "0.32em", "text-anchor": "end" },
+        yTicks.labels ? yTicks.labels(value) : yTicks.step === null ? number(value) : tickLabel(value, yTicks.step),
+      ),
     );
   }
   const base = height - bottom;
@@ -65,12 +70,15 @@ function frame({ x, y, xTicks, yTicks, width, height, left, right, top, bottom, 
       svg("text", { class: "tick", x: at, y: base + 17, "text-anchor": "middle" }, tickLabel(value, xTicks.step)),
     );
   }
-  if (xLabel) group.append(svg("text", { class: "tick label", x: width - right, y: height - 4, "text-anchor": "end" }, xLabel));
+  if (xLabel)
+    group.append(svg("text", { class: "tick label", x: width - right, y: height - 4, "text-anchor": "end" }, xLabel));
   return group;
 }
 
 /** Room for the labels of the y axis. */
 function labelWidth(ticks) {
-  const texts = ticks.values.map((value) => (ticks.labels ? ticks.labels(value) : ticks.step === null ? number(value) : tickLabel(value, ticks.step)));
+  const texts = ticks.values.map((value) =>
+    ticks.labels ? ticks.labels(value) : ticks.step === null ? number(value) : tickLabel(value, ticks.step),
+  );
   return Math.max(28, 14 + 6.6 * Math.max(...texts.map((text) => text.length)));
 }

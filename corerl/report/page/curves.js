@@ -1,34 +1,96 @@
 // Every metric of every run, grouped by the first word of its name.
 
-const GROUPS = ["val-core", "critic", "reward", "response_length", "actor", "rollout_corr", "training", "val-aux", "prompt_length", "global_seqlen", "perf", "timing_s", "timing_per_token_ms"];
+const GROUPS = [
+  "val-core",
+  "critic",
+  "reward",
+  "response_length",
+  "actor",
+  "rollout_corr",
+  "training",
+  "val-aux",
+  "prompt_length",
+  "global_seqlen",
+  "perf",
+  "timing_s",
+  "timing_per_token_ms",
+];
 const OPEN = 6; // groups that are open at first
 
 function metricCard(name, options = {}) {
-  return new Card(options.title ?? name, (card) => {
-    const series = seriesOf(name);
-    card.value.textContent = series.length === 1 ? number(lastOf(data.runs[series[0].run], name)) : "";
-    drawLines(card, series);
-  }, { ...options, note: options.title ? name : "", metric: !options.title });
+  return new Card(
+    options.title ?? name,
+    (card) => {
+      const series = seriesOf(name);
+      card.value.textContent = series.length === 1 ? number(lastOf(data.runs[series[0].run], name)) : "";
+      drawLines(card, series);
+    },
+    { ...options, note: options.title ? name : "", metric: !options.title },
+  );
 }
 
 function controls() {
   const weight = el("output", {}, "0");
-  return el("div", { class: "controls" },
-    el("label", { class: "field" }, "Smoothing", el("input", {
-      type: "range", min: 0, max: 0.99, step: 0.01, value: state.smoothing, "aria-label": "Smoothing",
-      oninput: (event) => { weight.textContent = event.target.value; choose({ smoothing: Number(event.target.value) }); },
-    }), weight),
-    el("div", { class: "choice", role: "group", "aria-label": "Horizontal axis" }, Object.keys(AXES).map((axis) => el("button", {
-      type: "button", "aria-pressed": String(state.axis === axis), "data-axis": axis, onclick: () => choose({ axis, zoom: null }),
-    }, AXES[axis]))),
-    el("label", { class: "field check log" }, el("input", { type: "checkbox", onchange: (event) => choose({ log: event.target.checked }) }), "Log scale"),
-    el("label", { class: "field check robust", title: "The vertical axis holds the middle 98 % of the values" }, el("input", { type: "checkbox", onchange: (event) => choose({ robust: event.target.checked }) }), "Leave outliers out"),
-    el("button", { type: "button", class: "quiet reset", hidden: true, onclick: () => choose({ zoom: null }) }, "Show all steps"),
+  return el(
+    "div",
+    { class: "controls" },
+    el(
+      "label",
+      { class: "field" },
+      "Smoothing",
+      el("input", {
+        type: "range",
+        min: 0,
+        max: 0.99,
+        step: 0.01,
+        value: state.smoothing,
+        "aria-label": "Smoothing",
+        oninput: (event) => {
+          weight.textContent = event.target.value;
+          choose({ smoothing: Number(event.target.value) });
+        },
+      }),
+      weight,
+    ),
+    el(
+      "div",
+      { class: "choice", role: "group", "aria-label": "Horizontal axis" },
+      Object.keys(AXES).map((axis) =>
+        el(
+          "button",
+          {
+            type: "button",
+            "aria-pressed": String(state.axis === axis),
+            "data-axis": axis,
+            onclick: () => choose({ axis, zoom: null }),
+          },
+          AXES[axis],
+        ),
+      ),
+    ),
+    el(
+      "label",
+      { class: "field check log" },
+      el("input", { type: "checkbox", onchange: (event) => choose({ log: event.target.checked }) }),
+      "Log scale",
+    ),
+    el(
+      "label",
+      { class: "field check robust", title: "The vertical axis holds the middle 98 % of the values" },
+      el("input", { type: "checkbox", onchange: (event) => choose({ robust: event.target.checked }) }),
+      "Leave outliers out",
+    ),
+    el(
+      "button",
+      { type: "button", class: "quiet reset", hidden: true, onclick: () => choose({ zoom: null }) },
+      "Show all steps",
+    ),
   );
 }
 
 function updateControls(host) {
-  for (const button of host.querySelectorAll("[data-axis]")) button.setAttribute("aria-pressed", String(button.dataset.axis === state.axis));
+  for (const button of host.querySelectorAll("[data-axis]"))
+    button.setAttribute("aria-pressed", String(button.dataset.axis === state.axis));
   for (const reset of host.querySelectorAll(".reset")) reset.hidden = !state.zoom;
   for (const box of host.querySelectorAll(".log input")) box.checked = state.log;
   for (const box of host.querySelectorAll(".robust input")) box.checked = state.robust;
@@ -51,12 +113,24 @@ function curvesSection() {
     const own = byGroup.get(group).map((name) => ({ name, card: metricCard(name) }));
     cards.push(...own.map(({ card }) => card));
     const count = el("span", { class: "count" }, String(own.length));
-    const element = el("details", { class: "metrics", open: number_ < OPEN }, el("summary", {}, group, count),
-      el("div", { class: "cards" }, own.map(({ card }) => card.element)));
+    const element = el(
+      "details",
+      { class: "metrics", open: number_ < OPEN },
+      el("summary", {}, group, count),
+      el(
+        "div",
+        { class: "cards" },
+        own.map(({ card }) => card.element),
+      ),
+    );
     return { element, own, count, open: number_ < OPEN };
   });
   const none = el("p", { class: "note", hidden: true }, "No metric has these words in its name.");
-  const search = el("input", { type: "search", placeholder: "Find metrics, e.g. kl or response mean", "aria-label": "Find metrics" });
+  const search = el("input", {
+    type: "search",
+    placeholder: "Find metrics, e.g. kl or response mean",
+    "aria-label": "Find metrics",
+  });
   search.addEventListener("input", () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     let shown = 0;
@@ -75,5 +149,14 @@ function curvesSection() {
   });
   const tools = controls();
   tools.prepend(search);
-  return { element: el("div", {}, tools, none, groups.map(({ element }) => element)), cards };
+  return {
+    element: el(
+      "div",
+      {},
+      tools,
+      none,
+      groups.map(({ element }) => element),
+    ),
+    cards,
+  };
 }

@@ -78,7 +78,8 @@ function meanOf(run, name) {
 /** Exponential moving average, its start corrected: weight 0 is the curve itself. */
 function smoothed(values, weight) {
   if (!weight) return values;
-  let sum = 0, total = 0;
+  let sum = 0,
+    total = 0;
   return values.map((value) => {
     if (value === null) return null;
     sum = weight * sum + (1 - weight) * value;

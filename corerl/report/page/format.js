@@ -5,7 +5,11 @@ function number(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
   if (size === 0) return "0";
-  for (const [unit, factor] of [["G", 1e9], ["M", 1e6], ["k", 1e5]])
+  for (const [unit, factor] of [
+    ["G", 1e9],
+    ["M", 1e6],
+    ["k", 1e5],
+  ])
     if (size >= factor) return `${trimmed(value / (unit === "k" ? 1e3 : factor), 4)} ${unit}`;
   if (size < 1e-3) return value.toExponential(2).replace("e-", "e−").replace(/^-/, "−");
   return trimmed(value, 4);
@@ -26,7 +30,11 @@ function tickLabel(value, step) {
   if (value === 0) return "0";
   const size = Math.abs(value);
   if (size >= 1e5) return number(value);
-  if (size < 1e-3 && step < 1e-3) return value.toExponential(Math.max(0, Math.ceil(Math.log10(size / step) - 1e-9))).replace("e-", "e−").replace(/^-/, "−");
+  if (size < 1e-3 && step < 1e-3)
+    return value
+      .toExponential(Math.max(0, Math.ceil(Math.log10(size / step) - 1e-9)))
+      .replace("e-", "e−")
+      .replace(/^-/, "−");
   const digits = Math.max(0, Math.min(6, -Math.floor(Math.log10(step) + 1e-9)));
   return value.toFixed(digits).replace(/^-/, "−");
 }
@@ -76,8 +84,14 @@ function showTip(event, heading, lines) {
   tip.replaceChildren(
     el("div", { class: "tip-head" }, heading),
     ...lines.map(([colour, label, value]) =>
-      el("div", { class: "tip-line" }, colour ? el("i", { class: "swatch", style: { background: colour } }) : null,
-        el("span", {}, label), el("b", {}, value))),
+      el(
+        "div",
+        { class: "tip-line" },
+        colour ? el("i", { class: "swatch", style: { background: colour } }) : null,
+        el("span", {}, label),
+        el("b", {}, value),
+      ),
+    ),
   );
   tip.hidden = false;
   const box = tip.getBoundingClientRect();
@@ -96,6 +110,9 @@ function onceAFrame(call) {
   return () => {
     if (waiting) return;
     waiting = true;
-    requestAnimationFrame(() => { waiting = false; call(); });
+    requestAnimationFrame(() => {
+      waiting = false;
+      call();
+    });
   };
 }

@@ -1,8 +1,12 @@
 // Sections, made when they are first looked at.
 
 const SECTIONS = {
-  overview: ["Overview", overviewSection], curves: ["Curves", curvesSection], timing: ["Timing", timingSection],
-  distributions: ["Distributions", distributionsSection], samples: ["Samples", samplesSection], configuration: ["Configuration", configSection],
+  overview: ["Overview", overviewSection],
+  curves: ["Curves", curvesSection],
+  timing: ["Timing", timingSection],
+  distributions: ["Distributions", distributionsSection],
+  samples: ["Samples", samplesSection],
+  configuration: ["Configuration", configSection],
 };
 const made = {};
 const main = document.getElementById("main");
@@ -14,7 +18,8 @@ function open(name) {
     main.append(made[name].element);
   }
   for (const [each, { element }] of Object.entries(made)) element.hidden = each !== name;
-  for (const tab of document.querySelectorAll("#tabs a")) tab.setAttribute("aria-selected", String(tab.dataset.section === name));
+  for (const tab of document.querySelectorAll("#tabs a"))
+    tab.setAttribute("aria-selected", String(tab.dataset.section === name));
   hideTip();
   hideRuns();
   updateControls(document);
@@ -23,18 +28,42 @@ function open(name) {
 function drawLegend() {
   const host = document.getElementById("legend");
   if (data.runs.length < 2) return host.remove();
-  host.replaceChildren(...data.runs.map((run, i) => el("button", {
-    type: "button", "aria-pressed": String(!state.hidden.has(i)), title: "Show or hide this run",
-    onclick: () => {
-      const hidden = new Set(state.hidden);
-      if (!hidden.delete(i)) hidden.add(i);
-      choose({ hidden });
-    },
-  }, svg("svg", { width: 22, height: 10 }, svg("line", { x1: 1, x2: 21, y1: 5, y2: 5, class: "line", stroke: runColour(i), "stroke-dasharray": runDash(i) })), run.name)));
+  host.replaceChildren(
+    ...data.runs.map((run, i) =>
+      el(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(!state.hidden.has(i)),
+          title: "Show or hide this run",
+          onclick: () => {
+            const hidden = new Set(state.hidden);
+            if (!hidden.delete(i)) hidden.add(i);
+            choose({ hidden });
+          },
+        },
+        svg(
+          "svg",
+          { width: 22, height: 10 },
+          svg("line", {
+            x1: 1,
+            x2: 21,
+            y1: 5,
+            y2: 5,
+            class: "line",
+            stroke: runColour(i),
+            "stroke-dasharray": runDash(i),
+          }),
+        ),
+        run.name,
+      ),
+    ),
+  );
 }
 
 function hideRuns() {
-  for (const element of document.querySelectorAll("[data-run]")) element.hidden = state.hidden.has(Number(element.dataset.run));
+  for (const element of document.querySelectorAll("[data-run]"))
+    element.hidden = state.hidden.has(Number(element.dataset.run));
 }
 
 function redrawAll() {
@@ -42,7 +71,11 @@ function redrawAll() {
 }
 
 function remembered() {
-  try { return localStorage.getItem("corerl-theme"); } catch { return null; }
+  try {
+    return localStorage.getItem("corerl-theme");
+  } catch {
+    return null;
+  }
 }
 
 function applyTheme(theme) {
@@ -52,7 +85,11 @@ function applyTheme(theme) {
   button.textContent = dark ? "Light" : "Dark";
   button.onclick = () => {
     const other = dark ? "light" : "dark";
-    try { localStorage.setItem("corerl-theme", other); } catch { /* of a page without storage */ }
+    try {
+      localStorage.setItem("corerl-theme", other);
+    } catch {
+      /* of a page without storage */
+    }
     applyTheme(other);
   };
   redrawAll();
@@ -62,17 +99,29 @@ async function start() {
   data = await unpack("data");
   document.getElementById("title").textContent = document.title.replace(/ · CoreRL$/, "");
   document.getElementById("loading").remove();
-  document.getElementById("tabs").append(...Object.entries(SECTIONS).map(([name, [title]]) => el("a", { href: `#${name}`, role: "tab", "data-section": name }, title)));
+  document
+    .getElementById("tabs")
+    .append(
+      ...Object.entries(SECTIONS).map(([name, [title]]) =>
+        el("a", { href: `#${name}`, role: "tab", "data-section": name }, title),
+      ),
+    );
   listeners.push(drawLegend, redrawAll, hideRuns, () => updateControls(document));
   drawLegend();
   applyTheme(remembered());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => applyTheme(remembered()));
   window.addEventListener("hashchange", () => open(location.hash.slice(1)));
   open(location.hash.slice(1));
-  requestAnimationFrame(() => requestAnimationFrame(() => { document.documentElement.dataset.ready = String(Math.round(performance.now())); }));
+  requestAnimationFrame(() =>
+    requestAnimationFrame(() => {
+      document.documentElement.dataset.ready = String(Math.round(performance.now()));
+    }),
+  );
 }
 
 start().catch((error) => {
-  main.replaceChildren(el("p", { class: "error" }, `This page could not be unpacked (${error}); it needs a browser of 2023 or later.`));
+  main.replaceChildren(
+    el("p", { class: "error" }, `This page could not be unpacked (${error}); it needs a browser of 2024 or later.`),
+  );
   throw error;
 });

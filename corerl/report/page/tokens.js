@@ -59,8 +59,13 @@ function responseView(sample, kind) {
   view.addEventListener("pointermove", (event) => {
     const i = event.target.dataset?.i;
     if (i === undefined) return hideTip();
-    const logProb = valueAt(sample, "log_probs", i), advantage = valueAt(sample, "advantages", i), kl = valueAt(sample, "kl", i);
-    const lines = [[null, "log-prob", number(logProb)], [null, "probability", logProb === null ? "–" : percent(Math.exp(logProb))]];
+    const logProb = valueAt(sample, "log_probs", i),
+      advantage = valueAt(sample, "advantages", i),
+      kl = valueAt(sample, "kl", i);
+    const lines = [
+      [null, "log-prob", number(logProb)],
+      [null, "probability", logProb === null ? "–" : percent(Math.exp(logProb))],
+    ];
     if (advantage !== null) lines.push([null, "advantage", number(advantage)]);
     if (kl !== null) lines.push([null, "log-ratio to reference", number(kl)]);
     showTip(event, `${JSON.stringify(sample.tokens[i])} · token ${Number(i) + 1} of ${sample.length}`, lines);
