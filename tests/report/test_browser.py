@@ -157,3 +157,26 @@ def test_every_section_draws_in_light_and_dark_wide_and_narrow(page, dark, width
         page.wait_for("new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(true), 30)))")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
     page.size(1200, 900)
+
+
+def test_the_page_of_one_run_answers_to_every_control(browser, runs, tmp_path):
+    write_page(tmp_path / "one.html", runs[:1], [read_records(runs[0])], 100)
+    browser.size(1200, 900)
+    browser.open(tmp_path / "one.html")
+    browser.wait_for(READY)
+    assert texts(browser, ".legend button") == []
+    for name in ("overview", "curves", "timing", "distributions", "samples", "configuration"):
+        section(browser, name)
+        browser.wait_for("document.querySelector('.note')?.textContent !== 'Unpacking …'")
+        for kind, event in (("input[type=range]", "input"), ("input[type=search]", "input"), ("select", "change")):
+            all_shown = f"[...document.querySelectorAll('{kind}')].filter((each) => each.offsetParent !== null)"
+            browser.evaluate(f"{all_shown}.forEach((each) => each.dispatchEvent(new Event('{event}')))")
+        for kind in ("input[type=checkbox]", "main button"):
+            all_shown = f"[...document.querySelectorAll('{kind}')].filter((each) => each.offsetParent !== null)"
+            browser.evaluate(f"{all_shown}.forEach((each) => each.click())")
+    section(browser, "configuration")
+    assert texts(browser, ".config thead th")[1:] == ["default", "a/one"]
+    browser.evaluate("document.getElementById('theme').click()")
+    browser.wait_for("getComputedStyle(document.body).backgroundColor === 'rgb(16, 18, 22)'")
+    assert browser.problems == []
+    browser.evaluate("localStorage.clear()")

@@ -1,5 +1,6 @@
 import pytest
 
+from corerl.report import samples
 from corerl.report.samples import as_text, evenly, read_samples, sample, shortened
 
 
@@ -25,6 +26,14 @@ def test_numbers_of_tokens_are_short(runs):
     assert first["kl"] == [0, -100, 50]
     assert first["advantages"] == 0.5
     assert "tokens" not in second
+
+
+def test_of_many_long_samples_only_the_first_tokens_are_kept(runs, monkeypatch):
+    monkeypatch.setattr(samples, "MOST_TOKENS", 2000)
+    monkeypatch.setattr(samples, "FEWEST_TOKENS", 1)
+    first = read_samples(runs[0], 1000).rows[0]
+    assert (first["tokens"], first["log_probs"], first["advantages"]) == (["two", " and\n"], [-10, -400], 0.5)
+    assert (first["length"], first["response"]) == (3, "two and\n<two>")
 
 
 def test_advantages_that_differ_are_a_list():

@@ -27,7 +27,7 @@ function open(name) {
 
 function drawLegend() {
   const host = document.getElementById("legend");
-  if (data.runs.length < 2) return host.remove();
+  host.hidden = data.runs.length < 2;
   host.replaceChildren(
     ...data.runs.map((run, i) =>
       el(
