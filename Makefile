@@ -34,7 +34,7 @@ $(CORE): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 # torch comes first and alone, so that the constraint decides which build is taken; everything else then finds it there.
 $(INSTALLED): $(CORE)
 	$(PIP) torch
-	$(PIP) -e ".[plot,dev]" $(addprefix -e ,$(PLUGINS))
+	$(PIP) -e ".[dev]" $(addprefix -e ,$(PLUGINS))
 	touch $@
 
 # `corerl engine install vllm`, of a plugin that need not be installed yet.

@@ -13,7 +13,7 @@ def register_runtimes(register: Register[RuntimeFactory]) -> None:
 
 @hookimpl
 def register_trackers(register: Register[TrackerFactory]) -> None:
-    register("console", "corerl.telemetry.console:ConsoleTracker", summary="a line a step, and a live progress line")
+    register("console", "corerl.telemetry.console:ConsoleTracker", summary="a live view on a terminal, lines elsewhere")
 
 
 @hookimpl
@@ -26,7 +26,8 @@ def register_commands(register: Register[Command]) -> None:
     register("eval", "corerl.cli.eval:evaluate", summary="Print mean@n, pass@k, maj@k and best@k of responses.")
     register("data.inspect", "corerl.cli.data:inspect", summary="Tell what is in data files, and what is wrong.")
     register("export", "corerl.cli.export:export", summary="Make a Hugging Face model folder of a checkpoint.")
-    register("report", "corerl.cli.report:report", summary="Draw the curves of a finished run.")
+    register("report", "corerl.cli.report:report", summary="Make one page of runs: curves, timing, samples, config.")
+    register("runs", "corerl.cli.runs:runs", summary="List runs: state, step, last reward, age.")
     register("plugins", "corerl.cli.plugins:plugins", summary="List, show and check what the plugins supply.")
     register("new", "corerl.cli.new:new", summary="Start a plugin from a template.")
     register("config", "corerl.cli.config:config", summary="Show and check a training configuration.")

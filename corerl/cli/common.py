@@ -30,6 +30,19 @@ def plugin_options(command: F) -> F:
     return load(disable(command))
 
 
+def plain_option(command: F) -> F:
+    """Add ``--plain``: no live view, on a terminal too."""
+
+    def switch(context: click.Context, parameter: click.Parameter, plain: bool) -> None:
+        if plain:
+            from corerl.telemetry.terminal import plain_output
+
+            context.with_resource(plain_output())
+
+    text = "Print lines, on a terminal too, instead of drawing on it."
+    return click.option("--plain", is_flag=True, expose_value=False, callback=switch, help=text)(command)
+
+
 def reward_options(command: F) -> F:
     """Add ``--config FILE`` and ``--scorer NAME``: who scores; ``config_file`` and ``scorer``."""
     config = click.option(

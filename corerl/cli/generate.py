@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from corerl.cli.common import plugin_options, split_config_file
+from corerl.cli.common import plain_option, plugin_options, split_config_file
 
 
 @click.command()
@@ -20,6 +20,7 @@ from corerl.cli.common import plugin_options, split_config_file
 @click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True, help="Prompts in a part.")
 @click.option("--log-probs", is_flag=True, help="Write token ids and their log-probs too.")
 @click.option("--overwrite", is_flag=True, help="Replace a file of other responses.")
+@plain_option
 @plugin_options
 def generate(
     arguments: tuple[str, ...],

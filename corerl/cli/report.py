@@ -1,14 +1,39 @@
 """``corerl report``."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+SAMPLES = 5000
+RUN = click.Path(exists=True, file_okay=False, path_type=Path)
+
 
 @click.command()
-@click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
-def report(run: Path) -> None:
-    """Draw the curves of RUN, a run's folder, in the terminal and in RUN/curve.png."""
-    from corerl.telemetry.report import report as draw
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=RUN)
+@click.option(
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="[default: RUN/report.html of the first run]"
+)
+@click.option(
+    "--samples", type=click.IntRange(min=0), default=SAMPLES, show_default=True, help="At most so many responses."
+)
+def report(runs: tuple[Path, ...], out: Path | None, samples: int) -> None:
+    """Make one page of the curves, timing, samples and configuration of runs, given by their folders.
 
-    draw(run)
+    The page needs no network and no server: open it in a browser, send it to somebody. How scores went is printed too.
+    """
+    make_report(runs, out, samples)
+
+
+def make_report(runs: Sequence[Path], out: Path | None = None, samples: int = SAMPLES) -> None:
+    """Print how the scores of the runs went and write the page, by default into the first run's folder."""
+    from corerl.report.page import write_page
+    from corerl.report.runs import read_records, run_names
+    from corerl.report.terminal import summary
+
+    records = [read_records(run) for run in runs]
+    for name, of_run in zip(run_names(runs), records, strict=True):
+        click.echo(summary(name, of_run))
+    path = out or runs[0] / "report.html"
+    write_page(path, runs, records, samples)
+    click.echo(f"report: {path}")

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import click
 
-from corerl.cli.common import plugin_options
+from corerl.cli.common import plain_option, plugin_options
 from corerl.plugins import load_plugins
 
 
 @click.command()
 @click.argument("config_file", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@plain_option
 @plugin_options
 def sft(
     config_file: Path, overrides: tuple[str, ...], plugin: tuple[str, ...], disable_plugin: tuple[str, ...]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from corerl.cli.common import load_train_config, plugin_options
+from corerl.cli.common import load_train_config, plain_option, plugin_options
 
 
 @click.command()
@@ -13,6 +13,7 @@ from corerl.cli.common import load_train_config, plugin_options
 @click.option(
     "--dry-run", is_flag=True, help="Check config, tokenizer, data and scorers; load no model, write nothing."
 )
+@plain_option
 @plugin_options
 def train(
     config_file: Path,
@@ -35,7 +36,7 @@ def train(
         click.echo(f"{config_file}: ok")
         return
 
-    from corerl.telemetry.report import report
+    from corerl.cli.report import make_report
     from corerl.trainer.build import train as run_training
 
-    report(run_training(plan))
+    make_report([run_training(plan)])

@@ -328,6 +328,9 @@ class TrainerConfig:
     )
     log_val_generations: int = option(0, "responses of each evaluation that go to the trackers as a table", ge=0)
     log_rollouts_freq: int = option(10, "write sample rollouts every so many steps; -1: never", ge=-1)
+    log_rollouts_tokens: int = option(
+        16, "sample rollouts of a step that are written with every token, its log-probs and its advantage", ge=0
+    )
 
 
 @dataclass

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from rich.console import Console
 from rich.progress import Progress
+
+from corerl.telemetry.terminal import error_console
 
 T = TypeVar("T")
 
@@ -15,7 +16,7 @@ _LARGE = 2000
 
 def batches(items: Sequence[T], description: str) -> Iterator[Sequence[T]]:
     """Slices of at most 512 items; the bar goes to stderr, for large sets on a terminal only."""
-    console = Console(stderr=True)
+    console = error_console()
     hidden = len(items) < _LARGE or not console.is_terminal
     with Progress(console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task(description, total=len(items))

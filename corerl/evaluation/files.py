@@ -112,12 +112,16 @@ def read_rows(file: str) -> list[Row]:
         return read_jsonl(file)
     if suffix != ".parquet":
         raise DataError(f"{file}: files of responses end in .parquet, .jsonl or .json")
-    table = read_parquet_file(file)
+    return [(Location(file, number), row) for number, row in enumerate(as_rows(read_parquet_file(file)))]
+
+
+def as_rows(table: Any) -> list[dict[str, Any]]:
+    """The rows of a pyarrow table that :func:`as_table` made, columns that hold JSON decoded."""
     encoded = json.loads((table.schema.metadata or {}).get(_METADATA_KEY, b"[]"))
-    rows = table.to_pylist()
+    rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
-        row.update({name: json.loads(row[name]) for name in encoded if row[name] is not None})
-    return [(Location(file, number), row) for number, row in enumerate(rows)]
+        row.update({name: json.loads(row[name]) for name in encoded if row.get(name) is not None})
+    return rows
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

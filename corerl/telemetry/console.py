@@ -1,20 +1,18 @@
-"""Tracker ``console``: a live progress line on a terminal, a line a step elsewhere."""
+"""Tracker ``console``: a live view on a terminal, a line a step elsewhere."""
 
-import time
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from corerl.registry.trackers import ResumedRun
+from corerl.telemetry.clock import Clock
+from corerl.telemetry.live import LiveView
+from corerl.telemetry.terminal import error_console
 
 MOST_LINES = 100
 """in a pipe, a run of more steps prints only every so many"""
 
-COLUMNS = (
+CURVES = (
     ("loss", "train/loss", "{:.4f}"),
     ("val loss", "val/loss", "{:.4f}"),
     ("reward", "critic/score/mean", "{:.3f}"),
@@ -22,9 +20,10 @@ COLUMNS = (
     ("KL", "actor/kl_loss", "{:.4f}"),
     ("KL", "actor/reward_kl_penalty", "{:.4f}"),
     ("ppo KL", "actor/ppo_kl", "{:.4f}"),
-    ("tokens/s", "perf/throughput", "{:.0f}"),
 )
 """label, metric and format; a metric that a run does not have is left out"""
+
+COLUMNS = (*CURVES, ("tokens/s", "perf/throughput", "{:.0f}"))
 
 
 class ConsoleTracker:
@@ -40,45 +39,28 @@ class ConsoleTracker:
         total_steps: int,
         resume: ResumedRun | None = None,
     ) -> None:
-        self.total_steps = total_steps
         self.every = max(1, total_steps // MOST_LINES)
-        self.console = Console(stderr=True, highlight=False)
-        self.first: tuple[int, float] | None = None
-        self.progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[line]}"),
-            TimeRemainingColumn(),
-            console=self.console,
-        )
-        self.task = self.progress.add_task("training", total=total_steps, line="")
-        if self.console.is_terminal:
-            self.progress.start()
+        self.console = error_console()
+        self.clock = Clock(total_steps)
+        self.live = LiveView(self.console, self.clock, CURVES) if self.console.is_terminal else None
+        if self.live is not None:
+            self.live.start()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        if self.first is None:
-            self.first = step, time.monotonic()
-        line = summary(metrics)
+        self.clock.tick(step)
         for name, value in metrics.items():
             if name.startswith("val-core/"):
-                self.console.print(f"step {step}: {name} {value:.3f}")
-        if self.console.is_terminal:
-            self.progress.update(self.task, completed=step, line=line)
-        elif line and (step % self.every == 0 or step == self.total_steps):
-            self.console.print(f"step {step}/{self.total_steps}  {line}  {self._time_left(step)}", soft_wrap=True)
+                self.console.print(f"step {step}: {name} {value:.3f}", markup=False)
+        line, total = summary(metrics), self.clock.total_steps
+        if self.live is not None:
+            self.live.update(metrics)
+        elif line and (step % self.every == 0 or step == total):
+            left = f"left {self.clock.left()}" if self.clock.left() else ""
+            self.console.print(f"step {step}/{total}  {line}  {left}", soft_wrap=True, markup=False)
 
     def close(self) -> None:
-        self.progress.stop()
-
-    def _time_left(self, step: int) -> str:
-        """From the pace since the first record."""
-        assert self.first is not None
-        first, since = self.first
-        if step == first:
-            return ""
-        seconds = round((time.monotonic() - since) / (step - first) * (self.total_steps - step))
-        return f"left {timedelta(seconds=seconds)}"
+        if self.live is not None:
+            self.live.stop()
 
 
 def summary(metrics: Mapping[str, float]) -> str:

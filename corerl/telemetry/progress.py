@@ -3,10 +3,10 @@
 import time
 from types import TracebackType
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from corerl.telemetry.notices import say
+from corerl.telemetry.terminal import error_console
 
 SECONDS_BETWEEN_LINES = 10.0
 
@@ -16,7 +16,7 @@ class GenerationProgress:
 
     def __init__(self, total: int) -> None:
         self._total, self._done, self._tokens = total, 0, 0
-        console = Console(stderr=True)
+        console = error_console()
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
         self._bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
         self._task = self._bar.add_task("", total=total) if self._bar else None

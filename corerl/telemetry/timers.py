@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from corerl.errors import RunError
+from corerl.telemetry.activity import ACTIVITY
 
 MEMORY_ADVICE = {
     "gen": "rollout.n, data.train_batch_size or the backend's batch size (rollout.options)",
@@ -22,6 +23,7 @@ class Timers:
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
         start = time.perf_counter()
+        ACTIVITY.begin(part, start)
         try:
             yield
         except Exception as error:
@@ -31,4 +33,6 @@ class Timers:
                 raise RunError(f"out of memory in '{part}' ({reason}); settings that help: {advice}") from error
             raise
         finally:
-            self.seconds[part] = self.seconds.get(part, 0.0) + time.perf_counter() - start
+            seconds = time.perf_counter() - start
+            self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+            ACTIVITY.end(part, seconds)

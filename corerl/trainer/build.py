@@ -23,6 +23,7 @@ from corerl.registry.trackers import TrackerFactory
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 from corerl.telemetry.notices import say
+from corerl.telemetry.run_status import recorded
 from corerl.trainer.collection import Collector
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.engine_restarts import Engines
@@ -66,6 +67,7 @@ def train(plan: Plan) -> Path:
                 critic.load(checkpoint.path / "critic")
             random_state.restore(checkpoint.path)
         run.describe()
+        stack.enter_context(recorded(run.folder, plan.total_steps))
         say(f"run folder: {run.folder}")
         log = _open_log(run, plan)
         stack.callback(log.close)

@@ -37,7 +37,7 @@ from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.pipeline import Pipeline
 from corerl.trainer.run import Run
-from corerl.trainer.samples import write_rollouts
+from corerl.trainer.samples import TokenColumns, write_rollouts
 from corerl.trainer.scoring import Notices
 from corerl.trainer.stopping import Stopping
 from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker
@@ -278,7 +278,8 @@ class Trainer:
         frequency = self.run.config.trainer.log_rollouts_freq
         if frequency > 0 and self.is_due(frequency):
             path = self.run.folder / "rollouts" / f"step_{self.step:06d}.parquet"
-            write_rollouts(path, batch.rollouts, batch.results)
+            tokens = TokenColumns(experience, self.collector.tokenizer, self.run.config.trainer.log_rollouts_tokens)
+            write_rollouts(path, batch.rollouts, batch.results, tokens)
 
     def is_due(self, frequency: int) -> bool:
         """Every so many steps, and after the last."""

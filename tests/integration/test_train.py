@@ -7,6 +7,7 @@ import pytest
 
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
+from corerl.telemetry.run_status import read_status
 
 
 @pytest.fixture
@@ -84,8 +85,9 @@ def test_the_run_folder_says_what_was_used_and_shows_samples(train):
     assert used["policy_loss"]["options"]["clip_ratio_c"] == 3.0
     assert used["rollout_backend"]["version"]
     assert len(list((folder / "rollouts").glob("*.parquet"))) == 3
+    assert read_status(folder).state == "finished"
     assert (folder / "checkpoints" / "latest").read_text() == "global_step_3"
-    assert (folder / "curve.png").is_file()
+    assert (folder / "report.html").is_file()
     assert not list(folder.rglob("*.tmp"))
 
 

@@ -1,0 +1,82 @@
+"""``corerl runs``."""
+
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from corerl.cli.common import table
+
+RECORDS = 1000
+"""of a run, at most so many are searched for the last reward"""
+
+UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path), default="runs")
+def runs(folder: Path) -> None:
+    """List the runs below FOLDER (default: runs), the newest last.
+
+    State is running, finished, stopped (it ended before its last step, on request), failed (with the reason) or killed
+    (its process is gone and left no word). The reward is the last critic/score/mean; val the last val-core metric.
+    """
+    found = sorted(run_folders(folder), key=lambda run: (run / "config.yaml").stat().st_mtime)
+    if not found:
+        click.echo(f"no run below {folder}")
+        return
+    header = ("run", "state", "step", "reward", "val", "started", "for", "")
+    click.echo(table([header, *(row(run, folder) for run in found)], indent=""))
+
+
+def run_folders(folder: Path) -> Iterator[Path]:
+    """Every folder from ``folder`` down that holds a run's ``config.yaml``; there are no runs inside of runs."""
+    if (folder / "config.yaml").is_file() and (folder / "plugins.json").is_file():
+        yield folder
+        return
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            yield from run_folders(path)
+
+
+def row(run: Path, folder: Path) -> tuple[str, ...]:
+    """One line of the list."""
+    from corerl.telemetry.metrics_tail import last_step, records_backwards
+    from corerl.telemetry.run_status import read_status
+
+    metrics = run / "metrics.jsonl"
+    reward, validation = "", ""
+    for record in islice(records_backwards(metrics), RECORDS):
+        if not reward and "critic/score/mean" in record:
+            reward = f"{record['critic/score/mean']:.3f}"
+        if not validation:
+            validation = next((f"{value:.3f}" for name, value in record.items() if name.startswith("val-core/")), "")
+        if reward and validation:
+            break
+    status, step = read_status(run), max(0, last_step(metrics))
+    name = str(run.relative_to(folder)) if run != folder else str(run)
+    if status is None:
+        return name, "unknown", str(step), reward, validation, "", "", ""
+    changed = metrics.stat().st_mtime if metrics.is_file() else status.started
+    ended = status.ended or (time.time() if status.state == "running" else max(status.started, changed))
+    remark = status.error or (f"{status.host}, process {status.pid}" if status.state == "running" else "")
+    steps, age = f"{step}/{status.total_steps}", f"{duration(time.time() - status.started)} ago"
+    return name, status.state, steps, reward, validation, age, duration(ended - status.started), remark
+
+
+def duration(seconds: float) -> str:
+    """The two largest units.
+
+    >>> duration(7384)
+    '2 h 3 min'
+    """
+    left, parts = int(seconds), list[str]()
+    for unit, size in UNITS:
+        if left >= size or (unit == "s" and not parts):
+            parts.append(f"{left // size} {unit}")
+            left %= size
+        elif parts:
+            break
+    return " ".join(parts[:2])

@@ -1,0 +1,27 @@
+"""The terminal on standard error, and whether it can be drawn on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+
+_plain = False
+
+
+@contextmanager
+def plain_output() -> Iterator[None]:
+    """Lines alone, on a terminal too."""
+    global _plain
+    before, _plain = _plain, True
+    try:
+        yield
+    finally:
+        _plain = before
+
+
+def error_console() -> Console:
+    """Standard error, drawn on where :attr:`rich.console.Console.is_terminal`; in colours unless NO_COLOR is set."""
+    console = Console(stderr=True, highlight=False)
+    if _plain or console.is_dumb_terminal:
+        return Console(stderr=True, highlight=False, force_terminal=False, no_color=True)
+    return console

@@ -1,0 +1,25 @@
+import click
+import pytest
+from click.testing import CliRunner
+
+from corerl.cli.common import plain_option
+from corerl.telemetry.terminal import error_console
+
+
+@click.command()
+@plain_option
+def command():
+    click.echo(error_console().is_terminal)
+
+
+@pytest.mark.parametrize(("arguments", "drawn"), [([], "True"), (["--plain"], "False"), ([], "True")])
+def test_plain_holds_for_the_command_that_it_is_given_to(monkeypatch, arguments, drawn):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes anything for a terminal
+    monkeypatch.setenv("TERM", "xterm")
+    assert CliRunner().invoke(command, arguments).output == f"{drawn}\n"
+
+
+@pytest.mark.parametrize("name", ["train", "sft", "generate"])
+def test_commands_that_draw_have_the_option(name):
+    module = __import__(f"corerl.cli.{name}", fromlist=[name])
+    assert "--plain" in CliRunner().invoke(getattr(module, name), ["--help"]).output
