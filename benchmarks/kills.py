@@ -2,7 +2,8 @@
 
 PPO with a critic and an adaptive KL penalty on a model of a few thousand parameters, a checkpoint after every step. A
 life is killed by SIGKILL at an instant drawn from its first ``--longest`` seconds, start and loading included, and the
-same command begins the next, until ``--kills`` have been killed; the last life ends by itself::
+same command begins the next, until ``--kills`` have been killed. What comes to the end of the run is compared, and the
+next run begins::
 
     python benchmarks/kills.py --kills 100
 """
@@ -36,7 +37,7 @@ REWARD = "def score(response, ground_truth, data_source, extra_info):\n    retur
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=200, help="of the whole run")
+    parser.add_argument("--steps", type=int, default=100, help="of the whole run")
     parser.add_argument("--longest", type=float, default=5.0, help="seconds that a life may have")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -47,34 +48,41 @@ def main() -> None:
         start = time.perf_counter()
         assert Life(config, ["tracking.experiment_name=straight"], folder / "straight.log").end(3600) == 0
         straight_seconds = time.perf_counter() - start
-        kills, reached = 0, Counter[int]()
-        overrides = ["tracking.experiment_name=killed"]
-        while kills < arguments.kills:
-            life = Life(config, overrides, folder / "killed.log")
-            if life.is_over(chance.uniform(0, arguments.longest)):
-                assert life.end() == 0, (folder / "killed.log").read_text()[-2000:]
-                raise SystemExit(f"the run was done after {kills} kills: take more --steps")
-            life.kill()
-            kills += 1
-            reached[newest_step(folder / "runs" / "killed")] += 1
-        assert Life(config, overrides, folder / "killed.log").end(3600) == 0
         [whole] = (folder / "runs" / "straight").iterdir()
-        killed = max((folder / "runs" / "killed").iterdir())
-        expected, found = Outcome.of(whole), Outcome.of(killed)
+        expected = Outcome.of(whole)
+        kills, runs, equal, half_written = 0, 0, True, 0
+        reached = Counter[int]()
+        while kills < arguments.kills:
+            runs += 1
+            name = f"killed-{runs}"
+            overrides, log = [f"tracking.experiment_name={name}"], folder / "killed.log"
+            while True:
+                life = Life(config, overrides, log)
+                if kills < arguments.kills and not life.is_over(chance.uniform(0, arguments.longest)):
+                    life.kill()
+                    life.end()
+                    kills += 1
+                    reached[newest_step(folder / "runs" / name)] += 1
+                    continue
+                assert life.end(3600) == 0, log.read_text()[-2000:]
+                break
+            killed = max((folder / "runs" / name).iterdir())
+            equal = equal and Outcome.of(killed) == expected
+            half_written += len(list(killed.rglob(".*.tmp")))
         report = {
             "kills": kills,
             "steps": arguments.steps,
             "steps_at_a_kill": len(reached),
-            "metrics_equal": expected.metrics == found.metrics,
-            "files_equal": expected.files == found.files,
-            "half_written": len(list(killed.rglob(".*.tmp"))),
+            "runs": runs,
+            "equal": equal,
+            "half_written": half_written,
             "damaged": (folder / "killed.log").read_text().count(" is damaged "),
             "straight_seconds": round(straight_seconds, 1),
         }
     for name, value in report.items():
         print(f"{name:<18} {value}")
     print(json.dumps(report))
-    raise SystemExit(0 if report["metrics_equal"] and report["files_equal"] else 1)
+    raise SystemExit(0 if equal else 1)
 
 
 def material(folder: Path, steps: int) -> Path:

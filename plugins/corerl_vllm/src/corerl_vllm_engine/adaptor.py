@@ -1,5 +1,7 @@
 """vLLM's asynchronous engine, as ``corerl_engine.server`` speaks to it."""
 
+import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 from vllm import AsyncEngineArgs, SamplingParams
@@ -44,35 +46,42 @@ class VllmEngine:
         await self._engine.abort(engine_id)
 
     async def begin_update(self) -> None:
-        await self._engine.pause_generation(mode="keep", clear_cache=False)
-        await self._engine.collective_rpc("corerl_begin_update")
+        await self._answer(self._engine.pause_generation(mode="keep", clear_cache=False))
+        await self._answer(self._engine.collective_rpc("corerl_begin_update"))
 
     async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
-        digests: list[list[int]] = await self._engine.collective_rpc("corerl_load", args=(bucket, verify))
+        loading = self._engine.collective_rpc("corerl_load", args=(bucket, verify))
+        digests: list[list[int]] = await self._answer(loading)
         return digests if verify else []
 
     async def end_update(self, complete: bool) -> tuple[list[str], set[str]]:
-        lacking = await self._engine.collective_rpc("corerl_end_update", args=(complete,))
-        await self._engine.reset_prefix_cache(
-            reset_running_requests=True
-        )  # with what runs, vLLM would keep all prefixes
+        lacking = await self._answer(self._engine.collective_rpc("corerl_end_update", args=(complete,)))
+        # with what runs, vLLM would keep all prefixes
+        await self._answer(self._engine.reset_prefix_cache(reset_running_requests=True))
         states = self._engine.output_processor.request_states.values()
         begun = {state.external_req_id for state in states if not state.is_prefilling}
         return sorted({name for names in lacking for name in names}), begun
 
     async def resume(self) -> None:
-        await self._engine.resume_generation()
+        await self._answer(self._engine.resume_generation())
 
     async def sleep(self) -> None:
         if self._level:
-            await self._engine.sleep(level=self._level)
+            await self._answer(self._engine.sleep(level=self._level))
 
     async def wake(self, what: list[str]) -> None:
         if self._level:
-            await self._engine.wake_up(what)
+            await self._answer(self._engine.wake_up(what))
 
     async def health(self) -> None:
         await self._engine.check_health()
+
+    async def _answer(self, call: Awaitable[Any]) -> Any:
+        """Of the engine's core; what it had not answered when it ended would be waited for for ever."""
+        task = asyncio.ensure_future(call)
+        while not (await asyncio.wait([task], timeout=1))[0]:
+            await self._engine.check_health()
+        return task.result()
 
 
 def sampling_params(sample: Any) -> SamplingParams:
