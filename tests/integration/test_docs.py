@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from corerl.cli.main import run
 from corerl.config.schema import MultiTurnConfig
@@ -173,6 +174,20 @@ def test_environments(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert limits == {field.name for field in dataclasses.fields(MultiTurnConfig)} - {"environment"}
     for name in re.findall(r"`(env/\w+)", text):
         assert any(key.startswith(name) for key in metrics()), name
+
+
+def test_trackers(files: Path) -> None:
+    text = (DOCS / "trackers.md").read_text()
+    [block] = re.findall(r"```python\n# my_tracker\.py\n(.*?)```", text, flags=re.DOTALL)
+    Path("my_tracker.py").write_text(block)
+    [command] = re.findall(r"^\$ corerl (.*)$", text, flags=re.MULTILINE)
+    assert run([*shlex.split(command), "data.val_files=[data/test.parquet]"]) == 0
+    [file] = Path("runs").glob("*/*/reward.csv")
+    rows = [line for line in file.read_text().splitlines() if "corerl/arithmetic" in line]
+    assert [row.partition(",")[0] for row in rows] == ["0", "0", "1", "1"]
+    [config] = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    overrides = [f"{section}={json.dumps(values)}" for section, values in yaml.safe_load(config).items()]
+    assert run(["config", "show", "config.yaml", *overrides]) == 0
 
 
 def test_the_table_of_facts_is_complete() -> None:

@@ -109,7 +109,7 @@ def test_tensorboard_event_files_hold_all_and_a_resume_hides_later_steps(tmp_pat
     assert score == [(0, 0.0), (1, 0.25), (2, 8.0), (3, 9.0)]
     assert [event.value for event in events.Scalars("val-core/openai/gsm8k/reward/mean@8")] == [0.5, 0.5]
     [config] = events.Tensors("config/text_summary")
-    assert b"lr: 1.0e-06" in config.tensor_proto.string_val[0]
+    assert b'"lr": 1e-06' in config.tensor_proto.string_val[0]
 
 
 def test_a_tensorboard_table_keeps_line_breaks_and_bars_in_their_cells(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 import importlib.util
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from corerl import option
-from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from corerl.config.schema import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class LibraryOptions:
     library: ClassVar[str]
     remedy: ClassVar[str]
 
-    def check(self, key: str, config: TrainConfig) -> None:
+    def check(self, key: str, config: "TrainConfig") -> None:
         """Raise ConfigError when the library is not installed."""
         if importlib.util.find_spec(self.library) is None:
             raise ConfigError(key, f"needs the module {self.library}, which is not installed: {self.remedy}")

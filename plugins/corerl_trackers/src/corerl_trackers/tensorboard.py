@@ -1,10 +1,9 @@
 """Tracker ``tensorboard``: event files, written by torch's own writer."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import yaml  # type: ignore[import-untyped]
 
 from corerl.registry.trackers import ResumedRun
 from corerl_trackers.options import TensorboardOptions
@@ -32,7 +31,7 @@ class TensorboardTracker:
         folder = Path(options.dir).expanduser() if options.dir else run_dir / "tensorboard"
         self._writer = SummaryWriter(str(folder), purge_step=resume.last_step + 1 if resume else None)
         if resume is None:
-            text = yaml.safe_dump(dict(config), sort_keys=False)
+            text = json.dumps(config, indent=2)
             self._writer.add_text("config", "".join(f"    {line}\n" for line in text.splitlines()))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
