@@ -42,8 +42,10 @@ class Worker:
     Attributes:
         pid: None until it is ready.
         tasks: sent, and not answered.
+        low: with no more of them it is sent some more.
         since: when the first of them began (``time.monotonic``).
-        late: the first of them takes so long that the others were given to somebody else.
+        deadline: when that one is to be ended.
+        late: the first of them takes so long that the others were given to somebody else as well.
         behind: it lets all others go first, and is to end with that call.
         ending: the nursery was told to end it.
     """
@@ -52,7 +54,9 @@ class Worker:
     connection: socket.socket
     pid: int | None = None
     tasks: deque[Any] = field(default_factory=deque)
+    low: int = 0
     since: float = 0.0
+    deadline: float = 0.0
     late: bool = False
     behind: bool = False
     ending: bool = False
