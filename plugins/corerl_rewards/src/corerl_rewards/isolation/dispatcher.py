@@ -23,8 +23,6 @@ CHUNK_SECONDS = 0.02
 """what a worker is sent at a time should keep it busy so long"""
 CHUNK_CALLS = 256
 CHUNK_BYTES = 1 << 18
-MORE_WORKERS = 2
-"""so many further workers look for late calls for each that is known"""
 MOST_FAILED_STARTS = 5
 MOST_NURSERIES = 10
 
@@ -38,8 +36,6 @@ class Dispatcher:
         self._queue: deque[Task] = deque()
         self._workers: dict[int, Worker] = {}
         self._pace = Pace(rules)
-        self._answered = 0
-        """calls since there was nothing to do"""
         self._failed_starts = 0
         self._nurseries = 1
         self._lock = threading.Lock()
@@ -128,7 +124,7 @@ class Dispatcher:
         with self._lock:
             jobs, self._inbox = self._inbox, []
         if not self._queue and not any(worker.tasks for worker in self._workers.values()):
-            self._answered = 0
+            self._pace.begin()
         for job in jobs:
             for position in range(len(job.requests)):
                 task = Task(job, position)
@@ -146,14 +142,9 @@ class Dispatcher:
             self._selector.register(worker.connection, selectors.EVENT_READ, worker)
 
     def _wanted(self) -> int:
-        """How many workers should score now, beside those that are late.
-
-        Where calls are late as many more are to be expected as their share of the calls says: more workers look for
-        them. No more than a few at a time for each that is known, since the first calls may not be as the rest.
-        """
+        """How many workers should score now, beside those that are late: one more for each that is still to be late."""
         late = sum(worker.late and not worker.ending for worker in self._workers.values())
-        expected = math.ceil(len(self._queue) * late / (self._answered + late)) if late else 0
-        return self._rules.num_workers + min(MORE_WORKERS * late, expected)
+        return self._rules.num_workers + self._pace.still_late(late, len(self._queue))
 
     def _hand_out(self) -> None:
         """Keep the workers busy, and no more of them than there should be."""
@@ -174,6 +165,7 @@ class Dispatcher:
 
     def _fill(self, worker: Worker) -> None:
         """Give a worker what should keep it busy for a moment, and leave the others their share."""
+        worker.waited = linux.waited(worker.pid)
         if not worker.tasks:
             self._pace.begins(worker)
         most = min(CHUNK_CALLS, math.ceil(len(self._queue) / (2 * self._rules.num_workers)))
@@ -202,24 +194,26 @@ class Dispatcher:
             self._selector.unregister(worker.connection)
             self._pool.end(worker)
             return
-        for line in lines:
-            if worker.pid is None:
-                self._welcome(worker, line)
-            elif worker.tasks:
-                self._take_result(worker, line)
+        self._read(worker, lines)
         if not worker.tasks:
             worker.late = worker.behind
             if lines and (worker.behind or self._is_old(worker)):
                 self._pool.end(worker)
 
-    def _welcome(self, worker: Worker, line: bytearray) -> None:
-        word, _, pid = line.partition(b" ")
-        if word != READY:
-            raise RunError(f"a worker of the reward manager began with {bytes(line[:80])!r}")
-        worker.pid = int(pid)
-        self._failed_starts = 0
+    def _read(self, worker: Worker, lines: Sequence[bytearray]) -> None:
+        for line in lines:
+            if worker.pid is not None:
+                self._take_result(worker, line)
+                continue
+            word, _, pid = line.partition(b" ")
+            if word != READY:
+                raise RunError(f"a worker of the reward manager began with {bytes(line[:80])!r}")
+            worker.pid = int(pid)
+            self._failed_starts = 0
 
     def _take_result(self, worker: Worker, line: bytearray) -> None:
+        if not worker.tasks:  # it is being ended
+            return
         try:
             score, components, extracted, error, kind, seconds = json.loads(line)
             result = RewardResult(score, components, extracted, error, kind)
@@ -230,7 +224,6 @@ class Dispatcher:
         task.done(result)
         self._pace.begins(worker)
         worker.calls += 1
-        self._answered += 1
         self._pace.took(task.source, seconds)
         if kind == "memory":  # what is left of its memory is in pieces
             self._dismiss(worker)
@@ -257,6 +250,9 @@ class Dispatcher:
         now = time.monotonic()
         for worker in list(self._workers.values()):
             if not worker.tasks or worker.ending or now < self._pace.next_mark(worker):
+                continue
+            worker.excused = linux.waited(worker.pid) - worker.waited
+            if now < self._pace.next_mark(worker) or worker.has_answered:
                 continue
             if now >= worker.deadline:
                 self._condemn(worker, "timeout", f"ran past reward.timeout ({self._rules.timeout:g} s)")
@@ -288,11 +284,7 @@ class Dispatcher:
         """A worker ended: its last results count, then the call that was running is to blame."""
         worker = self._workers[number]
         while lines := worker.receive():
-            for line in lines:
-                if worker.pid is None:
-                    self._welcome(worker, line)
-                elif worker.tasks:
-                    self._take_result(worker, line)
+            self._read(worker, lines)
         with suppress(KeyError):
             self._selector.unregister(worker.connection)
         worker.connection.close()

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 from corerl_rewards.isolation.pool import Worker
 
-LATE_FACTOR = 10
+LATE_FACTOR = 5
 """a call is late that takes so many times as long as nine of ten of its data source's do at most"""
 LATE_SECONDS = 0.1
-"""at least"""
-BEHIND_SECONDS = 0.1
-"""a call that has been late for so long lets all others go first"""
+"""at least; waiting for a processor does not count here, as it does in what the others took"""
+BEHIND_FACTOR = 2
+"""a call that takes so many times as long as makes it late lets all others go first"""
+MOST_MORE = 2
+"""so many late calls are expected for each that is known, at most: the first may not be as the rest"""
 STEP = math.log(1.15)
 """by how much, as a logarithm, one call moves what is known"""
 TOGETHER = 0.1
@@ -37,9 +39,19 @@ class Pace:
         self._quantiles: dict[str, tuple[float, float]] = {}
         """data source -> how long half of its calls take at most, and nine of ten; running estimates"""
         self._together = -math.inf
+        self._answered = 0
+
+    def begin(self) -> None:
+        """There was nothing to do, and now there is."""
+        self._answered = 0
+
+    def still_late(self, known: int, waiting: int) -> int:
+        """How many of the calls that are waiting will be late, where so many are."""
+        return min(MOST_MORE * known, math.ceil(waiting * known / (self._answered + known))) if known else 0
 
     def took(self, source: str, seconds: float) -> None:
         """A call of a data source is over."""
+        self._answered += 1
         half, most = self._quantiles.get(source, (seconds, seconds))
         self._quantiles[source] = _moved(half, seconds, 0.5), _moved(most, seconds, 0.9)
 
@@ -50,6 +62,7 @@ class Pace:
     def begins(self, worker: Worker) -> None:
         """The first call of a worker begins."""
         worker.since = time.monotonic()
+        worker.excused = 0.0
         worker.deadline = worker.since + self._rules.timeout
 
     def late(self, worker: Worker) -> None:
@@ -65,8 +78,9 @@ class Pace:
         if self._rules.patience is None or worker.behind:
             return worker.deadline
         known = self._quantiles.get(worker.tasks[0].source)
-        late = self._rules.patience if known is None else max(LATE_SECONDS, LATE_FACTOR * known[1])
-        return min(worker.since + late + (BEHIND_SECONDS if worker.late else 0.0), worker.deadline)
+        factor = BEHIND_FACTOR if worker.late else 1
+        least, late = (self._rules.patience, 0.0) if known is None else (LATE_SECONDS, LATE_FACTOR * known[1])
+        return min(worker.since + max(factor * least + worker.excused, factor * late), worker.deadline)
 
 
 def _moved(quantile: float, seconds: float, share: float) -> float:
