@@ -34,7 +34,7 @@ class Run:
         with atomic_path(self.folder / "config.yaml") as temporary:
             temporary.write_text(OmegaConf.to_yaml(OmegaConf.structured(self.config)))
         with atomic_path(self.folder / "plugins.json") as temporary:
-            temporary.write_text(json.dumps(self._used(), indent=2) + "\n")
+            temporary.write_text(json.dumps(self._used(), indent=2, default=repr) + "\n")
 
     def _used(self) -> list[dict[str, Any]]:
         used: list[dict[str, Any]] = []
