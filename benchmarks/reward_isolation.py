@@ -3,15 +3,16 @@
 ::
 
     python benchmarks/reward_isolation.py throughput --gsm8k train.jsonl --math test.jsonl
-    python benchmarks/reward_isolation.py hostile --gsm8k train.jsonl
+    python benchmarks/reward_isolation.py hostile --gsm8k train.jsonl --math test.jsonl
     python benchmarks/reward_isolation.py memory --gsm8k train.jsonl
 
 Processor time is read from the kernel for every process that takes part, so that it can be compared on a machine that
-others use as well; wall times cannot. Each contender has its turn in every round, and medians are printed.
+others use as well; wall times cannot. Each contender has its turn in every round, and medians over rounds are printed.
 """
 
 import argparse
 import ctypes
+import dataclasses
 import functools
 import json
 import os
@@ -59,6 +60,13 @@ def hostile(response: str, ground_truth: Any, data_source: str, extra_info: Mapp
     if attack := extra_info.get("attack"):
         ATTACKS[attack]()
     return gsm8k(response, ground_truth, data_source, extra_info)
+
+
+def hostile_math(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> Any:
+    """``math_verify``, and what ``extra_info`` asks for."""
+    if attack := extra_info.get("attack"):
+        ATTACKS[attack]()
+    return math_verify(response, ground_truth, data_source, extra_info)
 
 
 def here(name: str) -> Any:
@@ -114,7 +122,9 @@ def bare_loop(requests: Sequence[RewardRequest], score: Callable[[RewardRequest]
 def throughput(arguments: argparse.Namespace) -> dict[str, Any]:
     """Responses a second, and processor time of each, of naive, parallel and a bare loop."""
     result: dict[str, Any] = {}
-    rows: list[Sequence[Any]] = [("scorer", "how", "responses/s (wall)", "µs of processor", "ratio to the bare loop")]
+    rows: list[Sequence[Any]] = [
+        ("scorer", "how", "responses/s", "µs of processor", "speed by processor time, bare loop: 1", "by wall time")
+    ]
     equal = verifier_worker.load()
     cases: list[tuple[str, Any, list[RewardRequest], Callable[[RewardRequest], object]]] = []
     if arguments.gsm8k:
@@ -145,52 +155,72 @@ def throughput(arguments: argparse.Namespace) -> dict[str, Any]:
                 used = time.process_time() + processor_seconds(parallel) - used
                 timings[how].append((time.perf_counter() - start, used))
         parallel.close()
-        loop = statistics.median(used for _, used in timings["bare loop"])
         for how, times in timings.items():
             wall, used = (statistics.median(part) for part in zip(*times, strict=True))
-            result[f"{name} {how}"] = {"per_second": len(requests) / wall, "cpu_us": 1e6 * used / len(requests)}
-            rows.append((name, how, len(requests) / wall, 1e6 * used / len(requests), loop / used))
+            pairs = list(zip(timings["bare loop"], times, strict=True))
+            by_wall, by_processor = (statistics.median(bare[n] / own[n] for bare, own in pairs) for n in (0, 1))
+            rows.append((name, how, len(requests) / wall, 1e6 * used / len(requests), by_processor, by_wall))
+            result[f"{name} {how}"] = {
+                "per_second": len(requests) / wall,
+                "cpu_us": 1e6 * used / len(requests),
+                "ratio_cpu": by_processor,
+                "ratio_wall": by_wall,
+            }
     print_table(rows)
     return result
 
 
 def hostile_batch(arguments: argparse.Namespace) -> dict[str, Any]:
     """A clean batch, and the same with an attack in every tenth response."""
-    clean = gsm8k_requests(arguments.gsm8k, arguments.count)
-    names = list(ATTACKS)
-    attacked = [
-        RewardRequest(
-            each.response, each.ground_truth, "s", {"attack": names[n // 10 % len(names)]} if n % 10 == 5 else {}
+    rows: list[Sequence[Any]] = [("scorer", "responses", "attacks", "clean s", "hostile s", "1.5 · clean + deadline")]
+    result: dict[str, Any] = {}
+    number = (2 * arguments.rounds + 1) * arguments.count
+    if arguments.gsm8k:
+        result["gsm8k"] = clean_and_hostile(arguments, here("hostile"), gsm8k_requests(arguments.gsm8k, number))
+    if arguments.math:
+        result["math-verify"] = clean_and_hostile(
+            arguments, here("hostile_math"), math_requests(arguments.math, number)
         )
-        for n, each in enumerate(clean)
-    ]
+    for name, times in result.items():
+        rows.append((name, arguments.count, arguments.count // 10, *times.values()))
+    print_table(rows)
+    return result
+
+
+def clean_and_hostile(
+    arguments: argparse.Namespace, scorer: Any, all_requests: list[RewardRequest]
+) -> dict[str, float]:
+    """Seconds of each; no request is in two batches, as far as there are so many."""
     manager = ParallelRewardManager(
-        {"s": here("hostile")},
+        {"s": scorer},
         num_workers=arguments.workers,
         timeout=arguments.timeout,
         options=ParallelOptions(memory_limit_gb=1.0),
     )
-    manager.score(clean[:100])
+    starts = range(0, len(all_requests), arguments.count)
+    batches = iter([all_requests[start : start + arguments.count] for start in starts])
+    manager.score(next(batches))
     seconds: dict[str, list[float]] = {"clean": [], "hostile": []}
-    for _ in range(arguments.rounds):
-        for name, requests in (("clean", clean), ("hostile", attacked)):
-            start = time.perf_counter()
-            results = manager.score(requests)
-            seconds[name].append(time.perf_counter() - start)
-            if name == "hostile":
-                wrong = [n for n, each in enumerate(results) if (each.score != 1.0) is (n % 10 != 5)]
-                harmless = {"output"}
-                assert all(attacked[n].extra_info.get("attack") in harmless for n in wrong), wrong
+    for number, requests in enumerate(batches):
+        name = ("clean", "hostile")[number % 2]
+        batch = attacked(requests) if name == "hostile" else requests
+        start = time.perf_counter()
+        results = manager.score(batch)
+        seconds[name].append(time.perf_counter() - start)
+        attacks = [request.extra_info.get("attack", "output") != "output" for request in batch]
+        assert [each.score is None for each in results] == attacks, "the wrong responses have no score"
     manager.close()
-    clean_time, hostile_time = (statistics.median(seconds[name]) for name in ("clean", "hostile"))
-    limit = 1.5 * clean_time + arguments.timeout
-    print_table(
-        [
-            ("responses", "attacks", "clean s", "hostile s", "1.5 · clean + deadline"),
-            (len(clean), len(clean) // 10, clean_time, hostile_time, limit),
-        ]
-    )
-    return {"clean": clean_time, "hostile": hostile_time, "limit": limit}
+    clean, hostile_time = (statistics.median(seconds[name]) for name in ("clean", "hostile"))
+    return {"clean": clean, "hostile": hostile_time, "limit": 1.5 * clean + arguments.timeout}
+
+
+def attacked(requests: Sequence[RewardRequest]) -> list[RewardRequest]:
+    """With an attack in every tenth."""
+    names = list(ATTACKS)
+    return [
+        dataclasses.replace(each, extra_info={"attack": names[n // 10 % len(names)]}) if n % 10 == 5 else each
+        for n, each in enumerate(requests)
+    ]
 
 
 def memory(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -213,13 +243,14 @@ def main() -> None:
     parser.add_argument("what", choices=["throughput", "hostile", "memory"])
     parser.add_argument("--gsm8k", type=Path, help="JSON lines with 'answer'")
     parser.add_argument("--math", type=Path, help="JSON lines with 'answer' or 'solution'")
-    parser.add_argument("--count", type=int, default=0, help="responses; 0: 20,000, hostile 5,000, memory 200,000")
+    parser.add_argument("--count", type=int, default=0, help="responses; 0: 20,000, hostile 512, memory 200,000")
     parser.add_argument("--math-count", type=int, default=200, help="answers of --math")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=0, help="0: hostile 4, throughput 1, memory 2")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--timeout", type=float, default=5.0, help="hostile: the deadline")
     arguments = parser.parse_args()
-    arguments.count = arguments.count or {"throughput": 20_000, "hostile": 5_000, "memory": 200_000}[arguments.what]
+    arguments.workers = arguments.workers or {"throughput": 1, "hostile": 4, "memory": 2}[arguments.what]
+    arguments.count = arguments.count or {"throughput": 20_000, "hostile": 512, "memory": 200_000}[arguments.what]
     run = {"throughput": throughput, "hostile": hostile_batch, "memory": memory}[arguments.what]
     print(json.dumps({"benchmark": f"reward_isolation {arguments.what}", **run(arguments)}))
 

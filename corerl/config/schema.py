@@ -274,7 +274,7 @@ class RolloutConfig:
 class RewardConfig:
     """Scores."""
 
-    manager: Any = option("naive", "reward manager")
+    manager: Any = option("parallel", "reward manager")
     scorer: Any = option(None, "scores every row; null: each data source's own (corerl plugins list)")
     scorers: dict[str, Any] = option(
         help="data source, or pattern such as 'aime*' -> its scorer, before scorer and before the source's own",

@@ -37,7 +37,7 @@ class Run:
             temporary.write_text(OmegaConf.to_yaml(OmegaConf.structured(self.config)))
         with atomic_path(self.folder / "plugins.json") as temporary:
             used = [_description(part, selected) for part, selected in _used(self.parts)]
-            temporary.write_text(json.dumps(used, indent=2) + "\n")
+            temporary.write_text(json.dumps(used, indent=2, default=repr) + "\n")
 
 
 def versions(parts: Parts) -> dict[str, str]:

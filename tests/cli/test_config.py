@@ -23,7 +23,7 @@ register_advantage_estimators = hook("register_advantage_estimators", "grpo")
 register_policy_losses = hook("register_policy_losses", "vanilla")
 register_training_strategies = hook("register_training_strategies", "torch")
 register_rollout_backends = hook("register_rollout_backends", "hf")
-register_reward_managers = hook("register_reward_managers", "naive")
+register_reward_managers = hook("register_reward_managers", "parallel")
 """
 
 

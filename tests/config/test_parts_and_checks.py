@@ -51,7 +51,7 @@ def registries() -> Registries:
     add("batch_filters", "dynamic_sampling")
     add("training_strategies", "torch")
     add("rollout_backends", "hf", options=PortOptions)
-    add("reward_managers", "naive")
+    add("reward_managers", "parallel")
     add("scorers", "exact", options=PortOptions)
     add("runtimes", "local")
     add("trackers", "console")
@@ -74,7 +74,7 @@ def test_every_name_is_looked_up_and_nothing_is_imported(registries: Registries)
         "actor.policy_loss": "vanilla",
         "actor.strategy": "torch",
         "rollout.name": "hf",
-        "reward.manager": "naive",
+        "reward.manager": "parallel",
         "runtime.name": "local",
         "tracking.loggers[0]": "console",
     }

@@ -62,7 +62,7 @@ def train(material, tmp_path, capsys):
                max_response_length: 6}}
         actor: {{device: cpu, optim: {{lr: 1e-2}}, ppo_mini_batch_size: 4}}
         rollout: {{n: 4}}
-        reward: {{scorer: {tmp_path}/parts.py:score}}
+        reward: {{scorer: {tmp_path}/parts.py:score, manager: naive}}
         trainer: {{total_training_steps: 2}}
         """
     )

@@ -59,7 +59,9 @@ def test_a_data_source_that_two_scorers_claim_is_an_error_naming_both(workplace,
         "from corerl import hookimpl\n"
         "@hookimpl\n"
         "def register_scorers(register):\n"
-        "    register('mine', lambda *_: 1.0, summary='x', data_sources=('corerl/arithmetic',))\n"
+        "    register('mine', always, summary='x', data_sources=('corerl/arithmetic',))\n"
+        "def always(response, ground_truth, data_source, extra_info):\n"
+        "    return 1.0\n"
     )
     words = ("data_source 'corerl/arithmetic' is scored by 'arithmetic' of corerl-rewards", f"'mine' of {second}")
     refused(["--plugin", str(second)], *words, "reward.scorer")

@@ -25,7 +25,7 @@ def train(material, tmp_path):
                max_response_length: 6}}
         actor: {{device: cpu, optim: {{lr: 3e-2}}, ppo_mini_batch_size: 8}}
         rollout: {{n: 8, ignore_eos: true}}
-        reward: {{scorer: {tmp_path}/reward.py:score}}
+        reward: {{scorer: {tmp_path}/reward.py:score, manager: naive}}
         trainer: {{total_training_steps: 12, total_epochs: 10, val_before_train: false}}
         tracking: {{loggers: []}}
         """

@@ -33,7 +33,7 @@ def train(material, tmp_path, monkeypatch):
         algorithm: {{adv_estimator: gae}}
         actor: {{device: cpu, optim: {{lr: 1e-2}}, ppo_mini_batch_size: 4, use_kl_loss: true}}
         rollout: {{n: 4}}
-        reward: {{scorer: ./reward.py:score}}
+        reward: {{scorer: ./reward.py:score, manager: naive}}
         trainer: {{total_training_steps: 3, test_freq: 2}}
         plugins: {{load: [mine.py]}}
         """

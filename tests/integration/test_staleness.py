@@ -19,7 +19,7 @@ def train(material, tmp_path, monkeypatch):
                train_batch_size: 8, max_prompt_length: 64, max_response_length: 6}}
         actor: {{device: cpu, optim: {{lr: 1e-2}}, ppo_mini_batch_size: 4, use_kl_loss: true}}
         rollout: {{n: 4}}
-        reward: {{scorer: ./reward.py:score}}
+        reward: {{scorer: ./reward.py:score, manager: naive}}
         trainer: {{total_training_steps: 6, test_freq: 2, output_dir: runs}}
         """
     )

@@ -1,14 +1,17 @@
 """Scorers made of scorers, as a config writes them."""
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from corerl.cli.common import load_train_config
 from corerl.errors import ConfigError, UnknownNameError
 from corerl.plugins import load_plugins
 from corerl.registry import Selected
+from corerl.trainer.run import Run
 
 
 def select(components: Any) -> Selected[Any]:
@@ -78,3 +81,11 @@ def test_what_is_written_wrongly_is_an_error_with_its_key(components: Any, key: 
 def test_an_unknown_scorer_is_an_error_with_its_key() -> None:
     with pytest.raises(UnknownNameError, match=r"^reward.scorer.components.a.scorer: unknown scorer 'gsm8'"):
         select({"a": {"scorer": "gsm8"}})
+
+
+def test_a_run_can_write_down_what_it_uses(tmp_path: Path) -> None:
+    scorer = "reward.scorer={name: combined, components: {accuracy: {scorer: gsm8k, weight: 2}}}"
+    config, parts, plugins = load_train_config(None, ["model.path=m", "data.train_files=[t.parquet]", scorer])
+    Run(config, parts, plugins, tmp_path).describe()
+    used = {part["part"]: part for part in json.loads((tmp_path / "plugins.json").read_text())}
+    assert used["scorer"]["options"] == {"components": {"accuracy": "2.0 * gsm8k"}}

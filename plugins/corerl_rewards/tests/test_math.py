@@ -110,7 +110,7 @@ def test_an_empty_ground_truth_is_an_error_and_not_a_score() -> None:
         math(r"\boxed{}", " ", "lighteval/MATH", {})
 
 
-@pytest.mark.parametrize("answer", ["9^{9^{9}}", r"\binom{100000000}{5000000}"])
+@pytest.mark.parametrize("answer", [r"\prod_{k=1}^{10000000} k", "(a+b+c+d+f)^{90}-(a+b+c+d-f)^{90}"])
 def test_a_comparison_that_never_ends_is_ended_at_its_timeout(answer: str) -> None:
     start = time.monotonic()
     with pytest.raises(TimeoutError, match=r"longer than 0.5 s"):

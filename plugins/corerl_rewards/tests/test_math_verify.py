@@ -31,6 +31,13 @@ from corerl_rewards.scorers.math_verify import final_answer, math_verify
         ("Final Answer: The final answer is 12,000,023. I hope it is correct.", "12,000,023"),
         ("Final Answer: Jane started 3 hours ago.", "3"),
         ("Final Answer: The number of points of $f(x)$ is 19.", "19"),
+        (r"\(y_1 = \boxed{2x} \) and \( y_2 = \boxed{3x} \)", "2x, 3x"),
+        (r"\boxed{35 cm} ++++ \boxed{4}", "35 cm, 4"),
+        (r"We add \boxed{2} + \boxed{3}", "3"),
+        ("Answer $ \n 9 \n $", None),  # a formula in a line is not broken over lines
+        ("Answer \\( \n 9 \n \\)", None),
+        ("Answer $$ \n 9 \n $$", "9"),
+        ("It is $5$\nor it is\n$6$", "6"),
         ("Therefore P(A) = 2/3", "2/3"),
         ("The answer is between 30 and 34", "between 30 and 34"),
         ("There are 12 of them", "12"),
@@ -94,4 +101,4 @@ def test_an_empty_ground_truth_is_an_error_and_not_a_score() -> None:
 
 def test_a_comparison_that_never_ends_is_ended_at_its_timeout() -> None:
     with pytest.raises(TimeoutError):
-        math_verify("The answer is $9^{9^{9}}$", "5", "", {}, MathVerifyOptions(timeout=0.5))
+        math_verify(r"The answer is $\prod_{k=1}^{10000000} k$", "5", "", {}, MathVerifyOptions(timeout=0.5))

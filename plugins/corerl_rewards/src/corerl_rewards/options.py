@@ -276,7 +276,7 @@ class ParallelOptions:
     patience: float | None = option(
         1.0,
         "seconds after which a source's first calls hold up no others: more workers are started; later ones after "
-        "50 times their median (0.5 s at least); null: never",
+        "5 times what nine of ten take (0.1 s at least); null: never",
         gt=0,
     )
     max_late_workers: int = option(128, "workers beyond reward.num_workers while calls are late", ge=0)

@@ -5,7 +5,8 @@ from concurrent.futures import Future
 
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
-from corerl_rewards.isolation.dispatcher import Dispatcher, Rules
+from corerl_rewards.isolation.dispatcher import Dispatcher
+from corerl_rewards.isolation.pace import Rules
 from corerl_rewards.isolation.pool import Pool
 from corerl_rewards.isolation.worker import Limits
 from corerl_rewards.options import ParallelOptions

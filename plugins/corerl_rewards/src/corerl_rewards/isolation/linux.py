@@ -51,6 +51,13 @@ def stand_back(pid: int | None) -> None:
             os.setpriority(os.PRIO_PROCESS, pid, 19)
 
 
+def waited(pid: int | None) -> float:
+    """Seconds for which a process has waited for a processor so far, as far as that is known."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    return 0.0
+
+
 def limit_memory(more: int) -> None:
     """Let this process have ``more`` bytes of address space than it has now."""
     with contextlib.suppress(OSError, ValueError):

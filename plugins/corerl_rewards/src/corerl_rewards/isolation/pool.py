@@ -42,8 +42,12 @@ class Worker:
     Attributes:
         pid: None until it is ready.
         tasks: sent, and not answered.
+        low: with no more of them it is sent some more.
         since: when the first of them began (``time.monotonic``).
-        late: the first of them takes so long that the others were given to somebody else.
+        deadline: when that one is to be ended.
+        waited: for a processor, in seconds, before it was sent something last.
+        excused: how much of the time of the first task it has waited for a processor.
+        late: the first of them takes so long that the others were given to somebody else as well.
         behind: it lets all others go first, and is to end with that call.
         ending: the nursery was told to end it.
     """
@@ -52,7 +56,11 @@ class Worker:
     connection: socket.socket
     pid: int | None = None
     tasks: deque[Any] = field(default_factory=deque)
+    low: int = 0
     since: float = 0.0
+    deadline: float = 0.0
+    waited: float = 0.0
+    excused: float = 0.0
     late: bool = False
     behind: bool = False
     ending: bool = False
@@ -64,6 +72,14 @@ class Worker:
         """As much of ``unsent`` as the connection takes now."""
         with contextlib.suppress(BlockingIOError, ConnectionError):  # the nursery tells when it ends
             del self.unsent[: self.connection.send(self.unsent)]
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether there is something to receive: this process may be slower than its workers."""
+        try:
+            return bool(self.connection.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
 
     def receive(self) -> list[bytearray] | None:
         """The lines that have come; None when the worker closed its connection or sends what is no line."""

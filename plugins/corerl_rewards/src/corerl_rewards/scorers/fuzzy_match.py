@@ -34,11 +34,7 @@ def fuzzy_match(
 ) -> Mapping[str, Any]:
     """Between 0.0 and 1.0, the similarity of the given answer to the nearest accepted one; 0.0 below the threshold.
 
-    Args:
-        ground_truth: a text or number, a list of such, or a mapping with either under ``target``.
-
-    Raises:
-        ValueError: there is no accepted answer.
+    What ``ground_truth`` may be, and the errors, are those of ``exact_match``.
     """
     answer = given_answer(response)
     compare = similarity if options.method == "characters" else f1

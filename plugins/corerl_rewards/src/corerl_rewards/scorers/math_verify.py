@@ -29,10 +29,12 @@ from corerl_rewards.options import MathVerifyOptions
 from corerl_rewards.scorers.boxed import last_boxes, normalise
 from corerl_rewards.scorers.math import equal_answers, readable_truth
 
-_ONE = r"\$\$.+?\$\$|(?<!\\)\$(?:\\.|[^$\n\\])+\$|\\\(.+?\\\)|\\\[.+?\\\]"
+_ONE = r"\$\$.+?\$\$|(?<!\\)\$(?:\\.|[^$\n\\])+\$|\\\((?!\s*\n).+?\\\)|\\\[.+?\\\]"
 _AND = r"\s*(?:,?\s*\\?q?quad\s*|,?\s*(?:and|or)\s+|,)\s*"
 _FORMULAS = re.compile(rf"(?:{_ONE})(?:{_AND}(?:{_ONE}))*", re.DOTALL)
 _FORMULA = re.compile(_ONE, re.DOTALL)
+_BROKEN = re.compile(rf"({_ONE})|(?<!\\)\$[ \t]*\n[^$]*\n[ \t]*\$|\\\(\s*\n.*?\n[ \t]*\\\)", re.DOTALL)
+"""a formula, or one in a line that is broken over lines: that is none, here as for math-verify"""
 _PHRASE = re.compile(r".*\banswer(?:[ \t]+is|[ \t*]*:)[ \t:*]*\n?([^\n]+)", re.IGNORECASE | re.DOTALL)
 _FINALLY = re.compile(r".*\bfinal answer is[ \t:*]*([^\n]+)", re.IGNORECASE | re.DOTALL)
 _CLAUSE = re.compile(r"\.(?:\s|$)|;|,?\s(?:because|since|which|as|so|not|but)\s")
@@ -43,7 +45,10 @@ _NUMBER = re.compile(
     r"|-?\\[dt]?frac\{[^{}]+\}\{[^{}]+\}"
 )
 _SPACE = r"(?:[\s$,;&{}]|\\[()\[\],;! ]|\\q?quad|\\text\{)*"
-_BETWEEN_BOXES = re.compile(rf"{_SPACE}(?:(?:for part \([a-z]\)|[a-z]+)\s)?(?:\b(?:and|or)\b)?{_SPACE}")
+_NAME = r"[A-Za-z]_(?:\w|\{\w+\})\s*="
+_BETWEEN_BOXES = re.compile(
+    rf"{_SPACE}(?:(?:for part \([a-z]\)|[a-z]+)\s)?(?:\b(?:and|or)\b|\+\++)?{_SPACE}(?:{_NAME})?{_SPACE}\\?"
+)
 TAIL = 4000
 """characters at the end of a response in which formulas and numbers are looked for"""
 
@@ -80,7 +85,7 @@ def final_answer(response: str) -> str | None:
         return _boxed(response)
     tail = response[-TAIL:]
     phrase = _PHRASE.match(tail)
-    return _said(phrase[1]) if phrase else _last(tail)
+    return _said(phrase[1]) if phrase else _last(_BROKEN.sub(lambda match: match[1] or " ", tail))
 
 
 def _boxed(response: str) -> str | None:

@@ -1,8 +1,9 @@
 r"""math-verify in processes of its own.
 
-A response such as ``\boxed{9^{9^{9}}}`` sends sympy into one multiplication of big integers that lasts for hours and
-never lets go of the interpreter, so that no deadline of this process could fire. A worker process can be ended: it sets
-itself an alarm before each comparison. One worker serves one thread at a time, so the comparisons also run in parallel.
+A response such as ``\boxed{\prod_{k=1}^{10^8} k}`` sends sympy into one multiplication of big integers that lasts for
+hours and never lets go of the interpreter, so that no deadline of this process could fire. A worker process can be
+ended: it sets itself an alarm before each comparison. One worker serves one thread at a time, so the comparisons also
+run in parallel.
 In a worker of the reward manager ``parallel``, which can be ended itself, the comparison runs right there.
 """
 
