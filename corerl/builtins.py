@@ -30,4 +30,4 @@ def register_commands(register: Register[Command]) -> None:
     register("report", "corerl.cli.report:report", summary="Draw the curves of a finished run.")
     register("plugins", "corerl.cli.plugins:plugins", summary="List, show and check what the plugins supply.")
     register("new", "corerl.cli.new:new", summary="Start a plugin from a template.")
-    register("config", "corerl.cli.config:config", summary="Show and check a training configuration.")
+    register("config", "corerl.cli.config:config", summary="Show a training configuration, every key explained.")

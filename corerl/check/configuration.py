@@ -1,4 +1,4 @@
-"""The keys, the names and the rules between keys: all that is wrong, by leaving out what was found and looking again."""
+"""The keys, the names and the rules between keys: all that is wrong. What was found is left out, for another look."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -77,7 +77,7 @@ def _read(
 
 
 def _without_wrong(values: dict[str, Any], findings: list[Finding], build: Callable[[], T]) -> T | None:
-    """What ``build`` makes of ``values``, from which every value that it refuses is taken; None: one is not in there."""
+    """What ``build`` makes of ``values``, without the values that it refuses; None: one of those is not there."""
     for _ in range(MOST):
         try:
             return build()

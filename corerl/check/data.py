@@ -118,9 +118,7 @@ def _lengths(
             return 0.0, [from_error(error, key)]
     lengths = [len(ids) for ids in tokenizer.encode(texts)]
     places: list[Location] = [
-        record.location
-        for record, length in zip(sample, lengths, strict=True)
-        if length > data.max_prompt_length
+        record.location for record, length in zip(sample, lengths, strict=True) if length > data.max_prompt_length
     ]
     if not places:
         return 0.0, []

@@ -88,7 +88,7 @@ def _devices() -> dict[str, Any]:
     facts["torch's CUDA"] = torch.version.cuda or "none: a CPU build"
     if not torch.cuda.is_available():
         return {**facts, "GPUs": "none that torch sees"}
-    facts["cuDNN"] = torch.backends.cudnn.version()
+    facts["cuDNN"] = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     if torch.distributed.is_nccl_available():
         facts["NCCL"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     for index in range(torch.cuda.device_count()):

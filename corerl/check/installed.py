@@ -43,7 +43,7 @@ def look(config: TrainConfig, parts: Parts, machine: Machine) -> Iterator[Findin
 
 
 def unmet_requirements(distribution: str) -> Iterator[str]:
-    """A sentence for every package that an installed distribution asks for and that is missing or of another version."""
+    """A sentence for every package that a distribution asks for and that is missing or of another version."""
     try:
         from packaging.requirements import Requirement
     except ImportError:  # comes with torch's and transformers' requirements

@@ -1,4 +1,4 @@
-"""GPU memory by phase, before anything is loaded: an estimate of the peak, and how many sequences the KV cache holds."""
+"""GPU memory by phase before anything is loaded: an estimate of the peak, and how many sequences fit the KV cache."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The phases of a step on one GPU; ``sequences`` of the longest rows fit into the engine's cache, None: not known."""
+    """The phases of a step on one GPU; ``sequences`` of the longest rows fit the engine's cache, None: not known."""
 
     phases: tuple[Phase, ...]
     sequences: int | None
@@ -108,11 +108,19 @@ def estimate(
     for role in (each for each in ("actor", "critic") if each in sizes):
         tokens = _tokens(config, role, shares[role])
         others = {f"{name} at rest": share.at_rest for name, share in shares.items() if name != role}
-        phases.append(Phase(f"update of the {role}", {**_update(sizes[role], tokens, shares[role]), **others, **beside}))
-    stays = {} if own_gpus or config.trainer.offload_while_generating else {
-        f"{name} at rest": share.at_rest for name, share in shares.items()
+        phases.append(
+            Phase(f"update of the {role}", {**_update(sizes[role], tokens, shares[role]), **others, **beside})
+        )
+    stays = (
+        {}
+        if own_gpus or config.trainer.offload_while_generating
+        else {f"{name} at rest": share.at_rest for name, share in shares.items()}
+    )
+    generation = {
+        "engine's weights": engine.weights,
+        "KV cache": engine.kv_cache or 0.0,
+        "engine's other": engine.other,
     }
-    generation = {"engine's weights": engine.weights, "KV cache": engine.kv_cache or 0.0, "engine's other": engine.other}
     phases.append(Phase("generation", {**generation, **stays, "processes": PROCESS}))
     engines = max(1, ranks // config.rollout.tensor_model_parallel_size)
     if own_gpus:
@@ -155,7 +163,7 @@ def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Fin
 
 def table(found: Estimate) -> list[tuple[str, ...]]:
     """Rows (phase, part, GiB) of the estimate."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for phase in found.phases:
         where = " (GPUs of its own)" if phase.name in found.apart else ""
         rows.append((phase.name + where, "", f"{phase.total / GIB:.1f} GiB"))
@@ -192,9 +200,7 @@ def _tokens(config: TrainConfig, role: str, share: TrainingShare) -> Tokens:
     return Tokens(tokens, tokens * config.data.max_response_length // row, row)
 
 
-def _share(
-    strategy: Selected[Any], size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool
-) -> TrainingShare:
+def _share(strategy: Selected[Any], size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
     if hasattr(strategy.options, "share"):
         said: TrainingShare = strategy.options.share(size, ranks, model, updated=updated)
         return said

@@ -10,6 +10,7 @@ from typing import Any
 from corerl.check import configuration, data, installed, memory
 from corerl.check.findings import Finding, finding, from_error
 from corerl.check.machine import GIB, Machine, detect
+from corerl.check.shares import longest
 from corerl.check.size import ModelSize, model_size
 from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
@@ -132,23 +133,26 @@ def _sizes(config: TrainConfig, parts: Parts | None, device: str, findings: list
     """Of every role that holds a model; empty, and a finding, where one cannot be known."""
     sizes: dict[str, ModelSize] = {}
     needs_ref, needs_critic = parts is not None and parts.needs_ref, parts is not None and parts.value_loss is not None
-    roles = [("actor", "model.path", None, True)]
-    roles += [("ref", "ref.path", config.ref.path, needs_ref), ("critic", "critic.path", config.critic.path, needs_critic)]
-    for role, key, path, needed in roles:
+    roles: list[tuple[str, str | None, bool]] = [
+        ("actor", None, True),
+        ("ref", config.ref.path, needs_ref),
+        ("critic", config.critic.path, needs_critic),
+    ]
+    for role, path, needed in roles:
         if not needed:
             continue
         model = dataclasses.replace(config.model, path=path or config.model.path)
         try:
             sizes[role] = model_size(model, device, "value" if role == "critic" else "lm")
         except RequestError as error:
-            findings.append(from_error(error, key))
+            findings.append(from_error(error, f"{role}.path" if path else "model.path"))
             return {}
     return sizes
 
 
 def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
     """What heads, widths and positions of the model say."""
-    asked, split = memory.longest(config), config.rollout.tensor_model_parallel_size
+    asked, split = longest(config), config.rollout.tensor_model_parallel_size
     if size.positions and asked > size.positions:
         yield finding(
             "warning",
@@ -169,7 +173,7 @@ def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
     tokens = config.actor.ppo_max_token_len_per_gpu
     if config.actor.use_dynamic_bsz and tokens < asked:
         sentence = (
-            f"is {tokens}, and a row may have {asked} tokens (data.max_prompt_length + data.max_response_length): such a "
-            "row is a micro-batch of its own, which takes more memory than the limit says"
+            f"is {tokens}, and a row may have {asked} tokens (data.max_prompt_length + data.max_response_length): such "
+            "a row is a micro-batch of its own, which takes more memory than the limit says"
         )
         yield finding("warning", "actor.ppo_max_token_len_per_gpu", sentence, f"Set it to {asked} or more.")

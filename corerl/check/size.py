@@ -82,7 +82,9 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
         beside=parameters - in_layers,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
-        intermediate=experts * width if experts and width else getattr(config, "intermediate_size", 4 * config.hidden_size),
+        intermediate=experts * width
+        if experts and width
+        else getattr(config, "intermediate_size", 4 * config.hidden_size),
         heads=heads,
         key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,

@@ -61,7 +61,9 @@ def inspect(
     )
     scored_by, unscored = _scorers(found, config, plugins)
     for source, reason in unscored.items():
-        found.defects.note(f"data source '{source}' is scored by nobody" if source else "a key of reward.scorers", reason)
+        found.defects.note(
+            f"data source '{source}' is scored by nobody" if source else "a key of reward.scorers", reason
+        )
     _tell_files(found, scored_by)
     _tell_prompts(found, max_length)
     lines = found.defects.lines()

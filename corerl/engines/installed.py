@@ -47,7 +47,9 @@ def engine_version(python: str, distributions: Sequence[str]) -> str | None:
     return asked.stdout.strip() or None
 
 
-def examine_engine(title: str, distributions: Sequence[str], tested: Versions, options: EngineOptions) -> Iterator[Finding]:
+def examine_engine(
+    title: str, distributions: Sequence[str], tested: Versions, options: EngineOptions
+) -> Iterator[Finding]:
     """For `corerl check`: no interpreter, no engine in its environment, a version that no test has seen.
 
     Args:
@@ -68,8 +70,7 @@ def examine_engine(title: str, distributions: Sequence[str], tested: Versions, o
         remedy = f"Run `corerl engine install {name}` and set rollout.options.python to what it prints."
         yield finding("error", "rollout.options.python", sentence, remedy)
     elif message := outside(version, title, tested):
-        severity = "error" if options.untested_version == "error" else "warning"
-        yield finding("error" if severity == "error" else "warning", "rollout.options.python", message)
+        yield finding("error" if options.untested_version == "error" else "warning", "rollout.options.python", message)
     else:
         yield Finding("note", "rollout.options.python", f"{title} {version} in the environment of {python}")
 

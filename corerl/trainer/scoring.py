@@ -1,6 +1,5 @@
 """From rollouts to token rewards: which scorer scores what, failed samples, the notice when all rewards are equal."""
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

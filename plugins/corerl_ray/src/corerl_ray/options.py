@@ -48,7 +48,9 @@ class RayOptions:
             whole = asked + config.rollout.n_gpus_per_node
             if config.runtime.nnodes > 1:
                 sentence = f"{config.runtime.nnodes} machines, and a cluster that is started here has one"
-                yield finding("error", "runtime.options.address", sentence, "Start Ray on all of them and name its address.")
+                yield finding(
+                    "error", "runtime.options.address", sentence, "Start Ray on all of them and name its address."
+                )
             elif whole > machine.gpus:
                 sentence = (
                     f"{asked} of the trainer's and {config.rollout.n_gpus_per_node} of the engines' own, {whole} GPUs "
