@@ -8,8 +8,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml  # type: ignore[import-untyped]
-
 PAGE = "docs/troubleshooting.md"
 
 TITLES = {
@@ -53,6 +51,8 @@ def problem_of(message: str) -> Problem | None:
 @functools.cache
 def table() -> tuple[Problem, ...]:
     """All of them."""
+    import yaml  # type: ignore[import-untyped]
+
     entries = yaml.safe_load((Path(__file__).parent / "problems.yaml").read_text(encoding="utf-8"))
     return tuple(Problem(**{**entry, "seen": tuple(entry["seen"])}) for entry in entries)
 

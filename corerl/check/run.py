@@ -145,7 +145,9 @@ def _sizes(config: TrainConfig, parts: Parts | None, device: str, findings: list
         try:
             sizes[role] = model_size(model, device, "value" if role == "critic" else "lm")
         except RequestError as error:
-            findings.append(from_error(error, f"{role}.path" if path else "model.path"))
+            key = f"{role}.path" if path else "model.path"
+            if all(each.severity != "error" or each.key != key for each in findings):  # else the tokenizer said it
+                findings.append(from_error(error, key))
             return {}
     return sizes
 

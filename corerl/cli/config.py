@@ -3,7 +3,6 @@
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import click

@@ -99,7 +99,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
             click.echo(f"error: {type(error).__name__}: {problem.remedy} (see '{problem.name}' in {PAGE})", err=True)
             return 1
         click.echo(
-            "error: this is a bug in CoreRL or in one of its plugins; please report it with the lines above and `corerl doctor`", err=True
+            "error: this is a bug in CoreRL or in one of its plugins; please report it with the lines above and "
+            "what `corerl doctor` prints",
+            err=True,
         )
         return 1
     return result if isinstance(result, int) else 0

@@ -19,8 +19,8 @@ def train(
 ) -> None:
     """Train a model by reinforcement learning.
 
-    CONFIG_FILE is YAML; KEY=VALUE changes single keys, e.g. actor.optim.lr=1e-5. All keys: corerl config show. What is wrong before
-    it starts: corerl check.
+    CONFIG_FILE is YAML; KEY=VALUE changes single keys, e.g. actor.optim.lr=1e-5. All keys: corerl config show. Whether
+    it would run: corerl check.
     """
     config, parts, plugins = load_train_config(config_file, overrides, plugin, disable_plugin)
 

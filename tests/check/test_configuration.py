@@ -58,9 +58,9 @@ def test_nothing_is_found_in_a_config_that_is_right(config: Path, parts: list[st
         ("rollout.n=many", "rollout.n", "must be an integer, not 'many'"),
         ("rollout", "", "'rollout' is not an override; one is written key=value"),
         ("preset=nonesuch", "preset", "unknown preset 'nonesuch'"),
-        ("reward.scorers.a.b/c=nonesuch", "reward.scorers.a.b/c", "unknown scorer 'nonesuch'"),
+        ("reward.scorers={a.b/c: nonesuch}", "reward.scorers.a.b/c", "unknown scorer 'nonesuch'"),
         ("runtime.n_gpus_per_node=2", "actor.strategy", "'torch' runs in one process, and "),
-        ("model=null", "model.path", "must be given"),
+        ("model={}", "model.path", "must be given"),
     ],
 )
 def test_one_mistake_is_one_finding(config: Path, parts: list[str], override: str, key: str, sentence: str) -> None:

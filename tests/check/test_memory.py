@@ -1,4 +1,4 @@
-"""The estimate of GPU memory against peaks measured on an H200 (docs/performance.md), and against arithmetic by hand."""
+"""The estimate of GPU memory against peaks measured on an H200 (docs/performance.md) and arithmetic by hand."""
 
 import dataclasses
 from pathlib import Path
@@ -14,10 +14,6 @@ from corerl.config.parts import resolve_parts
 from corerl.config.schema import ModelConfig, TrainConfig
 from corerl.plugins import load_plugins
 from corerl.testing.published_shapes import published_config
-
-for plugin in ("corerl_fsdp", "corerl_megatron", "corerl_vllm", "corerl_hf"):
-    pytest.importorskip(plugin)
-
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_hf.options import HfOptions
 from corerl_megatron.options import MegatronOptions

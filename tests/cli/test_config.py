@@ -10,6 +10,7 @@ from corerl.cli.main import run
 from corerl.config.load import load
 from corerl.config.schema import TrainConfig
 
+
 @pytest.fixture
 def config(tmp_path: Path) -> str:
     file = tmp_path / "c.yaml"
