@@ -68,9 +68,8 @@ def page() -> str:
         "# Troubleshooting",
         "",
         "`corerl check config.yaml` finds much of this before a run starts; `corerl doctor` prints what belongs in a",
-        "bug report. This page is made from the table that the messages' remedies come from,",
-        "[`corerl/check/problems.yaml`](../corerl/check/problems.yaml), by `python scripts/troubleshooting.py`; `…` stands for",
-        "what varies.",
+        "bug report. Messages are shown with `…` for what varies. This page and the remedies behind messages are one",
+        "table, [`corerl/check/problems.yaml`](../corerl/check/problems.yaml): `python scripts/troubleshooting.py`.",
     ]
     for room, title in TITLES.items():
         lines += ["", f"## {title}"]

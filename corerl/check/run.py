@@ -1,13 +1,14 @@
 """All steps of ``corerl check``, in the order in which a run would stumble."""
 
 import dataclasses
+import importlib.util
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corerl.check import configuration, data, installed, memory
+from corerl.check import configuration, installed, memory
 from corerl.check.findings import Finding, finding, from_error
 from corerl.check.machine import GIB, Machine, detect
 from corerl.check.shares import longest
@@ -60,6 +61,13 @@ def check(
     report, config = Report(looked.findings), looked.config
     if config is None or looked.plugins is None:
         return report
+    if importlib.util.find_spec("torch") is None:
+        sentence = "there is no torch here, which comes with the distributions that run models"
+        report.findings.append(finding("error", "", sentence, "pip install corerl-fsdp corerl-hf, for a start."))
+        return report
+
+    from corerl.check import data
+
     machine = planned or detect()
     report.findings += _device(config, machine)
     if looked.parts is not None:
