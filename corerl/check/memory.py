@@ -187,7 +187,7 @@ def _update(size: ModelSize, tokens: Tokens, share: TrainingShare) -> dict[str, 
 
 
 def _tokens(config: TrainConfig, role: str, share: TrainingShare) -> Tokens:
-    """Of the largest micro-batch: a row that is longer than the limit stands alone."""
+    """Of the largest micro-batch, where prompts are short; a row that is longer than the limit stands alone."""
     actor, critic, row = config.actor, config.critic, longest(config)
     if actor.use_dynamic_bsz:
         limit = (critic.ppo_max_token_len_per_gpu if role == "critic" else None) or actor.ppo_max_token_len_per_gpu
@@ -197,7 +197,7 @@ def _tokens(config: TrainConfig, role: str, share: TrainingShare) -> Tokens:
         tokens = (own or actor.ppo_micro_batch_size_per_gpu) * row
     mini = (critic.ppo_mini_batch_size if role == "critic" else None) or actor.ppo_mini_batch_size
     tokens = min(tokens, mini * config.rollout.n * row)
-    return Tokens(tokens, tokens * config.data.max_response_length // row, row)
+    return Tokens(tokens, tokens, row)
 
 
 def _share(strategy: Selected[Any], size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:

@@ -92,7 +92,7 @@ def check(
 def _on(config: TrainConfig, machine: Machine) -> str:
     """The device that ``actor.device`` means there."""
     if config.actor.device == "auto" or machine.planned:
-        return "cuda" if machine.gpus else "cpu"
+        return "cuda" if machine.gpus or config.runtime.n_gpus_per_node else "cpu"
     return config.actor.device
 
 
@@ -105,7 +105,9 @@ def _frees_engine(config: TrainConfig, machine: Machine) -> bool:
 def _plan(config: TrainConfig, machine: Machine) -> str:
     prompts, responses = config.data.train_batch_size, config.data.train_batch_size * config.rollout.n
     updates = config.actor.ppo_epochs * max(1, prompts // config.actor.ppo_mini_batch_size)
-    where = "planned GPUs" if machine.planned else machine.name if _on(config, machine) == "cuda" else "the CPU"
+    where = (
+        "planned GPUs" if machine.planned else machine.name or "GPUs" if _on(config, machine) == "cuda" else "the CPU"
+    )
     return (
         f"a step is {prompts} prompts × {config.rollout.n} responses = {responses}, in {updates} updates of "
         f"{config.actor.ppo_mini_batch_size} × {config.rollout.n}, on {where}"
@@ -120,9 +122,6 @@ def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
             resolve_device(config.actor.device)
         except RequestError as error:
             yield from_error(error, "actor.device")
-    if _on(config, machine) == "cpu" and config.runtime.n_gpus_per_node and not machine.planned:
-        sentence = f"{config.runtime.n_gpus_per_node} GPUs are asked for and this machine has none"
-        yield finding("warning", "runtime.n_gpus_per_node", sentence)
 
 
 def _output(config: TrainConfig) -> Iterator[Finding]:

@@ -145,12 +145,15 @@ def test_the_sequences_that_fit_are_counted(folder: Path) -> None:
 
 def test_what_does_not_fit_is_an_error_with_the_arithmetic(folder: Path) -> None:
     config = load(TrainConfig, None, [f"model.path={folder}"])
-    phase = Phase("generation", {"engine's weights": 30 * GIB, "actor at rest": 12 * GIB})
+    phase = Phase("update of the actor", {"weights": 30 * GIB, "gradients": 12 * GIB})
     [found] = look(Estimate((phase,), None, 1), Machine(1, 40 * GIB), config)
     assert found.severity == "error" and found.problem == "GPU memory too small"
-    assert "42.0 GiB (engine's weights 30.0 + actor at rest 12.0) of GPU memory, and the GPU has 40.0" in found.sentence
+    assert "42.0 GiB (weights 30.0 + gradients 12.0) of GPU memory, and the GPU has 40.0" in found.sentence
     [found] = look(Estimate((phase,), None, 1), Machine(1, 43 * GIB), config)
     assert found.severity == "warning"
     assert not list(look(Estimate((phase,), None, 1), Machine(1, 80 * GIB), config))
     [found] = look(Estimate((phase,), 0, 1), Machine(1), config)
     assert (found.severity, found.problem) == ("error", "no room for the KV cache")
+    generation = Phase("generation", {"KV cache": 50 * GIB})
+    [found] = look(Estimate((generation,), None, 1), Machine(1, 40 * GIB), config)
+    assert (found.severity, found.problem) == ("error", "generation does not fit")

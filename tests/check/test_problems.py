@@ -46,8 +46,8 @@ def test_our_messages_are_in_the_code(problem, messages: list[str]) -> None:
         fragments = [fragment for fragment in seen.split("…") if len(fragment.strip()) > 3]
         return all(any(fragment in text for text in messages) for fragment in fragments)
 
-    assert any(map(is_ours, problem.seen)), problem.seen
-    if problem.name not in ("a worker died", "no room for the KV cache"):
+    assert any(map(is_ours, problem.seen)) or problem.name == "generation does not fit", problem.seen
+    if problem.name not in ("a worker died", "no room for the KV cache", "generation does not fit"):
         assert all(map(is_ours, problem.seen)), problem.seen
 
 

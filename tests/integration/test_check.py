@@ -82,7 +82,9 @@ def test_a_model_and_a_batch_that_cannot_be(check, material):
 def test_memory_is_held_against_planned_gpus(check):
     code, report = check("--gpus", "1", "--gpu-memory-gb", "0.5")
     assert code == 2
-    assert {each["problem"] for each in report["findings"] if each["severity"] == "error"} == {"GPU memory too small"}
+    assert {each["problem"] for each in report["findings"] if each["severity"] == "error"} == {
+        *("GPU memory too small", "generation does not fit")
+    }
     assert check("--gpus", "1", "--gpu-memory-gb", "80")[0] == 0
 
 
