@@ -19,6 +19,8 @@ def register_trackers(register: Register[TrackerFactory]) -> None:
 @hookimpl
 def register_commands(register: Register[Command]) -> None:
     register("train", "corerl.cli.train:train", summary="Train a model by reinforcement learning.")
+    register("check", "corerl.cli.check:check", summary="Find what is wrong with a training before it starts.")
+    register("doctor", "corerl.cli.doctor:doctor", summary="Describe this environment, for a bug report.")
     register("sft", "corerl.cli.sft:sft", summary="Fine-tune a model on chats: a supervised cold start.")
     register("prepare", "corerl.cli.prepare:prepare", summary="Turn a published data set into training files.")
     register("generate", "corerl.cli.generate:generate", summary="Sample responses to the prompts of a file.")
@@ -30,4 +32,4 @@ def register_commands(register: Register[Command]) -> None:
     register("runs", "corerl.cli.runs:runs", summary="List runs: state, step, last reward, age.")
     register("plugins", "corerl.cli.plugins:plugins", summary="List, show and check what the plugins supply.")
     register("new", "corerl.cli.new:new", summary="Start a plugin from a template.")
-    register("config", "corerl.cli.config:config", summary="Show and check a training configuration.")
+    register("config", "corerl.cli.config:config", summary="Show a training configuration, every key explained.")

@@ -1,16 +1,14 @@
-"""``corerl config``: every key of a training config, and whether a config is right."""
+"""``corerl config``: every key of a training config."""
 
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
 import yaml  # type: ignore[import-untyped]
 
 from corerl.cli.common import (
-    load_train_config,
     plugin_options,
     range_label,
     read_train_values,
@@ -25,7 +23,7 @@ _COMMENT_COLUMN = 48
 
 @click.group()
 def config() -> None:
-    """Show and check a training configuration."""
+    """Show a training configuration."""
 
 
 @config.command()
@@ -38,16 +36,6 @@ def show(arguments: tuple[str, ...], plugin: tuple[str, ...], disable_plugin: tu
     if not _is_incomplete(values):
         typed.build(TrainConfig, values)
     click.echo("\n".join(commented(TrainConfig, values)))
-
-
-@config.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@plugin_options
-def check(file: Path, overrides: tuple[str, ...], plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
-    """Check a configuration: keys, types, ranges, names, options and sizes. No model and no data are read."""
-    load_train_config(file, overrides, plugin, disable_plugin)
-    click.echo(f"{file}: ok")
 
 
 def _is_incomplete(values: Mapping[str, Any]) -> bool:

@@ -61,7 +61,9 @@ def inspect(
     )
     scored_by, unscored = _scorers(found, config, plugins)
     for source, reason in unscored.items():
-        found.defects.note(f"data source '{source}' is scored by nobody", reason)
+        found.defects.note(
+            f"data source '{source}' is scored by nobody" if source else "a key of reward.scorers", reason
+        )
     _tell_files(found, scored_by)
     _tell_prompts(found, max_length)
     lines = found.defects.lines()
@@ -77,20 +79,13 @@ def _scorers(
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Who scores each data source; and of those that nobody scores, why."""
     from corerl.config.parts import resolve_parts
-    from corerl.errors import RequestError
-    from corerl.trainer.scoring import select_scorers
+    from corerl.trainer.scoring import scorers_or_reasons
 
     parts = resolve_parts(config, plugins.registries)
-    scorers, unscored = {}, {}
-    try:
-        scorers = select_scorers(found.sources, parts, plugins.registries)
-    except RequestError:  # of the first of them; one by one, to name all
-        for source in found.sources:
-            try:
-                scorers |= select_scorers([source], parts, plugins.registries)
-            except RequestError as error:
-                unscored[source] = str(error)
-    return {source: f"{each.entry.name} ({each.entry.owner})" for source, each in scorers.items()}, unscored
+    scorers, reasons = scorers_or_reasons(found.sources, parts, plugins.registries)
+    return {source: f"{each.entry.name} ({each.entry.owner})" for source, each in scorers.items()}, {
+        source: str(reason) for source, reason in reasons.items()
+    }
 
 
 def _tell_files(found: "Inspection", scored_by: Mapping[str, str]) -> None:

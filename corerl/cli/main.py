@@ -96,8 +96,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Exception as error:
         traceback.print_exception(error, limit=-6, chain=False)
+        from corerl.check.problems import PAGE, problem_of
+
+        problem = problem_of(f"{type(error).__name__}: {error}")
+        if problem is not None:
+            click.echo(f"error: {type(error).__name__}: {problem.remedy} (see '{problem.name}' in {PAGE})", err=True)
+            return 1
         click.echo(
-            "error: this is a bug in CoreRL or in one of its plugins; please report it with the lines above", err=True
+            "error: this is a bug in CoreRL or in one of its plugins; please report it with the lines above and "
+            "what `corerl doctor` prints",
+            err=True,
         )
         return 1
     return result if isinstance(result, int) else 0

@@ -10,21 +10,18 @@ from corerl.cli.common import load_train_config, plain_option, plugin_options
 @click.command()
 @click.argument("config_file", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option(
-    "--dry-run", is_flag=True, help="Check config, tokenizer, data and scorers; load no model, write nothing."
-)
 @plain_option
 @plugin_options
 def train(
     config_file: Path,
     overrides: tuple[str, ...],
-    dry_run: bool,
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> None:
     """Train a model by reinforcement learning.
 
-    CONFIG_FILE is YAML; KEY=VALUE changes single keys, e.g. actor.optim.lr=1e-5. All keys: corerl config show.
+    CONFIG_FILE is YAML; KEY=VALUE changes single keys, e.g. actor.optim.lr=1e-5. All keys: corerl config show. Whether
+    it would run: corerl check.
     """
     config, parts, plugins = load_train_config(config_file, overrides, plugin, disable_plugin)
 
@@ -32,9 +29,6 @@ def train(
 
     plan = make_plan(config, parts, plugins)
     click.echo(plan)
-    if dry_run:
-        click.echo(f"{config_file}: ok")
-        return
 
     from corerl.cli.report import make_report
     from corerl.trainer.build import train as run_training

@@ -1,85 +1,119 @@
 """Rules between keys: what is surely wrong is said before anything is loaded."""
 
+from collections.abc import Iterator
+
 from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, RequestError
 
 
 def check(config: TrainConfig, parts: Parts) -> None:
-    """Raise ConfigError for the first rule that does not hold."""
-    _check_parts(config, parts)
-    _check_batches(config, parts)
-    _check_kl(config, parts)
-    _check_rollout_correction(config, parts)
-    check_sampling(config)
-    _check_staleness(config)
-    _check_optimizer(config)
-    _check_schedule(config)
+    """Raise RequestError for the first rule that does not hold."""
+    for violation in violations(config, parts):
+        raise violation
 
 
-def _check_parts(config: TrainConfig, parts: Parts) -> None:
+def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+    """An error for every rule that does not hold; of a part's own rules the first."""
+    yield from _check_parts(config, parts)
+    yield from _check_workers(config, parts)
+    yield from _check_batches(config, parts)
+    yield from _check_kl(config, parts)
+    yield from _check_rollout_correction(config, parts)
+    yield from _check_sampling(config)
+    yield from _check_staleness(config)
+    yield from _check_optimizer(config)
+    yield from _check_schedule(config)
+
+
+def _check_parts(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     for key, part in parts.selected():
         entry = part.entry
         if hasattr(part.options, "check"):  # rules of its own, between its options and the rest of the config
-            part.options.check(key, config)
+            try:
+                part.options.check(key, config)
+            except RequestError as error:
+                yield error
         if entry.needs_groups and config.rollout.n < 2:
-            raise ConfigError(
+            yield ConfigError(
                 "rollout.n",
                 f"must be at least 2, not {config.rollout.n}: {key}={entry.name} compares the responses to one prompt",
             )
 
 
-def _check_batches(config: TrainConfig, parts: Parts) -> None:
+def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+    runtime, rollout = config.runtime, config.rollout
+    workers = runtime.nnodes * runtime.n_gpus_per_node
+    for key, strategy in (("actor.strategy", parts.strategy), ("critic.strategy", parts.critic_strategy)):
+        if workers > 1 and strategy is not None and not strategy.entry.distributed:
+            yield ConfigError(
+                key,
+                f"'{strategy.entry.name}' runs in one process, and runtime.nnodes × runtime.n_gpus_per_node = "
+                f"{runtime.nnodes} × {runtime.n_gpus_per_node} = {workers} GPUs get a worker each: take a distributed "
+                "one such as fsdp, or one GPU",
+            )
+    own, size = rollout.n_gpus_per_node, rollout.tensor_model_parallel_size
+    gpus, whose = (own, "rollout.n_gpus_per_node") if own else (runtime.n_gpus_per_node, "runtime.n_gpus_per_node")
+    if gpus and gpus % size:
+        works = ", ".join(str(each) for each in range(1, gpus + 1) if gpus % each == 0)
+        yield ConfigError(
+            "rollout.tensor_model_parallel_size",
+            f"{size} GPUs for one copy of the model do not divide {whose}={gpus}, and a copy lives on one machine: "
+            f"{works} would",
+        )
+
+
+def _check_batches(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     if not config.data.train_files:
-        raise ConfigError("data.train_files", "must name at least one parquet file")
+        yield ConfigError("data.train_files", "must name at least one parquet file")
     batch, data = config.data.train_batch_size, config.data
-    _check_mini_batch("actor.ppo_mini_batch_size", config.actor.ppo_mini_batch_size, batch)
+    yield from _check_mini_batch("actor.ppo_mini_batch_size", config.actor.ppo_mini_batch_size, batch)
     if parts.value_loss is not None and config.critic.ppo_mini_batch_size is not None:
-        _check_mini_batch("critic.ppo_mini_batch_size", config.critic.ppo_mini_batch_size, batch)
+        yield from _check_mini_batch("critic.ppo_mini_batch_size", config.critic.ppo_mini_batch_size, batch)
     if data.gen_batch_size is not None and parts.batch_filter is None:
-        raise ConfigError("data.gen_batch_size", "has an effect with algorithm.filter_groups.enable only")
+        yield ConfigError("data.gen_batch_size", "has an effect with algorithm.filter_groups.enable only")
     if config.trainer.critic_warmup > 0 and parts.value_loss is None:
-        raise ConfigError(
+        yield ConfigError(
             "trainer.critic_warmup",
             f"{config.trainer.critic_warmup} steps would update nothing: advantage estimator "
             f"'{parts.adv_estimator.entry.name}' has no critic",
         )
 
 
-def _check_kl(config: TrainConfig, parts: Parts) -> None:
+def _check_kl(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     if parts.kl_loss is not None and config.actor.kl_loss_coef == 0:
-        raise ConfigError("actor.kl_loss_coef", "is 0, so actor.use_kl_loss would run the reference model for nothing")
+        yield ConfigError("actor.kl_loss_coef", "is 0, so actor.use_kl_loss would run the reference model for nothing")
 
 
-def _check_rollout_correction(config: TrainConfig, parts: Parts) -> None:
+def _check_rollout_correction(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     correction = config.algorithm.rollout_correction
     for name in ("rollout_is_threshold", "rollout_rs_threshold"):
         upper, lower = getattr(correction, name), getattr(correction, f"{name}_lower")
         if lower is not None and lower > upper:
-            raise ConfigError(
+            yield ConfigError(
                 f"algorithm.rollout_correction.{name}_lower", f"is {lower}, which is more than {name} = {upper}"
             )
     if correction.bypass_mode and (correction.rollout_is not in (None, "none") or correction.rollout_rs):
-        raise ConfigError(
+        yield ConfigError(
             "algorithm.rollout_correction.bypass_mode",
             "takes the rollout backend's log-probs as the old ones: rollout_is and rollout_rs have nothing to correct",
         )
     if correction.bypass_mode and parts.adv_estimator.entry.needs_sum_pi_squared:
-        raise ConfigError(
+        yield ConfigError(
             "algorithm.rollout_correction.bypass_mode",
             f"skips the forward pass that advantage estimator '{parts.adv_estimator.entry.name}' needs",
         )
 
 
-def _check_mini_batch(key: str, mini: int, batch: int) -> None:
+def _check_mini_batch(key: str, mini: int, batch: int) -> Iterator[RequestError]:
     if batch < mini:
-        raise ConfigError(
+        yield ConfigError(
             key,
             f"{mini} prompts are more than data.train_batch_size, the {batch} prompts of a whole step; "
             f"it must be {batch} or a divisor of it",
         )
-    if batch % mini:
-        raise ConfigError(
+    elif batch % mini:
+        yield ConfigError(
             "data.train_batch_size",
             f"{batch} prompts do not divide into mini-batches of {key}={mini} "
             f"({batch} = {batch // mini} × {mini} + {batch % mini}); {batch - batch % mini} would, "
@@ -87,7 +121,7 @@ def _check_mini_batch(key: str, mini: int, batch: int) -> None:
         )
 
 
-def _check_staleness(config: TrainConfig) -> None:
+def _check_staleness(config: TrainConfig) -> Iterator[RequestError]:
     """What generates during training has its memory and weights all the time."""
     if not config.trainer.max_staleness:
         return
@@ -96,39 +130,44 @@ def _check_staleness(config: TrainConfig) -> None:
         ("trainer.offload_while_generating", config.trainer.offload_while_generating),
     ):
         if value:
-            raise ConfigError(
+            yield ConfigError(
                 key,
                 f"cannot be with trainer.max_staleness={config.trainer.max_staleness}: both work at once",
             )
 
 
 def check_sampling(config: TrainConfig) -> None:
-    """The rules of sampling alone, for what trains nothing."""
+    """Raise ConfigError for the first rule of sampling alone that does not hold, for what trains nothing."""
+    for violation in _check_sampling(config):
+        raise violation
+
+
+def _check_sampling(config: TrainConfig) -> Iterator[RequestError]:
     rollout, validation = config.rollout, config.rollout.val_kwargs
     for key, top_k in (("rollout.top_k", rollout.top_k), ("rollout.val_kwargs.top_k", validation.top_k)):
         if top_k == 0:
-            raise ConfigError(key, "must be at least 1, or -1 for all tokens, not 0")
+            yield ConfigError(key, "must be at least 1, or -1 for all tokens, not 0")
     if validation.n > 1 and not validation.do_sample:
-        raise ConfigError(
+        yield ConfigError(
             "rollout.val_kwargs.n",
             f"{validation.n} greedy responses to one prompt are all the same: set it to 1, "
             "or rollout.val_kwargs.do_sample to true",
         )
 
 
-def _check_optimizer(config: TrainConfig) -> None:
+def _check_optimizer(config: TrainConfig) -> Iterator[RequestError]:
     for role, betas in (("actor", config.actor.optim.betas), ("critic", config.critic.optim.betas)):
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-            raise ConfigError(f"{role}.optim.betas", f"must be two numbers of at least 0 and less than 1, not {betas}")
+            yield ConfigError(f"{role}.optim.betas", f"must be two numbers of at least 0 and less than 1, not {betas}")
 
 
-def _check_schedule(config: TrainConfig) -> None:
+def _check_schedule(config: TrainConfig) -> Iterator[RequestError]:
     trainer = config.trainer
     for name in ("test_freq", "save_freq", "log_rollouts_freq"):
         if getattr(trainer, name) == 0:
-            raise ConfigError(f"trainer.{name}", "must be at least 1, or -1, not 0")
+            yield ConfigError(f"trainer.{name}", "must be at least 1, or -1, not 0")
     if trainer.test_freq > 0 and not config.data.val_files:
-        raise ConfigError(
+        yield ConfigError(
             "trainer.test_freq",
             f"asks for an evaluation every {trainer.test_freq} steps, but data.val_files names no file",
         )

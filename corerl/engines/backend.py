@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.engines.installed import Versions, outside
 from corerl.engines.options import EngineOptions
 from corerl.engines.parallel import check_parallel
 from corerl.engines.process import Answer, EngineKind, EngineProcess
@@ -25,10 +25,6 @@ from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.weights.buckets import Slot, place
-
-Versions = tuple[tuple[int, ...], tuple[int, ...]]
-"""from the first up to, but without, the second"""
-
 
 FLOAT32_VARIABLES = {"TRITON_F32_DEFAULT": "ieee"}
 """for an engine that computes in float32: Triton's kernels would take 10 bits of its mantissa"""
@@ -245,11 +241,9 @@ def check_version(version: str, kind: EngineKind, tested: Versions, untested: st
     Raises:
         RunError: it is outside, and ``untested`` is ``error``; otherwise a warning is printed.
     """
-    found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
-    if tested[0] <= found < tested[1]:
+    message = outside(version, kind.title, tested)
+    if message is None:
         return
-    first, last = (".".join(map(str, each)) for each in tested)
-    message = f"{kind.title} {version} is outside of the tested range (>={first},<{last})"
     if untested == "error":
         raise RunError(f"{message}: install another, or set rollout.options.untested_version to warn")
     print(f"warning: {message}", file=sys.stderr)

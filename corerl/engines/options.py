@@ -4,8 +4,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from corerl.check.machine import GIB
+from corerl.check.shares import PROCESS, GenerationShare
+from corerl.check.size import ModelSize
+from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError
 from corerl.options import option
+
+OVERHEAD = 2.0 * GIB
+"""of an engine beside weights and cache: activations of its largest batch and CUDA graphs"""
 
 
 @dataclass
@@ -26,6 +33,14 @@ class EngineOptions:
     untested_version: Literal["warn", "error"] = option("warn", "an engine outside of the tested range of versions")
     start_timeout: float = option(900.0, "seconds that the engine's start may take", gt=0)
     timeout: float = option(300.0, "seconds that a weight update's bucket, sleep, wake and health may take", gt=0)
+
+    def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
+        """For `corerl check`: the cache gets what ``gpu_memory_utilization`` leaves beside the weights."""
+        split = config.rollout.tensor_model_parallel_size
+        weights = size.parameters * size.bytes / split
+        cache = None if memory is None else max(0.0, self.gpu_memory_utilization * memory - weights - OVERHEAD)
+        per_token = size.cache_bytes / min(split, size.key_value_heads)
+        return GenerationShare(weights, cache, per_token, OVERHEAD, asleep=PROCESS + GIB / 2)
 
 
 def check_engine_args(options: EngineOptions, ours: Iterable[str]) -> None:

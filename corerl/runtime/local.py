@@ -1,6 +1,6 @@
 """Runtime ``local``: every role is one worker in this process."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -9,6 +9,9 @@ from corerl.errors import ConfigError
 from corerl.registry.runtimes import Role
 
 if TYPE_CHECKING:
+    from corerl.check.findings import Finding
+    from corerl.check.machine import Machine
+    from corerl.config.schema import TrainConfig
     from corerl.trainer.workers import PolicyWorker, RolloutWorker
 
 W = TypeVar("W")
@@ -22,18 +25,23 @@ class LocalRuntime:
     """
 
     def __init__(self, config: RuntimeConfig) -> None:
-        for name, asked in (("nnodes", config.nnodes), ("n_gpus_per_node", config.n_gpus_per_node)):
-            if asked > 1:
-                raise ConfigError(f"runtime.{name}", f"{asked} is more than runtime 'local', one process, can use")
+        for error in _refused(config):
+            raise error
         self._workers = ExitStack()
 
     def reserve(self, roles: Collection[Role]) -> None:
         for role in roles:
             if role.pool is not None:
-                raise ConfigError(
-                    f"{role.name}.n_gpus_per_node",
-                    "runtime 'local' is one process, with no GPUs of their own for a role: take runtime 'ray', or 0",
-                )
+                raise _no_pool(role.name)
+
+    @staticmethod
+    def examine(key: str, config: "TrainConfig", machine: "Machine") -> "Iterator[Finding]":
+        """For `corerl check`: everything that would be refused."""
+        from corerl.check.findings import from_error
+
+        yield from map(from_error, _refused(config.runtime))
+        if config.rollout.n_gpus_per_node:
+            yield from_error(_no_pool("rollout"))
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
         spawned = worker(*args)
@@ -49,3 +57,16 @@ class LocalRuntime:
 
     def close(self) -> None:
         self._workers.close()
+
+
+def _refused(config: RuntimeConfig) -> Iterator[ConfigError]:
+    for name, asked in (("nnodes", config.nnodes), ("n_gpus_per_node", config.n_gpus_per_node)):
+        if asked > 1:
+            yield ConfigError(f"runtime.{name}", f"{asked} is more than runtime 'local', one process, can use")
+
+
+def _no_pool(role: str) -> ConfigError:
+    return ConfigError(
+        f"{role}.n_gpus_per_node",
+        "runtime 'local' is one process, with no GPUs of their own for a role: take runtime 'ray', or 0",
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from corerl.config.parts import Parts
 from corerl.config.schema import RewardConfig
-from corerl.errors import ConfigError, DataError, NameClashError, RunError
+from corerl.errors import ConfigError, DataError, NameClashError, RequestError, RunError
 from corerl.options import did_you_mean
 from corerl.registry import Entry, Registries, Selected
 from corerl.registry.reward_managers import RewardManager, RewardManagerFactory, RewardResult, error_kind
@@ -28,13 +28,30 @@ def select_scorers(data_sources: Iterable[str], parts: Parts, registries: Regist
         DataError: nobody scores a source; the known ones are named.
         NameClashError: two scorers are registered for it.
     """
-    sources = list(data_sources)
-    table = table_of_sources(registries.scorers)
-    _check_keys(parts.scorers, sources, table)
-    return {
-        source: _configured(source, parts.scorers) or parts.scorer or _registered(source, table, registries)
-        for source in sources
-    }
+    scorers, reasons = scorers_or_reasons(data_sources, parts, registries)
+    for reason in reasons.values():
+        raise reason
+    return scorers
+
+
+def scorers_or_reasons(
+    data_sources: Iterable[str], parts: Parts, registries: Registries
+) -> tuple[dict[str, Selected[Scorer]], dict[str, RequestError]]:
+    """As :func:`select_scorers`, and of the sources that nobody scores, why; under '' what is wrong with a key."""
+    sources, table = list(data_sources), table_of_sources(registries.scorers)
+    scorers: dict[str, Selected[Scorer]] = {}
+    reasons: dict[str, RequestError] = {}
+    try:
+        _check_keys(parts.scorers, sources, table)
+    except ConfigError as error:
+        reasons[""] = error
+    for source in sources:
+        try:
+            configured = _configured(source, parts.scorers) or parts.scorer
+            scorers[source] = configured or _registered(source, table, registries)
+        except RequestError as error:
+            reasons[source] = error
+    return scorers, reasons
 
 
 def _check_keys(keys: Iterable[str], sources: Iterable[str], table: Iterable[str]) -> None:

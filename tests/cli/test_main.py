@@ -126,7 +126,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["plugins", "lst"], "error: No such command 'lst'"),
         (["plugins", "list", "--jsno"], "error: No such option '--jsno'"),
         (["plugins", "show"], "error: Missing argument 'NAME'. (see corerl plugins show --help)"),
-        (["config", "check", "none.yaml"], "error: cannot read the config file none.yaml: No such file or directory"),
+        (["config", "show", "none.yaml"], "error: cannot read the config file none.yaml: No such file or directory"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_exit_code_2(

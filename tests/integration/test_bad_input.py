@@ -129,11 +129,3 @@ def test_an_output_of_tiny_model_below_a_file_is_refused(material, tmp_path, cap
 
 def test_a_checkpoint_that_is_not_there_is_refused(tmp_path, refused):
     refused([f"trainer.resume_mode={tmp_path}/old"], "trainer.resume_mode: ", "neither a run with a checkpoint nor")
-
-
-def test_a_dry_run_checks_the_config_and_writes_nothing(workplace, train, refused):
-    before = sorted(workplace.folder.rglob("*"))
-    assert train("--dry-run").code == 0
-    assert sorted(workplace.folder.rglob("*")) == before
-    refused(["--dry-run", "rollout.n=1"], "rollout.n: must be at least 2")
-    refused(["--dry-run", "algorithm.adv_estimator=grop"], "did you mean 'grpo'?")

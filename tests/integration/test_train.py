@@ -127,21 +127,6 @@ def test_a_checkpoint_is_a_model_folder_to_train_on(train):
     train("b", f"model.path={folder}/checkpoints/global_step_1/huggingface", "trainer.total_training_steps=1")
 
 
-def test_dry_run_reads_the_data_tells_the_plan_and_writes_nothing(material, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.yaml").write_text(
-        f"model: {{path: {material}/model}}\n"
-        f"data: {{train_files: [{material}/data/train.parquet], max_prompt_length: 64}}\n"
-        "actor: {device: cpu, ppo_mini_batch_size: 4}\n"
-    )
-    assert run(["train", "c.yaml", "--dry-run", "data.train_batch_size=8"]) == 0
-    printed = capsys.readouterr().out
-    assert "5 steps of 8 prompts × 8 responses (64) in 2 updates each, on cpu" in printed
-    assert "'corerl/arithmetic' by 'arithmetic'" in printed
-    assert [path.name for path in tmp_path.iterdir()] == ["c.yaml"]
-    assert run(["train", "c.yaml", "--dry-run", "data.train_batch_size=8", "model.path=./none"]) == 2
-
-
 def test_sft_lowers_the_loss_and_writes_a_model_folder(material, tmp_path):
     (tmp_path / "sft.yaml").write_text(
         f"""

@@ -1,9 +1,16 @@
 """Options of the training strategies; they import no torch."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
 from corerl import option
+from corerl.check.shares import TrainingShare, whole
+from corerl.check.size import ModelSize
+from corerl.config.schema import ModelConfig
+
+BYTES_PER_LOGIT = 12.0, 4.0
+"""of their copies at a time, made step by step and compiled"""
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,14 @@ class TorchOptions:
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
+
+    def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
+        """For `corerl check`: nothing is divided."""
+        return dataclasses.replace(
+            whole(size, model, updated=updated),
+            logit_positions=self.logits_chunk_size,
+            bytes_per_logit=BYTES_PER_LOGIT[self.compile],
+        )
 
 
 @dataclass(frozen=True)
@@ -38,3 +53,27 @@ class FsdpOptions(TorchOptions):
     ulysses_sequence_parallel_size: int = option(
         1, "consecutive ranks that share rows: each has a slice of the tokens, and of the heads in attention", ge=1
     )
+
+    def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
+        """For `corerl check`: FSDP2 divides what is stored among all ranks.
+
+        While it works a rank has the gathered weights of two layers and of what stands beside the layers (of all
+        layers, where they are not freed), and between the micro-batches of an update its own float32 gradients of the
+        whole model: the sum over ranks comes with the last one.
+        """
+        undivided = super().share(size, ranks, model, updated=updated)
+        trained = size.trained if updated else 0
+        stored = (4 * trained + size.bytes * (size.parameters - trained)) / ranks
+        freed = ranks > 1 and self.reshard_after_forward
+        gathered = size.bytes * (size.beside + 2 * size.layer if freed else size.parameters)
+        if ranks == 1 and (trained == 0 or size.bytes == 4):
+            gathered = 0  # the stored ones are used as they are
+        moments = undivided.optimizer / ranks
+        return dataclasses.replace(
+            undivided,
+            weights=stored + gathered,
+            optimizer=moments,
+            at_rest=(0 if self.param_offload else stored) + (0 if self.optimizer_offload else moments),
+            optimizer_apart=self.optimizer_offload,
+            context=self.ulysses_sequence_parallel_size,
+        )

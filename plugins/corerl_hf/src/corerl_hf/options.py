@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 
 from corerl import option
+from corerl.check.shares import GenerationShare, longest
+from corerl.check.size import ModelSize
+from corerl.config.schema import TrainConfig
 
 
 @dataclass
@@ -13,3 +16,9 @@ class HfOptions:
     max_prefill_tokens: int | None = option(
         None, "prompt tokens computed at a time; null: 512 on cpu, which suits its caches, and 32768 on cuda", ge=1
     )
+
+    def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
+        """For `corerl check`: a copy of the model, which sleep frees, and the cache of ``max_batch_size`` full rows."""
+        rows = min(self.max_batch_size, config.data.train_batch_size * config.rollout.n)
+        weights, per_token = size.parameters * size.bytes, size.cache_bytes
+        return GenerationShare(weights, rows * longest(config) * per_token, per_token)

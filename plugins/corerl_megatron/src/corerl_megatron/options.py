@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from corerl import option
-from corerl.config.schema import TrainConfig
+from corerl.check.shares import TrainingShare
+from corerl.check.size import ModelSize
+from corerl.config.schema import ModelConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -46,3 +48,35 @@ class MegatronOptions:
         from corerl_megatron.arithmetic import check_config
 
         check_config(key, config, self)
+
+    def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
+        """For `corerl check`: weights by tensor and pipeline, the optimizer's state by data parallel ranks, too.
+
+        Weights have the dtype of compute; the optimizer keeps float32 ones beside them and two moments, and gradients
+        are summed in float32. A pipeline's first rank has the activations of as many micro-batches as there are
+        ranks in it, so that those of all layers are alive (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3).
+        """
+        tensor = self.tensor_model_parallel_size
+        parameters = size.parameters / (tensor * self.pipeline_model_parallel_size)
+        copies = max(1, ranks // (tensor * self.pipeline_model_parallel_size))
+        trained = parameters if updated else 0.0
+        master = 4 if size.bytes < 4 else 0
+        optimizer = (8 + master) * trained / (copies if self.use_distributed_optimizer else 1)
+        weights, gradients = size.bytes * parameters, 4 * trained
+        full = self.recompute_granularity == "full" or (
+            self.recompute_granularity is None and model.enable_gradient_checkpointing
+        )
+        return TrainingShare(
+            weights=weights,
+            gradients=gradients,
+            optimizer=optimizer,
+            at_rest=(0 if self.param_offload else weights)
+            + (0 if self.grad_offload else gradients)
+            + (0 if self.optimizer_offload else optimizer),
+            optimizer_apart=self.optimizer_offload,
+            tensor=tensor,
+            sequence=tensor if self.sequence_parallel else 1,
+            context=self.context_parallel_size,
+            checkpointing=full,
+            logit_positions=self.logits_chunk_size,
+        )

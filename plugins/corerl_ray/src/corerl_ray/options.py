@@ -1,9 +1,17 @@
 """Options of runtime ``ray``."""
 
+import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from corerl import option
+from corerl.check.findings import Finding, finding
+from corerl.check.machine import Machine
+from corerl.config.schema import TrainConfig
+
+SECONDS = 2.0
+"""that the cluster has to take a connection"""
 
 
 @dataclass
@@ -32,3 +40,27 @@ class RayOptions:
     environment: list[str] = option(
         help="further environment variables that the workers get from this process", factory=list
     )
+
+    def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
+        """For `corerl check`: whether the cluster answers; where one is started here, whether the GPUs are there."""
+        asked = config.runtime.n_gpus_per_node
+        if self.address is None:
+            whole = asked + config.rollout.n_gpus_per_node
+            if config.runtime.nnodes > 1:
+                sentence = f"{config.runtime.nnodes} machines, and a cluster that is started here has one"
+                yield finding(
+                    "error", "runtime.options.address", sentence, "Start Ray on all of them and name its address."
+                )
+            elif whole > machine.gpus:
+                sentence = (
+                    f"{asked} of the trainer's and {config.rollout.n_gpus_per_node} of the engines' own, {whole} GPUs "
+                    f"are asked for and {machine.gpus} are here"
+                )
+                yield finding("error", "runtime.n_gpus_per_node", sentence)
+        elif self.address != "auto" and not machine.planned:
+            host, _, port = self.address.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), SECONDS).close()
+            except (OSError, ValueError) as error:
+                sentence = f"nothing answers at {self.address} ({error})"
+                yield finding("error", "runtime.options.address", sentence)

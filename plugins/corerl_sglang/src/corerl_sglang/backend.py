@@ -14,11 +14,9 @@ from corerl.engines.options import check_engine_args
 from corerl.engines.process import EngineKind
 from corerl.errors import RequestError
 from corerl.models import compute_dtype
-from corerl_sglang.options import SglangOptions
+from corerl_sglang.options import TESTED, SglangOptions
 
 KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent)
-
-TESTED = ((0, 5, 17), (0, 5, 18))
 
 LARGEST_FRACTION = 0.95
 

@@ -13,11 +13,9 @@ from corerl.engines.backend import FLOAT32_VARIABLES, EngineBackend, model_argum
 from corerl.engines.options import check_engine_args
 from corerl.engines.process import EngineKind
 from corerl.models import compute_dtype
-from corerl_vllm.options import VllmOptions
+from corerl_vllm.options import TESTED, VllmOptions
 
 KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent)
-
-TESTED = ((0, 26), (0, 33))
 
 OURS = ("model", "dtype", "worker_extension_cls", "skip_tokenizer_init", "logprobs_mode", "enable_sleep_mode")
 """engine arguments that are not the user's to set"""

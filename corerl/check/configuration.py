@@ -1,0 +1,115 @@
+"""The keys, the names and the rules between keys: all that is wrong. What was found is left out, for another look."""
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from corerl.check.findings import Finding, from_error
+from corerl.cli.common import read_train_values
+from corerl.config import typed
+from corerl.config.checks import violations
+from corerl.config.load import read
+from corerl.config.parts import Parts, resolve_parts
+from corerl.config.schema import TrainConfig
+from corerl.errors import ConfigError, CoreRLError, RequestError
+from corerl.plugins import Plugins
+
+T = TypeVar("T")
+
+NOT_GIVEN = "(not given)"
+"""stands for a model's path that the config lacks, so that the rest of it can be looked at"""
+
+MOST = 100
+"""findings of one kind, after which there is no more looking"""
+
+
+class Looked(NamedTuple):
+    """What could be made of a config, with wrong values left out; None where that is not possible."""
+
+    config: TrainConfig | None
+    parts: Parts | None
+    plugins: Plugins | None
+    findings: list[Finding]
+
+
+def look(file: Path, overrides: Sequence[str], plugin: Sequence[str], disable_plugin: Sequence[str]) -> Looked:
+    """Read a config and find everything that is wrong with it, short of what machines and files say."""
+    findings: list[Finding] = []
+    kept = []
+    for override in overrides:
+        try:
+            read(TrainConfig, None, [override])
+            kept.append(override)
+        except ConfigError as error:
+            findings.append(from_error(error))
+    try:
+        values, plugins = _read(file, kept, plugin, disable_plugin, findings)
+    except RequestError as error:
+        return Looked(None, None, None, [*findings, from_error(error)])
+    config = _without_wrong(values, findings, lambda: typed.build(TrainConfig, values))
+    if config is None:
+        return Looked(None, None, plugins, findings)
+
+    def resolve() -> tuple[TrainConfig, Parts]:
+        built = typed.build(TrainConfig, values)
+        return built, resolve_parts(built, plugins.registries)
+
+    resolved = _without_wrong(values, findings, resolve)
+    if resolved is None:
+        return Looked(config, None, plugins, findings)
+    config, parts = resolved
+    findings += map(from_error, violations(config, parts))
+    return Looked(config, parts, plugins, findings)
+
+
+def _read(
+    file: Path, overrides: list[str], plugin: Sequence[str], disable_plugin: Sequence[str], findings: list[Finding]
+) -> tuple[dict[str, Any], Plugins]:
+    """As :func:`read_train_values`; a preset that is wrong is left out."""
+    try:
+        return read_train_values(file, overrides, plugin, disable_plugin)
+    except RequestError as error:
+        if not str(error).startswith("preset"):
+            raise
+        findings.append(from_error(error, "preset"))
+        return read_train_values(file, [*overrides, "preset=null"], plugin, disable_plugin)
+
+
+def _without_wrong(values: dict[str, Any], findings: list[Finding], build: Callable[[], T]) -> T | None:
+    """What ``build`` makes of ``values``, without the values that it refuses; None: one of those is not there."""
+    for _ in range(MOST):
+        try:
+            return build()
+        except CoreRLError as error:
+            key = error.key if isinstance(error, ConfigError) else str(error).partition(": ")[0]
+            findings.append(from_error(error, key))
+            if key == "model.path" and _given(values.get("model")) is None:
+                values["model"] = {**(values.get("model") or {}), "path": NOT_GIVEN}
+            elif not _drop(values, key):
+                return None
+    return None
+
+
+def _given(model: Any) -> Any:
+    return model.get("path") if isinstance(model, dict) else None
+
+
+def _drop(values: Any, key: str) -> bool:
+    """Take the value at a dotted key out of nested mappings; of a list the whole. False: there is none."""
+    key = key.partition("[")[0]
+    if not isinstance(values, dict):
+        return False
+    if key in values:
+        del values[key]
+        return True
+    parts = key.split(".")
+    for end in range(1, len(parts)):  # names of data sources hold dots
+        head, rest = ".".join(parts[:end]), ".".join(parts[end:])
+        if head in values:
+            values[head] = copy.copy(values[head])
+            if _drop(values[head], rest):
+                return True
+            del values[head]  # the section itself is of a wrong type, or a name whose option is wrong
+            return True
+    return False

@@ -1,0 +1,155 @@
+"""Tokenizer and data files: schema, lengths, sources and their scorers."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from corerl.check.findings import Finding, finding, from_error
+from corerl.config.parts import Parts
+from corerl.config.schema import DataConfig, TrainConfig
+from corerl.data.custom import custom_rows
+from corerl.data.files import Row, read_parquet
+from corerl.data.report import Location, name_places
+from corerl.data.schema import MEDIA_COLUMNS, REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
+from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.errors import CoreRLError, DataError, RequestError
+from corerl.plugins import Plugins
+from corerl.trainer.scoring import scorers_or_reasons
+
+SAMPLED = 2000
+"""prompts of a split that are tokenized, evenly spread over its rows"""
+
+OPTIONAL = ("extra_info", *MEDIA_COLUMNS)
+
+
+def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator[Finding]:
+    """Everything that is wrong with the tokenizer and the data; ``parts``: None where they could not be resolved."""
+    tokenizer = None
+    try:
+        tokenizer = load_tokenizer(config.model)
+        if end := tokenizer.unheeded_end_of_turn():
+            sentence = f"the chat template ends a turn with {end}, which is none of the model's stop tokens"
+            yield finding("warning", "model.path", sentence)
+    except RequestError as error:
+        yield from_error(error, "model.tokenizer_path" if config.model.tokenizer_path else "model.path")
+    sources: dict[str, None] = {}
+    splits: tuple[Literal["train", "val"], ...] = ("train", "val")
+    for split in splits:
+        files = config.data.train_files if split == "train" else config.data.val_files
+        key = f"data.{split}_files"
+        found = [_records(rows, key) for rows in _rows(config.data, files, tokenizer, split, key)]
+        records = [record for each, _ in found for record in each]
+        for _, wrong in found:
+            yield from wrong
+        sources |= dict.fromkeys(record.data_source for record in records)
+        if not records:
+            continue
+        usable = [record for record in records if not is_empty(record.ground_truth)]
+        if len(usable) < len(records):
+            left = len(records) - len(usable)
+            sentence = f"{left} of {len(records)} rows have an empty ground truth and are left out"
+            yield finding("warning" if usable else "error", key, sentence)
+        kept = float(len(usable))
+        if tokenizer is not None and usable:
+            share, findings = _lengths(usable, config.data, tokenizer, key)
+            yield from findings
+            if config.data.filter_overlong_prompts:
+                kept *= 1 - share
+        if parts is not None:
+            yield from _media(usable, parts, key)
+        batch = config.data.gen_batch_size or config.data.train_batch_size
+        if split == "train" and 0 < kept < batch:
+            sentence = f"about {kept:.0f} prompts are fewer than a batch of {batch}"
+            yield finding("error", "data.train_batch_size", sentence)
+    if parts is not None and sources and (parts.environment is None or config.rollout.multi_turn.score_response):
+        yield from _scorers(list(sources), parts, plugins)
+
+
+def _rows(
+    data: DataConfig, files: Sequence[str], tokenizer: ChatTokenizer | None, split: Literal["train", "val"], key: str
+) -> Iterator[list[Row] | Finding]:
+    """The rows of each file, or what is wrong with it."""
+    if data.custom_cls is not None:
+        try:
+            rows = custom_rows(data, files, tokenizer.tokenizer, split) if tokenizer and files else None
+            yield rows or []
+        except CoreRLError as error:
+            yield from_error(error, "data.custom_cls")
+        except Exception as error:  # of the user's class
+            yield finding("error", "data.custom_cls", f"{type(error).__name__}: {error}")
+        return
+    for file in files:
+        try:
+            yield read_parquet(file, REQUIRED_COLUMNS, OPTIONAL)
+        except RequestError as error:
+            yield from_error(error, key)
+
+
+def _records(rows: list[Row] | Finding, key: str) -> tuple[list[PromptRecord], list[Finding]]:
+    """The rows that can be read; the first of the others, with how many there are."""
+    if isinstance(rows, Finding):
+        return [], [rows]
+    records, wrong = [], []
+    for location, row in rows:
+        try:
+            records.append(read_record(location, row))
+        except DataError as error:
+            wrong.append(str(error))
+    more = f"; and {len(wrong) - 1} more rows of a wrong type" if len(wrong) > 1 else ""
+    return records, [finding("error", key, wrong[0] + more)] if wrong else []
+
+
+def _lengths(
+    records: Sequence[PromptRecord], data: DataConfig, tokenizer: ChatTokenizer, key: str
+) -> tuple[float, list[Finding]]:
+    """The share of prompts that are too long, of a sample, and what is to be said of it."""
+    step = -(-len(records) // SAMPLED)
+    sample, texts = records[::step], []
+    for record in sample:
+        try:
+            texts.append(
+                tokenizer.render(
+                    record.messages,
+                    record.location,
+                    add_generation_prompt=True,
+                    template_kwargs=data.apply_chat_template_kwargs,
+                )
+            )
+        except RequestError as error:
+            return 0.0, [from_error(error, key)]
+    lengths = [len(ids) for ids in tokenizer.encode(texts)]
+    places: list[Location] = [
+        record.location for record, length in zip(sample, lengths, strict=True) if length > data.max_prompt_length
+    ]
+    if not places:
+        return 0.0, []
+    share = len(places) / len(sample)
+    of = f"{len(sample)} rows" if step == 1 else f"{len(sample)} rows (every {step}th)"
+    sentence = (
+        f"{len(places)} ({share:.1%}) of the prompts in {of} are longer than data.max_prompt_length="
+        f"{data.max_prompt_length} tokens, the longest {max(lengths)}: {name_places(places[:3], len(places))}"
+    )
+    ends = not data.filter_overlong_prompts and data.truncation == "error"
+    severity: Literal["error", "warning", "note"] = "error" if ends or share == 1 else "warning"
+    if not ends and share < 0.01:
+        severity = "note"
+    return share, [finding(severity, "data.max_prompt_length", sentence)]
+
+
+def _media(records: Iterable[PromptRecord], parts: Parts, key: str) -> Iterator[Finding]:
+    backend = parts.rollout_backend.entry
+    for column in sorted({column for record in records for column in record.media} - set(backend.media)):
+        takes = ", ".join(backend.media) or "text alone"
+        sentence = f"there are prompts with '{column}', and rollout backend '{backend.name}' takes {takes}"
+        yield finding("error", key, sentence, "Drop the column, or choose another rollout.name.")
+
+
+def _scorers(sources: Sequence[str], parts: Parts, plugins: Plugins) -> Iterator[Finding]:
+    scorers, unscored = scorers_or_reasons(sources, parts, plugins.registries)
+    for reason in unscored.values():
+        yield from_error(reason, "reward.scorer")
+    for source, scorer in scorers.items():
+        try:
+            scorer.load()
+        except CoreRLError as error:
+            yield from_error(error, "reward.scorer")
+        yield Finding("note", "reward.scorer", f"'{source}' is scored by '{scorer.entry.name}' ({scorer.entry.owner})")

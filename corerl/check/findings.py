@@ -1,0 +1,55 @@
+"""What ``corerl check`` says."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from corerl.check.problems import problem_of
+from corerl.errors import ConfigError, CoreRLError
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found.
+
+    Attributes:
+        severity: ``error``: the run would end with it; ``warning``: it may, or is slower or worse than it need be;
+            ``note``: to know.
+        key: of the config, '' where it belongs to none.
+        sentence: what is so.
+        remedy: what would be right, '' where the sentence says it.
+        problem: its name in docs/troubleshooting.md, or ''.
+    """
+
+    severity: Severity
+    key: str
+    sentence: str
+    remedy: str = ""
+    problem: str = ""
+
+
+def finding(severity: Severity, key: str, sentence: str, remedy: str = "") -> Finding:
+    """A finding, with the remedy of the known problem that its sentence tells of, where none is given."""
+    problem = problem_of(sentence)
+    if problem is None:
+        return Finding(severity, key, sentence, remedy)
+    return Finding(severity, key, sentence, remedy or problem.remedy, problem.name)
+
+
+def from_error(error: CoreRLError, key: str = "", severity: Severity = "error") -> Finding:
+    """What an error says, as a finding; ``key`` where the error names none."""
+    named = error.key if isinstance(error, ConfigError) else ""
+    sentence = str(error)
+    for each in (named, key):
+        sentence = sentence.removeprefix(f"{each}: ") if each else sentence
+    return finding(severity, named or key, sentence)
+
+
+def counts(findings: list[Finding]) -> Iterator[str]:
+    """``2 errors``, ``1 warning``, … of those that there are."""
+    for severity in ("error", "warning", "note"):
+        number = sum(each.severity == severity for each in findings)
+        if number:
+            yield f"{number} {severity}{'s' if number > 1 else ''}"

@@ -1,0 +1,65 @@
+"""Every part that the config selects: importable, its distribution's requirements met, its engine there."""
+
+import importlib.metadata
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from corerl.check.findings import Finding, finding, from_error
+from corerl.check.machine import Machine
+from corerl.config.parts import Parts
+from corerl.config.schema import TrainConfig
+from corerl.errors import CoreRLError
+
+
+class Examined(Protocol):
+    """What a part may have beside its contract, as a method of its options or of what is registered."""
+
+    def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterable[Finding]:
+        """What is to be said of this part on this machine: an engine that is missing, too few GPUs.
+
+        Args:
+            key: that selects the part.
+        """
+        ...
+
+
+def look(config: TrainConfig, parts: Parts, machine: Machine) -> Iterator[Finding]:
+    """A finding for whatever would not start here."""
+    distributions: dict[str, str] = {}
+    for key, part in parts.selected():
+        distributions.setdefault(part.entry.owner.distribution, key)
+        target: Any = None
+        try:
+            target = part.entry.load()
+            part.load_select_tokens()
+        except CoreRLError as error:
+            yield from_error(error, key)
+        holder = next((each for each in (part.options, target) if hasattr(each, "examine")), None)
+        if holder is not None:
+            yield from holder.examine(key, config, machine)
+    for distribution, key in distributions.items():
+        for sentence in unmet_requirements(distribution):
+            yield finding("error", key, sentence)
+
+
+def unmet_requirements(distribution: str) -> Iterator[str]:
+    """A sentence for every package that a distribution asks for and that is missing or of another version."""
+    try:
+        from packaging.requirements import Requirement
+    except ImportError:  # comes with torch's and transformers' requirements
+        return
+    try:
+        requirements = importlib.metadata.requires(distribution) or []
+    except (importlib.metadata.PackageNotFoundError, ValueError):  # a file of the user's own
+        return
+    for requirement in map(Requirement, requirements):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        wanted = f"{requirement.name}{requirement.specifier}"
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield f"{distribution} needs {wanted}, which is not there"
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            yield f"{distribution} needs {wanted} and {requirement.name} {version} is installed"

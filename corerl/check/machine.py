@@ -1,0 +1,35 @@
+"""The GPUs that a run is to have: those of this machine, or planned ones."""
+
+from dataclasses import dataclass
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One of the run's machines.
+
+    Attributes:
+        gpus: how many it has.
+        memory: bytes of each, None: not known.
+        name: of the GPU, '' where there is none or it is planned.
+        planned: told by the user; what is installed or attached here says nothing about it.
+    """
+
+    gpus: int
+    memory: float | None = None
+    name: str = ""
+    planned: bool = False
+
+
+def detect() -> Machine:
+    """This machine, as torch sees it; without torch one that has no GPU."""
+    try:
+        import torch
+    except ImportError:
+        return Machine(0)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        return Machine(0)
+    memory = min(torch.cuda.get_device_properties(index).total_memory for index in range(count))
+    return Machine(count, float(memory), torch.cuda.get_device_name())

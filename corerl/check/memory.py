@@ -1,0 +1,214 @@
+"""GPU memory by phase before anything is loaded: an estimate of the peak, and how many sequences fit the KV cache."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from corerl.check.findings import Finding, finding
+from corerl.check.machine import GIB, Machine
+from corerl.check.shares import PROCESS, GenerationShare, TrainingShare, longest, whole
+from corerl.check.size import ModelSize
+from corerl.config.parts import Parts
+from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.registry import Selected
+
+NEARLY = 0.92
+"""a share of the device's memory above which fragmentation decides"""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a GPU holds at the peak of a phase: bytes by name."""
+
+    name: str
+    parts: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The phases of a step on one GPU; ``sequences`` of the longest rows fit the engine's cache, None: not known."""
+
+    phases: tuple[Phase, ...]
+    sequences: int | None
+    wanted: int
+    """responses that one engine generates in a step"""
+
+    apart: frozenset[str] = field(default_factory=frozenset)
+    """names of phases on GPUs of their own"""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Of a micro-batch on one rank: all, those with logits, and of the longest row."""
+
+    all: int
+    responses: int
+    row: int
+
+
+def activations(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
+    """Bytes that the backward pass of a micro-batch finds.
+
+    Counted as Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer Models", arXiv
+    2205.05198, section 4.1) do for a layer with 16-bit numbers, s b h (34 + 5 a s / h) bytes, with what models have
+    today: no dropout; RMSNorm, which keeps its input and its normalised input in float32; a gated MLP, which keeps
+    four tensors of its width; key and value heads of their own number. Fused attention keeps no scores: the
+    term 5 a s / h is there with ``eager`` alone. Tensor parallelism divides what is inside attention and MLP, sequence
+    parallelism the rest (equations 2 and 4). With checkpointing each layer keeps its input, and one layer all
+    (section 5).
+    """
+    tokens_here = tokens.all / share.context
+    width = (size.heads + 2 * size.key_value_heads) * size.head_size
+    inside = size.bytes * (width + size.heads * size.head_size + 4 * size.intermediate) / share.tensor
+    around = (4 * size.bytes + 2 * 8) * size.hidden / share.sequence
+    layer = tokens_here * (inside + around)
+    if size.stores_scores:
+        layer += tokens_here * tokens.row * size.heads * (size.bytes + 4) / share.tensor
+    if not share.checkpointing:
+        return size.layers * layer
+    return size.layers * tokens_here * size.bytes * size.hidden / share.sequence + layer
+
+
+def logits(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
+    """Bytes of the logits that exist at a time: 12 each where they are made step by step.
+
+    2 in bf16, 4 in float32, 4 of the softmax, 2 of the gradient.
+    """
+    positions = tokens.responses / share.context
+    if share.logit_positions is not None:
+        positions = min(positions, share.logit_positions)
+    return positions * size.vocabulary * share.bytes_per_logit / share.tensor
+
+
+def estimate(
+    config: TrainConfig, parts: Parts, sizes: Mapping[str, ModelSize], machine: Machine, *, frees_engine: bool
+) -> Estimate:
+    """The peak of every phase.
+
+    Args:
+        sizes: of the roles ``actor``, ``ref`` and ``critic`` that the run has.
+        frees_engine: the engine gives its memory back while the policy trains.
+    """
+    ranks = max(1, config.runtime.nnodes * config.runtime.n_gpus_per_node)
+    critic_strategy = parts.critic_strategy or parts.strategy
+    shares = {
+        role: _share(
+            critic_strategy if role == "critic" else parts.strategy, size, ranks, config.model, updated=role != "ref"
+        )
+        for role, size in sizes.items()
+    }
+    engine = _generation(parts.rollout_backend, sizes["actor"], config, machine.memory)
+    own_gpus = bool(config.rollout.n_gpus_per_node)
+    beside = {} if own_gpus else {"engine": engine.asleep if frees_engine else engine.total}
+    phases = []
+    for role in (each for each in ("actor", "critic") if each in sizes):
+        tokens = _tokens(config, role, shares[role])
+        others = {f"{name} at rest": share.at_rest for name, share in shares.items() if name != role}
+        phases.append(
+            Phase(f"update of the {role}", {**_update(sizes[role], tokens, shares[role]), **others, **beside})
+        )
+    stays = (
+        {}
+        if own_gpus or config.trainer.offload_while_generating
+        else {f"{name} at rest": share.at_rest for name, share in shares.items()}
+    )
+    generation = {
+        "engine's weights": engine.weights,
+        "KV cache": engine.kv_cache or 0.0,
+        "engine's other": engine.other,
+    }
+    phases.append(Phase("generation", {**generation, **stays, "processes": PROCESS}))
+    engines = max(1, ranks // config.rollout.tensor_model_parallel_size)
+    if own_gpus:
+        gpus = config.rollout.nnodes * config.rollout.n_gpus_per_node
+        engines = max(1, gpus // config.rollout.tensor_model_parallel_size)
+    sequences = None
+    if engine.kv_cache is not None:
+        sequences = max(0, int(engine.kv_cache // (engine.bytes_per_token * longest(config))))
+    batch = config.data.gen_batch_size or config.data.train_batch_size
+    wanted = -(-batch * config.rollout.n // engines)
+    return Estimate(tuple(phases), sequences, wanted, frozenset({"generation"} if own_gpus else ()))
+
+
+def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Finding]:
+    """Where it does not fit, or barely."""
+    for phase in found.phases:
+        if machine.memory is None:
+            break
+        arithmetic = " + ".join(f"{name} {size / GIB:.1f}" for name, size in phase.parts.items() if size >= GIB / 20)
+        sentence = (
+            f"{phase.name} takes about {phase.total / GIB:.1f} GiB ({arithmetic}) of GPU memory, and the GPU has "
+            f"{machine.memory / GIB:.1f}"
+        )
+        key = "rollout.options" if phase.name == "generation" else "actor.ppo_max_token_len_per_gpu"
+        if phase.total > machine.memory:
+            yield finding("error", key, sentence)
+        elif phase.total > NEARLY * machine.memory:
+            yield finding("warning", key, sentence)
+    if found.sequences is None:
+        return
+    sentence = (
+        f"{found.sequences} sequences of {longest(config)} tokens fit into the KV cache of one engine at a time, which "
+        f"has {found.wanted} to generate in a step"
+    )
+    if found.sequences == 0:
+        yield finding("error", "rollout.options", sentence)
+    else:
+        yield Finding("note", "rollout.options", sentence)
+
+
+def table(found: Estimate) -> list[tuple[str, ...]]:
+    """Rows (phase, part, GiB) of the estimate."""
+    rows: list[tuple[str, ...]] = []
+    for phase in found.phases:
+        where = " (GPUs of its own)" if phase.name in found.apart else ""
+        rows.append((phase.name + where, "", f"{phase.total / GIB:.1f} GiB"))
+        rows += [("", name, f"{size / GIB:.1f}") for name, size in phase.parts.items() if size]
+    return rows
+
+
+def _update(size: ModelSize, tokens: Tokens, share: TrainingShare) -> dict[str, float]:
+    left = activations(size, tokens, share), logits(size, tokens, share)
+    optimizer = share.optimizer
+    if share.optimizer_apart:  # one or the other
+        optimizer = max(0.0, optimizer - sum(left))
+    return {
+        "weights": share.weights,
+        "gradients": share.gradients,
+        "optimizer": optimizer,
+        "activations": left[0],
+        "logits": left[1],
+        "processes": PROCESS,
+    }
+
+
+def _tokens(config: TrainConfig, role: str, share: TrainingShare) -> Tokens:
+    """Of the largest micro-batch, where prompts are short; a row that is longer than the limit stands alone."""
+    actor, critic, row = config.actor, config.critic, longest(config)
+    if actor.use_dynamic_bsz:
+        limit = (critic.ppo_max_token_len_per_gpu if role == "critic" else None) or actor.ppo_max_token_len_per_gpu
+        tokens = max(limit * share.context, row)
+    else:
+        own = critic.ppo_micro_batch_size_per_gpu if role == "critic" else None
+        tokens = (own or actor.ppo_micro_batch_size_per_gpu) * row
+    mini = (critic.ppo_mini_batch_size if role == "critic" else None) or actor.ppo_mini_batch_size
+    tokens = min(tokens, mini * config.rollout.n * row)
+    return Tokens(tokens, tokens, row)
+
+
+def _share(strategy: Selected[Any], size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
+    if hasattr(strategy.options, "share"):
+        said: TrainingShare = strategy.options.share(size, ranks, model, updated=updated)
+        return said
+    return whole(size, model, updated=updated)
+
+
+def _generation(backend: Selected[Any], size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
+    if hasattr(backend.options, "generation"):
+        said: GenerationShare = backend.options.generation(size, config, memory)
+        return said
+    return GenerationShare(size.parameters * size.bytes, None, size.cache_bytes)

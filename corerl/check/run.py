@@ -1,0 +1,188 @@
+"""All steps of ``corerl check``, in the order in which a run would stumble."""
+
+import dataclasses
+import importlib.util
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from corerl.check import configuration, installed, memory
+from corerl.check.findings import Finding, finding, from_error
+from corerl.check.machine import GIB, Machine, detect
+from corerl.check.shares import longest
+from corerl.check.size import ModelSize, model_size
+from corerl.config.parts import Parts
+from corerl.config.schema import TrainConfig
+from corerl.errors import RequestError
+from corerl.files import require_writable
+
+
+@dataclass
+class Report:
+    """What ``corerl check`` found; ``estimate`` is None where the model's size or the parts are not known."""
+
+    findings: list[Finding] = field(default_factory=list)
+    estimate: memory.Estimate | None = None
+    plan: str = ""
+    """what the run would do, in a line; '' where that is not known"""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether there is no error."""
+        return all(each.severity != "error" for each in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; memory in bytes."""
+        phases = [] if self.estimate is None else [dataclasses.asdict(phase) for phase in self.estimate.phases]
+        return {
+            "ok": self.is_right,
+            "plan": self.plan,
+            "findings": [dataclasses.asdict(each) for each in self.findings],
+            "memory": phases,
+            "sequences_in_cache": self.estimate.sequences if self.estimate else None,
+        }
+
+
+def check(
+    file: Path,
+    overrides: Sequence[str] = (),
+    plugin: Sequence[str] = (),
+    disable_plugin: Sequence[str] = (),
+    planned: Machine | None = None,
+) -> Report:
+    """Look at everything that can be known before a run starts; no weights are read and nothing is written.
+
+    Args:
+        planned: the GPUs that the run is to have, elsewhere; None: this machine's.
+    """
+    looked = configuration.look(file, overrides, plugin, disable_plugin)
+    report, config = Report(looked.findings), looked.config
+    if config is None or looked.plugins is None:
+        return report
+    if importlib.util.find_spec("torch") is None:
+        sentence = "there is no torch here, which comes with the distributions that run models"
+        report.findings.append(finding("error", "", sentence, "pip install corerl-fsdp corerl-hf, for a start."))
+        return report
+
+    from corerl.check import data
+
+    machine = planned or detect()
+    report.findings += _device(config, machine)
+    if looked.parts is not None:
+        report.findings += installed.look(config, looked.parts, machine)
+    report.findings += _output(config)
+    sizes: dict[str, ModelSize] = {}
+    if config.model.path != configuration.NOT_GIVEN:
+        report.findings += data.look(config, looked.parts, looked.plugins)
+        sizes = _sizes(config, looked.parts, _on(config, machine), report.findings)
+    if looked.parts is not None and sizes:
+        report.findings += _shapes(config, sizes["actor"])
+        report.estimate = memory.estimate(
+            config, looked.parts, sizes, machine, frees_engine=_frees_engine(config, machine)
+        )
+        report.findings += memory.look(report.estimate, machine, config)
+    order = ("error", "warning", "note")
+    report.findings = sorted(dict.fromkeys(report.findings), key=lambda each: order.index(each.severity))
+    report.plan = _plan(config, machine)
+    return report
+
+
+def _on(config: TrainConfig, machine: Machine) -> str:
+    """The device that ``actor.device`` means there."""
+    if config.actor.device == "auto" or machine.planned:
+        return "cuda" if machine.gpus or config.runtime.n_gpus_per_node else "cpu"
+    return config.actor.device
+
+
+def _frees_engine(config: TrainConfig, machine: Machine) -> bool:
+    shares = _on(config, machine) == "cuda" and not config.rollout.n_gpus_per_node
+    free = config.rollout.free_cache_engine
+    return shares and not config.trainer.max_staleness if free is None else free
+
+
+def _plan(config: TrainConfig, machine: Machine) -> str:
+    prompts, responses = config.data.train_batch_size, config.data.train_batch_size * config.rollout.n
+    updates = config.actor.ppo_epochs * max(1, prompts // config.actor.ppo_mini_batch_size)
+    where = (
+        "planned GPUs" if machine.planned else machine.name or "GPUs" if _on(config, machine) == "cuda" else "the CPU"
+    )
+    return (
+        f"a step is {prompts} prompts × {config.rollout.n} responses = {responses}, in {updates} updates of "
+        f"{config.actor.ppo_mini_batch_size} × {config.rollout.n}, on {where}"
+    )
+
+
+def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
+    from corerl.models import resolve_device
+
+    if not machine.planned:
+        try:
+            resolve_device(config.actor.device)
+        except RequestError as error:
+            yield from_error(error, "actor.device")
+
+
+def _output(config: TrainConfig) -> Iterator[Finding]:
+    folder = Path(config.trainer.output_dir).expanduser().absolute()
+    try:
+        require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
+    except RequestError as error:
+        yield from_error(error)
+        return
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    if free < GIB:
+        yield finding("warning", "trainer.output_dir", f"{free / GIB:.1f} GiB of disk are free below {folder}")
+
+
+def _sizes(config: TrainConfig, parts: Parts | None, device: str, findings: list[Finding]) -> dict[str, ModelSize]:
+    """Of every role that holds a model; empty, and a finding, where one cannot be known."""
+    sizes: dict[str, ModelSize] = {}
+    needs_ref, needs_critic = parts is not None and parts.needs_ref, parts is not None and parts.value_loss is not None
+    roles: list[tuple[str, str | None, bool]] = [
+        ("actor", None, True),
+        ("ref", config.ref.path, needs_ref),
+        ("critic", config.critic.path, needs_critic),
+    ]
+    for role, path, needed in roles:
+        if not needed:
+            continue
+        model = dataclasses.replace(config.model, path=path or config.model.path)
+        try:
+            sizes[role] = model_size(model, device, "value" if role == "critic" else "lm")
+        except RequestError as error:
+            key = f"{role}.path" if path else "model.path"
+            if all(each.severity != "error" or each.key != key for each in findings):  # else the tokenizer said it
+                findings.append(from_error(error, key))
+            return {}
+    return sizes
+
+
+def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
+    """What heads, widths and positions of the model say."""
+    asked, split = longest(config), config.rollout.tensor_model_parallel_size
+    if size.positions and asked > size.positions:
+        yield finding(
+            "warning",
+            "data.max_response_length",
+            f"data.max_prompt_length + data.max_response_length = {config.data.max_prompt_length} + "
+            f"{config.data.max_response_length} = {asked} tokens, and the model's max_position_embeddings is "
+            f"{size.positions}",
+            "Lower one of the two, or take a model with a longer context.",
+        )
+    if size.heads % split or (size.key_value_heads % split and split % size.key_value_heads):
+        works = ", ".join(str(each) for each in range(1, size.heads + 1) if size.heads % each == 0)
+        yield finding(
+            "error",
+            "rollout.tensor_model_parallel_size",
+            f"{split} does not divide the model's {size.heads} attention heads ({size.key_value_heads} of keys and "
+            f"values); {works} would",
+        )
+    tokens = config.actor.ppo_max_token_len_per_gpu
+    if config.actor.use_dynamic_bsz and tokens < asked:
+        sentence = (
+            f"is {tokens}, and a row may have {asked} tokens (data.max_prompt_length + data.max_response_length): such "
+            "a row is a micro-batch of its own, which takes more memory than the limit says"
+        )
+        yield finding("warning", "actor.ppo_max_token_len_per_gpu", sentence, f"Set it to {asked} or more.")

@@ -1,0 +1,95 @@
+"""The size of a model, from its config alone: built on the meta device, so that no weight is read or made."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from corerl.config.schema import ModelConfig
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What the memory of a model depends on.
+
+    Attributes:
+        parameters: all of them, tied ones once.
+        trained: those that an optimizer would change: all, or adapters and a value head with ``model.lora_rank``.
+        largest: of the decoder layers' and of what stands beside them (embedding, output layer), in parameters.
+        intermediate: width of the MLP; of a mixture of experts, of the experts that see one token together.
+        vocabulary: 1 of a critic.
+        bytes: of a number in the dtype of compute.
+        stores_scores: attention keeps its matrix of scores (``eager``).
+    """
+
+    parameters: int
+    trained: int
+    layer: int
+    beside: int
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    vocabulary: int
+    bytes: int
+    positions: int
+    stores_scores: bool = False
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of one token's keys and values in all layers."""
+        return 2 * self.layers * self.key_value_heads * self.head_size * self.bytes
+
+
+def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "lm") -> ModelSize:
+    """Of the model that ``model.path`` names.
+
+    Args:
+        device: ``cpu`` or ``cuda``, for the dtype ``auto``.
+
+    Raises:
+        ModelError: transformers cannot read its config.
+    """
+    import torch
+
+    from corerl.models import compute_dtype, load_model
+
+    dtype = compute_dtype(model, device)
+    built = load_model(model, head, device="meta", dtype=dtype)
+    built.tie_weights()
+    config = built.config.get_text_config()
+    parameters = sum(each.numel() for each in built.parameters())
+    in_layers = sum(each.numel() for name, each in built.named_parameters() if ".layers." in name)
+    heads = config.num_attention_heads
+    experts = getattr(config, "num_experts_per_tok", None)
+    width = getattr(config, "moe_intermediate_size", None) if experts else None
+    trained = parameters
+    if model.lora_rank:
+        names = model.target_modules
+        output = built.get_output_embeddings() if head == "lm" else built.score
+        linear = [
+            (name, module)
+            for name, module in built.named_modules()
+            if isinstance(module, torch.nn.Linear) and module is not output
+        ]
+        adapted = [each for name, each in linear if names == "all-linear" or name.rpartition(".")[2] in names]
+        trained = sum(model.lora_rank * (each.in_features + each.out_features) for each in adapted)
+        trained += built.score.weight.numel() if head == "value" else 0
+    return ModelSize(
+        parameters=parameters,
+        trained=trained,
+        layer=in_layers // config.num_hidden_layers,
+        beside=parameters - in_layers,
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        intermediate=experts * width
+        if experts and width
+        else getattr(config, "intermediate_size", 4 * config.hidden_size),
+        heads=heads,
+        key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        vocabulary=config.vocab_size if head == "lm" else 1,
+        bytes=dtype.itemsize,
+        positions=getattr(config, "max_position_embeddings", 0) or 0,
+        stores_scores=model.attn_implementation == "eager",
+    )

@@ -1,0 +1,58 @@
+"""``corerl check``."""
+
+import json
+from pathlib import Path
+
+import click
+
+from corerl.cli.common import plugin_options, table
+
+
+@click.command()
+@click.argument("config_file", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--gpus", type=click.IntRange(min=1), help="Plan for this many GPUs a machine, elsewhere.")
+@click.option("--gpu-memory-gb", type=click.FloatRange(min=0, min_open=True), help="GiB of each of them.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@plugin_options
+def check(
+    config_file: Path,
+    overrides: tuple[str, ...],
+    gpus: int | None,
+    gpu_memory_gb: float | None,
+    as_json: bool,
+    plugin: tuple[str, ...],
+    disable_plugin: tuple[str, ...],
+) -> int:
+    """Find everything that is wrong with a training before it starts, and estimate its GPU memory.
+
+    Keys, names, rules between keys, what is installed, devices, folders, tokenizer, data, scorers, memory by phase. No
+    weights are read, nothing is written. Exit code 2 where there is an error.
+    """
+    from corerl.check.findings import counts
+    from corerl.check.machine import GIB, Machine
+    from corerl.check.memory import table as memory_table
+    from corerl.check.problems import PAGE
+    from corerl.check.run import check as run_check
+
+    planned = None
+    if gpus is not None or gpu_memory_gb is not None:
+        planned = Machine(gpus or 1, None if gpu_memory_gb is None else gpu_memory_gb * GIB, planned=True)
+    report = run_check(config_file, overrides, plugin, disable_plugin, planned)
+    if as_json:
+        click.echo(json.dumps(report.as_dict(), indent=2))
+        return 0 if report.is_right else 2
+    for each in report.findings:
+        click.echo(f"{each.severity}: {each.key + ': ' if each.key else ''}{each.sentence}")
+        if each.remedy and each.severity != "note":
+            click.echo(f"    {each.remedy}")
+    if report.estimate is not None:
+        click.echo("\nmemory of one GPU at the peak of each phase, estimated")
+        click.echo(table(memory_table(report.estimate)))
+    if report.plan:
+        click.echo(f"\n{report.plan}")
+    summary = ", ".join(counts(report.findings)) or "nothing found"
+    click.echo(f"{config_file}: {'ok' if report.is_right else 'wrong'} ({summary})")
+    if not report.is_right:
+        click.echo(f"known problems and what helps: {PAGE}")
+    return 0 if report.is_right else 2

@@ -1,0 +1,27 @@
+"""``corerl doctor``."""
+
+import json
+
+import click
+
+from corerl.cli.common import plugin_options, table
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@plugin_options
+def doctor(as_json: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
+    """Describe this environment for a bug report: versions, plugins, devices, driver, memory, disk.
+
+    Of the environment's variables only a short list of harmless ones is shown: nothing secret, no path and no name.
+    """
+    from corerl.check.environment import describe
+    from corerl.plugins import Plugins
+
+    facts = describe(Plugins(plugin, disable_plugin))
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+        return
+    for room, values in facts.items():
+        click.echo(room)
+        click.echo(table([(name, str(value)) for name, value in values.items()] or [("none", "")]))

@@ -1,0 +1,83 @@
+"""Whether an engine is in its environment, in a version that was tested; nothing of it is imported."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+from corerl.check.findings import Finding, finding, from_error
+from corerl.engines.options import EngineOptions
+from corerl.engines.process import find_interpreter
+from corerl.errors import ConfigError
+
+Versions = tuple[tuple[int, ...], tuple[int, ...]]
+"""from the first up to, but without, the second"""
+
+SECONDS = 5.0
+
+ASK = """
+import importlib.metadata, sys
+for name in sys.argv[1:]:
+    try:
+        print(importlib.metadata.version(name))
+        break
+    except importlib.metadata.PackageNotFoundError:
+        pass
+"""
+
+
+def outside(version: str, title: str, tested: Versions) -> str | None:
+    """A sentence where a version is outside of the tested range."""
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    if tested[0] <= found < tested[1]:
+        return None
+    first, last = (".".join(map(str, each)) for each in tested)
+    return f"{title} {version} is outside of the tested range (>={first},<{last})"
+
+
+def engine_version(python: str, distributions: Sequence[str]) -> str | None:
+    """The version of the first of some distributions that an interpreter's environment has; None: it has none."""
+    if python == sys.executable:
+        present = [name for name in distributions if _has(name)]
+        return importlib.metadata.version(present[0]) if present else None
+    asked = subprocess.run(
+        [python, "-I", "-c", ASK, *distributions], capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    return asked.stdout.strip() or None
+
+
+def examine_engine(
+    title: str, distributions: Sequence[str], tested: Versions, options: EngineOptions
+) -> Iterator[Finding]:
+    """For `corerl check`: no interpreter, no engine in its environment, a version that no test has seen.
+
+    Args:
+        distributions: names that the engine is distributed under, the usual one first.
+    """
+    name = distributions[0]
+    try:
+        python = find_interpreter(options.python, name)
+        version = engine_version(python, distributions)
+    except ConfigError as error:
+        yield from_error(error)
+        return
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield finding("error", "rollout.options.python", f"{options.python} does not run: {error}")
+        return
+    if version is None:
+        sentence = f"there is no {title} in the environment of {python}"
+        remedy = f"Run `corerl engine install {name}` and set rollout.options.python to what it prints."
+        yield finding("error", "rollout.options.python", sentence, remedy)
+    elif message := outside(version, title, tested):
+        yield finding("error" if options.untested_version == "error" else "warning", "rollout.options.python", message)
+    else:
+        yield Finding("note", "rollout.options.python", f"{title} {version} in the environment of {python}")
+
+
+def _has(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True

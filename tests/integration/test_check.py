@@ -1,0 +1,120 @@
+"""``corerl check`` and ``corerl doctor`` as commands."""
+
+import json
+from typing import Any
+
+import pytest
+
+from corerl.cli.main import run
+
+
+@pytest.fixture
+def check(workplace, capsys):
+    """``check("key=value", …)``: the exit code and the report."""
+
+    def start(*arguments: str) -> tuple[int, dict[str, Any]]:
+        capsys.readouterr()
+        code = run(["check", str(workplace.config), "--json", *arguments])
+        return code, json.loads(capsys.readouterr().out)
+
+    return start
+
+
+def keys(report: dict[str, Any], severity: str) -> list[str]:
+    return sorted(each["key"] for each in report["findings"] if each["severity"] == severity)
+
+
+def test_a_config_that_is_right_has_no_error_and_nothing_is_written(workplace, check, capsys):
+    before = sorted(workplace.folder.rglob("*"))
+    code, report = check()
+    assert code == 0 and report["ok"]
+    assert keys(report, "error") == keys(report, "warning") == []
+    assert sorted(workplace.folder.rglob("*")) == before
+    assert [phase["name"] for phase in report["memory"]] == ["update of the actor", "generation"]
+    assert run(["check", str(workplace.config)]) == 0
+    printed = capsys.readouterr().out
+    assert "note: reward.scorer: 'corerl/arithmetic' is scored by 'arithmetic'" in printed
+    assert "a step is 8 prompts × 2 responses = 16, in 2 updates of 4 × 2, on the CPU" in printed
+    assert printed.endswith("config.yaml: ok (2 notes)\n")
+
+
+def test_everything_that_is_wrong_is_found_at_once(workplace, check, rows, write, tmp_path):
+    rows[0]["data_source"] = "nobody/scores"
+    rows[1]["prompt"][0]["role"] = "usr"
+    rows[2]["prompt"][0]["content"] = "1 + 1 = " * 200
+    (tmp_path / "taken").write_text("")
+    code, report = check(
+        write(rows),
+        "data.val_files=[missing.parquet]",
+        "data.filter_overlong_prompts=false",
+        "data.lr=1",
+        "rollout.n=1",
+        "reward.scorer=null",
+        "actor.policy_loss=./nowhere.py:loss",
+        "rollout.name=vllm",
+        f"rollout.options.python={tmp_path}/no/python",
+        "runtime.n_gpus_per_node=2",
+        f"trainer.output_dir={tmp_path}/taken/runs",
+    )
+    assert code == 2
+    assert keys(report, "error") == [
+        *("actor.policy_loss", "actor.strategy", "data.lr", "data.max_prompt_length", "data.train_files"),
+        *("data.val_files", "reward.scorer", "rollout.n", "rollout.options.python", "runtime.n_gpus_per_node"),
+        "trainer.output_dir",
+    ]
+    sentences = {each["key"]: each for each in report["findings"] if each["severity"] == "error"}
+    assert "1 (2.6%) of the prompts in 39 rows are longer" in sentences["data.max_prompt_length"]["sentence"]
+    assert "row 1" in sentences["data.train_files"]["sentence"]
+    assert "Raise data.max_prompt_length" in sentences["data.max_prompt_length"]["remedy"]
+    assert sentences["data.val_files"]["problem"] == "no such data file"
+    assert not workplace.runs.exists()
+
+
+def test_a_model_and_a_batch_that_cannot_be(check, material):
+    code, report = check("model.path=./nowhere")
+    assert code == 2 and keys(report, "error") == ["model.path"]
+    code, report = check("data.train_batch_size=64", "actor.ppo_mini_batch_size=64")
+    assert [each["sentence"] for each in report["findings"] if each["severity"] == "error"] == [
+        "about 40 prompts are fewer than a batch of 64"
+    ]
+
+
+def test_memory_is_held_against_planned_gpus(check):
+    code, report = check("--gpus", "1", "--gpu-memory-gb", "0.5")
+    assert code == 2
+    assert {each["problem"] for each in report["findings"] if each["severity"] == "error"} == {
+        *("GPU memory too small", "generation does not fit")
+    }
+    assert check("--gpus", "1", "--gpu-memory-gb", "80")[0] == 0
+
+
+def test_a_tensor_parallel_engine_must_divide_heads_and_gpus(check):
+    _, report = check("rollout.tensor_model_parallel_size=3", "runtime.n_gpus_per_node=1", "--gpus", "1")
+    assert keys(report, "error") == ["rollout.tensor_model_parallel_size"] * 2
+
+
+def test_doctor_tells_versions_and_no_secret(capsys, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "s3cret-of-mine")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")
+    monkeypatch.setenv("NCCL_DEBUG", "https://me:s3cret@host/path")
+    assert run(["doctor", "--json"]) == 0
+    text = capsys.readouterr().out
+    facts = json.loads(text)
+    assert "s3cret" not in text
+    assert facts["environment"]["NCCL_SOCKET_IFNAME"] == "eth0"
+    assert facts["environment"]["NCCL_DEBUG"] == "(set)"
+    assert facts["corerl"]["corerl-hf"] and facts["packages"]["torch"] and facts["system"]["python"]
+    assert set(facts["devices"]) >= {"driver", "torch's CUDA"}
+    assert run(["doctor"]) == 0
+    assert "corerl-fsdp" in capsys.readouterr().out
+
+
+def test_an_error_that_is_known_is_told_with_its_remedy(workplace, capsys, monkeypatch):
+    def raises(*_: object) -> None:
+        raise MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("corerl.cli.train.load_train_config", raises)
+    assert run(["train", str(workplace.config)]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: MemoryError: Lower rollout.options.gpu_memory_utilization")
+    assert last.endswith("(see 'out of memory' in docs/troubleshooting.md)")
