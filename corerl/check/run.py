@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,7 @@ def check(
     report.findings += _device(config, machine)
     if looked.parts is not None:
         report.findings += installed.look(config, looked.parts, machine)
+        report.findings += _checkpoint(config, looked.parts)
     report.findings += _output(config)
     sizes: dict[str, ModelSize] = {}
     if config.model.path != configuration.NOT_GIVEN:
@@ -122,6 +124,20 @@ def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
             resolve_device(config.actor.device)
         except RequestError as error:
             yield from_error(error, "actor.device")
+
+
+def _checkpoint(config: TrainConfig, parts: Parts) -> Iterator[Finding]:
+    """Of the run that this one would go on with."""
+    from corerl.checkpoint.resume import check_same, find_checkpoint
+    from corerl.trainer.run import versions
+
+    try:
+        checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)
+        if checkpoint is not None:
+            check_same(checkpoint, config, versions(parts))
+            yield finding("note", "trainer.resume_mode", f"the run goes on from {checkpoint.path}")
+    except RequestError as error:
+        yield from_error(error, "trainer.resume_mode")
 
 
 def _output(config: TrainConfig) -> Iterator[Finding]:
