@@ -1,8 +1,8 @@
 """What a save after every step costs the quickstart: seconds a step with ``trainer.save_freq=1`` and without.
 
 The kinds of runs take turns in processes of their own; the medians over all their steps, but for the first two, are
-compared. A step's time is ``timing_s/step`` and ``timing_s/save``: what it waits, and what writing takes from the steps
-beside it::
+compared. A step's time, ``timing_s/step``, has ``timing_s/save`` in it, which the step waits, and what writing takes from
+the steps beside it::
 
     python benchmarks/saving.py
 """
@@ -58,7 +58,7 @@ def main() -> None:
             for name, overrides in kinds.items():
                 for record in seconds(folder, f"{name}-{number}", arguments.steps, *overrides):
                     saves[name].append(record.get("timing_s/save", 0.0))
-                    step[name].append(record["timing_s/step"] + saves[name][-1])
+                    step[name].append(record["timing_s/step"])
     medians = {name: statistics.median(values) for name, values in step.items()}
     report = {
         "step_s": {name: round(value, 4) for name, value in medians.items()},
