@@ -1,8 +1,8 @@
 """What a save after every step costs the quickstart: seconds a step with ``trainer.save_freq=1`` and without.
 
 The kinds of runs take turns in processes of their own; the medians over all their steps, but for the first two, are
-compared. A step's time, ``timing_s/step``, has ``timing_s/save`` in it, which the step waits, and what writing takes from
-the steps beside it::
+compared. A step's time has in it ``timing_s/save``, which it waits for, and what writing takes from the steps beside
+it::
 
     python benchmarks/saving.py
 """
