@@ -106,7 +106,7 @@ def _contract(registry: Registry[Any], entry: Entry[Any]) -> None:
     if reader is not None:
         if registry.kind != "training strategy":
             raise CheckFailed(f"a {registry.kind} saves no checkpoints: read_checkpoint is for training strategies")
-        _signature(entry, CheckpointReader, reader, getattr(reader, "__name__", "read_checkpoint"))
+        _signature(entry, CheckpointReader, reader, getattr(reader, "__name__", "read_checkpoint"), options=False)
 
 
 def _command(target: Any) -> None:
@@ -116,14 +116,16 @@ def _command(target: Any) -> None:
         raise CheckFailed(f"must be a click command, not {target!r}")
 
 
-def _signature(entry: Entry[Any], contract: type, target: Callable[..., Any], name: str) -> None:
-    """The target can be called as its contract's ``__call__`` is."""
+def _signature(
+    entry: Entry[Any], contract: type, target: Callable[..., Any], name: str, *, options: bool = True
+) -> None:
+    """The target can be called as its contract's ``__call__`` is, and with options where the entry has some."""
     if not callable(target):
         raise CheckFailed(f"must be callable, not {target!r}")
     parameters = list(inspect.signature(contract.__call__).parameters.values())[1:]
     positional = [parameter.name for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY]
     keywords = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    if entry.options is not None:
+    if options and entry.options is not None:
         keywords.append("options")
     try:
         inspect.signature(target).bind(*positional, **dict.fromkeys(keywords))

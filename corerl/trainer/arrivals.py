@@ -27,8 +27,6 @@ class Arrivals:
 
     def add(self, rows: Sequence[int], part: Rollouts) -> None:
         """Take some responses; ``rows`` says where each stands in the batch."""
-        if not rows:
-            return
         self._rows += rows
         self._parts.append(part)
         if isinstance(self._reward, PartwiseRewardManager):

@@ -189,6 +189,8 @@ class Collector:
             for number, (batch, (sampling, _)) in enumerate(zip(batches, draws, strict=True)):
                 first, n = number * len(prompts), sampling.n
                 groups = [position - first for position in finished if 0 <= position - first < len(prompts)]
+                if not groups:
+                    continue
                 outputs = [finished[first + group] for group in groups]
                 part = Rollouts.collect([prompts[group] for group in groups], outputs, self.tokenizer.decode)
                 batch.add([row for group in groups for row in range(group * n, group * n + n)], part)

@@ -54,7 +54,7 @@ def test_nothing_is_found_in_a_config_that_is_right(config: Path, parts: list[st
     [
         ("data.train_batch_size=96", "data.train_batch_size", "96 prompts do not divide into mini-batches of "),
         ("actor.policy_loss=vanila", "actor.policy_loss", "unknown policy loss 'vanila' (did you mean 'vanilla'?)"),
-        ("tracking.loggers=[wandb]", "tracking.loggers[0]", "unknown tracker 'wandb': it comes with corerl-trackers"),
+        ("tracking.loggers=[abacus]", "tracking.loggers[0]", "unknown tracker 'abacus': it comes with corerl-abacus"),
         ("rollout.n=many", "rollout.n", "must be an integer, not 'many'"),
         ("rollout", "", "'rollout' is not an override; one is written key=value"),
         ("preset=nonesuch", "preset", "unknown preset 'nonesuch'"),
@@ -63,7 +63,9 @@ def test_nothing_is_found_in_a_config_that_is_right(config: Path, parts: list[st
         ("model={}", "model.path", "must be given"),
     ],
 )
-def test_one_mistake_is_one_finding(config: Path, parts: list[str], override: str, key: str, sentence: str) -> None:
+def test_one_mistake_is_one_finding(
+    config: Path, parts: list[str], abacus: None, override: str, key: str, sentence: str
+) -> None:
     [found] = said(config, parts, override)
     assert found[0] == key
     assert found[1].startswith(sentence)

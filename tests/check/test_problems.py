@@ -79,7 +79,7 @@ def test_keys_that_remedies_name_are_keys() -> None:
     from corerl.config.schema import TrainConfig
 
     known, sections = set(dotted_keys(TrainConfig)), {"model", "data", "algorithm", "actor", "rollout", "reward"}
-    sections |= {"trainer", "runtime", "tracking", "checkpoint", "plugins"}
+    sections |= {"trainer", "runtime", "tracking", "plugins"}
     for problem in table():
         for key in re.findall(r"\b[a-z]+(?:\.[a-z_]+)+\b", problem.remedy):
             named = key.replace("rollout.options.", "rollout.options ").replace("runtime.options.", "runtime.options ")

@@ -127,8 +127,8 @@ def test_ppo_with_an_adaptive_penalty_resumes_bit_for_bit(train):
 
 
 def test_remax_scores_a_greedy_response_to_every_prompt(train):
-    code, folder, _ = train("a", "algorithm.adv_estimator=remax", "rollout.n=1")
-    assert code == 0
+    code, folder, err = train("a", "algorithm.adv_estimator=remax", "rollout.n=1")
+    assert code == 0, err
     advantages = [record["critic/advantages/max"] for record in records(folder)]
     assert all(value in (0.0, 1.0) for value in advantages)
 

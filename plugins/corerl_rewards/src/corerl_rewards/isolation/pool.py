@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,7 +113,7 @@ class Pool:
     def __init__(self, scorers: Mapping[str, Scorer], limits: Limits) -> None:
         pickled = _pickled(scorers)
         folder = tempfile.mkdtemp(prefix="corerl-reward-")
-        self._setup = nursery.Setup(_plugin_files(), pickled, limits, folder)
+        self._setup = nursery.Setup(_plugin_files(pickled.values()), pickled, limits, folder)
         self._started = 0
         self._open()
 
@@ -223,9 +223,12 @@ def frame(request: Any) -> bytes:
     return LENGTH.pack(len(pickled)) + pickled
 
 
-def _plugin_files() -> list[str]:
-    """The Python files that this process loaded for its plugins and for ``./file.py:name``."""
-    modules = [module for name, module in sys.modules.items() if name.startswith(_PLUGIN_FILE)]
+def _plugin_files(pickled: Iterable[bytes]) -> list[str]:
+    """The Python files, loaded for plugins or ``./file.py:name``, that these scorers are from."""
+    named = b"".join(pickled)
+    modules = [
+        module for name, module in sys.modules.items() if name.startswith(_PLUGIN_FILE) and name.encode() in named
+    ]
     return [file for module in modules if (file := getattr(module, "__file__", None))]
 
 
