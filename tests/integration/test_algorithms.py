@@ -134,8 +134,8 @@ def test_remax_scores_a_greedy_response_to_every_prompt(train):
 
 
 def test_dynamic_sampling_fills_the_batch_with_groups_that_differ(train):
-    code, folder, _ = train("a", "preset=dapo", "data.gen_batch_size=4", "rollout.n=2")
-    assert code == 0
+    code, folder, err = train("a", "preset=dapo", "reward.manager=dapo", "data.gen_batch_size=4", "rollout.n=2")
+    assert code == 0, err
     for record in records(folder):
         assert record["reward/groups_without_spread"] == 0
         assert record["training/num_gen_batches"] > 2
