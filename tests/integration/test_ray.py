@@ -116,6 +116,7 @@ class TestOnOneClusterOfFourCpus:
         assert run(["tiny-model", "--out", "two-heads", "--corpus", corpus, *shape]) == 0
         changes = [
             "algorithm.adv_estimator=grpo",
+            "actor.use_kl_loss=false",
             "trainer.total_training_steps=2",
             "trainer.val_before_train=false",
             "model.path=two-heads",
