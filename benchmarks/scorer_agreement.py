@@ -1,6 +1,6 @@
 """Scorers against verdicts that are known: the solutions of GSM8K and MATH, and a table of triples written by hand.
 
-    python benchmarks/scorer_agreement.py --data ../shared/data --math-verify-tests math_verify-0.9.0/tests
+    python benchmarks/scorer_agreement.py --data DATA --math-verify-tests math_verify-0.9.0/tests
 
 The table, plugins/corerl_rewards/tests/verdicts.jsonl, holds one JSON object a line: ``gold``, ``verdict`` (1 or 0,
 what a careful teacher says: is it the same value?) and either ``answer``, which each scorer gets in the form that it

@@ -1,6 +1,6 @@
 """Rule scorers in a plain loop, on one core: responses a second of CPU time, and what memory grows by.
 
-    python benchmarks/scorer_speed.py --data ../shared/data
+    python benchmarks/scorer_speed.py --data DATA
 
 GSM8K's own solutions are the responses, with the right answer in the form that each scorer asks for. Memory is the
 process's resident memory after ``--calls`` calls less that after the first 20,000. With ``--processes 2`` two loops run

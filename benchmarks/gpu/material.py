@@ -1,6 +1,6 @@
 """Model folders of published shapes without weights, and prompts: nothing is downloaded.
 
-    python benchmarks/gpu/material.py --out /tmp/material --gsm8k ../shared/data/gsm8k
+    python benchmarks/gpu/material.py --out /tmp/material --gsm8k DATA/gsm8k
 
 writes ``qwen2.5-0.5b/``, ``qwen2.5-1.5b/`` (config, a tokenizer trained on the spot, a chat template; for
 ``model.load_format=dummy``), ``gsm8k/train.parquet`` and ``long.parquet``, whose prompts are cut to any length.

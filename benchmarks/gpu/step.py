@@ -1,6 +1,6 @@
 """Time of each part of a GRPO step on GPUs, with each rollout backend in turn.
 
-    python benchmarks/gpu/material.py --out /tmp/material --gsm8k ../shared/data/gsm8k
+    python benchmarks/gpu/material.py --out /tmp/material --gsm8k DATA/gsm8k
     python benchmarks/gpu/step.py --material /tmp/material --shape qwen2.5-1.5b --lengths drawn --backends hf,vllm
     python benchmarks/gpu/step.py --material /tmp/material --shape qwen2.5-1.5b --lengths 512 --backends vllm --bare
 
