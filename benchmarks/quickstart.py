@@ -91,7 +91,8 @@ clock = Clock()
 @hookimpl
 def run_started() -> None:
     from corerl.trainer.loop import Trainer
-    from corerl.trainer.workers import PolicyWorker, ReferenceWorker, RolloutWorker
+    from corerl.trainer.rollout_worker import RolloutWorker
+    from corerl.trainer.workers import PolicyWorker, ReferenceWorker
 
     clock.wrap(Trainer, Trainer.evaluate, "evaluation")
     for worker, methods in (

@@ -23,7 +23,7 @@ from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
 from corerl.testing.tiny_model import tiny_model
 from corerl.trainer.collection import Collector, ScoredRollouts
-from corerl.trainer.workers import RolloutWorker
+from corerl.trainer.rollout_worker import RolloutWorker
 from corerl_rewards.naive import NaiveRewardManager
 
 SOURCE = "asleep"

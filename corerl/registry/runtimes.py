@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from corerl.config.schema import RuntimeConfig
 
 if TYPE_CHECKING:
-    from corerl.trainer.workers import PolicyWorker, RolloutWorker
+    from corerl.trainer.rollout_worker import RolloutWorker
+    from corerl.trainer.workers import PolicyWorker
 
 W = TypeVar("W")
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from corerl.check.findings import Finding
     from corerl.check.machine import Machine
     from corerl.config.schema import TrainConfig
-    from corerl.trainer.workers import PolicyWorker, RolloutWorker
+    from corerl.trainer.rollout_worker import RolloutWorker
+    from corerl.trainer.workers import PolicyWorker
 
 W = TypeVar("W")
 

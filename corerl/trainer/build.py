@@ -35,9 +35,10 @@ from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.pipeline import Pipeline
 from corerl.trainer.plan import Plan
 from corerl.trainer.requests import validation_sampling
+from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.run import Run, new_folder
 from corerl.trainer.scoring import Notices, load_reward_manager
-from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker, RolloutWorker
+from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker
 
 
 def train(plan: Plan) -> Path:

@@ -21,8 +21,8 @@ from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.episodes import EpisodePlayer
 from corerl.trainer.requests import make_requests, training_sampling
+from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.scoring import add_environment, check_error_rate
-from corerl.trainer.workers import RolloutWorker
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,8 @@ from corerl.errors import EngineDeadError
 from corerl.registry.rollout_backends import Completion, GenerationRequest
 from corerl.registry.runtimes import Runtime
 from corerl.telemetry.notices import say
-from corerl.trainer.workers import PolicyWorker, RolloutWorker
+from corerl.trainer.rollout_worker import RolloutWorker
+from corerl.trainer.workers import PolicyWorker
 
 
 class Engines:

@@ -23,7 +23,7 @@ from corerl.runtime.dispatch import in_order
 from corerl.seeding import episode_seed
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.environment_calls import Answer, call_all
-from corerl.trainer.workers import RolloutWorker
+from corerl.trainer.rollout_worker import RolloutWorker
 
 
 class EpisodePlayer:

@@ -36,9 +36,9 @@ from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.build import episode_player, rollout_role
 from corerl.trainer.episodes import EpisodePlayer
 from corerl.trainer.requests import check_media, make_requests, training_sampling
+from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.samples import episode_columns
 from corerl.trainer.scoring import add_environment
-from corerl.trainer.workers import RolloutWorker
 
 ENVIRONMENT = "rollout.multi_turn.environment"
 

@@ -1,15 +1,9 @@
 """The roles. A worker is built from the config alone, so that it can live in any process: it loads the same plugins."""
 
-import asyncio
-import contextlib
 import dataclasses
-import functools
-import inspect
 import os
 import threading
-import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import torch
@@ -18,14 +12,13 @@ from torch import Tensor
 from corerl.batch.experience import Experience
 from corerl.checkpoint import random_state
 from corerl.checkpoint.writing import write_and_tell
-from corerl.config.parts import Parts, resolve_parts, select_rollout_backend
+from corerl.config.parts import Parts, resolve_parts
 from corerl.config.schema import CriticConfig, ModelConfig, TrainConfig
-from corerl.errors import DeadlineError, EngineDeadError, RunError, SaveError
+from corerl.errors import SaveError
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import Objective, PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
 from corerl.registry.losses import Mean
-from corerl.registry.rollout_backends import Completion, GenerationRequest
 from corerl.registry.training_strategies import (
     MicroBatching,
     Output,
@@ -35,9 +28,6 @@ from corerl.registry.training_strategies import (
 )
 from corerl.runtime.dispatch import Place, dispatch
 from corerl.telemetry.throughput import ModelShape
-
-ABORT_SECONDS = 30
-"""that requests have to end once they are aborted"""
 
 
 def parts_of(config: TrainConfig) -> Parts:
@@ -204,126 +194,6 @@ class ReferenceWorker(ModelWorker):
                 seed=config.trainer.seed,
             )
         )
-
-
-class RolloutWorker:
-    """The rollout backend."""
-
-    def __init__(self, config: TrainConfig) -> None:
-        plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
-        backend = select_rollout_backend(config.rollout, plugins.registries).load()
-        self.timeout = config.rollout.timeout
-        self._start = functools.partial(
-            backend, config.model, config.rollout, device=resolve_device(config.actor.device)
-        )
-        self.backend = self._start()
-        self._runners: dict[int, asyncio.Runner] = {}
-
-    @dispatch("spread")
-    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[dict[int, list[Completion]]]:
-        """Position of a request -> its completions, as they finish; generates while it is asked for more.
-
-        All within ``rollout.timeout`` seconds, in the thread that asks; calls may overlap.
-
-        Raises:
-            DeadlineError: it took longer; the requests were aborted.
-            EngineDeadError: the engine has ended, or answers no more.
-        """
-        with self._death_told():
-            yield from self._generate(requests)
-
-    def _generate(self, requests: Sequence[GenerationRequest]) -> Iterator[dict[int, list[Completion]]]:
-        finished: dict[int, list[Completion]] = {}
-        given: set[int] = set()
-        news = asyncio.Event()
-
-        def on_finished(position: int, completions: list[Completion]) -> None:
-            finished[position] = completions
-            news.set()
-
-        runner = self._runner()
-        tells = "on_finished" in inspect.signature(self.backend.generate).parameters
-        calling = self.backend.generate(requests, *((on_finished,) if tells else ()))
-        work = runner.get_loop().create_task(calling)
-        work.add_done_callback(lambda _: news.set())
-        deadline = time.monotonic() + self.timeout
-        try:
-            while True:
-                runner.run(self._until(news, deadline, len(requests)))
-                news.clear()
-                is_done = work.done()
-                if is_done:
-                    finished.update((row, each) for row, each in enumerate(work.result()) if row not in given)
-                given |= finished.keys()
-                if finished:
-                    yield finished.copy()
-                    finished.clear()
-                if is_done:
-                    return
-        finally:
-            if not work.done():
-                self.backend.abort([request.request_id for request in requests])
-                runner.run(asyncio.wait([work], timeout=ABORT_SECONDS))
-
-    async def _until(self, news: asyncio.Event, deadline: float, prompts: int) -> None:
-        try:
-            await asyncio.wait_for(news.wait(), deadline - time.monotonic())
-        except TimeoutError:
-            raise DeadlineError(
-                f"generating {prompts} prompts took longer than rollout.timeout = {self.timeout:g} s"
-            ) from None
-
-    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
-        """For :meth:`corerl.registry.runtimes.Runtime.send_weights`."""
-        with self._death_told():
-            self.backend.update_weights(weights, version, verify=verify)
-
-    @dispatch("all")
-    def sleep(self) -> None:
-        with self._death_told():
-            self.backend.sleep()
-
-    @dispatch("all")
-    def wake(self, *, kv_cache: bool = True) -> None:
-        with self._death_told():
-            self.backend.wake(kv_cache=kv_cache)
-
-    @dispatch("all")
-    def restart(self) -> None:
-        """Start the engine again, with the weights of ``model.path``, if it has ended."""
-        if self._death():
-            with contextlib.suppress(RunError):  # it has nothing left to lose
-                self.backend.close()
-            self.backend = self._start()
-
-    @dispatch("all")
-    def close(self) -> None:
-        self.backend.close()
-        for runner in self._runners.values():
-            if not runner.get_loop().is_running():
-                runner.close()
-
-    def _runner(self) -> asyncio.Runner:
-        """Of this thread: an engine's clients live in its event loop."""
-        return self._runners.setdefault(threading.get_ident(), asyncio.Runner())
-
-    @contextmanager
-    def _death_told(self) -> Iterator[None]:
-        """An error of an engine that has ended becomes an EngineDeadError."""
-        try:
-            yield
-        except RunError as error:
-            if why := self._death():
-                raise EngineDeadError(str(error) if why in str(error) else f"{error}; {why}") from error
-            raise
-
-    def _death(self) -> str:
-        """Why the engine answers no more; '' when it does."""
-        try:
-            self.backend.health()
-        except RunError as error:
-            return str(error)
-        return ""
 
 
 def _model(config: TrainConfig, path: str | None) -> ModelConfig:

@@ -7,7 +7,8 @@ from corerl.errors import ConfigError
 from corerl.registry.runtimes import Pool, Role
 from corerl.runtime.dispatch import Dispatch, Place, dispatch, dispatch_of, submit
 from corerl.runtime.local import LocalRuntime
-from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker, RolloutWorker
+from corerl.trainer.rollout_worker import RolloutWorker
+from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker
 
 ROLE = Role("actor", "actor.strategy", "torch", distributed=False)
 

@@ -79,7 +79,7 @@ def slow(response, ground_truth, data_source, extra_info):
 
 def collected(reward):
     """A batch of 12 responses of different lengths from ``hf``, with its scores; seconds by part."""
-    from corerl.trainer.workers import RolloutWorker
+    from corerl.trainer.rollout_worker import RolloutWorker
 
     config = TrainConfig(
         model=ModelConfig(path=str(tiny_model()), dtype="fp32"),

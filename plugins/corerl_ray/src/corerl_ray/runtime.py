@@ -28,7 +28,8 @@ from corerl_ray.spread import Loads
 from corerl_ray.transports.choice import Transport, make, name_of
 
 if TYPE_CHECKING:
-    from corerl.trainer.workers import PolicyWorker, RolloutWorker
+    from corerl.trainer.rollout_worker import RolloutWorker
+    from corerl.trainer.workers import PolicyWorker
 
 W = TypeVar("W")
 
