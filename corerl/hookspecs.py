@@ -324,8 +324,8 @@ def register_trackers(register: "Register[TrackerFactory]") -> None:
         from corerl import hookimpl
 
         class CsvTracker:
-            def __init__(self, *, project_name, experiment_name, run_dir, config, total_steps, resume):
-                self.file = (run_dir / "reward.csv").open("w")
+            def __init__(self, run):
+                self.file = (run.folder / "reward.csv").open("w")
 
             def log(self, metrics, step):
                 self.file.write(f"{step},{metrics.get('critic/score/mean', '')}\\n")

@@ -35,38 +35,36 @@ class ResumableTracker(Tracker, Protocol):
     """A tracker whose service knows runs by an id; checkpoints keep it.
 
     Attributes:
-        run_id: what the factory is given as ``resume.run_id`` when the run goes on.
+        run_id: what the factory is given when the run goes on.
     """
 
     run_id: str
 
 
 @dataclass(frozen=True)
-class ResumedRun:
-    """A run that goes on from a checkpoint.
+class TrackedRun:
+    """What a tracker is told of the run.
 
     Attributes:
-        last_step: the checkpoint's; what was logged of later steps comes again.
-        run_id: the tracker's, '' where it had none.
+        project_name, experiment_name: ``tracking.project_name`` and ``tracking.experiment_name``.
+        folder: the run's, for files of the tracker.
+        config: the whole configuration as plain values.
+        total_steps: the run's length.
+        resumed_from: the step of the checkpoint that it goes on from; what was logged of later ones comes again. None
+            in a run that starts.
+        run_id: the tracker's, of which the checkpoint knows; '' where there is none.
     """
 
-    last_step: int
+    project_name: str
+    experiment_name: str
+    folder: Path
+    config: Mapping[str, Any]
+    total_steps: int
+    resumed_from: int | None = None
     run_id: str = ""
 
 
 class TrackerFactory(Protocol):
-    """Opens a tracker. ``config`` is the whole configuration as plain values, ``total_steps`` the run's length.
+    """Opens a tracker. With options it takes ``options``."""
 
-    ``resume`` is None in a run that starts.
-    """
-
-    def __call__(
-        self,
-        *,
-        project_name: str,
-        experiment_name: str,
-        run_dir: Path,
-        config: Mapping[str, Any],
-        total_steps: int,
-        resume: ResumedRun | None,
-    ) -> Tracker: ...
+    def __call__(self, run: TrackedRun) -> Tracker: ...

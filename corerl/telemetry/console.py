@@ -1,10 +1,8 @@
 """Tracker ``console``: a live view on a terminal, a line a step elsewhere."""
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
-from corerl.registry.trackers import ResumedRun
+from corerl.registry.trackers import TrackedRun
 from corerl.telemetry.clock import Clock
 from corerl.telemetry.live import LiveView
 from corerl.telemetry.terminal import error_console
@@ -29,19 +27,10 @@ COLUMNS = (*CURVES, ("tokens/s", "perf/throughput", "{:.0f}"))
 class ConsoleTracker:
     """Reward, length, KL, tokens a second and time left."""
 
-    def __init__(
-        self,
-        *,
-        project_name: str,
-        experiment_name: str,
-        run_dir: Path,
-        config: Mapping[str, Any],
-        total_steps: int,
-        resume: ResumedRun | None = None,
-    ) -> None:
-        self.every = max(1, total_steps // MOST_LINES)
+    def __init__(self, run: TrackedRun) -> None:
+        self.every = max(1, run.total_steps // MOST_LINES)
         self.console = error_console()
-        self.clock = Clock(total_steps)
+        self.clock = Clock(run.total_steps)
         self.live = LiveView(self.console, self.clock, CURVES) if self.console.is_terminal else None
         if self.live is not None:
             self.live.start()

@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 
 from corerl.files import atomic_path
-from corerl.registry.trackers import ResumedRun, SampleTracker, Tracker
+from corerl.registry.trackers import SampleTracker, Tracker
 from corerl.telemetry.tracker_thread import TrackerThread
 
-OpenTracker = Callable[[ResumedRun | None], Tracker]
+OpenTracker = Callable[[str], Tracker]
+"""given the run id that a checkpoint knows, or ''"""
 
 
 class MetricsLog:
@@ -43,8 +44,7 @@ class MetricsLog:
         self._threads = []
         for name, open_tracker in trackers.items():
             run_id = run_ids.get(name, "")
-            resume = None if last_step < 0 else ResumedRun(last_step, run_id)
-            self._threads.append(TrackerThread(name, partial(open_tracker, resume), timeout, run_id))
+            self._threads.append(TrackerThread(name, partial(open_tracker, run_id), timeout, run_id))
 
     def write(self, metrics: Mapping[str, float], step: int) -> None:
         """One record."""

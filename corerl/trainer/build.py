@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from corerl.checkpoint import random_state
@@ -19,7 +19,7 @@ from corerl.registry import Entry, Selected
 from corerl.registry.environments import EnvironmentFactory
 from corerl.registry.rollout_backends import RolloutBackendFactory
 from corerl.registry.runtimes import Pool, Role
-from corerl.registry.trackers import TrackerFactory
+from corerl.registry.trackers import TrackedRun, TrackerFactory
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 from corerl.telemetry.notices import say
@@ -203,15 +203,12 @@ def _open_log(run: Run, plan: Plan) -> MetricsLog:
 
 
 def _opener(tracker: Selected[TrackerFactory], run: Run, plan: Plan) -> OpenTracker:
-    tracking, factory = run.config.tracking, tracker.load()
-    return lambda resume: factory(
-        project_name=tracking.project_name,
-        experiment_name=tracking.experiment_name,
-        run_dir=run.folder,
-        config=asdict(run.config),
-        total_steps=plan.total_steps,
-        resume=resume,
+    names, factory = run.config.tracking, tracker.load()
+    resumed_from = plan.checkpoint.step if plan.checkpoint else None
+    tracked = TrackedRun(
+        names.project_name, names.experiment_name, run.folder, asdict(run.config), plan.total_steps, resumed_from
     )
+    return lambda run_id: factory(replace(tracked, run_id=run_id))
 
 
 def _fit(trainer: Trainer) -> None:

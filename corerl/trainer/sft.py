@@ -1,6 +1,7 @@
 """Supervised fine-tuning: cross-entropy on what the assistant says."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from corerl.batch.experience import Experience, collate
@@ -13,6 +14,7 @@ from corerl.files import atomic_path, require_writable
 from corerl.models import resolve_device
 from corerl.objective import SupervisedObjective, loss_weights
 from corerl.plugins import Plugins
+from corerl.registry.trackers import TrackedRun
 from corerl.registry.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.telemetry.console import ConsoleTracker
 from corerl.telemetry.metrics import merge_means
@@ -53,10 +55,8 @@ def run_sft(config: SftConfig, plugins: Plugins) -> Path:
         )
     )
     with atomic_path(output, folder=True) as folder:
-        console = ConsoleTracker(
-            project_name="", experiment_name="", run_dir=folder, config={}, total_steps=total_steps
-        )
-        log = MetricsLog(folder / "metrics.jsonl", {"console": lambda resume: console})
+        console = ConsoleTracker(TrackedRun("sft", output.name, folder, asdict(config), total_steps))
+        log = MetricsLog(folder / "metrics.jsonl", {"console": lambda run_id: console})
         try:
             for step, metrics in enumerate(_steps(strategy, train, sampler, total_steps), start=1):
                 if val and (

@@ -18,9 +18,10 @@ def score(response, ground_truth, data_source, extra_info):
     return {"score": float(len(response) % 2), "short": float(len(response) < 3)}
 
 class Recording:
-    def __init__(self, *, project_name, experiment_name, run_dir, config, total_steps, resume):
-        self.file = (run_dir / "recorded.jsonl").open("a")
-        self.write("open", project_name, experiment_name, config["rollout"]["n"], total_steps, resume)
+    def __init__(self, run):
+        self.file = (run.folder / "recorded.jsonl").open("a")
+        names = run.project_name, run.experiment_name
+        self.write("open", *names, run.config["rollout"]["n"], run.total_steps, run.resumed_from)
 
     def write(self, *values):
         print(json.dumps(values), file=self.file, flush=True)
@@ -39,7 +40,7 @@ class Hanging(Recording):
         if values[0] == "log":
             time.sleep(60)
 
-def refuses(**what):
+def refuses(run):
     raise ConnectionError("no network")
 """
 

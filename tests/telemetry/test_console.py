@@ -1,8 +1,9 @@
+from corerl.registry.trackers import TrackedRun
 from corerl.telemetry.console import ConsoleTracker, summary
 
 
 def tracker(total_steps):
-    return ConsoleTracker(project_name="p", experiment_name="e", run_dir=None, config={}, total_steps=total_steps)
+    return ConsoleTracker(TrackedRun("p", "e", None, {}, total_steps))
 
 
 def test_the_line_shows_what_the_metrics_hold():

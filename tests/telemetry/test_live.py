@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
+from corerl.registry.trackers import TrackedRun
 from corerl.telemetry import activity
 from corerl.telemetry.console import ConsoleTracker
 from corerl.telemetry.notices import say
@@ -24,7 +25,7 @@ def nothing_under_way(monkeypatch):
 def tracking(terminal):
     """A tracker that draws on the terminal."""
     terminal.take_over()
-    tracker = ConsoleTracker(project_name="p", experiment_name="e", run_dir=None, config={}, total_steps=4)
+    tracker = ConsoleTracker(TrackedRun("p", "e", None, {}, 4))
     try:
         yield tracker
     finally:
@@ -130,7 +131,7 @@ def test_standard_output_that_is_a_file_goes_on_there(terminal, monkeypatch, tmp
     terminal.take_over()
     with (tmp_path / "out.txt").open("w") as file:
         monkeypatch.setattr(sys, "stdout", file)
-        tracker = ConsoleTracker(project_name="p", experiment_name="e", run_dir=None, config={}, total_steps=4)
+        tracker = ConsoleTracker(TrackedRun("p", "e", None, {}, 4))
         print("a result")
         tracker.close()
     assert (tmp_path / "out.txt").read_text() == "a result\n"

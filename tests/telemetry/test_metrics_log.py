@@ -1,7 +1,6 @@
 import threading
 import time
 
-from corerl.registry.trackers import ResumedRun
 from corerl.telemetry.metrics_log import MetricsLog, read_metrics
 
 
@@ -11,8 +10,8 @@ class Recorder:
         if run_id is not None:
             self.run_id = run_id
 
-    def open(self, resume):
-        self.opened_with.append(resume)
+    def open(self, run_id):
+        self.opened_with.append(run_id)
         return self
 
     def log(self, metrics, step):
@@ -60,7 +59,7 @@ def test_records_reach_the_file_and_every_tracker(tmp_path):
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 0, "a": 1.0}, {"step": 1, "a": 2.0}]
     assert [tracker.seen for tracker in trackers] == [[(0, {"a": 1.0}), (1, {"a": 2.0})]] * 2
     assert [tracker.closed for tracker in trackers] == [1, 1]
-    assert [tracker.opened_with for tracker in trackers] == [[None]] * 2
+    assert [tracker.opened_with for tracker in trackers] == [[""]] * 2
 
 
 def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(tmp_path):
@@ -86,13 +85,13 @@ def test_run_ids_survive_a_resume_also_of_a_tracker_that_cannot_be_opened_then(t
     state = log.state()
     log.close()
 
-    def refuse(resume):
+    def refuse(run_id):
         raise OSError("the server is away")
 
     again = Recorder("id-1")
     log = MetricsLog(tmp_path / "metrics.jsonl", {"first": again.open, "other": refuse}, last_step=7, state=state)
     log.close()
-    assert again.opened_with == [ResumedRun(7, "id-1")]
+    assert again.opened_with == ["id-1"]
     assert log.state() == state
     assert "tracker 'other': OSError: the server is away" in capsys.readouterr().err
 

@@ -15,6 +15,7 @@ import pytest
 
 from corerl.errors import ConfigError
 from corerl.plugins import Plugins
+from corerl.registry.trackers import TrackedRun
 from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 
 CONFIG = {"actor": {"lr": 1e-6, "betas": [0.9, 0.999]}, "seed": None}
@@ -24,27 +25,25 @@ ROWS = [["1 + 1\n= ?", "2 | 2", 1.0], ["2 + 2 = ?", "", None]]
 Series = dict[tuple[str, int], float]
 
 
-def opener(name: str, run_dir: Path, **options: Any) -> OpenTracker:
+def opener(name: str, run_dir: Path, resumed_from: int | None = None, **options: Any) -> OpenTracker:
     selected = Plugins().registries.trackers.select({"name": name, **options}, "tracking.loggers[0]")
     factory = selected.load()
-    return lambda resume: factory(
-        project_name="project", experiment_name="trial", run_dir=run_dir, config=CONFIG, total_steps=3, resume=resume
-    )
+    return lambda run_id: factory(TrackedRun("project", "trial", run_dir, CONFIG, 3, resumed_from, run_id))
 
 
 def track(name: str, tmp_path: Path, *, resume: bool = True, **options: Any) -> tuple[Path, Mapping[str, str]]:
     """Steps 0 to 2 and a table; then again from a checkpoint of step 1, with other numbers."""
     run_dir = tmp_path / "20260101-000000"
     run_dir.mkdir()
-    open_tracker = opener(name, run_dir, **options)
-    log = MetricsLog(run_dir / "metrics.jsonl", {name: open_tracker})
+    log = MetricsLog(run_dir / "metrics.jsonl", {name: opener(name, run_dir, **options)})
     for step in range(3):
         log.write({"critic/score/mean": step / 4, "val-core/openai/gsm8k/reward/mean@8": 0.5}, step)
     log.write_samples(2, COLUMNS, ROWS)
     log.close()
     state = log.state()
     if resume:
-        log = MetricsLog(run_dir / "metrics.jsonl", {name: open_tracker}, last_step=1, state=state)
+        again = opener(name, run_dir, 1, **options)
+        log = MetricsLog(run_dir / "metrics.jsonl", {name: again}, last_step=1, state=state)
         log.write({"critic/score/mean": 8.0}, 2)
         log.write({"critic/score/mean": 9.0}, 3)
         log.close()

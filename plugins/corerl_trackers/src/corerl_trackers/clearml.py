@@ -2,10 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
-from corerl.registry.trackers import ResumedRun
+from corerl.registry.trackers import TrackedRun
 from corerl_trackers.options import ClearmlOptions
 
 
@@ -15,38 +13,27 @@ class ClearmlTracker:
     ``critic/score/mean`` is the series ``score/mean`` of the plot ``critic``.
     """
 
-    def __init__(
-        self,
-        *,
-        project_name: str,
-        experiment_name: str,
-        run_dir: Path,
-        config: Mapping[str, Any],
-        total_steps: int,
-        resume: ResumedRun | None,
-        options: ClearmlOptions,
-    ) -> None:
+    def __init__(self, run: TrackedRun, options: ClearmlOptions) -> None:
         if options.offline:
-            os.environ.setdefault("CLEARML_CACHE_DIR", str(run_dir / "clearml"))
+            os.environ.setdefault("CLEARML_CACHE_DIR", str(run.folder / "clearml"))
         from clearml import Task
 
         if options.offline:
             Task.set_offline(True)
-        run_id = resume.run_id if resume else ""
         self._task = Task.init(
-            project_name=project_name,
-            task_name=experiment_name,
+            project_name=run.project_name,
+            task_name=run.experiment_name,
             tags=list(options.tags) or None,
-            reuse_last_task_id=run_id or False,
-            continue_last_task=0 if run_id else False,
+            reuse_last_task_id=run.run_id or False,
+            continue_last_task=0 if run.run_id else False,
             auto_connect_arg_parser=False,
             auto_connect_frameworks=False,
             auto_connect_streams=False,
         )
         self.run_id: str = "" if options.offline else self._task.id
         self._logger = self._task.get_logger()
-        if not run_id:
-            self._task.connect_configuration(dict(config), name="config")
+        if not run.run_id:
+            self._task.connect_configuration(dict(run.config), name="config")
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():

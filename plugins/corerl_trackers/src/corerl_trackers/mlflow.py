@@ -5,10 +5,8 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
-from corerl.registry.trackers import ResumedRun
+from corerl.registry.trackers import TrackedRun
 from corerl_trackers.options import MlflowOptions
 
 
@@ -18,34 +16,28 @@ class MlflowTracker:
     MLflow takes no ``@`` in a metric's name: ``mean@8`` is ``mean_at_8`` there.
     """
 
-    def __init__(
-        self,
-        *,
-        project_name: str,
-        experiment_name: str,
-        run_dir: Path,
-        config: Mapping[str, Any],
-        total_steps: int,
-        resume: ResumedRun | None,
-        options: MlflowOptions,
-    ) -> None:
+    def __init__(self, run: TrackedRun, options: MlflowOptions) -> None:
         from mlflow import MlflowClient
         from mlflow.entities import Metric
 
         self._metric = Metric
         uri = (
-            options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{run_dir.resolve()}/mlflow.db"
+            options.tracking_uri
+            or os.environ.get("MLFLOW_TRACKING_URI")
+            or f"sqlite:///{run.folder.resolve()}/mlflow.db"
         )
         self._client = MlflowClient(tracking_uri=uri)
-        if resume is not None and resume.run_id:
-            self.run_id: str = resume.run_id
+        self.run_id = run.run_id
+        if self.run_id:
             self._client.update_run(self.run_id, status="RUNNING")
             return
-        experiment = self._client.get_experiment_by_name(project_name)
-        local = f"{run_dir.resolve()}/mlflow" if uri.startswith("sqlite:") else None
-        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(project_name, local)
-        self.run_id = self._client.create_run(experiment_id, run_name=experiment_name).info.run_id
-        self._client.log_dict(self.run_id, dict(config), "config.yaml")
+        experiment = self._client.get_experiment_by_name(run.project_name)
+        local = f"{run.folder.resolve()}/mlflow" if uri.startswith("sqlite:") else None
+        experiment_id = (
+            experiment.experiment_id if experiment else self._client.create_experiment(run.project_name, local)
+        )
+        self.run_id = self._client.create_run(experiment_id, run_name=run.experiment_name).info.run_id
+        self._client.log_dict(self.run_id, dict(run.config), "config.yaml")
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)

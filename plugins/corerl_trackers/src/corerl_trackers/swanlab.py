@@ -1,40 +1,28 @@
 """Tracker ``swanlab``."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
-from corerl.registry.trackers import ResumedRun
+from corerl.registry.trackers import TrackedRun
 from corerl_trackers.options import SwanlabOptions
 
 
 class SwanlabTracker:
     """An experiment of SwanLab, which has one at a time in a process. Standard output is left alone."""
 
-    def __init__(
-        self,
-        *,
-        project_name: str,
-        experiment_name: str,
-        run_dir: Path,
-        config: Mapping[str, Any],
-        total_steps: int,
-        resume: ResumedRun | None,
-        options: SwanlabOptions,
-    ) -> None:
+    def __init__(self, run: TrackedRun, options: SwanlabOptions) -> None:
         import swanlab
 
         self._swanlab = swanlab
         self._run = swanlab.init(
-            project=project_name,
-            name=experiment_name,
-            log_dir=str(run_dir / "swanlab"),
-            config=dict(config),
+            project=run.project_name,
+            name=run.experiment_name,
+            log_dir=str(run.folder / "swanlab"),
+            config=dict(run.config),
             mode=options.mode,
             workspace=options.workspace,
             tags=list(options.tags) or None,
-            id=resume.run_id if resume and resume.run_id else None,
-            resume="allow" if resume else None,
+            id=run.run_id or None,
+            resume=None if run.resumed_from is None else "allow",
             settings=swanlab.Settings(terminal={"proxy_type": "none"}),
         )
         self.run_id: str = self._run.id

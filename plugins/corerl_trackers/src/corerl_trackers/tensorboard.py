@@ -3,9 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from corerl.registry.trackers import ResumedRun
+from corerl.registry.trackers import TrackedRun
 from corerl_trackers.options import TensorboardOptions
 
 
@@ -15,23 +14,13 @@ class TensorboardTracker:
     After a resume, what was written of steps beyond the checkpoint is hidden.
     """
 
-    def __init__(
-        self,
-        *,
-        project_name: str,
-        experiment_name: str,
-        run_dir: Path,
-        config: Mapping[str, Any],
-        total_steps: int,
-        resume: ResumedRun | None,
-        options: TensorboardOptions,
-    ) -> None:
+    def __init__(self, run: TrackedRun, options: TensorboardOptions) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        folder = Path(options.dir).expanduser() if options.dir else run_dir / "tensorboard"
-        self._writer = SummaryWriter(str(folder), purge_step=resume.last_step + 1 if resume else None)
-        if resume is None:
-            text = json.dumps(config, indent=2)
+        folder = Path(options.dir).expanduser() if options.dir else run.folder / "tensorboard"
+        self._writer = SummaryWriter(str(folder), purge_step=None if run.resumed_from is None else run.resumed_from + 1)
+        if run.resumed_from is None:
+            text = json.dumps(run.config, indent=2)
             self._writer.add_text("config", "".join(f"    {line}\n" for line in text.splitlines()))
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:

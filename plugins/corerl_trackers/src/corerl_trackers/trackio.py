@@ -1,35 +1,23 @@
 """Tracker ``trackio``."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
-from corerl.registry.trackers import ResumedRun
+from corerl.registry.trackers import TrackedRun
 from corerl_trackers.options import TrackioOptions
 
 
 class TrackioTracker:
     """A run of Trackio, which knows runs by their names: this one's is the experiment's with the run folder's."""
 
-    def __init__(
-        self,
-        *,
-        project_name: str,
-        experiment_name: str,
-        run_dir: Path,
-        config: Mapping[str, Any],
-        total_steps: int,
-        resume: ResumedRun | None,
-        options: TrackioOptions,
-    ) -> None:
+    def __init__(self, run: TrackedRun, options: TrackioOptions) -> None:
         import trackio
 
         self._trackio = trackio
-        self.run_id = resume.run_id if resume and resume.run_id else f"{experiment_name}-{run_dir.name}"
+        self.run_id = run.run_id or f"{run.experiment_name}-{run.folder.name}"
         self._run = trackio.init(
-            project=project_name,
+            project=run.project_name,
             name=self.run_id,
-            config=dict(config),
+            config=dict(run.config),
             space_id=options.space_id,
             resume="allow",
             embed=False,

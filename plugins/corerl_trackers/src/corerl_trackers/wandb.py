@@ -2,11 +2,10 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from corerl.registry.trackers import ResumedRun
+from corerl.registry.trackers import TrackedRun
 from corerl_trackers.options import VemlpWandbOptions, WandbOptions
 
 
@@ -15,27 +14,18 @@ class WandbTracker:
 
     Args:
         wandb: the module.
-        resume: the run goes on under its id, in which W&B keeps of each step what came first.
+        run: one that goes on does so under its id, in which W&B keeps of each step what came first.
         settings: further arguments of ``wandb.init``.
     """
 
-    def __init__(
-        self,
-        wandb: ModuleType,
-        project_name: str,
-        experiment_name: str,
-        run_dir: Path,
-        config: Mapping[str, Any],
-        resume: ResumedRun | None,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, wandb: ModuleType, run: TrackedRun, **settings: Any) -> None:
         self._wandb = wandb
         self._run = wandb.init(
-            project=project_name,
-            name=experiment_name,
-            dir=str(run_dir),
-            config=dict(config),
-            id=resume.run_id if resume and resume.run_id else None,
+            project=run.project_name,
+            name=run.experiment_name,
+            dir=str(run.folder),
+            config=dict(run.config),
+            id=run.run_id or None,
             resume="allow",
             **settings,
         )
@@ -52,26 +42,13 @@ class WandbTracker:
         self._run.finish()
 
 
-def open_wandb(
-    *,
-    project_name: str,
-    experiment_name: str,
-    run_dir: Path,
-    config: Mapping[str, Any],
-    total_steps: int,
-    resume: ResumedRun | None,
-    options: WandbOptions,
-) -> WandbTracker:
+def open_wandb(run: TrackedRun, options: WandbOptions) -> WandbTracker:
     """W&B itself. A run of its own, whatever else in this process uses W&B; standard output is left alone."""
     import wandb
 
     return WandbTracker(
         wandb,
-        project_name,
-        experiment_name,
-        run_dir,
-        config,
-        resume,
+        run,
         mode=options.mode,
         entity=options.entity,
         group=options.group,
@@ -81,16 +58,7 @@ def open_wandb(
     )
 
 
-def open_vemlp_wandb(
-    *,
-    project_name: str,
-    experiment_name: str,
-    run_dir: Path,
-    config: Mapping[str, Any],
-    total_steps: int,
-    resume: ResumedRun | None,
-    options: VemlpWandbOptions,
-) -> WandbTracker:
+def open_vemlp_wandb(run: TrackedRun, options: VemlpWandbOptions) -> WandbTracker:
     """The fork; who one is, is in VOLC_ACCESS_KEY_ID, VOLC_SECRET_ACCESS_KEY and MLP_TRACKING_REGION."""
     import volcengine_ml_platform
 
@@ -101,4 +69,4 @@ def open_vemlp_wandb(
     )
     from volcengine_ml_platform import wandb
 
-    return WandbTracker(wandb, project_name, experiment_name, run_dir, config, resume)
+    return WandbTracker(wandb, run)
