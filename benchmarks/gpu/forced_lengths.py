@@ -18,7 +18,7 @@ from typing import Any
 
 from corerl import hookimpl
 from corerl.hookspecs import Register
-from corerl.registry.rollout_backends import Completion, GenerationRequest, RolloutBackendFactory
+from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished, RolloutBackendFactory
 
 MEDIAN, SIGMA = 200.0, 0.6
 """of the log-normal, in tokens; the largest is the config's data.max_response_length"""
@@ -45,12 +45,14 @@ def with_forced_lengths(backend: Any) -> Any:
     """A subclass that draws lengths."""
 
     class Forced(backend):  # type: ignore[misc]
-        async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        async def generate(
+            self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
+        ) -> list[list[Completion]]:
             drawn = [forced(request) for request in requests]
             if path := os.environ.get("CORERL_REQUESTS"):
                 plain = [{"prompt_ids": list(each.prompt_ids), **dataclasses.asdict(each.sampling)} for each in drawn]
                 Path(path).write_text(json.dumps(plain))
-            outputs: list[list[Completion]] = await super().generate(drawn)
+            outputs: list[list[Completion]] = await super().generate(drawn, on_finished)
             return outputs
 
     return Forced

@@ -9,7 +9,8 @@ rollout.n_gpus_per_node=2 trainer.max_staleness=1`` for two and two.
 
 ``--lengths drawn``: GSM8K prompts, each response as long as a log-normal distribution said beforehand
 (forced_lengths.py). ``--lengths 512``: 64 prompts of 128 tokens, 8 responses of 512 tokens each, the setting of which
-TRL's figures are known. ``--bare`` gives the same requests to the engine alone, in the same run.
+TRL's figures are known. ``--bare`` gives the same requests to the engine alone, in the same run. ``generating`` is what
+generation took, beside training where that goes on meanwhile; ``gen`` is what a step waited for it.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from corerl.telemetry.metrics_log import read_metrics
+from corerl.testing.published_shapes import SHAPES
 
 HERE = Path(__file__).parent
 PARTS = ("gen", "handover", "old_log_prob", "ref", "update_actor", "update_weights", "step")
@@ -79,12 +81,15 @@ def measure(backend: str, arguments: argparse.Namespace, folder: Path) -> dict[s
 
     tokens = mean("response_length/mean") * 64 * 8
     row = {part: mean(f"timing_s/{part}") for part in PARTS}
+    generating = mean("timing_background_s/gen") or row["gen"]
     row |= {
+        "generating": generating,
         "first step": steps[0]["timing_s/step"],
-        "gen tokens/s": tokens / row["gen"],
+        "gen tokens/s": tokens / generating,
         "MFU": mean("perf/mfu/actor"),
         "GiB": mean("perf/max_memory_allocated_gb"),
         "|dlogp|": mean("rollout_corr/log_prob_abs_diff"),
+        "stalest": max(record["training/staleness/max"] for record in steps),
         "run": time.perf_counter() - start,
     }
     if arguments.bare and backend == "vllm":
@@ -104,7 +109,7 @@ def bare(arguments: argparse.Namespace, requests: Path) -> dict[str, float]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--material", type=Path, required=True)
-    parser.add_argument("--shape", default="qwen2.5-0.5b", choices=["qwen2.5-0.5b", "qwen2.5-1.5b"])
+    parser.add_argument("--shape", default="qwen2.5-0.5b", choices=SHAPES)
     parser.add_argument("--lengths", default="drawn", help="drawn, or a number of tokens")
     parser.add_argument("--backends", type=lambda names: names.split(","), default=["vllm"], help="with commas")
     parser.add_argument("--steps", type=int, default=3)

@@ -210,5 +210,6 @@ def _sum_gradients(pieces: list[nn.Module], number_of_tokens: Tensor | None = No
 def _schedule(optim: OptimConfig, total_steps: int) -> torch.optim.lr_scheduler.LRScheduler:
     """The rates alone: megatron-core's optimizers are none of torch's."""
     alone = torch.optim.SGD([torch.zeros(1)], lr=optim.lr)
-    alone.step()
-    return build_schedule(alone, optim, total_steps)
+    schedule = build_schedule(alone, optim, total_steps)
+    alone.step()  # or the schedule would warn that it is ahead
+    return schedule
