@@ -2,7 +2,7 @@
 
     python benchmarks/gpu/material.py --out /tmp/material --gsm8k DATA/gsm8k
 
-writes ``qwen2.5-0.5b/``, ``qwen2.5-1.5b/`` (config, a tokenizer trained on the spot, a chat template; for
+writes ``qwen2.5-0.5b/`` and so on (each a config, a tokenizer trained on the spot, a chat template; for
 ``model.load_format=dummy``), ``gsm8k/train.parquet`` and ``long.parquet``, whose prompts are cut to any length.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from corerl.testing.published_shapes import published_config
+from corerl.testing.published_shapes import SHAPES, published_config
 
 
 def write(out: Path, gsm8k: Path) -> None:
@@ -30,7 +30,7 @@ def write(out: Path, gsm8k: Path) -> None:
     )
     small = json.loads((tokenizer / "config.json").read_text())
     tokens = {"bos_token_id": None, "eos_token_id": small["eos_token_id"], "pad_token_id": small["pad_token_id"]}
-    for name in ("qwen2.5-0.5b", "qwen2.5-1.5b"):
+    for name in SHAPES:
         shutil.copytree(tokenizer, out / name, dirs_exist_ok=True)
         published_config(name, **tokens).save_pretrained(out / name)
     table = pq.read_table(train)

@@ -271,6 +271,7 @@ def _goes_on(
     checkpoint.mkdir(exist_ok=True)
     dist.barrier()
     (strategies[0].save(checkpoint) or (lambda: None))()
+    dist.barrier()  # on the CPU rank 0 alone has written
     strategies[1].load(checkpoint)
     for strategy in strategies:
         strategy.update(share, objective)

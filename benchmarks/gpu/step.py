@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from corerl.telemetry.metrics_log import read_metrics
+from corerl.testing.published_shapes import SHAPES
 
 HERE = Path(__file__).parent
 PARTS = ("gen", "handover", "old_log_prob", "ref", "update_actor", "update_weights", "step")
@@ -104,7 +105,7 @@ def bare(arguments: argparse.Namespace, requests: Path) -> dict[str, float]:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--material", type=Path, required=True)
-    parser.add_argument("--shape", default="qwen2.5-0.5b", choices=["qwen2.5-0.5b", "qwen2.5-1.5b"])
+    parser.add_argument("--shape", default="qwen2.5-0.5b", choices=SHAPES)
     parser.add_argument("--lengths", default="drawn", help="drawn, or a number of tokens")
     parser.add_argument("--backends", type=lambda names: names.split(","), default=["vllm"], help="with commas")
     parser.add_argument("--steps", type=int, default=3)

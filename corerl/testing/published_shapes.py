@@ -30,15 +30,53 @@ QWEN2_5: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
-SHAPES = tuple(QWEN2_5)
+QWEN3: dict[str, dict[str, Any]] = {
+    "qwen3-0.6b": {
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+    "qwen3-8b": {
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "tie_word_embeddings": False,
+    },
+}
+QWEN3_MOE: dict[str, dict[str, Any]] = {
+    # layers as those of Qwen3-30B-A3B, fewer and narrower, with 8 experts for its 128: 1.3 B parameters
+    "qwen3-moe-small": {
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "moe_intermediate_size": 1536,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "norm_topk_prob": True,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "tie_word_embeddings": False,
+    },
+}
+FAMILIES = {"Qwen2": QWEN2_5, "Qwen3": QWEN3, "Qwen3Moe": QWEN3_MOE}
+"""by what the classes of transformers are called"""
+SHAPES = tuple(shape for family in FAMILIES.values() for shape in family)
 
 
 def published_config(shape: str, **changes: Any) -> Any:
     """A transformers config of one of ``SHAPES``, in bfloat16, with those values changed."""
-    from transformers import Qwen2Config
+    import transformers
 
+    [family] = [name for name, shapes in FAMILIES.items() if shape in shapes]
     settings = {
-        "architectures": ["Qwen2ForCausalLM"],
+        "architectures": [f"{family}ForCausalLM"],
         "dtype": "bfloat16",
         "vocab_size": 151_936,
         "max_position_embeddings": 32768,
@@ -46,9 +84,9 @@ def published_config(shape: str, **changes: Any) -> Any:
         "tie_word_embeddings": True,
         "bos_token_id": 151_643,
         "eos_token_id": 151_645,
-        **QWEN2_5[shape],
+        **FAMILIES[family][shape],
     }
-    return Qwen2Config(**(settings | changes))
+    return getattr(transformers, f"{family}Config")(**(settings | changes))
 
 
 def named_shapes(config: Any) -> Iterator[tuple[str, torch.Size]]:
