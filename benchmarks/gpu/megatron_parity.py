@@ -28,13 +28,13 @@ from corerl.batch.experience import Experience, collate
 from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.objective import ObjectiveOutput, loss_weights
 from corerl.registry.training_strategies import MicroBatching, Output, StrategySpec, TokenOutputs
+from corerl.weights.names import as_in_files
 from corerl_fsdp import ranks
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_megatron import parallel
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
-from corerl_megatron.weights import canonical
 
 VOCABULARY = 331
 SHORT = {
@@ -205,7 +205,7 @@ def _torch(spec: StrategySpec, batch: Experience, objective: _Loss) -> dict[str,
             gradient[name] = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
         return take_step()
 
-    before = _copied(canonical(strategy.weights()))
+    before = _copied(strategy.weights())
     outputs = strategy.forward(batch, objective.wanted)
     strategy._step = step  # type: ignore[method-assign]
     metrics = strategy.update(batch, objective)
@@ -213,8 +213,8 @@ def _torch(spec: StrategySpec, batch: Experience, objective: _Loss) -> dict[str,
         "outputs": outputs,
         "before": before,
         "metrics": {name: mean.value for name, mean in metrics.items()},
-        "gradient": _copied(canonical(gradient.items())),
-        "after": _copied(canonical(strategy.weights())),
+        "gradient": _copied(as_in_files(strategy.model.config, gradient.items())),
+        "after": _copied(strategy.weights()),
     }
 
 

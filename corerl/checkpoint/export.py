@@ -20,6 +20,7 @@ from corerl.models import DTYPES
 from corerl.plugins import load_plugins
 from corerl.registry import Entry
 from corerl.registry.training_strategies import TrainingStrategyFactory
+from corerl.weights.names import as_in_files
 
 
 def export(checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes: int = 5 * 10**9) -> Path:
@@ -40,6 +41,8 @@ def export(checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes
     found = _find(checkpoint)
     if out.exists():
         raise ConfigError("OUT", f"{out} is there already")
+    from transformers import AutoConfig
+
     config = typed.build(TrainConfig, dict(found.config))
     plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
     strategy = plugins.registries.training_strategies.select(config.actor.strategy, "actor.strategy").entry
@@ -52,7 +55,8 @@ def export(checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes
         else:
             shutil.copytree(found.path / "model", folder, dirs_exist_ok=True)
             _set_dtype(folder / "config.json", chosen)
-            _write_shards(folder, ((name, each.to(chosen)) for name, each in weights), shard_bytes)
+            named = as_in_files(AutoConfig.from_pretrained(folder), weights)
+            _write_shards(folder, ((name, each.to(chosen)) for name, each in named), shard_bytes)
             _check_complete(folder)
     return found.path
 
@@ -137,6 +141,6 @@ def _check_complete(folder: Path) -> None:
     auto: Any = AutoModelForCausalLM
     with torch.device("meta"):
         model = auto.from_config(AutoConfig.from_pretrained(folder))
-    lacking = sorted({name for name, _ in model.named_parameters()} - written)
+    lacking = sorted({name for name, _ in as_in_files(model.config, model.named_parameters())} - written)
     if lacking:
         raise ModelError(f"the checkpoint lacks {len(lacking)} of the model's weights, such as '{lacking[0]}'")

@@ -13,10 +13,11 @@ from corerl.config.schema import ModelConfig
 from corerl.models import load_causal_lm
 from corerl.weights.buckets import ALIGNMENT, Slot, view
 from corerl.weights.complete import complete
+from corerl.weights.names import as_in_files
 
 
 class ExpectedWeights:
-    """The Hugging Face names and shapes of a model's weights; of tied ones a single name is enough."""
+    """The names and shapes that a model's weights have in files; of tied ones a single name is enough."""
 
     def __init__(self, model: ModelConfig) -> None:
         """
@@ -26,7 +27,7 @@ class ExpectedWeights:
         nothing_runs = dataclasses.replace(model, attn_implementation="eager")
         built = load_causal_lm(nothing_runs, device="meta", dtype=torch.float32)
         built.tie_weights()
-        self._state: dict[str, Tensor] = built.state_dict(keep_vars=True)
+        self._state = dict(as_in_files(built.config, built.state_dict(keep_vars=True).items()))
         self.config = built.config
         """the model's config, as transformers reads it"""
 

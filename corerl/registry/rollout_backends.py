@@ -90,7 +90,7 @@ class RolloutBackend(Protocol):
         ...
 
     def update_weights(self, weights: "Iterable[tuple[str, Tensor]]", version: int, *, verify: bool = False) -> None:
-        """Take over all weights, under their Hugging Face names, and drop whatever was cached of the old ones.
+        """Take over all weights, under their names in model files, and drop whatever was cached of the old ones.
 
         Requests may be running: they go on, and their further tokens come from the new weights; a backend that cannot
         change weights then waits until they are done.

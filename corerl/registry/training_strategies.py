@@ -104,7 +104,7 @@ class TrainingStrategy(Protocol):
         ...
 
     def weights(self) -> "Iterator[tuple[str, Tensor]]":
-        """Every weight under its Hugging Face name, as a full tensor; tied weights once."""
+        """Every weight under the name that it has in model files, as a full tensor; tied weights once."""
         ...
 
     def offload(self) -> None:
@@ -139,7 +139,7 @@ class CheckpointReader(Protocol):
     """
 
     def __call__(self, folder: Path, model: ModelConfig) -> "Iterator[tuple[str, Tensor]]":
-        """Every weight under its Hugging Face name, adapters merged; tied weights once."""
+        """Every weight under its name in model files or in transformers, adapters merged; tied weights once."""
         ...
 
 

@@ -7,8 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
+from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.errors import NonFiniteError, RunError
+from corerl.models import load_causal_lm
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
+from corerl.testing.families import write_config
+from corerl.weights.names import as_in_files
+from corerl_hf.backend import HfBackend
+from corerl_hf.options import HfOptions
 
 FOREVER = 20_000
 
@@ -28,6 +34,19 @@ def other_weights(model, scale=0.5):
 
 def greedy(model, prompt, count):
     return model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=count)[0, len(prompt) :].tolist()
+
+
+def test_experts_are_taken_one_by_one_also_after_a_sleep(tmp_path):
+    folder = str(write_config(tmp_path, "qwen3_moe"))
+    named = ModelConfig(folder, load_format="dummy", dtype="fp32")
+    sent = load_causal_lm(named, device="cpu", dtype=torch.float32, seed=5)
+    backend = HfBackend(named, RolloutConfig(), device="cpu", options=HfOptions())
+    backend.sleep()
+    backend.wake()
+    backend.update_weights(as_in_files(sent.config, sent.named_parameters()), 1)
+    [[done]] = generate(backend, request(max_tokens=5, temperature=0.0))
+    assert done.token_ids == greedy(sent, [5, 9], 5)
+    backend.close()
 
 
 def test_abort_ends_the_named_request_and_no_other(backend):

@@ -6,13 +6,14 @@ from corerl.config.schema import ModelConfig
 from corerl.models import load_model
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl.testing.training_ranks import RankJobs
+from corerl.weights.names import as_in_files
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_megatron import model, parallel
 from corerl_megatron.arithmetic import Facts
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
-from corerl_megatron.weights import Weights, canonical
+from corerl_megatron.weights import Weights
 
 
 class Jobs(RankJobs):
@@ -48,7 +49,8 @@ class Jobs(RankJobs):
         facts = Facts.read("model.path", meta.config.to_dict())
         ranks = parallel.lay_out("cpu", options, "actor.strategy")
         weights_table = Weights(model.build(spec, options, ranks, facts, meta), facts, meta, ranks, spec.head)
-        source = dict(canonical(load_model(named, spec.head, device="cpu", dtype=torch.float32).named_parameters()))
+        loaded = load_model(named, spec.head, device="cpu", dtype=torch.float32)
+        source = dict(as_in_files(loaded.config, loaded.named_parameters()))
         weights_table.fill(source if ranks.data.rank == ranks.tensor.rank == 0 else None, "cpu", torch.float32)
         streamed = {name: tensor.clone() for name, tensor in weights_table.stream()}
         same = all(torch.equal(tensor, source[name]) for name, tensor in streamed.items())

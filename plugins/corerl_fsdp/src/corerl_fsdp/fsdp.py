@@ -23,6 +23,7 @@ from corerl.objective import Objective
 from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
+from corerl.weights.names import as_in_files
 from corerl_fsdp import lora, ranks, sequence_parallel, sharded_checkpoint
 from corerl_fsdp.optimizer import build_optimizer, build_schedule
 from corerl_fsdp.options import FsdpOptions
@@ -110,7 +111,7 @@ class FsdpStrategy:
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
         device = "cpu" if self.device == "cpu" else self.spec.device
-        for name, whole in lora.merged(self.model, self._whole):
+        for name, whole in as_in_files(self.model.config, lora.merged(self.model, self._whole)):
             yield name, whole.to(device)
             del whole
 

@@ -19,6 +19,7 @@ from corerl.objective import Objective
 from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
+from corerl.weights.names import as_in_files
 from corerl_fsdp import lora
 from corerl_fsdp.optimizer import build_optimizer, build_schedule
 from corerl_fsdp.options import TorchOptions
@@ -89,7 +90,7 @@ class SingleDeviceStrategy:
         return ModelShape(parameters, layers, config.hidden_size, name, config.vocab_size)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        return lora.merged(self.model, Tensor.detach)
+        return as_in_files(self.model.config, lora.merged(self.model, Tensor.detach))
 
     def offload(self) -> None:
         self._move("cpu")

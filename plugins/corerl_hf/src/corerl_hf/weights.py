@@ -7,15 +7,16 @@ import torch
 from torch import Tensor
 
 from corerl.weights.complete import complete
+from corerl.weights.names import as_in_files
 
 
 class Weights:
-    """Every parameter and saved buffer of a model, under its Hugging Face name; tied ones have several names."""
+    """Every parameter and saved buffer of a model, under its name in transformers; tied ones have several names."""
 
     def __init__(self, model: Any) -> None:
         self._tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)
         self._shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
-        self._device = model.device
+        self._device, self._config = model.device, model.config
 
     @torch.no_grad()
     def copy_from(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -24,8 +25,9 @@ class Weights:
         Raises:
             RunError: a tensor is missing, unknown or of another shape; the weights are then partly replaced.
         """
-        for name, tensor in complete(weights, self._tensors):
-            self._tensors[name].copy_(tensor)
+        own = dict(as_in_files(self._config, self._tensors.items()))
+        for name, tensor in complete(weights, own):
+            own[name].copy_(tensor)
 
     def drop(self) -> None:
         """Free the memory of all weights."""

@@ -23,6 +23,7 @@ from corerl.objective import Objective
 from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
+from corerl.weights.names import as_in_files
 from corerl_fsdp import packed_attention
 from corerl_fsdp import ranks as world
 from corerl_fsdp.sums import Numbers, Sums
@@ -32,7 +33,7 @@ from corerl_megatron.checkpoint import Checkpoint
 from corerl_megatron.offload import Storages
 from corerl_megatron.optimizer import LibraryOptimizer, PlainOptimizer
 from corerl_megatron.options import MegatronOptions
-from corerl_megatron.weights import Weights, canonical
+from corerl_megatron.weights import Weights
 
 KEY = "actor.strategy"
 SAME = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "tie_word_embeddings")
@@ -202,7 +203,8 @@ class MegatronStrategy:
             loaded = load_model(self.spec.model, self.spec.head, device="cpu", dtype=self.dtype, seed=self.spec.seed)
             if self.spec.head == "lm":
                 self.meta.generation_config = loaded.generation_config
-            source.update((name, tensor.detach()) for name, tensor in canonical(loaded.named_parameters()))
+            named = as_in_files(loaded.config, loaded.named_parameters())
+            source.update((name, tensor.detach()) for name, tensor in named)
 
         world.on_first_rank(read, ModelError)
         self.weights_table.fill(source or None, self.spec.device, self.dtype)

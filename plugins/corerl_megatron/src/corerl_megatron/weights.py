@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from corerl.errors import ModelError
+from corerl.weights.names import as_in_files
 from corerl_fsdp import ranks as world
 from corerl_megatron.arithmetic import Facts
 from corerl_megatron.conversion import Geometry, shard, unshard
@@ -78,7 +79,7 @@ class Weights:
     def __init__(self, pieces: Sequence[Any], facts: Facts, meta: Any, ranks: Layout, head: str) -> None:
         self.ranks, self.facts = ranks, facts
         self.geometry = Geometry(facts.key_value_heads, facts.heads // facts.key_value_heads, meta.config.vocab_size)
-        self.shapes = {name: tensor.shape for name, tensor in canonical(meta.named_parameters())}
+        self.shapes = {name: tensor.shape for name, tensor in as_in_files(meta.config, meta.named_parameters())}
         tied = bool(meta.config.tie_word_embeddings) and head == "lm"
         self.parameters = dict(_global_names(pieces, facts, ranks))
         self.table = [each for each in table(facts, head=head, tied=tied) if set(each.parts) <= self.shapes.keys()]
@@ -159,22 +160,6 @@ class Weights:
         for part in parts:
             dist.broadcast(part, group.global_rank(source), group=group.group)
         return parts
-
-
-def canonical(named: Any) -> Iterator[tuple[str, Tensor]]:
-    """Weights of a transformers model under the names of its files: experts that it keeps in one tensor come apart."""
-    for name, tensor in named:
-        stem, _, last = name.rpartition(".")
-        if not stem.endswith("mlp.experts"):
-            yield name, tensor
-            continue
-        for expert, own in enumerate(tensor):
-            if last == "gate_up_proj":
-                gate, up = own.chunk(2)
-                yield f"{stem}.{expert}.gate_proj.weight", gate
-                yield f"{stem}.{expert}.up_proj.weight", up
-            else:
-                yield f"{stem}.{expert}.{last}.weight", own
 
 
 def _global_names(pieces: Sequence[Any], facts: Facts, ranks: Layout) -> Iterator[tuple[str, Tensor]]:
