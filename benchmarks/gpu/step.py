@@ -93,6 +93,7 @@ def measure(backend: str, arguments: argparse.Namespace, folder: Path) -> dict[s
         "run": time.perf_counter() - start,
     }
     if arguments.bare and backend == "vllm":
+        print(json.dumps(row), flush=True)
         row |= bare(arguments, requests)
     return row
 
