@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from corerl.engines.weights import DeviceBucket, ExpectedWeights, HostBucket, Sh
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.telemetry.notices import say
 from corerl.weights.buckets import Slot, place
 
 FLOAT32_VARIABLES = {"TRITON_F32_DEFAULT": "ieee"}
@@ -246,7 +246,7 @@ def check_version(version: str, kind: EngineKind, tested: Versions, untested: st
         return
     if untested == "error":
         raise RunError(f"{message}: install another, or set rollout.options.untested_version to warn")
-    print(f"warning: {message}", file=sys.stderr)
+    say(f"warning: {message}")
 
 
 def model_arguments(model: ModelConfig) -> tuple[str, bool]:
