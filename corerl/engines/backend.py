@@ -91,7 +91,7 @@ class EngineBackend:
             RunError: the engine is dead or closed, its weights are not there, or a prompt is no such model's.
         """
         for request in requests:
-            self._check(request)
+            request.check_prompt(self._vocabulary)
         calls = [
             asyncio.create_task(self._complete(position, request, on_finished))
             for position, request in enumerate(requests)
@@ -214,15 +214,6 @@ class EngineBackend:
         for shared in self._shared:
             shared.close()
         self._shared = []
-
-    def _check(self, request: GenerationRequest) -> None:
-        if not request.prompt_ids:
-            raise RunError(f"request '{request.request_id}' has an empty prompt: at least one token is needed")
-        if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= self._vocabulary:
-            raise RunError(
-                f"request '{request.request_id}' has a prompt token outside the model's vocabulary of "
-                f"{self._vocabulary}: the tokenizer (model.tokenizer_path) must belong to the model"
-            )
 
 
 @dataclass
