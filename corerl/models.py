@@ -16,8 +16,8 @@ from corerl.errors import ConfigError, ModelError
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def resolve_device(device: str) -> str:
-    """``cpu`` or ``cuda`` for ``actor.device``.
+def resolve_device(device: str, key: str = "actor.device") -> str:
+    """``cpu`` or ``cuda`` for what stands at ``key``.
 
     Raises:
         ConfigError: cuda is asked for and torch sees none.
@@ -25,7 +25,7 @@ def resolve_device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("actor.device", "cuda is asked for and torch sees no CUDA device (nvidia-smi, torch build)")
+        raise ConfigError(key, "cuda is asked for and torch sees no CUDA device (nvidia-smi, torch build)")
     return device
 
 

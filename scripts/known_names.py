@@ -8,6 +8,7 @@ The table lets an error message say what to install. Run it after a plugin in ``
 import json
 import sys
 import tomllib
+from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -28,15 +29,20 @@ def plugin_files() -> dict[str, str]:
     return files
 
 
+def plugins_of(files: Iterable[str]) -> Plugins:
+    """The plugins in these files. What is installed plays no part."""
+    installed = {point.dist.name for point in entry_points(group=GROUP) if point.dist}
+    return Plugins(load=list(files), disable=sorted(installed))
+
+
 def known_names() -> dict[str, dict[str, str]]:
-    """The table, sorted. What is installed plays no part.
+    """The table, sorted.
 
     Raises:
         PluginError: a plugin is broken.
     """
     files = plugin_files()
-    installed = {point.dist.name for point in entry_points(group=GROUP) if point.dist}
-    plugins = Plugins(load=list(files), disable=sorted(installed))
+    plugins = plugins_of(files)
     plugins.raise_if_broken(files)
     table: dict[str, dict[str, str]] = {}
     for record in plugins.records:

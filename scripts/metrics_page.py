@@ -8,14 +8,12 @@ Run it after a metric is added or a loss reports another one::
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from corerl.plugins import GROUP, Plugins
 from corerl.telemetry.metric_table import SECTIONS, Metric
-from scripts.known_names import ROOT, plugin_files
+from scripts.known_names import ROOT, plugin_files, plugins_of
 
 PAGE = ROOT / "docs" / "metrics.md"
 MARK = "## Names\n"
@@ -61,10 +59,8 @@ def section(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -
 
 
 def of_losses() -> list[tuple[Metric, list[str]]]:
-    """(metric, losses that report it) of the plugins in ``plugins/``, by name. What is installed plays no part."""
-    files = plugin_files()
-    installed = {point.dist.name for point in entry_points(group=GROUP) if point.dist}
-    registries = Plugins(load=list(files), disable=sorted(installed)).registries
+    """(metric, losses that report it) of the plugins in ``plugins/``, by name."""
+    registries = plugins_of(plugin_files()).registries
     losses: dict[Metric, list[str]] = defaultdict(list)
     for registry in (registries.policy_losses, registries.value_losses):
         for entry in registry:

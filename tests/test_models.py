@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from corerl.config.schema import ModelConfig
-from corerl.errors import ModelError
-from corerl.models import load_causal_lm, load_model
+from corerl.errors import ConfigError, ModelError
+from corerl.models import load_causal_lm, load_model, resolve_device
 from corerl.testing.tiny_model import tiny_model
 
 
@@ -22,6 +22,13 @@ def test_a_new_value_head_is_seeded_and_prints_nothing(capfd):
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_device_that_is_not_there_is_an_error_of_the_key_that_asks_for_it(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for arguments, key in ((("cuda",), "actor.device"), (("cuda", "trainer.device"), "trainer.device")):
+        with pytest.raises(ConfigError, match=f"^{key}: cuda is asked for"):
+            resolve_device(*arguments)
 
 
 def test_weights_that_are_missing_are_an_error(tmp_path):

@@ -70,13 +70,14 @@ class Experience:
                 return tensor[rows]
             return tensor[rows, : width if name == "input_ids" else response_width]
 
-        return self._map(pick)
+        return self.map(pick)
 
     def to(self, device: str) -> "Experience":
         """A copy on ``device``."""
-        return self._map(lambda _, tensor: tensor.to(device, non_blocking=True))
+        return self.map(lambda _, tensor: tensor.to(device, non_blocking=True))
 
-    def _map(self, change: Callable[[str, Tensor], Tensor]) -> "Experience":
+    def map(self, change: Callable[[str, Tensor], Tensor]) -> "Experience":
+        """A copy in which every tensor is what ``change(name, tensor)`` makes of it."""
         return Experience(**{name: change(name, tensor) for name, tensor in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:

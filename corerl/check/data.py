@@ -9,7 +9,7 @@ from corerl.config.schema import DataConfig, TrainConfig
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row, read_parquet
 from corerl.data.report import Location, name_places
-from corerl.data.schema import MEDIA_COLUMNS, REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
+from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.errors import CoreRLError, DataError, RequestError
 from corerl.plugins import Plugins
@@ -17,8 +17,6 @@ from corerl.trainer.scoring import scorers_or_reasons
 
 SAMPLED = 2000
 """prompts of a split that are tokenized, evenly spread over its rows"""
-
-OPTIONAL = ("extra_info", *MEDIA_COLUMNS)
 
 
 def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator[Finding]:
@@ -79,7 +77,7 @@ def _rows(
         return
     for file in files:
         try:
-            yield read_parquet(file, REQUIRED_COLUMNS, OPTIONAL)
+            yield read_parquet(file, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)
         except RequestError as error:
             yield from_error(error, key)
 
@@ -126,7 +124,7 @@ def _lengths(
     of = f"{len(sample)} rows" if step == 1 else f"{len(sample)} rows (every {step}th)"
     sentence = (
         f"{len(places)} ({share:.1%}) of the prompts in {of} are longer than data.max_prompt_length="
-        f"{data.max_prompt_length} tokens, the longest {max(lengths)}: {name_places(places[:3], len(places))}"
+        f"{data.max_prompt_length} tokens, the longest {max(lengths)}: {name_places(places)}"
     )
     ends = not data.filter_overlong_prompts and data.truncation == "error"
     severity: Literal["error", "warning", "note"] = "error" if ends or share == 1 else "warning"

@@ -38,13 +38,13 @@ def finding(severity: Severity, key: str, sentence: str, remedy: str = "") -> Fi
     return Finding(severity, key, sentence, remedy or problem.remedy, problem.name)
 
 
-def from_error(error: CoreRLError, key: str = "", severity: Severity = "error") -> Finding:
+def from_error(error: CoreRLError, key: str = "") -> Finding:
     """What an error says, as a finding; ``key`` where the error names none."""
     named = error.key if isinstance(error, ConfigError) else ""
     sentence = str(error)
     for each in (named, key):
         sentence = sentence.removeprefix(f"{each}: ") if each else sentence
-    return finding(severity, named or key, sentence)
+    return finding("error", named or key, sentence)
 
 
 def counts(findings: list[Finding]) -> Iterator[str]:

@@ -13,7 +13,7 @@ class ModelSize:
     Attributes:
         parameters: all of them, tied ones once.
         trained: those that an optimizer would change: all, or adapters and a value head with ``model.lora_rank``.
-        largest: of the decoder layers' and of what stands beside them (embedding, output layer), in parameters.
+        layer, beside: parameters of one decoder layer, and of what stands beside the layers (embedding, output layer).
         intermediate: width of the MLP; of a mixture of experts, of the experts that see one token together.
         vocabulary: 1 of a critic.
         bytes: of a number in the dtype of compute.

@@ -112,7 +112,7 @@ def _lines(split: "Split") -> list[tuple[str, ...]]:
     noted = sum(map(len, split.noted.values()))
     lines: list[tuple[str, ...]] = [(split.name, str(split.read), str(len(split.rows)), str(dropped), str(noted), "")]
     for reason, places in split.dropped.items():
-        lines.append(("", "", "", str(len(places)), "", f"{reason} ({name_places(places[:3], len(places))})"))
+        lines.append(("", "", "", str(len(places)), "", f"{reason} ({name_places(places)})"))
     for note, places in split.noted.items():
-        lines.append(("", "", "", "", str(len(places)), f"{note} ({name_places(places[:3], len(places))})"))
+        lines.append(("", "", "", "", str(len(places)), f"{note} ({name_places(places)})"))
     return lines

@@ -107,14 +107,9 @@ def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
         ConfigError: an option is unknown, of a wrong type or out of range.
         UnknownNameError, NameClashError, PluginError: as for :meth:`corerl.registry.Registry.get`.
     """
-    algorithm, actor, critic, rollout, reward = (
-        config.algorithm,
-        config.actor,
-        config.critic,
-        config.rollout,
-        config.reward,
-    )
-    runtime, kl_types = config.runtime, registries.kl_types
+    algorithm, actor, critic = config.algorithm, config.actor, config.critic
+    rollout, reward, runtime = config.rollout, config.reward, config.runtime
+    kl_types = registries.kl_types
     penalized, filtered = algorithm.use_kl_in_reward, algorithm.filter_groups.enable
 
     def select(registry: Registry[T], value: Any, key: str) -> Selected[T]:

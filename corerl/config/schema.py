@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from corerl.options import option
 
+LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+
 
 @dataclass
 class ModelConfig:
@@ -173,9 +175,7 @@ class ActorConfig:
     clip_ratio_low: float | None = option(None, "option of the policy loss, where it has one", gt=0)
     clip_ratio_high: float | None = option(None, "option of the policy loss, where it has one", gt=0)
     clip_ratio_c: float | None = option(None, "option of the policy loss, where it has one", gt=1)
-    loss_agg_mode: Literal[
-        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-    ] = option("token-mean", "from per-token terms to the loss")
+    loss_agg_mode: LossAggMode = option("token-mean", "from per-token terms to the loss")
     loss_scale_factor: int | None = option(None, "length in seq-mean-token-sum-norm; null: max_response_length", ge=1)
     use_kl_loss: bool = option(False, "add kl_loss_coef · KL(policy || reference) to the loss")
     kl_loss_coef: float = option(0.001, "weight of the KL loss", ge=0)
@@ -209,9 +209,7 @@ class CriticConfig:
     ppo_micro_batch_size_per_gpu: int | None = option(None, "sequences in a micro-batch; null: the actor's", ge=1)
     value_loss: Any = option("clipped", "value loss")
     cliprange_value: float | None = option(None, "option of the value loss, where it has one", gt=0)
-    loss_agg_mode: Literal[
-        "token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-    ] = option("token-mean", "from per-token terms to the loss")
+    loss_agg_mode: LossAggMode = option("token-mean", "from per-token terms to the loss")
 
 
 @dataclass

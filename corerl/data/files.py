@@ -15,8 +15,11 @@ from corerl.options import did_you_mean
 Row = tuple[Location, Mapping[str, Any]]
 
 
-def read_parquet(file: str, required: Sequence[str], optional: Sequence[str] = ()) -> list[Row]:
+def read_parquet(file: str, required: Sequence[str], optional: Sequence[str] | None = ()) -> list[Row]:
     """The named columns of one parquet file; ``~`` stands for the home folder, other columns are not read.
+
+    Args:
+        optional: None: all other columns.
 
     Raises:
         DataError: the file is missing, damaged or empty, or a required column is missing.
@@ -26,11 +29,7 @@ def read_parquet(file: str, required: Sequence[str], optional: Sequence[str] = (
 
 
 def read_parquet_file(file: str, required: Sequence[str] = (), optional: Sequence[str] | None = None) -> Any:
-    """As :func:`read_parquet`, as a pyarrow table.
-
-    Args:
-        optional: None: all other columns.
-    """
+    """As :func:`read_parquet`, as a pyarrow table."""
     path = _existing(file)
     try:
         with pq.ParquetFile(path) as parquet:

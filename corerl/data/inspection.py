@@ -26,12 +26,9 @@ class Defects:
 
     def add(self, kind: str, location: Location, note: str = "") -> None:
         """Count one."""
-        skipped = self.found.setdefault(kind, Skipped())
-        skipped.count += 1
-        if len(skipped.examples) < 3:
-            skipped.examples.append(location)
-            if note:
-                self.notes.setdefault(kind, []).append(note)
+        is_shown = self.found.setdefault(kind, Skipped()).add(location)
+        if is_shown and note:
+            self.notes.setdefault(kind, []).append(note)
 
     def note(self, kind: str, *notes: str) -> None:
         """Add one that has no row of its own."""
@@ -195,7 +192,7 @@ def _find_duplicates(records: Sequence[PromptRecord], defects: Defects) -> None:
             defects.add("prompts that stand in several rows", same[0].location)
         else:
             first, second = list(answers.values())[:2]
-            places = name_places([first.location, second.location], 2)
+            places = name_places([first.location, second.location])
             truths = f"{_shown(first.ground_truth)} and {_shown(second.ground_truth)}"
             note = f"{truths} in {places}: {_shown(first.messages[-1]['content'])}"
             defects.add("prompts with different ground truths", first.location, note)

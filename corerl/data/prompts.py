@@ -8,12 +8,10 @@ from typing import Any, Literal
 from corerl.config.schema import DataConfig
 from corerl.data.custom import custom_rows
 from corerl.data.progress import batches
-from corerl.data.report import LoadReport, name_places
+from corerl.data.report import EXAMPLES, LoadReport, name_places
 from corerl.data.schema import Message, PromptRecord, read_prompt_records
 from corerl.data.tokenizer import ChatTokenizer, check_template_kwargs
 from corerl.errors import ConfigError, DataError
-
-_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -148,8 +146,8 @@ def _truncated(tokenized: list[_Tokenized], data: DataConfig, report: LoadReport
 
 def _too_long(overlong: list[_Tokenized], max_length: int) -> str:
     longest = max(len(token_ids) for _, token_ids in overlong)
-    lengths = ", ".join(str(len(token_ids)) for _, token_ids in overlong[:_EXAMPLES])
-    places = name_places([record.location for record, _ in overlong[:_EXAMPLES]], len(overlong))
+    lengths = ", ".join(str(len(token_ids)) for _, token_ids in overlong[:EXAMPLES])
+    places = name_places([record.location for record, _ in overlong])
     return (
         f"{len(overlong)} prompts are longer than data.max_prompt_length={max_length} tokens: {places} "
         f"({lengths} tokens; the longest has {longest}); raise data.max_prompt_length, leave them out with "

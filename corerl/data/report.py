@@ -1,11 +1,13 @@
 """What became of the rows that were read: kept, or skipped and why."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from corerl.errors import DataError
 
-_EXAMPLES = 3
+EXAMPLES = 3
+"""places that are named"""
 
 
 class Location(NamedTuple):
@@ -25,6 +27,14 @@ class Skipped:
 
     count: int = 0
     examples: list[Location] = field(default_factory=list)
+
+    def add(self, location: Location) -> bool:
+        """Count one more; whether it is among the examples."""
+        self.count += 1
+        if len(self.examples) == EXAMPLES:
+            return False
+        self.examples.append(location)
+        return True
 
 
 @dataclass
@@ -47,10 +57,7 @@ class LoadReport:
 
     def skip(self, reason: str, location: Location) -> None:
         """Count one row as left out."""
-        skipped = self.skipped.setdefault(reason, Skipped())
-        skipped.count += 1
-        if len(skipped.examples) < _EXAMPLES:
-            skipped.examples.append(location)
+        self.skipped.setdefault(reason, Skipped()).add(location)
 
     def require_kept(self) -> None:
         """Raise DataError when every row was skipped."""
@@ -68,12 +75,16 @@ class LoadReport:
         return "\n  ".join([f"{self.rows_read} rows read, {self.kept} kept", *self._reasons(), *cut])
 
 
-def name_places(places: list[Location], total: int) -> str:
-    """The first places, each file named once, and how many more there are.
+def name_places(places: Sequence[Location], total: int | None = None) -> str:
+    """The first three places, each file named once, and how many more there are.
+
+    Args:
+        total: of which ``places`` are the first; None: they are all.
 
     >>> name_places([Location("a.parquet", 3), Location("a.parquet", 8)], 10)
     'a.parquet, row 3; row 8; and 8 more'
     """
+    total, places = len(places) if total is None else total, places[:EXAMPLES]
     words, file = [], ""
     for place in places:
         words.append(f"{place.unit} {place.number}" if place.file == file else str(place))

@@ -30,7 +30,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 REQUIRED_COLUMNS = ("data_source", "prompt", "reward_model")
 MEDIA_COLUMNS = ("images", "videos")
-_OPTIONAL = ("extra_info", *MEDIA_COLUMNS)
+OPTIONAL_COLUMNS = ("extra_info", *MEDIA_COLUMNS)
 _SHOWN = 40
 
 
@@ -61,7 +61,7 @@ def read_prompt_records(
         DataError: a file or a row is wrong; it is named.
     """
     if rows is None:
-        rows = [row for file in files for row in read_parquet(file, REQUIRED_COLUMNS, _OPTIONAL)]
+        rows = [row for file in files for row in read_parquet(file, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)]
     records = []
     for location, row in rows[:max_rows]:
         report.rows_read += 1

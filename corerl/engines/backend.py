@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from corerl.engines.weights import DeviceBucket, ExpectedWeights, HostBucket, Sh
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.telemetry.notices import say
 from corerl.weights.buckets import Slot, place
 
 FLOAT32_VARIABLES = {"TRITON_F32_DEFAULT": "ieee"}
@@ -91,7 +91,7 @@ class EngineBackend:
             RunError: the engine is dead or closed, its weights are not there, or a prompt is no such model's.
         """
         for request in requests:
-            self._check(request)
+            request.check_prompt(self._vocabulary)
         calls = [
             asyncio.create_task(self._complete(position, request, on_finished))
             for position, request in enumerate(requests)
@@ -215,15 +215,6 @@ class EngineBackend:
             shared.close()
         self._shared = []
 
-    def _check(self, request: GenerationRequest) -> None:
-        if not request.prompt_ids:
-            raise RunError(f"request '{request.request_id}' has an empty prompt: at least one token is needed")
-        if min(request.prompt_ids) < 0 or max(request.prompt_ids) >= self._vocabulary:
-            raise RunError(
-                f"request '{request.request_id}' has a prompt token outside the model's vocabulary of "
-                f"{self._vocabulary}: the tokenizer (model.tokenizer_path) must belong to the model"
-            )
-
 
 @dataclass
 class _Lane:
@@ -246,7 +237,7 @@ def check_version(version: str, kind: EngineKind, tested: Versions, untested: st
         return
     if untested == "error":
         raise RunError(f"{message}: install another, or set rollout.options.untested_version to warn")
-    print(f"warning: {message}", file=sys.stderr)
+    say(f"warning: {message}")
 
 
 def model_arguments(model: ModelConfig) -> tuple[str, bool]:

@@ -93,12 +93,12 @@ def read_responses(files: Sequence[str], data_source: str | None = None) -> list
     Raises:
         DataError: a file or a row is wrong; it is named.
     """
-    found = []
-    for file in files:
-        for location, row in read_rows(file):
-            for one in _exploded(location, row):
-                found.append(_response(location, one, data_source))
-    return found
+    return [
+        _response(location, one, data_source)
+        for file in files
+        for location, row in read_rows(file)
+        for one in _exploded(location, row)
+    ]
 
 
 def read_rows(file: str) -> list[Row]:

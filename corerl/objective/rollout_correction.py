@@ -81,8 +81,7 @@ def correct(
     if config.rollout_is in (None, "none"):
         return Correction(None, kept)
     weights = _level(log_ratio, response_mask, str(config.rollout_is)).exp()
-    upper = config.rollout_is_threshold
-    lower = 1 / upper if config.rollout_is_threshold_lower is None else config.rollout_is_threshold_lower
+    lower, upper = _bounds(config.rollout_is_threshold_lower, config.rollout_is_threshold)
     if config.rollout_is_mode == "truncate":
         weights = weights.clamp(max=upper)
     elif config.rollout_is_mode == "clip":
@@ -118,8 +117,7 @@ def mismatch(
 
     level = "token" if config.rollout_is in (None, "none") else str(config.rollout_is)
     weights = ratio if level == "token" else _level(log_ratio, response_mask, level)[:, 0][rows].exp()
-    upper = config.rollout_is_threshold
-    lower = 1 / upper if config.rollout_is_threshold_lower is None else config.rollout_is_threshold_lower
+    lower, upper = _bounds(config.rollout_is_threshold_lower, config.rollout_is_threshold)
     values = {
         "kl": -log_ratio[response_mask],
         "log_prob_abs_diff": log_ratio[response_mask].abs(),
@@ -140,6 +138,10 @@ def mismatch(
 
 def _log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor) -> Tensor:
     return torch.where(response_mask, old_log_probs - rollout_log_probs, 0.0).clamp(-20.0, 20.0)
+
+
+def _bounds(lower: float | None, upper: float) -> tuple[float, float]:
+    return (1 / upper if lower is None else lower), upper
 
 
 def _level(log_ratio: Tensor, response_mask: Tensor, level: str) -> Tensor:
@@ -163,10 +165,9 @@ def _accepted(log_ratio: Tensor, response_mask: Tensor, config: RolloutCorrectio
     }[statistic]
     if reduction != "token":
         values = _of_response(values, response_mask, reduction.removeprefix("seq_"))
-    upper = config.rollout_rs_threshold
+    lower, upper = _bounds(config.rollout_rs_threshold_lower, config.rollout_rs_threshold)
     if statistic != "k1":
         return values <= upper
-    lower = 1 / upper if config.rollout_rs_threshold_lower is None else config.rollout_rs_threshold_lower
     ratio = (-values).exp()
     return (ratio >= lower) & (ratio <= upper)
 

@@ -53,7 +53,7 @@ class Entry(Generic[T]):
         needs_critic: the run must have a value model.
         needs_greedy_baseline: the run must score a greedy response to every prompt.
         needs_groups: several responses to one prompt are compared (``rollout.n`` of at least 2).
-        needs_logits: the function takes logits where the others take log-probs.
+        needs_logits: of a KL type: it takes log-probs of the whole vocabulary.
         needs_ref: the run must have reference log-probs.
         needs_sum_pi_squared: the run must compute the sum of squared probabilities at every token.
         distributed: of a training strategy: one worker a GPU, which find ``RANK`` and ``WORLD_SIZE`` in their

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,6 +49,16 @@ class GenerationRequest:
     prompt_ids: Sequence[int]
     sampling: SamplingParams
     media: Mapping[str, Any] = field(default_factory=dict)
+
+    def check_prompt(self, vocabulary: int) -> None:
+        """Raise RunError for an empty prompt, and for a token outside a model's vocabulary of this size."""
+        if not self.prompt_ids:
+            raise RunError(f"request '{self.request_id}' has an empty prompt: at least one token is needed")
+        if min(self.prompt_ids) < 0 or max(self.prompt_ids) >= vocabulary:
+            raise RunError(
+                f"request '{self.request_id}' has a prompt token outside the model's vocabulary of {vocabulary}: the "
+                "tokenizer (model.tokenizer_path) must belong to the model"
+            )
 
 
 @dataclass(frozen=True)

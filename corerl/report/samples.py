@@ -41,10 +41,8 @@ def read_samples(folder: Path, most: int) -> Samples:
     score, length = _columns(files)
     rows: list[dict[str, Any]] = []
     chosen = evenly(len(files), most)
-    tokens, characters = (
-        max(FEWEST_TOKENS, MOST_TOKENS // max(1, most)),
-        max(FEWEST_CHARACTERS, MOST_CHARACTERS // max(1, most)),
-    )
+    tokens = max(FEWEST_TOKENS, MOST_TOKENS // max(1, most))
+    characters = max(FEWEST_CHARACTERS, MOST_CHARACTERS // max(1, most))
     for number, index in enumerate(chosen):
         share = (number + 1) * most // len(chosen) - number * most // len(chosen)
         rows += [sample(steps[index], row, characters) for row in _first_rows(files[index], share, tokens)]

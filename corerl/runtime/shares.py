@@ -1,7 +1,7 @@
 """Splitting a call's first argument by data-parallel rank, and putting the results together: pure functions."""
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,18 +145,14 @@ def _experience_share(batch: Experience, rows: Tensor) -> Share:
         return Share(_filler(batch), rows)
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):
-        return Share(_map(batch, lambda tensor: tensor[first : last + 1]), rows)
+        return Share(batch.map(lambda _, tensor: tensor[first : last + 1]), rows)
     return Share(batch.select(rows), rows)
 
 
 def _filler(batch: Experience) -> Experience:
     """The shortest row, without a trained token and without weight in the loss."""
-    filler = _map(batch.select(batch.lengths.argmin()[None]), torch.clone)
+    filler = batch.select(batch.lengths.argmin()[None]).map(lambda _, tensor: tensor.clone())
     for tensor in (filler.response_mask, filler.selected, filler.loss_weights):
         if tensor is not None:
             tensor.zero_()
     return filler
-
-
-def _map(batch: Experience, change: Callable[[Tensor], Tensor]) -> Experience:
-    return Experience(**{name: change(tensor) for name, tensor in batch.tensors().items()})

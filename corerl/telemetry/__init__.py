@@ -1,1 +1,1 @@
-"""What a run says about itself: metrics, timings, progress, report."""
+"""What a run says about itself: metrics, timings, progress, status."""

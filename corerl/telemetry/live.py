@@ -30,7 +30,7 @@ class LiveView:
     """
 
     def __init__(self, console: Console, clock: Clock, curves: tuple[tuple[str, str, str], ...]) -> None:
-        self._console, self._clock, self._curves = console, clock, curves
+        self._console, self._clock = console, clock
         self._traces = {name: Trace(2 * WIDEST_CURVE) for _, name, _ in curves}
         self._labels = {name: label for label, name, _ in curves}
         self._formats = {name: form for _, name, form in curves}

@@ -152,10 +152,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("env/turns/{mean,max}", "turns", "of the policy in an episode"),
         Metric("env/reward/mean", "", "the sum of the environment's rewards in an episode"),
         Metric("env/tool_calls/mean", "calls", "in an episode"),
-        Metric("env/tool_errors/ratio", "share", "calls that failed"),
+        Metric("env/tool_errors/ratio", "share", "calls that failed by the policy's fault"),
         Metric("env/tool_seconds/{mean,max}", "s", "that the environment took in an episode"),
         Metric("env/tokens/mean", "tokens", "in an episode that the environment wrote"),
-        Metric("env/failed/ratio", "share", "episodes left out of training"),
+        Metric("env/failed/ratio", "share", "episodes that ended with an error, and are left out of training"),
     ),
     "Evaluation": (
         Metric("val-core/<data source>/reward/mean@<n>", "score", "mean over prompts of the mean over n responses"),

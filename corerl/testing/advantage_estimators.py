@@ -16,9 +16,8 @@ from torch import Tensor
 
 from corerl.registry.advantage_estimators import AdvantageEstimator, AdvantageInputs, Advantages
 from corerl.registry.base import Entry, Selected
-from corerl.testing.results import CheckFailed, Run, skipping
+from corerl.testing.results import Run, skipping
 from corerl.testing.tensors import (
-    DTYPES,
     TOLERANCE,
     expect,
     expect_equal,
@@ -28,6 +27,7 @@ from corerl.testing.tensors import (
     expect_untouched,
     expect_vectorised,
     generator,
+    in_both_dtypes,
     on_cuda,
     response_mask,
 )
@@ -55,11 +55,9 @@ def example(
     rows = len(groups)
     mask = response_mask(rows, width, random)
     mask[:2, 0] = True
-    steps = torch.arange(width)
-    last = torch.where(mask, steps, -1).max(dim=1, keepdim=True).values == steps
     per_token = 0.01 * torch.rand(rows, width, generator=random, dtype=torch.float64)
     scores = torch.rand(rows, 1, generator=random, dtype=torch.float64)
-    rewards = torch.where(mask, per_token + last * scores, 0.0)
+    rewards = torch.where(mask, per_token + _last(mask) * scores, 0.0)
     probabilities = 0.05 + 0.9 * torch.rand(rows, width, generator=random, dtype=torch.float64)
     others = torch.rand(rows, width, generator=random, dtype=torch.float64) * (1 - probabilities) ** 2
     scored = mask.any(dim=1)
@@ -80,12 +78,13 @@ def example(
 
 
 def _in_both_dtypes(check: Callable[[Estimate, AdvantageInputs], None], selected: Selected[AdvantageEstimator]) -> None:
-    estimate = selected.load()
-    for dtype in DTYPES:
-        try:
-            check(estimate, example(selected.entry, dtype))
-        except CheckFailed as failure:
-            raise CheckFailed(f"{failure} ({str(dtype).removeprefix('torch.')})") from None
+    in_both_dtypes(partial(check, selected.load()), partial(example, selected.entry))
+
+
+def _last(mask: Tensor) -> Tensor:
+    """(B, T) bool: the last trained token of each response."""
+    steps = torch.arange(mask.shape[1])
+    return torch.where(mask, steps, -1).max(dim=1, keepdim=True).values == steps
 
 
 def _changed(inputs: AdvantageInputs, change: Callable[[Tensor], Tensor]) -> AdvantageInputs:
@@ -98,9 +97,7 @@ def _changed(inputs: AdvantageInputs, change: Callable[[Tensor], Tensor]) -> Adv
 def _rescored(inputs: AdvantageInputs, change: Callable[[Tensor], Tensor], rows: Tensor) -> AdvantageInputs:
     """``inputs`` with the scores and components of ``rows`` (bool) changed, where they have a score."""
     mask = inputs.response_mask
-    steps = torch.arange(mask.shape[1])
-    last = torch.where(mask, steps, -1).max(dim=1, keepdim=True).values == steps
-    rewards = torch.where(last & mask & rows[:, None], change(inputs.rewards), inputs.rewards)
+    rewards = torch.where(_last(mask) & rows[:, None], change(inputs.rewards), inputs.rewards)
     rows = rows & mask.any(dim=1)
     components = {name: torch.where(rows, change(part), part) for name, part in inputs.components.items()}
     return dataclasses.replace(inputs, rewards=rewards, components=components)

@@ -9,8 +9,15 @@ from torch import Tensor
 
 from corerl.registry.base import Selected
 from corerl.registry.batch_filters import BatchFilter, FilterInputs
-from corerl.testing.results import CheckFailed, Run
-from corerl.testing.tensors import DTYPES, expect, expect_shape, expect_untouched, expect_vectorised, generator
+from corerl.testing.results import Run
+from corerl.testing.tensors import (
+    expect,
+    expect_shape,
+    expect_untouched,
+    expect_vectorised,
+    generator,
+    in_both_dtypes,
+)
 
 Keep = Callable[[FilterInputs], Tensor]
 GROUPS = (0, 1, 0, 2, 1, 3, 0, 2, 1, 2, 0, 4, 4, 5, 5, 5)
@@ -36,12 +43,7 @@ def example(dtype: torch.dtype) -> FilterInputs:
 
 
 def _in_both_dtypes(check: Callable[[Keep, FilterInputs], None], selected: Selected[BatchFilter]) -> None:
-    keep = selected.load()
-    for dtype in DTYPES:
-        try:
-            check(keep, example(dtype))
-        except CheckFailed as failure:
-            raise CheckFailed(f"{failure} ({str(dtype).removeprefix('torch.')})") from None
+    in_both_dtypes(partial(check, selected.load()), example)
 
 
 def _kept(keep: Keep, inputs: FilterInputs) -> Tensor:

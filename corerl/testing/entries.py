@@ -30,9 +30,7 @@ def checks(registry: Registry[Any], entry: Entry[Any]) -> Iterator[tuple[str, Ru
 def importable(entry: Entry[Any]) -> bool:
     """Whether the target, and what else the entry names, can be imported."""
     try:
-        entry.load()
-        entry.load_select_tokens()
-        entry.load_read_checkpoint()
+        _load(entry)
     except PluginError:
         return False
     return True
@@ -74,11 +72,15 @@ def _help(entry: Entry[Any]) -> None:
     _fail_for(f"{', '.join(bare)} without help: declare it with corerl.option(default, 'help')" if bare else "")
 
 
+def _load(entry: Entry[Any]) -> None:
+    entry.load()
+    entry.load_select_tokens()
+    entry.load_read_checkpoint()
+
+
 def _import(entry: Entry[Any]) -> None:
     try:
-        entry.load()
-        entry.load_select_tokens()
-        entry.load_read_checkpoint()
+        _load(entry)
     except PluginError as error:
         cause = error.__cause__
         module = str(entry.target).partition(":")[0]

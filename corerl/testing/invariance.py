@@ -8,13 +8,14 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience, collate
 from corerl.batch.micro_batches import micro_batches
+from corerl.config.schema import LossAggMode
 from corerl.objective import PolicyObjective, loss_weights, policy_loss_inputs
 from corerl.registry.base import Selected
 from corerl.registry.policy_losses import PolicyLoss
@@ -22,13 +23,7 @@ from corerl.registry.training_strategies import MicroBatching, TokenOutputs
 from corerl.testing.results import Run
 from corerl.testing.tensors import DTYPES, expect, generator
 
-AGGREGATIONS = (
-    "token-mean",
-    "token-sum",
-    "seq-mean-token-sum",
-    "seq-mean-token-mean",
-    "seq-mean-token-sum-norm",
-)
+AGGREGATIONS: tuple[str, ...] = get_args(LossAggMode)
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 CONTEXTS, HIDDEN, VOCABULARY = 17, 5, 11
 

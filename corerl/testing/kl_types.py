@@ -12,15 +12,15 @@ from torch import Tensor
 
 from corerl.registry.base import Selected
 from corerl.registry.kl_types import KLType
-from corerl.testing.results import CheckFailed, Run
+from corerl.testing.results import Run
 from corerl.testing.tensors import (
-    DTYPES,
     expect,
     expect_equal,
     expect_finite,
     expect_shape,
     expect_vectorised,
     generator,
+    in_both_dtypes,
 )
 
 Kl = Callable[[Tensor, Tensor], Tensor]
@@ -62,12 +62,7 @@ def example(
 
 
 def _in_both_dtypes(check: Callable[[Kl, Pair], None], selected: Selected[KLType], spread: float = 1.0) -> None:
-    kl: Any = selected.load()
-    for dtype in DTYPES:
-        try:
-            check(kl, example(selected, dtype, spread=spread))
-        except CheckFailed as failure:
-            raise CheckFailed(f"{failure} ({str(dtype).removeprefix('torch.')})") from None
+    in_both_dtypes(partial(check, selected.load()), partial(example, selected, spread=spread))
 
 
 def _shape_and_dtype(kl: Kl, pair: Pair) -> None:

@@ -15,7 +15,6 @@ from corerl.objective import loss_weights
 from corerl.registry.losses import LossOutput, Mean, add_means
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
 from corerl.testing.tensors import (
-    DTYPES,
     expect,
     expect_equal,
     expect_finite,
@@ -24,6 +23,7 @@ from corerl.testing.tensors import (
     expect_untouched,
     expect_vectorised,
     generator,
+    in_both_dtypes,
     on_cuda,
     tensors_of,
 )
@@ -100,15 +100,6 @@ def checks(make: Make) -> Iterator[tuple[str, Run]]:
         yield name, partial(in_both_dtypes, check, make)
     yield "gradient_matches_differences", lambda: _gradient_matches_differences(make(torch.float64))
     yield "vectorised", partial(_vectorised, make)
-
-
-def in_both_dtypes(check: Callable[[Case], None], make: Make) -> None:
-    """Run a check in float32 and float64; the message of a failure names which."""
-    for dtype in DTYPES:
-        try:
-            check(make(dtype))
-        except CheckFailed as failure:
-            raise CheckFailed(f"{failure} ({str(dtype).removeprefix('torch.')})") from None
 
 
 def _shape_and_dtype(case: Case) -> None:

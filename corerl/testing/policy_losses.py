@@ -20,6 +20,7 @@ from corerl.testing.tensors import (
     expect_untouched,
     expect_vectorised,
     generator,
+    in_both_dtypes,
     response_mask,
 )
 
@@ -30,8 +31,8 @@ def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
     make = partial(example, selected)
     yield from losses.checks(make)
-    yield "finite_at_extreme_ratios", partial(losses.in_both_dtypes, _finite_at_extreme_ratios, make)
-    yield "gradient_follows_the_advantage", partial(losses.in_both_dtypes, _gradient_follows_the_advantage, make)
+    yield "finite_at_extreme_ratios", partial(in_both_dtypes, _finite_at_extreme_ratios, make)
+    yield "gradient_follows_the_advantage", partial(in_both_dtypes, _gradient_follows_the_advantage, make)
     has_one = selected.entry.select_tokens is not None
     for name, check in _SELECTOR_CHECKS.items():
         yield name, partial(check, selected) if has_one else skipping("it declares no select_tokens")

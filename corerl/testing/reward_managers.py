@@ -30,7 +30,7 @@ UNUSABLE: Mapping[str, Any] = {
 
 def checks(selected: Selected[RewardManagerFactory]) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
-    yield "one_result_a_request", lambda: _one_result_aask(selected)
+    yield "one_result_a_request", lambda: _one_result_a_request(selected)
     yield "empty_batch", lambda: _empty_batch(selected)
     yield "results_follow_the_requests", lambda: _results_follow_the_requests(selected)
     yield "parts_are_scored_alike", lambda: _parts_are_scored_alike(selected)
@@ -72,7 +72,7 @@ def _if_scorers_count(
     run(selected)
 
 
-def _one_result_aask(selected: Selected[RewardManagerFactory]) -> None:
+def _one_result_a_request(selected: Selected[RewardManagerFactory]) -> None:
     with Manager(selected) as manager:
         for count in (1, 2, 17):
             results = manager.score([ask(str(100 * n), length=5 + n) for n in range(count)])

@@ -27,6 +27,15 @@ def expect(holds: object, message: str) -> None:
         raise CheckFailed(message)
 
 
+def in_both_dtypes(check: Callable[[T], None], make: Callable[[torch.dtype], T]) -> None:
+    """Check what ``make`` gives for float32 and for float64; the message of a failure names which."""
+    for dtype in DTYPES:
+        try:
+            check(make(dtype))
+        except CheckFailed as failure:
+            raise CheckFailed(f"{failure} ({str(dtype).removeprefix('torch.')})") from None
+
+
 def expect_shape(what: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Raise CheckFailed unless ``tensor`` is a tensor of this shape and dtype."""
     expect(isinstance(tensor, Tensor), f"{what} must be a tensor, not {type(tensor).__name__}")

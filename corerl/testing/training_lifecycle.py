@@ -1,6 +1,5 @@
 """Checks of what happens to a training strategy between its updates: saved, moved, handed on, exported."""
 
-import dataclasses
 import random
 import tempfile
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from corerl.telemetry.throughput import ModelShape
 from corerl.testing.results import CheckFailed
 from corerl.testing.tiny_model import reference, tiny_model
 from corerl.testing.training_reference import (
-    OPTIM,
+    FALLING,
     SQUARED_ERROR,
     batch,
     build,
@@ -34,9 +33,6 @@ from corerl.testing.training_reference import (
 )
 
 Factory = Selected[TrainingStrategyFactory]
-
-FALLING = dataclasses.replace(OPTIM, lr_scheduler_type="linear")
-"""a rate that shows at which step the schedule is"""
 
 
 def _train(strategy: TrainingStrategy, head: Literal["lm", "value"], seed: int) -> None:

@@ -30,6 +30,9 @@ WHOLE = MicroBatching(max_sequences=100)
 OPTIM = OptimConfig(lr=1e-2, weight_decay=0.5, eps=1e-4)
 """an eps at which the rounding of a gradient near 0 moves no weight"""
 
+FALLING = dataclasses.replace(OPTIM, lr_scheduler_type="linear")
+"""a rate that shows at which step the schedule is"""
+
 SQUARED_ERROR = ValueObjective(lambda inputs: LossOutput((inputs.values - inputs.returns) ** 2))
 
 PROMPT_LENGTHS = (3, 7, 1, 5, 9, 2, 4)

@@ -24,6 +24,7 @@ from corerl.testing.tiny_model import reference, tiny_model
 from corerl.testing.training_critics import CRITICS
 from corerl.testing.training_lifecycle import LIFECYCLE
 from corerl.testing.training_reference import (
+    FALLING,
     OPTIM,
     Reference,
     batch,
@@ -225,12 +226,11 @@ def _non_finite(selected: Factory) -> None:
     bad = (1, 5)
     experience.advantages = torch.zeros(experience.response_mask.shape)
     experience.advantages[list(bad)] = 1.0
-    falling = dataclasses.replace(OPTIM, lr_scheduler_type="linear")
-    untouched = build(selected, optim=falling)
+    untouched = build(selected, optim=FALLING)
     step(untouched, batch(1))
     for cut in (MicroBatching(max_sequences=100), MicroBatching(max_sequences=2)):
         for how in ("a loss that is NaN", "a loss that is infinite", "a gradient that is infinite"):
-            strategy = build(selected, optim=falling, micro_batching=cut)
+            strategy = build(selected, optim=FALLING, micro_batching=cut)
             before = copied_weights(strategy)
             _refused(functools.partial(strategy.update, experience, _Poisoned(how)), how, bad)
             require_equal(copied_weights(strategy), before, f"after {how} and NonFiniteError")

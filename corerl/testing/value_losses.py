@@ -10,15 +10,15 @@ from corerl.registry.value_losses import ValueLoss, ValueLossInputs
 from corerl.testing import losses
 from corerl.testing.losses import Case
 from corerl.testing.results import Run
-from corerl.testing.tensors import expect, expect_finite, generator, response_mask
+from corerl.testing.tensors import expect, expect_finite, generator, in_both_dtypes, response_mask
 
 
 def checks(selected: Selected[ValueLoss]) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
     make = partial(example, selected)
     yield from losses.checks(make)
-    yield "finite_at_extreme_values", partial(losses.in_both_dtypes, _finite_at_extreme_values, make)
-    yield "gradient_leads_to_the_return", partial(losses.in_both_dtypes, _gradient_leads_to_the_return, make)
+    yield "finite_at_extreme_values", partial(in_both_dtypes, _finite_at_extreme_values, make)
+    yield "gradient_leads_to_the_return", partial(in_both_dtypes, _gradient_leads_to_the_return, make)
 
 
 def example(selected: Selected[ValueLoss], dtype: torch.dtype, *, rows: int = 6, width: int = 8) -> Case:

@@ -20,7 +20,7 @@ from corerl.telemetry.timers import Timers
 from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.episodes import EpisodePlayer
-from corerl.trainer.requests import make_requests, training_sampling
+from corerl.trainer.requests import greedy_sampling, make_requests, training_sampling
 from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.scoring import add_environment, check_error_rate
 
@@ -111,7 +111,7 @@ class Collector:
         self.batch_filter = batch_filter
         self.player = player
         self.sampling = training_sampling(config, tokenizer.stop_token_ids)
-        self.greedy = dataclasses.replace(self.sampling, n=1, temperature=0.0, top_p=1.0, top_k=-1)
+        self.greedy = greedy_sampling(self.sampling)
         self.greedy_baseline = greedy_baseline
 
     def collect(

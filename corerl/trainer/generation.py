@@ -35,7 +35,7 @@ from corerl.telemetry.progress import GenerationProgress
 from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.build import episode_player, rollout_role
 from corerl.trainer.episodes import EpisodePlayer
-from corerl.trainer.requests import check_media, make_requests, training_sampling
+from corerl.trainer.requests import check_media, greedy_sampling, make_requests, training_sampling
 from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.samples import episode_columns
 from corerl.trainer.scoring import add_environment
@@ -104,7 +104,7 @@ def plan_generation(
     check_media(prompts, backend.entry)
     sampling = training_sampling(config, tokenizer.stop_token_ids)
     if greedy:
-        sampling = dataclasses.replace(sampling, n=1, temperature=0.0, top_p=1.0, top_k=-1)
+        sampling = greedy_sampling(sampling)
     request = {
         "model": config.model.path,
         "state of the weights": _weights_stamp(config),

@@ -24,6 +24,11 @@ def training_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> S
     )
 
 
+def greedy_sampling(sampling: SamplingParams) -> SamplingParams:
+    """The likeliest response to each prompt, once, with the same limit and stop tokens."""
+    return dataclasses.replace(sampling, n=1, temperature=0.0, top_p=1.0, top_k=-1)
+
+
 def validation_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> SamplingParams:
     """How ``rollout.val_kwargs`` says that validation prompts are sampled: greedy unless ``do_sample``."""
     values = config.rollout.val_kwargs

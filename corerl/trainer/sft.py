@@ -30,7 +30,7 @@ def run_sft(config: SftConfig, plugins: Plugins) -> Path:
     if output.exists() and not (output / "config.json").is_file():
         raise ConfigError("output", f"{output} is no model folder (it has no config.json), so it is not replaced")
     require_writable(output.parent, "output")
-    device = resolve_device(config.trainer.device)
+    device = resolve_device(config.trainer.device, "trainer.device")
     strategy_factory = plugins.registries.training_strategies.select(config.trainer.strategy, "trainer.strategy")
     tokenizer = load_tokenizer(config.model)
 

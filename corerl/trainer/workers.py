@@ -13,7 +13,7 @@ from corerl.batch.experience import Experience
 from corerl.checkpoint import random_state
 from corerl.checkpoint.writing import write_and_tell
 from corerl.config.parts import Parts, resolve_parts
-from corerl.config.schema import CriticConfig, ModelConfig, TrainConfig
+from corerl.config.schema import ActorConfig, ModelConfig, TrainConfig
 from corerl.errors import SaveError
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import Objective, PolicyObjective, ValueObjective
@@ -121,7 +121,7 @@ class PolicyWorker(TrainedWorker):
             StrategySpec(
                 model=config.model,
                 device=resolve_device(actor.device),
-                micro_batching=_micro_batching(config),
+                micro_batching=_micro_batching(actor),
                 optim=actor.optim,
                 total_steps=total_updates,
                 grad_clip=actor.grad_clip,
@@ -169,7 +169,9 @@ class CriticWorker(TrainedWorker):
             StrategySpec(
                 model=_model(config, critic.path),
                 device=resolve_device(config.actor.device),
-                micro_batching=_micro_batching(config, critic),
+                micro_batching=_micro_batching(
+                    config.actor, critic.ppo_max_token_len_per_gpu, critic.ppo_micro_batch_size_per_gpu
+                ),
                 optim=critic.optim,
                 total_steps=total_updates,
                 grad_clip=critic.grad_clip,
@@ -184,12 +186,14 @@ class ReferenceWorker(ModelWorker):
     """The reference model: the same strategy, never updated."""
 
     def __init__(self, config: TrainConfig) -> None:
-        parts = parts_of(config)
-        self.strategy = parts.strategy.load()(
+        ref = config.ref
+        self.strategy = parts_of(config).strategy.load()(
             StrategySpec(
-                model=_model(config, config.ref.path),
+                model=_model(config, ref.path),
                 device=resolve_device(config.actor.device),
-                micro_batching=_reference_micro_batching(config),
+                micro_batching=_micro_batching(
+                    config.actor, ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu
+                ),
                 temperature=config.rollout.temperature,
                 seed=config.trainer.seed,
             )
@@ -200,18 +204,8 @@ def _model(config: TrainConfig, path: str | None) -> ModelConfig:
     return config.model if path is None else dataclasses.replace(config.model, path=path)
 
 
-def _micro_batching(config: TrainConfig, critic: CriticConfig | None = None) -> MicroBatching:
-    """The actor's, or the critic's where it has its own."""
-    actor = config.actor
+def _micro_batching(actor: ActorConfig, tokens: int | None = None, sequences: int | None = None) -> MicroBatching:
+    """By the role's own limit of tokens or of sequences, where it has one; else by the actor's."""
     if actor.use_dynamic_bsz:
-        own_tokens = critic.ppo_max_token_len_per_gpu if critic else None
-        return MicroBatching(max_tokens=own_tokens or actor.ppo_max_token_len_per_gpu)
-    own_sequences = critic.ppo_micro_batch_size_per_gpu if critic else None
-    return MicroBatching(max_sequences=own_sequences or actor.ppo_micro_batch_size_per_gpu)
-
-
-def _reference_micro_batching(config: TrainConfig) -> MicroBatching:
-    actor, ref = config.actor, config.ref
-    if actor.use_dynamic_bsz:
-        return MicroBatching(max_tokens=ref.log_prob_max_token_len_per_gpu or actor.ppo_max_token_len_per_gpu)
-    return MicroBatching(max_sequences=ref.log_prob_micro_batch_size_per_gpu or actor.ppo_micro_batch_size_per_gpu)
+        return MicroBatching(max_tokens=tokens or actor.ppo_max_token_len_per_gpu)
+    return MicroBatching(max_sequences=sequences or actor.ppo_micro_batch_size_per_gpu)

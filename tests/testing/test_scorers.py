@@ -104,6 +104,11 @@ def test_a_scorer_that_lets_threads_wait_for_each_other_passes() -> None:
     run(locked, "thread_safe")
 
 
+def test_a_scorer_that_another_process_cannot_load_is_caught() -> None:
+    with pytest.raises(CheckFailed, match="another process cannot load it by its name"):
+        run(always(1.0), "named_to_another_process")
+
+
 def test_a_scorer_that_uses_up_the_ground_truth_is_caught() -> None:
     def pops(response: str, ground_truth: Any, data_source: str, extra_info: Any) -> float:
         return float(str(ground_truth["numbers"].pop()) in response)

@@ -299,6 +299,7 @@ def test_a_good_strategy_passes(name: str) -> None:
         (EntropyInBits, "entropy", r"entropy under softmax\(logits / 1\) is up to"),
         (SumOfPi, "sum_pi_squared", r"sum_pi_squared under softmax\(logits / 1\) is up to"),
         (Unnormalised, "vocabulary_log_probs", r"vocabulary_log_probs under softmax\(logits / 1\) is up to"),
+        (FrozenAtOne, "frozen", "the log-probs of a model with optim=None are not those of one that is trained"),
         (Everything, "only_what_is_wanted", r"forward\(\) returned entropy where log_probs alone was wanted"),
         (
             NoWeightDecay,

@@ -81,7 +81,7 @@ def remove_duplicates(splits: Sequence[Split]) -> None:
     for split in splits:
         _drop(split, held_out if split.name == "train" else set())
         if not split.rows:
-            reasons = [f"{reason} ({name_places(places[:3], len(places))})" for reason, places in split.dropped.items()]
+            reasons = [f"{reason} ({name_places(places)})" for reason, places in split.dropped.items()]
             raise DataError(f"none of the {split.read} rows of {split.name} can be used: {'; '.join(reasons)}")
 
 

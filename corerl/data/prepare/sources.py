@@ -5,9 +5,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from corerl.data.files import Row, read_jsonl, read_parquet
 from corerl.data.report import Location
 from corerl.errors import DataError, RequestError
@@ -105,15 +102,7 @@ def _split_of(file: Path) -> str | None:
 
 def _read_file(file: Path) -> list[Row]:
     if file.suffix == ".parquet":
-        return read_parquet(str(file), (), _columns(file))
+        return read_parquet(str(file), (), None)
     if file.suffix in _SUFFIXES:
         return read_jsonl(str(file))
     raise DataError(f"{file}: should end in {', '.join(_SUFFIXES)}")
-
-
-def _columns(file: Path) -> list[str]:
-    """All columns of a parquet file; none of a damaged one, which is then reported as such when it is read."""
-    try:
-        return list(pq.read_schema(file).names)
-    except (pa.ArrowException, OSError):
-        return []

@@ -41,8 +41,3 @@ def test_the_preset_sets_nothing_that_depends_on_the_task() -> None:
     values = dapo()
     assert "optim" not in values["actor"]
     assert not {"model", "data", "rollout", "trainer"} & set(values)
-
-
-def test_each_call_gives_values_of_its_own() -> None:
-    dapo()["algorithm"]["filter_groups"]["enable"] = False
-    assert dapo()["algorithm"]["filter_groups"]["enable"]

@@ -115,7 +115,3 @@ def test_a_registered_scorer_scores() -> None:
     )
     dapo.close()
     assert [result.score for result in results] == [0.5, -0.5, None]
-
-
-def test_an_empty_batch_gives_no_results() -> None:
-    assert manager(overlong_buffer_len=10).score([]) == []

@@ -245,18 +245,6 @@ def test_equal_scores_of_a_group_give_zero(name):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_order_of_the_rows_does_not_matter(name, shape):
-    order = torch.randperm(10, generator=torch.Generator().manual_seed(1))
-    inputs = batch(shape)
-    tensors = {name: value[order] for name, value in vars(inputs).items() if isinstance(value, torch.Tensor)}
-    components = {key: values[order] for key, values in inputs.components.items()}
-    shuffled = AdvantageInputs(**tensors, components=components)
-    for straight, mixed in zip(estimate(name, inputs), estimate(name, shuffled), strict=True):
-        assert torch.allclose(straight[order], mixed, atol=1e-12)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", NAMES)
 def test_float32_is_kept_and_nothing_stands_outside_the_mask(name, shape):
     inputs, exact = batch(shape, torch.float32), estimate(name, batch(shape))
     before = inputs.rewards.clone(), inputs.log_probs.clone(), inputs.sum_pi_squared.clone()

@@ -44,14 +44,7 @@ def evaluated(loss, inputs):
     terms = output.terms[inputs.response_mask]
     (terms * torch.linspace(0.5, 2, len(terms), dtype=terms.dtype)).sum().backward()
     metrics = {name: (float(mean.total), float(mean.count)) for name, mean in output.metrics.items()}
-    return output.terms, terms.detach(), log_probs.grad[inputs.response_mask], metrics
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shape_and_dtype_are_kept(loss, dtype):
-    inputs = batch(dtype)
-    terms = evaluated(loss, inputs)[0]
-    assert (terms.shape, terms.dtype) == (inputs.log_probs.shape, dtype)
+    return terms.detach(), log_probs.grad[inputs.response_mask], metrics
 
 
 @pytest.mark.parametrize("filler", [float("nan"), float("inf"), 1e30])
@@ -62,18 +55,10 @@ def test_what_stands_outside_the_mask_does_not_matter(loss, filler):
         for field in dataclasses.fields(inputs)
         if getattr(inputs, field.name).dtype is not torch.bool
     }
-    _, terms, gradient, metrics = evaluated(loss, inputs)
-    _, other_terms, other_gradient, other_metrics = evaluated(loss, dataclasses.replace(inputs, **tensors))
+    terms, gradient, metrics = evaluated(loss, inputs)
+    other_terms, other_gradient, other_metrics = evaluated(loss, dataclasses.replace(inputs, **tensors))
     assert torch.equal(terms, other_terms) and torch.equal(gradient, other_gradient)
     assert metrics == other_metrics
-
-
-def test_a_row_does_not_depend_on_the_rows_beside_it(loss):
-    inputs = batch(torch.float64)
-    whole = evaluated(loss, inputs)[0]
-    for row in range(6):
-        alone = PolicyLossInputs(*(getattr(inputs, field.name)[row : row + 1] for field in dataclasses.fields(inputs)))
-        assert torch.allclose(loss(alone).terms[0], whole[row], rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -85,14 +70,14 @@ def test_terms_and_gradients_are_finite_for_any_log_probs(loss, dtype):
     )
     chosen = torch.tensor([case[4] for case in cases])[:, None]
     inputs = PolicyLossInputs(log_probs, old, advantages, torch.ones_like(chosen), old, ref, chosen)
-    _, terms, gradient, metrics = evaluated(loss, inputs)
+    terms, gradient, metrics = evaluated(loss, inputs)
     assert terms.isfinite().all() and gradient.isfinite().all()
     assert all(0 <= total <= count for name, (total, count) in metrics.items() if name.endswith("frac"))
 
 
 def test_metrics_count_the_tokens_of_the_mask(loss):
     inputs = batch()
-    for total, count in evaluated(loss, inputs)[3].values():
+    for total, count in evaluated(loss, inputs)[2].values():
         assert count == int(inputs.response_mask.sum()) and abs(total) < 100 * count
 
 

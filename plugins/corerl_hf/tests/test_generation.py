@@ -57,12 +57,6 @@ def test_log_probs_are_those_of_a_forward_pass_over_the_whole_sequence(name, opt
     assert len(lengths) > 5
 
 
-def test_greedy_log_probs_are_those_of_the_plain_logits(backend, reference):
-    [[completion]] = generate(backend, request([5, 9], temperature=0.0))
-    best = true_log_probs(reference("qwen2"), [5, 9], completion.token_ids).max(dim=-1).values
-    assert completion.log_probs == pytest.approx(best.tolist(), abs=1e-5)
-
-
 def test_samples_of_a_prompt_differ_and_follow_the_softmax(make_backend, reference):
     n = 20_000
     [completions] = generate(make_backend(max_batch_size=n), request([5, 9, 11], n=n, max_tokens=1, temperature=1.3))
@@ -101,30 +95,6 @@ def test_a_request_gives_the_same_tokens_whatever_else_is_in_the_batch(make_back
         assert [each.finish_reason for each in mixed] == [each.finish_reason for each in single]
 
 
-def test_seed_sample_and_prompt_lead_to_different_tokens_and_repeat(backend):
-    [first], [again], [other] = (
-        generate(backend, request([5, 9], n=3, seed=seed, max_tokens=20)) for seed in (4, 4, 5)
-    )
-    assert [each.token_ids for each in first] == [each.token_ids for each in again]
-    assert len({tuple(each.token_ids) for each in (*first, *other)}) == 6
-
-
-def test_a_stop_token_ends_the_response_and_is_part_of_it(backend, reference):
-    stops = tuple(range(0, 96, 8))
-    [completions] = generate(backend, request([5, 9], n=50, max_tokens=15, stop_token_ids=stops))
-    assert {each.finish_reason for each in completions} == {"stop", "length"}
-    for each in completions:
-        assert not set(each.token_ids[:-1]) & set(stops)
-        assert (each.token_ids[-1] in stops) == (each.finish_reason == "stop")
-        assert len(each.token_ids) == len(each.log_probs)
-        assert each.finish_reason == "stop" or len(each.token_ids) == 15
-
-
-def test_ignore_eos_generates_to_max_tokens(backend):
-    [completions] = generate(backend, request([5], n=8, stop_token_ids=tuple(range(96)), ignore_eos=True, max_tokens=9))
-    assert [(len(each.token_ids), each.finish_reason) for each in completions] == [(9, "length")] * 8
-
-
 def test_requests_of_one_batch_have_their_own_limits_and_stop_tokens(backend):
     every = tuple(range(96))
     results = generate(
@@ -136,10 +106,6 @@ def test_requests_of_one_batch_have_their_own_limits_and_stop_tokens(backend):
     )
     ends = [(len(completion.token_ids), completion.finish_reason) for [completion] in results]
     assert ends == [(1, "length"), (17, "length"), (1, "stop"), (1, "stop")]
-
-
-def test_no_requests_give_no_completions(backend):
-    assert generate(backend) == []
 
 
 @pytest.mark.parametrize(

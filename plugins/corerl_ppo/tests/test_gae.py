@@ -117,20 +117,6 @@ def test_what_the_critic_says_at_masked_tokens_does_not_matter() -> None:
         assert torch.equal(left, right)
 
 
-def test_padding_on_the_right_changes_nothing() -> None:
-    batch = inputs(hole_mask())
-    assert batch.values is not None
-    wider = AdvantageInputs(
-        torch.nn.functional.pad(batch.rewards, (0, 3)),
-        torch.nn.functional.pad(batch.response_mask, (0, 3)),
-        batch.group_ids,
-        values=torch.nn.functional.pad(batch.values, (0, 3), value=7.0),
-    )
-    for narrow, wide in zip(gae(batch, GaeOptions(0.9, 0.8)), gae(wider, GaeOptions(0.9, 0.8)), strict=True):
-        assert torch.allclose(narrow, wide[:, :6], rtol=1e-12, atol=1e-12)
-        assert (wide[:, 6:] == 0).all()
-
-
 @pytest.mark.parametrize("shape", [(2, 3), (1, 1), (3, 1)])
 def test_a_batch_without_valid_tokens_is_all_zero(shape: tuple[int, int]) -> None:
     result = gae(inputs(torch.zeros(shape, dtype=torch.bool)), GaeOptions())
@@ -142,11 +128,3 @@ def test_one_token_for_each_response_is_reward_minus_value() -> None:
     result = gae(batch, GaeOptions(0.9, 0.9))
     assert result.returns.flatten().tolist() == pytest.approx(batch.rewards.flatten().tolist(), rel=1e-12)
     assert_close(result, batch, 0.9, 0.9, 1e-12)
-
-
-def test_the_inputs_are_left_as_they_are() -> None:
-    batch = inputs(hole_mask())
-    assert batch.values is not None
-    rewards, values = batch.rewards.clone(), batch.values.clone()
-    gae(batch, GaeOptions(0.9, 0.9))
-    assert torch.equal(batch.rewards, rewards) and torch.equal(batch.values, values)

@@ -48,8 +48,3 @@ def test_the_preset_sets_nothing_that_depends_on_the_task() -> None:
     values = ppo()
     assert "optim" not in values["actor"]
     assert not {"model", "data", "rollout", "reward"} & set(values)
-
-
-def test_each_call_gives_values_of_its_own() -> None:
-    ppo()["algorithm"]["adv_estimator"]["lam"] = 0.0
-    assert ppo()["algorithm"]["adv_estimator"]["lam"] == 0.95

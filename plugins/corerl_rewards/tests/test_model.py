@@ -70,7 +70,7 @@ def test_a_response_that_is_too_long_is_an_error_of_its_sample(folder: Path) -> 
 
 def test_a_model_that_hangs_is_an_error_at_the_deadline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = manager(folder, timeout=0.3)
-    monkeypatch.setattr(slow, "_scores", lambda sequences: time.sleep(5))
+    monkeypatch.setattr(slow, "_scores", lambda sequences: time.sleep(5) or [])
     results = slow.score(requests("1", "2"))
     assert {result.error_kind for result in results} == {"timeout"}
 

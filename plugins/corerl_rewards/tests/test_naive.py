@@ -1,7 +1,6 @@
 import asyncio
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,18 +46,6 @@ def test_results_come_in_the_order_of_the_requests(num_workers: int) -> None:
 
     results = manager(slow_when_even, num_workers).score(requests(*map(str, range(50))))
     assert [result.score for result in results] == list(map(float, range(50)))
-
-
-def test_the_scorer_is_handed_the_row_of_its_request() -> None:
-    def scorer(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> dict[str, Any]:
-        return {"score": 1, "extracted": (response, ground_truth, data_source, extra_info["index"])}
-
-    request = RewardRequest("r", {"target": 3}, "s", {"index": 7})
-    assert manager(scorer).score([request])[0].extracted == "('r', {'target': 3}, 's', 7)"
-
-
-def test_an_empty_batch_gives_no_results() -> None:
-    assert manager(as_number).score([]) == []
 
 
 def test_a_scorer_that_raises_is_an_error_of_that_sample_alone() -> None:
@@ -147,35 +134,6 @@ def test_a_scorer_past_its_deadline_is_an_error_and_the_others_are_scored() -> N
     assert time.monotonic() - start < 2.5  # three hung threads, two at a time: 0.2 s and 0.2 s
     assert [result.score for result in results] == [None, 1.0, None, 1.0, None, 1.0]
     assert results[0].error == "the scorer of 's' ran past reward.timeout (0.2 s)"
-
-
-def test_the_deadline_is_for_one_score_and_not_for_the_batch() -> None:
-    results = manager(sleeping, num_workers=1, timeout=0.3).score(requests(*["0.05"] * 10))
-    assert [result.score for result in results] == [1.0] * 10
-
-
-def test_a_late_score_does_not_reach_the_next_batch() -> None:
-    late = manager(sleeping, num_workers=1, timeout=0.1)
-    assert late.score(requests("0.3"))[0].score is None
-    time.sleep(0.4)
-    assert [result.score for result in late.score(requests("0", "0"))] == [1.0, 1.0]
-
-
-def test_num_workers_scorers_run_at_a_time_and_no_more() -> None:
-    running, most, lock = 0, 0, threading.Lock()
-
-    def counting(*_: Any) -> float:
-        nonlocal running, most
-        with lock:
-            running += 1
-            most = max(most, running)
-        time.sleep(0.02)
-        with lock:
-            running -= 1
-        return 1.0
-
-    manager(counting, num_workers=3).score(requests(*["x"] * 12))
-    assert most == 3
 
 
 def test_a_hung_scorer_does_not_keep_the_process_alive() -> None:

@@ -69,7 +69,7 @@ class HfBackend:
         """
         self.health()
         for request in requests:
-            self._check(request)
+            request.check_prompt(self._vocabulary)
         call = _Call(requests)
         self._calls.append(call)
         try:
@@ -144,16 +144,6 @@ class HfBackend:
             raise RunError("the weights of the rollout backend hf cannot change while generate() runs: await it first")
         with self._lock:
             yield
-
-    def _check(self, request: GenerationRequest) -> None:
-        if not request.prompt_ids:
-            raise RunError(f"request '{request.request_id}' has an empty prompt: at least one token is needed")
-        largest = max(request.prompt_ids)
-        if min(request.prompt_ids) < 0 or largest >= self._vocabulary:
-            raise RunError(
-                f"request '{request.request_id}' has a prompt token outside the model's vocabulary of "
-                f"{self._vocabulary}: the tokenizer (model.tokenizer_path) must belong to the model"
-            )
 
     async def _generate(self, call: _Call, on_finished: OnFinished | None) -> list[list[Completion]]:
         self.health()

@@ -7,7 +7,7 @@ there all the time.
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from corerl.errors import ModelError
 from corerl.models import resolve_device
@@ -16,9 +16,6 @@ from corerl.registry.scorers import Scorer
 from corerl.threads import in_threads
 from corerl_rewards.calls import failed, late, raised, returned
 from corerl_rewards.options import ModelOptions
-
-if TYPE_CHECKING:
-    pass
 
 Chunk = Sequence[tuple[int, list[int]]]
 
@@ -106,7 +103,7 @@ def _load(options: ModelOptions) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-    device = resolve_device(options.device)
+    device = resolve_device(options.device, "reward.manager.device")
     half = options.dtype == "bf16" or (options.dtype == "auto" and device == "cuda")
     try:
         tokenizer = AutoTokenizer.from_pretrained(options.path, trust_remote_code=options.trust_remote_code)

@@ -30,8 +30,8 @@ def token_budget(response_mask: Tensor, share: float) -> int:
 
 
 def smallest(candidates: Tensor, uniforms: Tensor, count: int) -> Tensor:
-    """The ``count`` candidates, or all when there are fewer, with the smallest numbers; (B, T) bool."""
+    """The ``count`` (at least 1) candidates with the smallest numbers, or all when there are fewer; (B, T) bool."""
     numbers = uniforms[candidates]
-    if count <= 0 or len(numbers) <= count:
-        return candidates if count > 0 else torch.zeros_like(candidates)
+    if len(numbers) <= count:
+        return candidates
     return candidates & (uniforms <= numbers.kthvalue(count).values)

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+PR_SET_NO_NEW_PRIVS = 38
 PATH_BENEATH = 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
@@ -37,7 +38,7 @@ def restrict(readable: Sequence[str], writable: Sequence[str]) -> None:
     for paths, allowed in ((readable, EXECUTE | READ_FILE | READ_DIR), (writable, rights)):
         for path in paths:
             _allow(rules, path, allowed & rights)
-    if ctypes.CDLL(None).prctl(38, 1, 0, 0, 0):
+    if ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(errno.EPERM, "no_new_privs")
     _call(RESTRICT_SELF, rules, 0)
     os.close(rules)
