@@ -81,10 +81,13 @@ class Saving:
             self._failed(error, must=must)
             return
         if path is not None:
+            self._saved = step_of(path)
             trainer.run.plugins.hook.checkpoint_saved(run=trainer.run, step=step_of(path), path=path)
 
-    def end(self) -> None:
-        """Wait for what is being written, however the run ends."""
+    def end(self, *, workers_ended: bool = False) -> None:
+        """Wait for what is being written, however the run ends, unless those who write it have ended before."""
+        if workers_ended:
+            self._trainer.checkpoints.give_up()
         try:
             self.settle(wait=True)
         except RunError as error:
@@ -96,7 +99,6 @@ class Saving:
         if trainer.critic is not None:
             roles["critic"] = trainer.critic
         export = self._config.save_huggingface == "always" or (last and self._config.save_huggingface == "last")
-        self._saved = step
         try:
             with trainer.engines.actor_in_use, trainer.devices.training_state():
                 trainer.checkpoints.copy(step, roles, trainer.actor.export if export else None)

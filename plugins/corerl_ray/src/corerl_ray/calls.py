@@ -12,7 +12,15 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, NonFiniteError, RunError, SaveError
+from corerl.errors import (
+    CoreRLError,
+    DeadlineError,
+    EngineDeadError,
+    NonFiniteError,
+    RunError,
+    SaveError,
+    WorkerDiedError,
+)
 from corerl_ray.host import Facts, Failure, last_lines
 
 POLL = 1.0
@@ -118,7 +126,7 @@ class Waiter:
                 where = f" (process {member.facts.pid} on {member.facts.address})"
             tail = "".join(f"\n    {line}" for line in lines)
             printed = f"; the last that it printed:{tail}" if lines else "; it printed nothing"
-            error = self.fail(RunError(f"the {member}{where} died: {cause}{printed}"), known)
+            error = self.fail(WorkerDiedError(f"the {member}{where} died: {cause}{printed}"), known)
         self.stop()
         return error
 
@@ -160,6 +168,7 @@ class Wait:
         """The result of each call; a NonFiniteError is one too, because all ranks may have rows to name.
 
         Raises:
+            EngineDeadError, SaveError: of a worker that itself goes on, once all have answered.
             CoreRLError: what a worker raised, with the worker named, or what went wrong in another thread's wait.
             RunError: a worker died.
             DeadlineError: it took too long.
@@ -170,10 +179,13 @@ class Wait:
             done = self.some(pending)
             results.update(done)
             pending = [call for call in pending if call not in done]
+        for result in results.values():
+            if isinstance(result, EngineDeadError | SaveError):
+                raise result
         return [results[call] for call in calls]
 
     def some(self, calls: Sequence[Call]) -> dict[Call, Any]:
-        """The results of those that are ready, one at least."""
+        """The results of those that are ready, one at least; an EngineDeadError or SaveError is one, too."""
         waiter, own = self.waiter, {call.reference: call for call in calls}
         while True:
             if waiter.failure is not self.known and waiter.failure is not None:
@@ -222,8 +234,8 @@ class Wait:
             raise waiter.fail(failed, self.known) from None
         if isinstance(value, Failure):
             raised = value.error(str(call.member))
-            if isinstance(raised, EngineDeadError | SaveError):  # the worker itself goes on
-                raise raised
+            if isinstance(raised, EngineDeadError | SaveError):
+                return raised
             if not isinstance(raised, NonFiniteError):
                 raise waiter.fail(raised, self.known)
             self._late = raised

@@ -133,8 +133,10 @@ def receive(host: WorkerHost, version: int, verify: bool) -> None:
     """In a rollout worker."""
     link: Link = host.transport
     link.transfer += 1
-    host.worker.update_weights(unpack(_received(link)), version, verify=verify)
-    link.confirm(link.last)  # now nothing here refers to the memory
+    try:
+        host.worker.update_weights(unpack(_received(link)), version, verify=verify)
+    finally:
+        link.confirm(link.last)  # now nothing here refers to the memory
 
 
 def _received(link: Link) -> Iterator[Bucket]:
