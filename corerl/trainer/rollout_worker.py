@@ -82,7 +82,7 @@ class RolloutWorker:
             if not work.done():
                 with contextlib.suppress(RunError):  # of an engine that answers nothing
                     self.backend.abort([request.request_id for request in requests])
-                runner.run(asyncio.wait([work], timeout=ABORT_SECONDS))
+                runner.run(_ended(work))
 
     async def _until(self, news: asyncio.Event, deadline: float, prompts: int) -> None:
         try:
@@ -154,3 +154,10 @@ class RolloutWorker:
         except RunError as error:
             return str(error)
         return ""
+
+
+async def _ended(work: asyncio.Task[list[list[Completion]]]) -> None:
+    """Give aborted requests their time, and no more."""
+    await asyncio.wait([work], timeout=ABORT_SECONDS)
+    if work.cancel():
+        await asyncio.wait([work], timeout=ABORT_SECONDS)

@@ -233,3 +233,8 @@ def corrupt(host):
 class Broken:
     def __init__(self):
         raise ConfigError("model.path", "there is no model")
+
+
+class Slow:
+    def __init__(self):
+        time.sleep(600)

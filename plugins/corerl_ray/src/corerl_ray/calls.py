@@ -125,7 +125,7 @@ class Waiter:
                     cause = "the kernel's out-of-memory killer was at work on its machine"
                 where = f" (process {member.facts.pid} on {member.facts.address})"
             tail = "".join(f"\n    {line}" for line in lines)
-            printed = f"; the last that it printed:{tail}" if lines else "; it printed nothing"
+            printed = f"; the last that it printed{_place(member)}:{tail}" if lines else "; it printed nothing"
             error = self.fail(WorkerDiedError(f"the {member}{where} died: {cause}{printed}"), known)
         self.stop()
         return error
@@ -212,7 +212,7 @@ class Wait:
             self.waiter.stuck = True
             return self._late
         seconds = self.deadline - self.started
-        waiting = ", ".join(str(call.member) for call in calls)
+        waiting = ", ".join(f"{call.member}{_place(call.member)}" for call in calls)
         error = DeadlineError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
         return self.waiter.fail(error, self.known)
 
@@ -227,7 +227,9 @@ class Wait:
         except RayActorError as error:
             raise waiter.died(call.member, str(error), self.known) from None
         except GetTimeoutError:
-            late = DeadlineError(f"the result of {call.member} did not arrive in time")
+            late = DeadlineError(
+                f"{self.what}: the result of {call.member}{_place(call.member)} did not arrive in time"
+            )
             raise waiter.fail(late, self.known) from None
         except RayError as error:
             failed = RunError(f"{call.member}: {str(error).strip().splitlines()[-1]}")
@@ -236,6 +238,8 @@ class Wait:
             raised = value.error(str(call.member))
             if isinstance(raised, EngineDeadError | SaveError):
                 return raised
+            if isinstance(raised, DeadlineError):
+                raised.args = (f"{raised}{_place(call.member)}",)
             if not isinstance(raised, NonFiniteError):
                 raise waiter.fail(raised, self.known)
             self._late = raised
@@ -251,6 +255,12 @@ class Wait:
             ray.get(reference, timeout=LOG_WAIT)
         except RayError as error:
             raise self.waiter.died(member, str(error), self.known) from None
+
+
+def _place(member: Member) -> str:
+    """`` (log: …)``, where that is known."""
+    facts = member.facts
+    return f" (log on {facts.address}: {', '.join(facts.logs)})" if facts is not None and facts.logs else ""
 
 
 def exit_cause(message: str) -> str:

@@ -19,7 +19,7 @@ from corerl_ray.host import WorkerHost
 from corerl_ray.transports.link import Link, describe, described
 from corerl_ray.transports.shared_memory import Shared, forget, open_handle
 
-WHAT = "sending the weights"
+WHAT = "sending the weights (runtime.options.timeout)"
 
 
 @dataclass

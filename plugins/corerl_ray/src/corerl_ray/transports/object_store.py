@@ -15,7 +15,7 @@ from corerl_ray.calls import Call
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
 
-WHAT = "sending the weights"
+WHAT = "sending the weights (runtime.options.timeout)"
 
 
 @dataclass(frozen=True)
