@@ -17,8 +17,8 @@ def seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def copy() -> bytes:
-    """Those of this process, for :func:`write`."""
+def present() -> dict[str, Any]:
+    """A copy of those of this process; quick."""
     kind, keys, *rest = np.random.get_state()
     state: dict[str, Any] = {
         "python": random.getstate(),
@@ -27,14 +27,14 @@ def copy() -> bytes:
     }
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state()
-    copied = io.BytesIO()
-    torch.save(state, copied)
-    return copied.getvalue()
+    return state
 
 
-def write(states: bytes, folder: Path) -> None:
-    """Write what :func:`copy` gave, as ``random-<rank>.pt``."""
-    _file(folder).write_bytes(states)
+def write(states: dict[str, Any], folder: Path) -> None:
+    """Write what :func:`present` gave, as ``random-<rank>.pt``."""
+    copied = io.BytesIO()  # torch's own way into a file tells of a full disk in riddles
+    torch.save(states, copied)
+    _file(folder).write_bytes(copied.getbuffer())
 
 
 def restore(folder: Path) -> None:

@@ -104,7 +104,6 @@ class CheckpointStore:
         path = self.folder / f"{PREFIX}{step}"
         with writing(path), ExitStack() as stack:
             temporary = stack.enter_context(atomic_path(path, folder=True))
-            random_state.write(random_state.copy(), temporary)
             ranks: dict[str, int] = {}
             for name, worker in roles.items():
                 written = temporary / WRITTEN / name
@@ -116,17 +115,19 @@ class CheckpointStore:
                 export(temporary / "huggingface")
             self._copied = _Copied(path, temporary, ranks, stack.pop_all())
 
-    def write(self, state: Mapping[str, Any]) -> None:
+    def write(self, state: Mapping[str, Any], random_states: dict[str, Any]) -> None:
         """Complete the checkpoint in a thread: see :meth:`settle`. Nothing is done after a :meth:`copy` that failed.
 
         Args:
             state: plain values for ``state.json``.
+            random_states: the controller's.
         """
         if self._copied is None:
             return
         begun = self._writing = _Writing(self._copied)
         self._copied = None
-        begun.thread = threading.Thread(target=self._run, args=(begun, state), name="corerl-save", daemon=True)
+        arguments = begun, state, random_states
+        begun.thread = threading.Thread(target=self._run, args=arguments, name="corerl-save", daemon=True)
         begun.thread.start()
 
     def settle(self, *, wait: bool) -> Path | None:
@@ -153,13 +154,14 @@ class CheckpointStore:
         if self._writing is not None:
             self._writing.given_up.set()
 
-    def _run(self, begun: _Writing, state: Mapping[str, Any]) -> None:
+    def _run(self, begun: _Writing, state: Mapping[str, Any], random_states: dict[str, Any]) -> None:
         copied = begun.copied
         step = step_of(copied.path)
         try:
             with writing(copied.path):
                 with copied.rename:
                     self._await_ranks(begun)
+                    random_state.write(random_states, copied.temporary)
                     self._complete(copied.temporary, {"step": step, **state})
                     if begun.given_up.is_set():
                         raise SaveError(f"{copied.path} was given up")

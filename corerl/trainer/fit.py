@@ -63,9 +63,9 @@ def _do_step(trainer: Trainer, saving: Saving) -> None:
         metrics["timing_s/save"] = saving.copy()
         metrics["timing_s/step"] += metrics["timing_s/save"]
     trainer.log.write(metrics, step=trainer.step)
+    trainer.run.plugins.hook.step_ended(run=trainer.run, step=trainer.step, metrics=metrics)
     saving.done(metrics)
     trainer.is_changed = False
-    trainer.run.plugins.hook.step_ended(run=trainer.run, step=trainer.step, metrics=metrics)
     if due:
         saving.write()
     if trainer.failure is not None:

@@ -93,7 +93,7 @@ class TrainedWorker(ModelWorker):
             SaveError: it could not be written.
         """
         rank, ranks = (os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        states = random_state.copy()
+        states = random_state.present()
         with writing(folder):
             write = self.strategy.save(folder)
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from corerl.checkpoint import manifest
+from corerl.checkpoint import manifest, random_state
 from corerl.checkpoint.resume import Checkpoint, check_same, differences, find_checkpoint, taken
 from corerl.checkpoint.store import Best, CheckpointStore
 from corerl.config.schema import ModelConfig, TrackingConfig, TrainConfig, TrainerConfig
@@ -34,7 +34,7 @@ class Actor:
 
 def save(store, step, actor=None, **state):
     store.copy(step, {"actor": actor or Actor()})
-    store.write({**STATE, **state})
+    store.write({**STATE, **state}, random_state.present())
     return store.settle(wait=True)
 
 
@@ -131,7 +131,7 @@ def test_nothing_is_complete_before_it_is_written_and_a_wait_for_it_ends(tmp_pat
     release = threading.Event()
     store = store_of(tmp_path, timeout=0.05)
     store.copy(1, {"actor": Actor(release=release)})
-    store.write(STATE)
+    store.write(STATE, {})
     assert store.settle(wait=False) is None
     assert not (store.folder / "latest").exists()
     with pytest.raises(DeadlineError, match=r"global_step_1 took longer than trainer\.save_timeout = 0\.05 s"):
@@ -145,7 +145,7 @@ def test_nothing_is_complete_before_it_is_written_and_a_wait_for_it_ends(tmp_pat
 def test_nobody_waits_for_who_has_ended(tmp_path):
     store = store_of(tmp_path, timeout=600)
     store.copy(1, {"actor": Actor(release=threading.Event())})
-    store.write(STATE)
+    store.write(STATE, {})
     store.give_up()
     with pytest.raises(SaveError, match=r"global_step_1 was given up: not every rank of 'actor' has written its share"):
         store.settle(wait=True)

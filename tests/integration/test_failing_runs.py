@@ -142,7 +142,7 @@ def test_a_deletion_that_is_cut_off_leaves_no_half_of_a_checkpoint(tmp_path, mon
 
     def save(step: int) -> None:
         store.copy(step, {})
-        store.write({})
+        store.write({}, {})
         store.settle(wait=True)
 
     save(1)
