@@ -15,6 +15,7 @@
         ├── DeadlineError       something did not answer in its time
         ├── SaveError           a checkpoint could not be written
         ├── EngineDeadError     the rollout backend's engine has ended
+        ├── WorkerDiedError     the process of a worker has ended
         └── NonFiniteError      a loss or a gradient became NaN or infinite
 
 A message is one sentence: what is wrong, where, and what would be right.
@@ -87,6 +88,10 @@ class SaveError(RunError):
 
 class EngineDeadError(RunError):
     """The rollout backend's engine has ended, or answers no more: it can be started again."""
+
+
+class WorkerDiedError(RunError):
+    """The process of a worker has ended, and with it the run: all others are ended, too."""
 
 
 class Stopped(BaseException):

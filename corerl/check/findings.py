@@ -19,7 +19,7 @@ class Finding:
             ``note``: to know.
         key: of the config, '' where it belongs to none.
         sentence: what is so.
-        remedy: what would be right, '' where the sentence says it.
+        remedy: what would be right, or where that is told; '' of a note.
         problem: its name in docs/troubleshooting.md, or ''.
     """
 
@@ -34,6 +34,8 @@ def finding(severity: Severity, key: str, sentence: str, remedy: str = "") -> Fi
     """A finding, with the remedy of the known problem that its sentence tells of, where none is given."""
     problem = problem_of(sentence)
     if problem is None:
+        if not remedy and severity != "note":
+            remedy = f"Change {key}: `corerl config show` tells what it takes." if key else "Change what it names."
         return Finding(severity, key, sentence, remedy)
     return Finding(severity, key, sentence, remedy or problem.remedy, problem.name)
 

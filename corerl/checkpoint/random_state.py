@@ -1,5 +1,6 @@
 """The random states of a process. CoreRL draws from none of them; a plugin, a model or a scorer may."""
 
+import io
 import os
 import random
 from pathlib import Path
@@ -16,8 +17,8 @@ def seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def save(folder: Path) -> None:
-    """Write those of this process, as ``random-<rank>.pt``."""
+def present() -> dict[str, Any]:
+    """A copy of those of this process; quick."""
     kind, keys, *rest = np.random.get_state()
     state: dict[str, Any] = {
         "python": random.getstate(),
@@ -26,11 +27,18 @@ def save(folder: Path) -> None:
     }
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state()
-    torch.save(state, _file(folder))
+    return state
+
+
+def write(states: dict[str, Any], folder: Path) -> None:
+    """Write what :func:`present` gave, as ``random-<rank>.pt``."""
+    copied = io.BytesIO()  # torch's own way into a file tells of a full disk in riddles
+    torch.save(states, copied)
+    _file(folder).write_bytes(copied.getbuffer())
 
 
 def restore(folder: Path) -> None:
-    """Set what :func:`save` wrote; nothing where this rank was not there."""
+    """Set what :func:`write` wrote; nothing where this rank was not there."""
     if not _file(folder).is_file():
         return
     state = torch.load(_file(folder), weights_only=True)

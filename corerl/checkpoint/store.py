@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from corerl.checkpoint import manifest, random_state
-from corerl.errors import DeadlineError, SaveError
+from corerl.checkpoint.writing import writing
+from corerl.errors import CoreRLError, DeadlineError, SaveError
 from corerl.files import atomic_path, remove
 from corerl.trainer.workers import TrainedWorker
 
@@ -46,6 +47,21 @@ class _Copied:
     rename: ExitStack
 
 
+@dataclass
+class _Writing:
+    """A checkpoint that a thread completes.
+
+    Attributes:
+        error: what the thread ended with.
+        given_up: nobody waits for it any more, and it shall not become a checkpoint.
+    """
+
+    copied: _Copied
+    thread: threading.Thread | None = None
+    error: CoreRLError | None = None
+    given_up: threading.Event = field(default_factory=threading.Event)
+
+
 class CheckpointStore:
     """The checkpoints of one run, at most one of which is being written.
 
@@ -72,9 +88,7 @@ class CheckpointStore:
         self.folder, self.timeout = folder, timeout
         self._max_to_keep, self._best, self._model_files = max_to_keep, best, model_files or {}
         self._copied: _Copied | None = None
-        self._thread: threading.Thread | None = None
-        self._path: Path | None = None
-        self._error: Exception | None = None
+        self._writing: _Writing | None = None
 
     def copy(self, step: int, roles: Mapping[str, TrainedWorker], export: Callable[[Path], None] | None = None) -> None:
         """Copy the state of the workers, who begin to write it; :meth:`write` is the next call.
@@ -88,75 +102,87 @@ class CheckpointStore:
         """
         self._copied = None
         path = self.folder / f"{PREFIX}{step}"
-        try:
-            with ExitStack() as stack:
-                temporary = stack.enter_context(atomic_path(path, folder=True))
-                random_state.save(temporary)
-                ranks: dict[str, int] = {}
-                for name, worker in roles.items():
-                    written = temporary / WRITTEN / name
-                    written.mkdir(parents=True)
-                    (temporary / name).mkdir()
-                    ranks[name] = worker.save(temporary / name, written)
-                if export is not None:
-                    (temporary / "huggingface").mkdir()
-                    export(temporary / "huggingface")
-                self._copied = _Copied(path, temporary, ranks, stack.pop_all())
-        except OSError as error:
-            raise SaveError(f"{path} could not be written: {error}") from error
+        with writing(path), ExitStack() as stack:
+            temporary = stack.enter_context(atomic_path(path, folder=True))
+            ranks: dict[str, int] = {}
+            for name, worker in roles.items():
+                written = temporary / WRITTEN / name
+                written.mkdir(parents=True)
+                (temporary / name).mkdir()
+                ranks[name] = worker.save(temporary / name, written)
+            if export is not None:
+                (temporary / "huggingface").mkdir()
+                export(temporary / "huggingface")
+            self._copied = _Copied(path, temporary, ranks, stack.pop_all())
 
-    def write(self, state: Mapping[str, Any]) -> None:
+    def write(self, state: Mapping[str, Any], random_states: dict[str, Any]) -> None:
         """Complete the checkpoint in a thread: see :meth:`settle`. Nothing is done after a :meth:`copy` that failed.
 
         Args:
             state: plain values for ``state.json``.
+            random_states: the controller's.
         """
         if self._copied is None:
             return
-        copied, self._copied, self._error = self._copied, None, None
-        self._path = copied.path
-        self._thread = threading.Thread(target=self._run, args=(copied, state), name="corerl-save", daemon=True)
-        self._thread.start()
+        begun = self._writing = _Writing(self._copied)
+        self._copied = None
+        arguments = begun, state, random_states
+        begun.thread = threading.Thread(target=self._run, args=arguments, name="corerl-save", daemon=True)
+        begun.thread.start()
 
     def settle(self, *, wait: bool) -> Path | None:
         """The checkpoint that was begun, once, when it is complete; None when there is none or it is being written.
 
         Raises:
             SaveError: it could not be written.
-            DeadlineError: writing took longer than ``timeout``.
+            DeadlineError: writing took longer than ``timeout``; it is given up.
         """
-        if self._thread is None or (not wait and self._thread.is_alive()):
+        begun = self._writing
+        if begun is None or begun.thread is None or (not wait and begun.thread.is_alive()):
             return None
-        self._thread.join(self.timeout)
-        if self._thread.is_alive():
-            raise self._late()
-        self._thread, path = None, self._path
-        if self._error is not None:
-            raise self._error
-        return path
+        self._writing = None
+        begun.thread.join(self.timeout)
+        if begun.thread.is_alive():
+            begun.given_up.set()
+            raise self._late(begun.copied)
+        if begun.error is not None:
+            raise begun.error
+        return begun.copied.path
 
-    def _run(self, copied: _Copied, state: Mapping[str, Any]) -> None:
+    def give_up(self) -> None:
+        """Wait no more for what is being written: who writes it has ended."""
+        if self._writing is not None:
+            self._writing.given_up.set()
+
+    def _run(self, begun: _Writing, state: Mapping[str, Any], random_states: dict[str, Any]) -> None:
+        copied = begun.copied
         step = step_of(copied.path)
         try:
-            with copied.rename:
-                self._await_ranks(copied)
-                self._complete(copied.temporary, {"step": step, **state})
-            self._point(copied.path)
-            self._delete_old(step)
-        except (SaveError, DeadlineError) as error:
-            self._error = error
-        except Exception as error:
-            self._error = SaveError(f"{copied.path} could not be written: {error}")
+            with writing(copied.path):
+                with copied.rename:
+                    self._await_ranks(begun)
+                    random_state.write(random_states, copied.temporary)
+                    self._complete(copied.temporary, {"step": step, **state})
+                    if begun.given_up.is_set():
+                        raise SaveError(f"{copied.path} was given up")
+                self._point(copied.path)
+                self._delete_old(step)
+        except CoreRLError as error:
+            begun.error = error
 
-    def _await_ranks(self, copied: _Copied) -> None:
+    def _await_ranks(self, begun: _Writing) -> None:
         """Until every rank of every role has left its file, which says what went wrong."""
+        copied = begun.copied
         deadline = time.monotonic() + self.timeout
         for name, count in copied.ranks.items():
             written = copied.temporary / WRITTEN / name
             while len(done := [each for each in written.iterdir() if each.suffix != ".tmp"]) < count:
+                if begun.given_up.wait(POLL):
+                    raise SaveError(f"{copied.path} was given up: not every rank of '{name}' has written its share")
                 if time.monotonic() > deadline:
-                    raise self._late()
-                time.sleep(POLL)
+                    lacking = sorted(set(range(count)) - {int(each.name) for each in done})
+                    ranks = ", ".join(map(str, lacking))
+                    raise self._late(copied, f" (rank {ranks} of '{name}' has not written its share)")
             for error in filter(None, (each.read_text() for each in done)):
                 raise SaveError(f"{copied.path / name} could not be written: {error}")
         remove(copied.temporary / WRITTEN)
@@ -168,10 +194,11 @@ class CheckpointStore:
         (temporary / "state.json").write_text(json.dumps(state))
         manifest.write(temporary)
 
-    def _late(self) -> DeadlineError:
+    def _late(self, copied: _Copied, lacking: str = "") -> DeadlineError:
+        limit = f"trainer.save_timeout = {self.timeout:g} s"
         return DeadlineError(
-            f"writing the checkpoint {self._path} took longer than trainer.save_timeout = {self.timeout:g} s: "
-            "look at the disk, and at the workers' logs"
+            f"writing the checkpoint {copied.path} took longer than {limit}{lacking}: "
+            "look at the disk and, under runtime 'ray', at the workers' logs (/tmp/ray/session_latest/logs)"
         )
 
     def _point(self, path: Path) -> None:

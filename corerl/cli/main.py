@@ -1,5 +1,6 @@
 """``corerl``: the program. Commands are registered like any plugin's part and imported when they are called."""
 
+import errno
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ from corerl.registry import Registry
 from corerl.registry.commands import Command
 
 INTERRUPTED = 130
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
+"""what a disk says that is full, cannot be written, or is gone"""
 
 
 class _Commands(click.Group):
@@ -95,20 +99,30 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except Exception as error:
-        traceback.print_exception(error, limit=-6, chain=False)
-        from corerl.check.problems import PAGE, problem_of
+        _tell_of(error)
+        return 1
+    return result if isinstance(result, int) else 0
 
-        problem = problem_of(f"{type(error).__name__}: {error}")
-        if problem is not None:
-            click.echo(f"error: {type(error).__name__}: {problem.remedy} (see '{problem.name}' in {PAGE})", err=True)
-            return 1
+
+def _tell_of(error: Exception) -> None:
+    """An error that nobody raised on purpose: a known one with its remedy, of a disk in one line."""
+    from corerl.check.problems import PAGE, problem_of
+
+    of_disk = isinstance(error, OSError) and error.errno in DISK
+    if not of_disk:
+        traceback.print_exception(error, limit=-6, chain=False)
+    said = f"{error}: " if of_disk else f"{type(error).__name__}: "
+    problem = problem_of(f"{type(error).__name__}: {error}")
+    if problem is not None:
+        click.echo(f"error: {said}{problem.remedy} (see '{problem.name}' in {PAGE})", err=True)
+    elif of_disk:
+        click.echo(f"error: {error}", err=True)
+    else:
         click.echo(
             "error: this is a bug in CoreRL or in one of its plugins; please report it with the lines above and "
             "what `corerl doctor` prints",
             err=True,
         )
-        return 1
-    return result if isinstance(result, int) else 0
 
 
 def main() -> NoReturn:

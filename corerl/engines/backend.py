@@ -68,9 +68,11 @@ class EngineBackend:
         self._process = EngineProcess(kind, options.python, environment, {"loaded": loaded, **settings})
         try:
             seconds = options.start_timeout
-            version = self._process.wait_for("imported", seconds, f"importing {kind.title}")["version"]
+            what = f"importing {kind.title} (rollout.options.start_timeout)"
+            version = self._process.wait_for("imported", seconds, what)["version"]
             check_version(version, kind, tested, options.untested_version)
-            ready = self._process.wait_for("ready", seconds, f"the start of the {kind.title} engine (start_timeout)")
+            what = f"the start of the {kind.title} engine (rollout.options.start_timeout)"
+            ready = self._process.wait_for("ready", seconds, what)
         except BaseException:
             self._process.close()
             raise
@@ -143,6 +145,10 @@ class EngineBackend:
             RunError: the engine is dead or closed.
         """
         self._process.ask("health", self._options.timeout)
+
+    def last_lines(self) -> str:
+        """Of the engine's log, and where it is."""
+        return self._process.last_lines()
 
     def close(self) -> None:
         """End the engine with all its processes."""

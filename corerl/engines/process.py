@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import queue
 import re
 import shutil
 import signal
@@ -96,7 +97,8 @@ class EngineProcess:
         self._waiting: dict[int, Future[Answer]] = {}
         self._events: dict[str, Future[dict[str, Any]]] = {}
         self._end = ""
-        self._sending = threading.Lock()
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=self._transmit, name=f"corerl-{kind.name}-out", daemon=True).start()
         threading.Thread(target=self._receive, name=f"corerl-{kind.name}", daemon=True).start()
         threading.Thread(target=self._watch, name=f"corerl-{kind.name}-watch", daemon=True).start()
         self._send(frames.pack({"library": kind.name, "adaptor": f"{kind.package.name}.adaptor", **settings}))
@@ -153,7 +155,8 @@ class EngineProcess:
 
     def answer(self, future: "Future[Answer]", operation: str, seconds: float) -> dict[str, Any]:
         """As :meth:`ask`, for what was submitted before."""
-        return self.checked(self._result(future, seconds, f"{operation} in the {self._kind.title} engine")[0])
+        what = f"{operation} in the {self._kind.title} engine (rollout.options.timeout)"
+        return self.checked(self._result(future, seconds, what)[0])
 
     def checked(self, header: dict[str, Any]) -> dict[str, Any]:
         """The answer itself.
@@ -173,7 +176,9 @@ class EngineProcess:
             return
         self._fail(f"the rollout backend {self._kind.name} is closed")
         self._kill_group()
-        self._process.wait(timeout=30)
+        self._outgoing.put(None)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that not even SIGKILL ends waits for a device
+            self._process.wait(timeout=30)
         self._connection.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         if not self._keep_log:
@@ -205,8 +210,13 @@ class EngineProcess:
         return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
 
     def _send(self, message: bytes) -> None:
-        with self._sending, contextlib.suppress(OSError):  # the watching thread tells all who wait why
-            self._connection.sendall(message)
+        self._outgoing.put(message)
+
+    def _transmit(self) -> None:
+        """In a thread of its own: an engine that is stuck reads nothing, and who asks it must reach its deadline."""
+        with contextlib.suppress(OSError):  # the watching thread tells all who wait why
+            while (message := self._outgoing.get()) is not None:
+                self._connection.sendall(message)
 
     def _receive(self) -> None:
         while True:

@@ -84,7 +84,10 @@ OnFinished = Callable[[int, list[Completion]], None]
 
 
 class RolloutBackend(Protocol):
-    """An inference engine."""
+    """An inference engine.
+
+    One that has a log may have a method ``last_lines() -> str``, for the error of generation that takes too long.
+    """
 
     async def generate(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None

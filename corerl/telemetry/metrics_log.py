@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from corerl.errors import SaveError
 from corerl.files import atomic_path
 from corerl.registry.trackers import SampleTracker, Tracker
+from corerl.telemetry.notices import say
 from corerl.telemetry.tracker_thread import TrackerThread
 
 OpenTracker = Callable[[str], Tracker]
@@ -16,6 +18,8 @@ OpenTracker = Callable[[str], Tracker]
 
 class MetricsLog:
     """Appends one JSON object a line, each with its ``step``, and passes the metrics on.
+
+    What a full disk does not take is kept and written as soon as there is room.
 
     Args:
         path: the file; what it holds of steps after ``last_step`` is cut off, so that a resumed run goes on in it.
@@ -38,7 +42,9 @@ class MetricsLog:
         kept = [record for record in read_metrics(path) if record["step"] <= last_step]
         with atomic_path(path) as temporary:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
-        self._file = path.open("a")
+        self._file = path.open("ab", buffering=0)
+        self._unwritten = b""
+        self._is_told = False
         self._timeout = timeout
         run_ids = state or {}
         self._threads = []
@@ -49,8 +55,10 @@ class MetricsLog:
     def write(self, metrics: Mapping[str, float], step: int) -> None:
         """One record."""
         record = dict(metrics)
-        self._file.write(json.dumps({"step": step, **record}) + "\n")
-        self._file.flush()
+        self._unwritten += (json.dumps({"step": step, **record}) + "\n").encode()
+        if (error := self._append()) is not None and not self._is_told:
+            self._is_told = True
+            say(f"step {step}: {self._file.name} cannot be written ({error.strerror}): steps wait in memory for room")
         self._pass_on(lambda tracker: tracker.log(record, step))
 
     def write_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
@@ -68,13 +76,45 @@ class MetricsLog:
         return {thread.name: thread.run_id for thread in self._threads if thread.run_id}
 
     def close(self) -> None:
-        """Close the file and all trackers."""
+        """Close the file and all trackers.
+
+        Raises:
+            SaveError: there still is no room for the metrics of some steps.
+        """
+        error = self._append()
         self._file.close()
         for thread in self._threads:
             thread.call(None)
         deadline = time.monotonic() + self._timeout
         for thread in self._threads:
             thread.join(deadline)
+        if error is not None:
+            lost = self._unwritten.count(b"\n")
+            raise SaveError(
+                f"the metrics of {lost} steps could not be written to {self._file.name}: {error}"
+            ) from error
+
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Close; an error that is under way matters more than that of :meth:`close`."""
+        try:
+            self.close()
+        except SaveError as lost:
+            if error is None:
+                raise
+            say(str(lost))
+
+    def _append(self) -> OSError | None:
+        """Write what is there to write; what stood in the way."""
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+        except OSError as error:
+            return error
+        self._is_told = False
+        return None
 
     def _pass_on(self, call: Callable[[Tracker], None]) -> None:
         for thread in self._threads:

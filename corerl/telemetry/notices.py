@@ -1,8 +1,10 @@
 """Lines for the reader, on standard error; a live progress line stays below them."""
 
+import contextlib
 import sys
 
 
 def say(message: str) -> None:
-    """Print one notice."""
-    print(message, file=sys.stderr, flush=True)
+    """Print one notice; what standard error goes to may be full or gone, which is no reason to end a run."""
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr, flush=True)

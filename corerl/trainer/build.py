@@ -70,8 +70,7 @@ def train(plan: Plan) -> Path:
         run.describe()
         stack.enter_context(recorded(run.folder, plan.total_steps))
         say(f"run folder: {run.folder}")
-        log = _open_log(run, plan)
-        stack.callback(log.close)
+        log = stack.enter_context(_open_log(run, plan))
         seeds, shape = Seeds(config.trainer.seed), actor.shape()
         vocabulary_reference = None
         if reference and any(part.entry.needs_logits for part in (parts.kl_loss, parts.kl_penalty) if part):

@@ -21,6 +21,7 @@ from corerl.registry.environments import Environment, Start, Task, Turn
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.runtime.dispatch import in_order
 from corerl.seeding import episode_seed
+from corerl.telemetry.notices import say
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.environment_calls import Answer, call_all
 from corerl.trainer.rollout_worker import RolloutWorker
@@ -41,8 +42,10 @@ class EpisodePlayer:
         self._environment, self._rollout, self._turns = environment, rollout, turns
 
     def close(self) -> None:
-        """Close the environment."""
-        self._environment.close()
+        """Close the environment; one that cannot be closed in its time is left behind."""
+        [answer] = self._call(self._environment.close, [()])
+        if answer.error is not None:
+            say(f"the environment's close() {answer.error}")
 
     def play(
         self, prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str
@@ -102,7 +105,8 @@ class EpisodePlayer:
             episode.add(episode.take(answer, float | int | None, "end") or 0.0, "end")
 
     def _begin(self, episodes: "Sequence[_Episode]") -> None:
-        tasks = [_task(episode.prompt) for episode in episodes]
+        prompts = [episode.prompt for episode in episodes]
+        tasks = [Task(each.messages, each.ground_truth, each.data_source, each.extra_info) for each in prompts]
         given = [(task, episode.seed) for task, episode in zip(tasks, episodes, strict=True)]
         for episode, answer in zip(episodes, self._call(self._environment.reset, given), strict=True):
             start = episode.take(answer, Start, "reset")
@@ -293,7 +297,3 @@ def shorten(text: str, most: int | None) -> str:
         return text
     head = most // 2
     return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
-
-
-def _task(prompt: Prompt) -> Task:
-    return Task(prompt.messages, prompt.ground_truth, prompt.data_source, prompt.extra_info)

@@ -1,6 +1,8 @@
 """A run, step after step: evaluations, records, checkpoints, and how it ends before its last step."""
 
-from corerl.errors import EngineDeadError, RunError, Stopped
+import contextlib
+
+from corerl.errors import EngineDeadError, RunError, Stopped, WorkerDiedError
 from corerl.trainer.loop import Trainer
 from corerl.trainer.saving import Saving
 
@@ -10,9 +12,11 @@ def fit(trainer: Trainer) -> None:
 
     Raises:
         Stopped: a signal asked for it; a checkpoint is saved.
-        EngineDeadError: engines end too often; likewise.
+        RunError: engines end too often, or something else went wrong; likewise, where the step that failed had not
+            changed the policy yet.
     """
     saving = Saving(trainer)
+    workers_ended = False
     with trainer.stopping.listen():
         try:
             _begin(trainer)
@@ -21,8 +25,16 @@ def fit(trainer: Trainer) -> None:
         except (Stopped, EngineDeadError):
             saving.save_done()
             raise
+        except WorkerDiedError:
+            workers_ended = True
+            raise
+        except RunError:
+            if not trainer.is_changed:
+                with contextlib.suppress(RunError):  # the first error matters more
+                    saving.save_done()
+            raise
         finally:
-            saving.end()
+            saving.end(workers_ended=workers_ended)
 
 
 def _begin(trainer: Trainer) -> None:
@@ -45,19 +57,19 @@ def _do_step(trainer: Trainer, saving: Saving) -> None:
             metrics |= _evaluate(trainer)
             metrics["timing_s/step"] += metrics.get("timing_s/testing", 0.0)
     except RunError as error:
-        error.args = (f"step {trainer.step}: {error}", *error.args[1:])
-        raise
+        raise _of_step(trainer.step, error) from error.__cause__
     due = trainer.is_due(config.save_freq)
     if due:
         metrics["timing_s/save"] = saving.copy()
         metrics["timing_s/step"] += metrics["timing_s/save"]
     trainer.log.write(metrics, step=trainer.step)
-    saving.done(metrics)
     trainer.run.plugins.hook.step_ended(run=trainer.run, step=trainer.step, metrics=metrics)
+    saving.done(metrics)
+    trainer.is_changed = False
     if due:
         saving.write()
     if trainer.failure is not None:
-        raise EngineDeadError(f"step {trainer.step}: {trainer.failure}") from trainer.failure
+        raise _of_step(trainer.step, trainer.failure)
     if trainer.step < trainer.total_steps:
         trainer.stopping.check()
 
@@ -66,6 +78,12 @@ def _evaluate(trainer: Trainer) -> dict[str, float]:
     """Of a policy that is still to be saved."""
     try:
         return trainer.evaluate()
-    except EngineDeadError as error:
+    except RunError as error:
         trainer.failure = error
         return {}
+
+
+def _of_step(step: int, error: RunError) -> RunError:
+    """The same error, which says in what step it was."""
+    error.args = (f"step {step}: {error}", *error.args[1:])
+    return error

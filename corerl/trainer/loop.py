@@ -13,7 +13,7 @@ from corerl.batch.rollouts import Episode
 from corerl.checkpoint.store import CheckpointStore
 from corerl.config.schema import RolloutCorrectionConfig
 from corerl.data.prompts import Prompt
-from corerl.errors import EngineDeadError, NonFiniteError
+from corerl.errors import EngineDeadError, NonFiniteError, RunError
 from corerl.objective import loss_weights, policy_loss_inputs
 from corerl.objective.rollout_correction import check_agreement, correct, mismatch
 from corerl.registry.advantage_estimators import AdvantageEstimator, AdvantageInputs
@@ -73,8 +73,10 @@ class Trainer:
     """the one that is being done; at the start, the last that was done"""
     sampler_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     stopping: Stopping = dataclasses.field(default_factory=Stopping)
-    failure: EngineDeadError | None = None
-    """of the engines once the step had changed the policy: it is raised when the step is saved"""
+    is_changed: bool = False
+    """the step has changed what a checkpoint holds, and is not done"""
+    failure: RunError | None = None
+    """of the engines or the evaluation, once the step had changed the policy: it is raised when the step is saved"""
 
     def train_step(self) -> dict[str, float]:
         """One step: generate, score, estimate advantages, update, hand the new weights to the rollout backend."""
@@ -164,6 +166,7 @@ class Trainer:
         """All optimizer steps, of the critic and of the policy."""
         config = self.run.config
         metrics: dict[str, float] = {}
+        self.is_changed = True
         if self.critic is not None:
             size = config.critic.ppo_mini_batch_size or config.actor.ppo_mini_batch_size
             epochs = config.critic.ppo_epochs or config.actor.ppo_epochs
@@ -279,7 +282,10 @@ class Trainer:
         if frequency > 0 and self.is_due(frequency):
             path = self.run.folder / "rollouts" / f"step_{self.step:06d}.parquet"
             tokens = TokenColumns(experience, self.collector.tokenizer, self.run.config.trainer.log_rollouts_tokens)
-            write_rollouts(path, batch.rollouts, batch.results, tokens)
+            try:
+                write_rollouts(path, batch.rollouts, batch.results, tokens)
+            except OSError as error:
+                say(f"step {self.step}: the sample rollouts could not be written: {error}")
 
     def is_due(self, frequency: int) -> bool:
         """Every so many steps, and after the last."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -59,15 +60,13 @@ class NonFiniteGuard:
             NonFiniteError: ``error``, completed.
         """
         folder = self._free_folder(f"step_{step:06d}")
-        with atomic_path(folder, folder=True) as temporary:
-            chosen = batch.select(rows)
-            write_rollouts(temporary / "rollouts.parquet", chosen.rollouts, chosen.results)
-            tensors = experience.select(torch.tensor(rows)).tensors()
-            save_file(
-                {name: tensor.contiguous() for name, tensor in tensors.items()}, temporary / "experience.safetensors"
-            )
+        where = f"are saved in {folder}"
+        try:
+            _write(folder, rows, experience, batch)
+        except (OSError, SafetensorError) as problem:
+            where = f"could not be saved: {problem}"
         names = ", ".join(_name(batch, row) for row in rows[:4]) + (", …" if len(rows) > 4 else "")
-        message = f"{error}; {len(rows)} samples ({names}) are saved in {folder}"
+        message = f"{error}; {len(rows)} samples ({names}) {where}"
         if not self.skip:
             raise NonFiniteError(f"{message}; trainer.on_nonfinite=skip goes on without them", rows) from error
         say(f"step {step}: {message}")
@@ -76,6 +75,14 @@ class NonFiniteGuard:
         """``name``, or ``name-2``, … where several mini-batches of a step fail."""
         numbers = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
         return next(folder for folder in (self.folder / each for each in numbers) if not folder.exists())
+
+
+def _write(folder: Path, rows: Sequence[int], experience: Experience, batch: ScoredRollouts) -> None:
+    with atomic_path(folder, folder=True) as temporary:
+        chosen = batch.select(rows)
+        write_rollouts(temporary / "rollouts.parquet", chosen.rollouts, chosen.results)
+        tensors = experience.select(torch.tensor(rows)).tensors()
+        save_file({name: each.contiguous() for name, each in tensors.items()}, temporary / "experience.safetensors")
 
 
 def _reasons(experience: Experience) -> dict[str, list[int]]:

@@ -6,6 +6,7 @@ import functools
 import inspect
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -79,21 +80,33 @@ class RolloutWorker:
                     return
         finally:
             if not work.done():
-                self.backend.abort([request.request_id for request in requests])
-                runner.run(asyncio.wait([work], timeout=ABORT_SECONDS))
+                with contextlib.suppress(RunError):  # of an engine that answers nothing
+                    self.backend.abort([request.request_id for request in requests])
+                runner.run(_ended(work))
 
     async def _until(self, news: asyncio.Event, deadline: float, prompts: int) -> None:
         try:
             await asyncio.wait_for(news.wait(), deadline - time.monotonic())
         except TimeoutError:
+            last_lines = getattr(self.backend, "last_lines", None)
+            log = "" if last_lines is None else f"; {last_lines()}"
             raise DeadlineError(
-                f"generating {prompts} prompts took longer than rollout.timeout = {self.timeout:g} s"
+                f"generating {prompts} prompts took longer than rollout.timeout = {self.timeout:g} s{log}"
             ) from None
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
-        """For :meth:`corerl.registry.runtimes.Runtime.send_weights`."""
-        with self._death_told():
-            self.backend.update_weights(weights, version, verify=verify)
+        """For :meth:`corerl.registry.runtimes.Runtime.send_weights`.
+
+        Raises:
+            EngineDeadError: the engine has ended; the weights were read to their end, as who sends them expects.
+        """
+        coming = iter(weights)
+        try:
+            with self._death_told():
+                self.backend.update_weights(coming, version, verify=verify)
+        except EngineDeadError:
+            deque(coming, maxlen=0)
+            raise
 
     @dispatch("all")
     def sleep(self) -> None:
@@ -141,3 +154,10 @@ class RolloutWorker:
         except RunError as error:
             return str(error)
         return ""
+
+
+async def _ended(work: asyncio.Task[list[list[Completion]]]) -> None:
+    """Give aborted requests their time, and no more."""
+    await asyncio.wait([work], timeout=ABORT_SECONDS)
+    if work.cancel():
+        await asyncio.wait([work], timeout=ABORT_SECONDS)

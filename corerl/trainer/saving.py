@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from corerl.checkpoint import random_state
 from corerl.checkpoint.store import step_of
 from corerl.errors import DeadlineError, RunError, SaveError
 from corerl.models import DTYPES, compute_dtype, resolve_device
@@ -30,6 +31,7 @@ class Saving:
         }
         self._done = self._saved = trainer.step
         self._state: Mapping[str, Any] = {}
+        self._random_states: dict[str, Any] = {}
 
     def copy(self) -> float:
         """Copy the state of the present step, once the checkpoint before is written; the seconds that it took."""
@@ -40,7 +42,7 @@ class Saving:
         return time.perf_counter() - start
 
     def done(self, metrics: Mapping[str, float]) -> None:
-        """The step is recorded: from now on a checkpoint is of it."""
+        """The step is over, and recorded: from now on a checkpoint is of it."""
         trainer = self._trainer
         self._done = trainer.step
         best = self._config.keep_best
@@ -50,6 +52,7 @@ class Saving:
             "trackers": trainer.log.state(),
             "score": metrics.get(best) if best else None,
         }
+        self._random_states = random_state.present()
 
     def write(self) -> None:
         """Write the copy, in the background unless it is the last."""
@@ -81,10 +84,13 @@ class Saving:
             self._failed(error, must=must)
             return
         if path is not None:
+            self._saved = step_of(path)
             trainer.run.plugins.hook.checkpoint_saved(run=trainer.run, step=step_of(path), path=path)
 
-    def end(self) -> None:
-        """Wait for what is being written, however the run ends."""
+    def end(self, *, workers_ended: bool = False) -> None:
+        """Wait for what is being written, however the run ends, unless those who write it have ended before."""
+        if workers_ended:
+            self._trainer.checkpoints.give_up()
         try:
             self.settle(wait=True)
         except RunError as error:
@@ -96,7 +102,6 @@ class Saving:
         if trainer.critic is not None:
             roles["critic"] = trainer.critic
         export = self._config.save_huggingface == "always" or (last and self._config.save_huggingface == "last")
-        self._saved = step
         try:
             with trainer.engines.actor_in_use, trainer.devices.training_state():
                 trainer.checkpoints.copy(step, roles, trainer.actor.export if export else None)
@@ -104,7 +109,7 @@ class Saving:
             self._failed(error, must=last)
 
     def _write(self) -> None:
-        self._trainer.checkpoints.write({**self._state, **self._fixed})
+        self._trainer.checkpoints.write({**self._state, **self._fixed}, self._random_states)
 
     def _failed(self, error: RunError, *, must: bool) -> None:
         if must or self._config.on_save_error == "stop":

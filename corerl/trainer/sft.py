@@ -56,16 +56,13 @@ def run_sft(config: SftConfig, plugins: Plugins) -> Path:
     )
     with atomic_path(output, folder=True) as folder:
         console = ConsoleTracker(TrackedRun("sft", output.name, folder, asdict(config), total_steps))
-        log = MetricsLog(folder / "metrics.jsonl", {"console": lambda run_id: console})
-        try:
+        with MetricsLog(folder / "metrics.jsonl", {"console": lambda run_id: console}) as log:
             for step, metrics in enumerate(_steps(strategy, train, sampler, total_steps), start=1):
                 if val and (
                     step == total_steps or (config.trainer.test_freq > 0 and step % config.trainer.test_freq == 0)
                 ):
                     metrics["val/loss"] = mean_loss(strategy, val.examples)
                 log.write(metrics, step)
-        finally:
-            log.close()
         strategy.export(folder)
     return output
 

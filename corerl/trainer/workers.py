@@ -11,10 +11,9 @@ from torch import Tensor
 
 from corerl.batch.experience import Experience
 from corerl.checkpoint import random_state
-from corerl.checkpoint.writing import write_and_tell
+from corerl.checkpoint.writing import write_and_tell, writing
 from corerl.config.parts import Parts, resolve_parts
 from corerl.config.schema import ActorConfig, ModelConfig, TrainConfig
-from corerl.errors import SaveError
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import Objective, PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
@@ -89,14 +88,21 @@ class TrainedWorker(ModelWorker):
 
         Returns:
             The number of ranks.
+
+        Raises:
+            SaveError: it could not be written.
         """
         rank, ranks = (os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
-        random_state.save(folder)
-        try:
-            write = self.strategy.save(folder) or (lambda: None)
-        except OSError as error:
-            raise SaveError(f"{folder} could not be written: {error}") from error
-        arguments = (write, written / rank)
+        states = random_state.present()
+        with writing(folder):
+            write = self.strategy.save(folder)
+
+        def write_all() -> None:  # nothing before it may fail on one rank alone while others wait for it
+            if write is not None:
+                write()
+            random_state.write(states, folder)
+
+        arguments = (write_all, written / rank)
         threading.Thread(target=write_and_tell, args=arguments, name="corerl-write", daemon=True).start()
         return int(ranks)
 
@@ -152,7 +158,12 @@ class PolicyWorker(TrainedWorker):
 
     @dispatch("all")
     def export(self, folder: Path) -> None:
-        self.strategy.export(folder)
+        """
+        Raises:
+            SaveError: it could not be written.
+        """
+        with writing(folder):
+            self.strategy.export(folder)
 
 
 class CriticWorker(TrainedWorker):

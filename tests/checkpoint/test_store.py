@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from corerl.checkpoint import manifest
+from corerl.checkpoint import manifest, random_state
 from corerl.checkpoint.resume import Checkpoint, check_same, differences, find_checkpoint, taken
 from corerl.checkpoint.store import Best, CheckpointStore
 from corerl.config.schema import ModelConfig, TrackingConfig, TrainConfig, TrainerConfig
@@ -34,7 +34,7 @@ class Actor:
 
 def save(store, step, actor=None, **state):
     store.copy(step, {"actor": actor or Actor()})
-    store.write({**STATE, **state})
+    store.write({**STATE, **state}, random_state.present())
     return store.settle(wait=True)
 
 
@@ -131,12 +131,25 @@ def test_nothing_is_complete_before_it_is_written_and_a_wait_for_it_ends(tmp_pat
     release = threading.Event()
     store = store_of(tmp_path, timeout=0.05)
     store.copy(1, {"actor": Actor(release=release)})
-    store.write(STATE)
+    store.write(STATE, {})
     assert store.settle(wait=False) is None
     assert not (store.folder / "latest").exists()
     with pytest.raises(DeadlineError, match=r"global_step_1 took longer than trainer\.save_timeout = 0\.05 s"):
         store.settle(wait=True)
+    assert store.settle(wait=True) is None  # it is given up: nobody waits for it a second time
     release.set()
+    assert save(store, 2).name == "global_step_2"
+    assert sorted(path.name for path in store.folder.iterdir()) == ["global_step_2", "latest"]
+
+
+def test_nobody_waits_for_who_has_ended(tmp_path):
+    store = store_of(tmp_path, timeout=600)
+    store.copy(1, {"actor": Actor(release=threading.Event())})
+    store.write(STATE, {})
+    store.give_up()
+    with pytest.raises(SaveError, match=r"global_step_1 was given up: not every rank of 'actor' has written its share"):
+        store.settle(wait=True)
+    assert not list(store.folder.iterdir())
 
 
 def test_the_newest_and_the_best_are_kept(tmp_path):

@@ -1,5 +1,6 @@
 """What runs need: arithmetic data and a random model of a few thousand parameters; a workplace for runs that fail."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,11 @@ def always_raises(response, ground_truth, data_source, extra_info):
 
 def length(response, ground_truth, data_source, extra_info):
     return float(len(response))
+
+def raises_in_third_step(response, ground_truth, data_source, extra_info):
+    global calls
+    calls += 1
+    return float(len(response)) if calls <= 32 else always_raises(response, ground_truth, data_source, extra_info)
 
 def nan_in_second_step(inputs):
     global calls
@@ -146,3 +152,77 @@ def write(tmp_path: Path) -> Callable[[list[dict[str, Any]]], str]:
         return f"data.train_files=[{tmp_path}/spoilt.parquet]"
 
     return to_file
+
+
+MORTAL_ENGINE = """
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from corerl import hookimpl
+from corerl.errors import RunError
+from corerl_hf.options import HfOptions
+
+# operation -> how many calls are left to the death of this rank's engine
+coming = Path(__file__).with_suffix(f".{os.environ.get('RANK', '0')}.json")
+
+
+def mortal(model, rollout, *, device, options):
+    from corerl_hf.backend import HfBackend
+
+    class Mortal(HfBackend):
+        # hf, which lives as long as a process of its own does
+
+        def __init__(self):
+            super().__init__(model, rollout, device=device, options=options)
+            self.process = subprocess.Popen(["sleep", "600"])
+
+        def health(self):
+            super().health()
+            if self.process is not None and self.process.poll() is not None:
+                raise RunError(f"the engine (process {self.process.pid}) ended")
+
+        def count(self, operation):
+            left = json.loads(coming.read_text()) if coming.exists() else {}
+            left[operation] = left.get(operation, 0) - 1
+            coming.write_text(json.dumps(left))
+            if left[operation] == 0:
+                self.process.kill()
+                self.process.wait()
+                self.health()
+
+        async def generate(self, requests):
+            self.count("generate")
+            return await super().generate(requests)
+
+        def update_weights(self, weights, version, *, verify=False):
+            self.count("update_weights")
+            super().update_weights(weights, version, verify=verify)
+
+        def close(self):
+            process, self.process = self.process, None
+            process.kill()
+            process.wait()
+            super().close()
+
+    return Mortal()
+
+
+@hookimpl
+def register_rollout_backends(register):
+    register("mortal", mortal, options=HfOptions, summary="ends when it is told to")
+"""
+
+
+@pytest.fixture
+def mortal() -> Callable[..., Path]:
+    """``mortal(folder, {operation: call})``: a plugin whose engine ``mortal`` ends at that call, of one rank."""
+
+    def write(folder: Path, deaths: dict[str, int], rank: int = 0) -> Path:
+        file = folder / "mortal.py"
+        file.write_text(MORTAL_ENGINE)
+        file.with_suffix(f".{rank}.json").write_text(json.dumps(deaths))
+        return file
+
+    return write

@@ -1,6 +1,8 @@
 """``corerl check`` and ``corerl doctor`` as commands."""
 
+import errno
 import json
+import os
 from typing import Any
 
 import pytest
@@ -67,6 +69,8 @@ def test_everything_that_is_wrong_is_found_at_once(workplace, check, rows, write
     assert "row 1" in sentences["data.train_files"]["sentence"]
     assert "Raise data.max_prompt_length" in sentences["data.max_prompt_length"]["remedy"]
     assert sentences["data.val_files"]["problem"] == "no such data file"
+    assert sentences["actor.policy_loss"]["problem"] == "no such file of yours"
+    assert all(each["remedy"] for each in report["findings"] if each["severity"] != "note")
     assert not workplace.runs.exists()
 
 
@@ -77,6 +81,25 @@ def test_a_model_and_a_batch_that_cannot_be(check, material):
     assert [each["sentence"] for each in report["findings"] if each["severity"] == "error"] == [
         "about 40 prompts are fewer than a batch of 64"
     ]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("actor.grad_clip=-1", "model.dtype=fp8", "trainer.resume_mode=/nope", "plugins.load=[nope.py]"),
+        *(
+            "reward.scorers={foo: gsm8k}",
+            "rollout.temperature=hot",
+            "trainer.max_staleness=-1",
+        ),
+    ],
+)
+def test_every_error_and_warning_has_key_sentence_and_remedy(check, override):
+    code, report = check(override)
+    found = [each for each in report["findings"] if each["severity"] != "note"]
+    assert code == 2 and found
+    assert all(each["sentence"] and each["remedy"] for each in found)
+    assert all(each["key"] for each in found) or override == "plugins.load=[nope.py]"
 
 
 def test_memory_is_held_against_planned_gpus(check):
@@ -107,6 +130,17 @@ def test_doctor_tells_versions_and_no_secret(capsys, monkeypatch):
     assert set(facts["devices"]) >= {"driver", "torch's CUDA"}
     assert run(["doctor"]) == 0
     assert "corerl-fsdp" in capsys.readouterr().out
+
+
+def test_a_disk_that_is_full_is_one_line_with_what_helps(workplace, capsys, monkeypatch):
+    def raises(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/x")
+
+    monkeypatch.setattr("corerl.cli.train.load_train_config", raises)
+    assert run(["train", str(workplace.config)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: [Errno 28] No space left on device: 'runs/x': Free some room")
+    assert line.endswith("(see 'the disk is full' in docs/troubleshooting.md)")
 
 
 def test_an_error_that_is_known_is_told_with_its_remedy(workplace, capsys, monkeypatch):

@@ -1,79 +1,21 @@
 """Engines that end in the middle of a run."""
 
-import json
-
 import pytest
 
 from corerl.telemetry.metrics_log import read_metrics
 
-PLUGIN = """
-import json
-import subprocess
-from pathlib import Path
-
-from corerl import hookimpl
-from corerl.errors import RunError
-from corerl_hf.options import HfOptions
-
-coming = Path(__file__).with_suffix(".json")  # operation -> how many calls are left to each death
-
-
-def mortal(model, rollout, *, device, options):
-    from corerl_hf.backend import HfBackend
-
-    class Mortal(HfBackend):
-        # hf, which lives as long as a process of its own does
-
-        def __init__(self):
-            super().__init__(model, rollout, device=device, options=options)
-            self.process = subprocess.Popen(["sleep", "600"])
-
-        def health(self):
-            super().health()
-            if self.process is not None and self.process.poll() is not None:
-                raise RunError(f"the engine (process {self.process.pid}) ended")
-
-        def count(self, operation):
-            left = json.loads(coming.read_text())
-            left[operation] = left.get(operation, 0) - 1
-            coming.write_text(json.dumps(left))
-            if left[operation] == 0:
-                self.process.kill()
-                self.process.wait()
-                self.health()
-
-        async def generate(self, requests):
-            self.count("generate")
-            return await super().generate(requests)
-
-        def update_weights(self, weights, version, *, verify=False):
-            self.count("update_weights")
-            super().update_weights(weights, version, verify=verify)
-
-        def close(self):
-            process, self.process = self.process, None
-            process.kill()
-            process.wait()
-            super().close()
-
-    return Mortal()
-
-
-@hookimpl
-def register_rollout_backends(register):
-    register("mortal", mortal, options=HfOptions, summary="ends when it is told to")
-"""
-
 
 @pytest.fixture
-def run_with(workplace, train):
+def run_with(workplace, train, mortal):
     """Train four steps with engines that end at a call of an operation; outcome, records and folder."""
 
     def start(deaths, *arguments):
-        file = workplace.folder / "mortal.py"
-        file.write_text(PLUGIN)
-        file.with_suffix(".json").write_text(json.dumps(deaths))
-        common = ("--plugin", str(file), "rollout.name=mortal", "trainer.total_training_steps=4")
+        common = (
+            "--plugin",
+            str(mortal(workplace.folder, deaths)),
+            "rollout.name=mortal",
+            "trainer.total_training_steps=4",
+        )
         scorer = f"reward.scorer={workplace.folder}/parts.py:length"
         outcome = train(*common, scorer, *arguments)
         folder = max(workplace.run_folders)

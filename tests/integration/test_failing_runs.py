@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from corerl.checkpoint import manifest
 from corerl.checkpoint.store import CheckpointStore
+from corerl.cli.main import run
 from corerl.errors import SaveError
 from corerl.telemetry.metrics_log import read_metrics
 
@@ -141,7 +142,7 @@ def test_a_deletion_that_is_cut_off_leaves_no_half_of_a_checkpoint(tmp_path, mon
 
     def save(step: int) -> None:
         store.copy(step, {})
-        store.write({})
+        store.write({}, {})
         store.settle(wait=True)
 
     save(1)
@@ -180,7 +181,7 @@ from corerl import hookimpl
 
 @hookimpl
 def step_ended(step):
-    limits = {3: 20_000, 5: resource.RLIM_INFINITY}
+    limits = {3: LIMIT, 5: resource.RLIM_INFINITY}
     if step in limits:  # no file may be longer
         resource.setrlimit(resource.RLIMIT_FSIZE, (limits[step], resource.RLIM_INFINITY))
 """
@@ -188,7 +189,7 @@ def step_ended(step):
 
 @pytest.mark.parametrize(("on_save_error", "code"), [("continue", 0), ("stop", 1)])
 def test_a_checkpoint_that_cannot_be_written_leaves_those_before_it(train, workplace, on_save_error, code):
-    (workplace.folder / "full_disk.py").write_text(FULL_DISK)
+    (workplace.folder / "full_disk.py").write_text(f"LIMIT = 20_000\n{FULL_DISK}")
     keys = ["total_training_steps=6", "save_freq=2", "async_save=false", f"on_save_error={on_save_error}"]
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -205,3 +206,32 @@ def test_a_checkpoint_that_cannot_be_written_leaves_those_before_it(train, workp
         assert outcome.error.startswith("error: ") and "global_step_4" in outcome.error
     else:
         assert "the checkpoints before it are whole, and training goes on" in outcome.stderr
+
+
+def test_nothing_that_a_full_disk_does_not_take_ends_a_run(train, workplace):
+    """Of step 4 neither checkpoint nor metrics nor sample rollouts can be written, of step 5 no sample rollouts."""
+    (workplace.folder / "full_disk.py").write_text(f"LIMIT = 500\n{FULL_DISK}")
+    keys = ["total_training_steps=6", "save_freq=2", "log_rollouts_freq=1", "save_huggingface=always"]
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        outcome = train("--plugin", str(workplace.folder / "full_disk.py"), *(f"trainer.{key}" for key in keys))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert outcome.code == 0, outcome.stderr
+    [folder] = workplace.run_folders
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"latest", "global_step_2", "global_step_6"}
+    assert [record["step"] for record in read_metrics(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+    assert sorted(path.stem[-1] for path in (folder / "rollouts").iterdir()) == ["1", "2", "3", "6"]
+    assert "step 4: the sample rollouts could not be written: [Errno 27]" in outcome.stderr
+    assert "metrics.jsonl cannot be written (File too large): steps wait in memory for room" in outcome.stderr
+    assert not workplace.half_written
+
+
+def test_an_error_before_an_update_loses_no_step_that_was_done(workplace, capsys):
+    scorer = f"reward.scorer={workplace.folder}/parts.py:raises_in_third_step"
+    arguments = [scorer, "reward.manager=naive", "trainer.total_training_steps=4"]
+    assert run(["train", str(workplace.config), *arguments]) == 1
+    assert "error: step 3: 16 of 16 responses could not be scored" in capsys.readouterr().err
+    [folder] = workplace.run_folders
+    assert (folder / "checkpoints" / "latest").read_text() == "global_step_2"
+    assert [record["step"] for record in read_metrics(folder / "metrics.jsonl")] == [1, 2]

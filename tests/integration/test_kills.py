@@ -19,6 +19,28 @@ KILLS = (
 )
 
 
+SCORER = """
+import random
+
+import numpy as np
+import torch
+
+def score(response, ground_truth, data_source, extra_info):
+    return len(response) % 2 + random.random() + np.random.random() + torch.rand(()).item()
+"""
+"""CoreRL itself draws from none of these; that it is in this process lets what it draws depend on what was saved"""
+
+DRAWS = """
+import random
+
+from corerl import hookimpl
+
+@hookimpl
+def step_ended(step):
+    random.random()
+"""
+
+
 @pytest.fixture
 def begin(material, tmp_path):
     """Begin a life of the run called ``name``."""
@@ -31,14 +53,14 @@ def begin(material, tmp_path):
         actor: {{device: cpu, ppo_mini_batch_size: 2,
                 optim: {{lr: 1e-2, lr_warmup_steps: 3, lr_scheduler_type: cosine}}}}
         rollout: {{n: 2}}
-        reward: {{scorer: {tmp_path}/reward.py:score}}
+        reward: {{scorer: {tmp_path}/reward.py:score, manager: naive, num_workers: 1}}
+        plugins: {{load: [{tmp_path}/draws.py]}}
         trainer: {{total_training_steps: 8, test_freq: 2, save_freq: 1, max_ckpt_to_keep: 3,
                   output_dir: {tmp_path}/runs}}
         """
     )
-    (tmp_path / "reward.py").write_text(
-        "def score(response, ground_truth, data_source, extra_info):\n    return float(len(response) % 2)\n"
-    )
+    (tmp_path / "reward.py").write_text(SCORER)
+    (tmp_path / "draws.py").write_text(DRAWS)
 
     def start(name, trip=None):
         overrides = [f"tracking.experiment_name={name}"]

@@ -128,11 +128,16 @@ class TestOnOneClusterOfFourCpus:
             for name, value in expected.items():
                 assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
 
-    def test_two_rollout_workers_with_places_of_their_own_give_the_numbers_of_one(self, train):
+    def test_two_rollout_workers_with_places_of_their_own_give_the_numbers_of_one(self, train, mortal, capsys):
+        """Also where an engine of theirs ends, in generation and while weights are on their way to both."""
         changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
         local = numbers(train("local", *changes))
         own = ["runtime.name=ray", "runtime.options.rollout_workers=2", "runtime.options.weights_transport=broadcast"]
-        ray = numbers(train("ray", *changes, *own))
+        own += [f"plugins.load=[mine.py,{mortal(Path(), {'generate': 2, 'update_weights': 4}, rank=1)}]"]
+        ray = numbers(train("ray", *changes, *own, "rollout.name=mortal"))
+        assert "rollout worker 1 of 2: the engine (process " in capsys.readouterr().err
+        assert [(one.pop("rollout/restarts", 0), one["step"]) for one in ray] == [(0, 0), (1, 1), (2, 2)]
+        assert {one.pop("rollout/restarts", 0) for one in local} == {0}
         assert [record.keys() for record in ray] == [record.keys() for record in local]
         for ours, expected in zip(ray, local, strict=True):
             for name, value in expected.items():
@@ -145,12 +150,16 @@ class TestOnOneClusterOfFourCpus:
         lags = [record["training/staleness/max"] for record in records if record["step"] > 0]
         assert lags[0] == 0 and max(lags) == 1
 
-    def test_memory_that_changes_hands_in_shared_places_changes_no_number(self, train):
+    def test_memory_that_changes_hands_in_shared_places_changes_no_number(self, train, mortal):
+        """Also where the engine ends while it is sent weights."""
         changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=2"]
         plain = numbers(train("plain", *changes))
         shared = ["runtime.name=ray", "runtime.options.weights_transport=ipc", "rollout.verify_weights_freq=1"]
-        shared += ["rollout.free_cache_engine=true", "trainer.offload_while_generating=true"]
-        assert numbers(train("shared", *changes, *shared)) == plain
+        shared += ["rollout.free_cache_engine=true", "trainer.offload_while_generating=true", "rollout.name=mortal"]
+        shared += [f"plugins.load=[mine.py,{mortal(Path(), {'update_weights': 3})}]"]
+        ended = numbers(train("shared", *changes, *shared))
+        assert ended[-1].pop("rollout/restarts") == 1 and plain[-1].pop("rollout/restarts") == 0
+        assert ended == plain
 
     def test_numbers_and_checkpoints_are_the_same_and_either_resumes_the_other(self, train):
         two_steps = "trainer.total_training_steps=2"

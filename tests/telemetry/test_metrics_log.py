@@ -1,7 +1,14 @@
+import contextlib
 import threading
 import time
+from pathlib import Path
 
+import pytest
+
+from corerl.errors import SaveError
 from corerl.telemetry.metrics_log import MetricsLog, read_metrics
+
+FULL = Path("/dev/full")
 
 
 class Recorder:
@@ -67,6 +74,43 @@ def test_a_resumed_run_cuts_off_what_came_after_its_checkpoint(tmp_path):
     path.write_text('{"step": 1, "a": 1}\n{"step": 2, "a": 2}\n{"step": 3, "a"')
     MetricsLog(path, {}, last_step=1).close()
     assert read_metrics(path) == [{"step": 1, "a": 1}]
+
+
+@contextlib.contextmanager
+def full_disk(log):
+    """What is written within meets the error of a full disk, from the kernel itself."""
+    file = log._file
+    with FULL.open("ab", buffering=0) as log._file:
+        yield
+    log._file = file
+
+
+def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_and_told_once(tmp_path, capsys):
+    log = MetricsLog(tmp_path / "metrics.jsonl", {})
+    log.write({"a": 1.0}, 1)
+    with full_disk(log):
+        log.write({"a": 2.0}, 2)
+        log.write({"a": 3.0}, 3)
+    assert [record["step"] for record in read_metrics(tmp_path / "metrics.jsonl")] == [1]
+    log.write({"a": 4.0}, 4)
+    log.close()
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": step, "a": float(step)} for step in (1, 2, 3, 4)]
+    said = "step 2: /dev/full cannot be written (No space left on device): steps wait in memory for room\n"
+    assert capsys.readouterr().err == said
+
+
+def test_metrics_that_are_lost_fail_the_run_unless_it_has_failed_already(tmp_path, capsys):
+    with (
+        pytest.raises(SaveError, match=r"the metrics of 1 steps could not be written to /dev/full: .*No space left"),
+        MetricsLog(tmp_path / "metrics.jsonl", {}) as log,
+    ):
+        log._file = FULL.open("ab", buffering=0)
+        log.write({"a": 2.0}, 2)
+    with pytest.raises(KeyError), MetricsLog(tmp_path / "metrics.jsonl", {}) as log:
+        log._file = FULL.open("ab", buffering=0)
+        log.write({"a": 2.0}, 2)
+        raise KeyError("the run's own")
+    assert "the metrics of 1 steps could not be written" in capsys.readouterr().err
 
 
 def test_tables_go_to_the_trackers_that_have_some(tmp_path):

@@ -1,6 +1,9 @@
 """What the ranks of a test do, and what a test does beside them with ``torch`` on one device."""
 
-from corerl.testing.training_ranks import RankJobs
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from corerl.testing.training_ranks import AllOutputs, RankJobs, rank_batch, share
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
@@ -27,6 +30,33 @@ class Jobs(RankJobs):
             return take_step(*arguments)
 
         strategy._step = step
+
+    def memory(self, job):
+        """Bytes that this rank has of weights, gradients (after each micro-batch) and the optimizer's state."""
+        strategy, gradients = self.strategy(job), []
+        backward = strategy._backward
+
+        def noted(*arguments):
+            backward(*arguments)
+            groups = [module._get_fsdp_state()._fsdp_param_group for module in fully_sharded(strategy.token_model)]
+            waiting = [each.unsharded_accumulated_grad for group in groups if group for each in group.fsdp_params]
+            reduced = [parameter.grad for parameter in strategy.model.parameters()]
+            gradients.append(held([each for each in (*waiting, *reduced) if each is not None]))
+
+        strategy._backward = noted
+        strategy.update(share(rank_batch(), strategy), AllOutputs())
+        moments = [state[name] for state in strategy.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+        return {"weights": held(strategy.model.parameters()), "gradients": gradients, "optimizer": held(moments)}
+
+
+def fully_sharded(module):
+    return [each for each in module.modules() if isinstance(each, FSDPModule)]
+
+
+def held(tensors):
+    """Bytes of this rank's own part of some tensors."""
+    local = [each.to_local() if isinstance(each, DTensor) else each for each in tensors]
+    return sum(each.numel() * each.element_size() for each in local)
 
 
 run = Jobs()

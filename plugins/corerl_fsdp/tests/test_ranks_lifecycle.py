@@ -9,11 +9,13 @@ import rank_jobs
 import torch
 from safetensors.torch import load_file
 
+from corerl.check.size import model_size
 from corerl.config.schema import ModelConfig
 from corerl.errors import ConfigError, DeadlineError
 from corerl.testing.ranks import World
 from corerl.testing.tiny_model import tiny_model
 from corerl_fsdp import ranks
+from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.reading import read_sharded
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
@@ -36,6 +38,23 @@ def test_a_checkpoint_of_two_ranks_is_read_by_two_four_and_one(worlds, model_dir
     on_one = rank_jobs.run({**job, "load": str(tmp_path), "seeds": [2, 3]})
     for result in (*on_two, *on_four, on_one):
         assert_same(result["weights"], straight["weights"], atol=1e-5)
+
+
+def test_two_ranks_hold_what_the_estimate_of_their_memory_says(worlds, model_dirs):
+    """The sum over ranks is that of one model; gradients are divided when the last micro-batch is through."""
+    config = {"load_format": "dummy", "dtype": "bf16"}
+    model = ModelConfig(model_dirs["qwen2", True], **config)
+    job = {"kind": "memory", "model": model.path, "config": config, "fsdp": {}, "cut": {"max_sequences": 2}}
+    results = worlds[2].run(**job)
+    size = model_size(model, "cpu")
+    estimated = FsdpOptions().share(size, 2, model, updated=True)
+    assert sum(result["weights"] for result in results) == 4 * size.parameters
+    assert sum(result["optimizer"] for result in results) == 8 * size.parameters
+    for result in results:
+        assert result["weights"] + result["optimizer"] == pytest.approx(estimated.at_rest, rel=0.01)
+        assert result["optimizer"] == pytest.approx(estimated.optimizer, rel=0.01)
+        assert result["gradients"][0] == estimated.gradients == 4 * size.parameters
+        assert result["gradients"][-1] == result["weights"]
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from corerl.errors import ConfigError, NonFiniteError
+from corerl.errors import ConfigError, EngineDeadError, NonFiniteError
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.registry.runtimes import Role
 from corerl.registry.training_strategies import TokenOutputs
@@ -148,6 +148,12 @@ class Engine:
         self.version, self.weights, self.aborted = None, {}, threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
+        self.left_to_live = None
+
+    @dispatch("all")
+    def end_engine(self, ranks, after):
+        """The engines of these replicas end in their next call, after so many results."""
+        self.left_to_live = after if int(os.environ["RANK"]) in ranks else None
 
     @dispatch("spread")
     def generate(self, requests):
@@ -161,6 +167,11 @@ class Engine:
         for seconds, position in sorted((one.sampling.temperature, index) for index, one in enumerate(requests)):
             self.aborted.wait(seconds - before)
             before = seconds
+            if self.left_to_live == 0:
+                self.running -= samples
+                raise EngineDeadError("the engine ended")
+            if self.left_to_live is not None:
+                self.left_to_live -= 1
             yield {position: [requests[position].request_id] * requests[position].sampling.n}
         with self.lock:
             self.running -= samples
@@ -222,3 +233,8 @@ def corrupt(host):
 class Broken:
     def __init__(self):
         raise ConfigError("model.path", "there is no model")
+
+
+class Slow:
+    def __init__(self):
+        time.sleep(600)

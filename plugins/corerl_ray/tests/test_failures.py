@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from ray_toys import ENGINE, TOY, Broken, Engine, Toy, request
+from ray_toys import ENGINE, TOY, Broken, Engine, Slow, Toy, request
 
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
@@ -134,8 +134,15 @@ def test_an_error_of_a_worker_ends_the_wait_for_another_thread_too(start):
 
 def test_a_call_has_a_deadline(start):
     group = start(timeout=2).spawn(TOY, Toy)
-    with pytest.raises(DeadlineError, match=r"^actor.sleep took longer than 2 s: no answer from actor worker$"):
+    late = r"^actor.sleep \(runtime.options.timeout\) took longer than 2 s: no answer from actor worker \(log on .*: /"
+    with pytest.raises(DeadlineError, match=late):
         group.sleep(600)
+
+
+def test_a_start_has_a_deadline(start):
+    late = r"^starting the actor workers \(runtime.options.start_timeout\) took longer than 3 s: no answer from actor"
+    with pytest.raises(DeadlineError, match=late):
+        start(start_timeout=3).spawn(TOY, Slow)
 
 
 def test_closing_ends_all_processes(start):

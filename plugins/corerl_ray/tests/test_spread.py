@@ -5,6 +5,7 @@ from itertools import chain
 import pytest
 from ray_toys import request
 
+from corerl.errors import EngineDeadError
 from corerl.runtime.dispatch import in_order, submit
 from corerl_ray.spread import Loads
 
@@ -67,6 +68,29 @@ def test_what_is_finished_comes_while_its_replica_goes_on_with_the_rest(rollout)
         came += some
         in_hand = in_hand or [running for *_, running in rollout.seen() if len(came) == 3]
     assert came[-1] == 0 and sorted(in_hand) == [0, 2]
+
+
+def test_what_a_dead_engine_had_in_hand_the_others_take_and_its_death_is_told_in_the_end(rollout):
+    rollout.end_engine([1], 1)
+    came = {}
+    with pytest.raises(EngineDeadError, match=r"^rollout worker 1 of 2: the engine ended$"):
+        for some in rollout.generate([request(name, seconds=0.05) for name in "abcdef"]):
+            assert not came.keys() & some.keys()
+            came |= some
+    assert [came[position] for position in range(6)] == [[name] for name in "abcdef"]
+    (calls, *_), ([dead], *_) = rollout.seen()
+    assert [len(call) for call in calls] == [3, 2] and set(calls[1]) < set(dead)
+    assert not any(rollout.loads.samples) and not any(rollout.loads.tokens)
+    rollout.end_engine([], 0)
+    assert in_order(rollout.generate([request("a"), request("b")])) == [["a"], ["b"]]
+
+
+def test_when_all_engines_are_dead_nothing_is_waited_for(rollout):
+    rollout.end_engine([0, 1], 0)
+    with pytest.raises(EngineDeadError, match="the engine ended"):
+        list(rollout.generate([request(name) for name in "abcd"]))
+    rollout.end_engine([], 0)
+    rollout.seen()
 
 
 def test_one_replica_has_no_bound():

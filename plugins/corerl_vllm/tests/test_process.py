@@ -87,6 +87,19 @@ def test_a_start_that_takes_too_long_is_ended_at_its_deadline(start: Start, made
     assert time.monotonic() - began < 10
 
 
+def test_an_engine_that_reads_nothing_holds_up_nobody_who_asks(made_up: Callable[[str], dict[str, str]]):
+    process = EngineProcess(KIND, None, made_up("import time\ntime.sleep(600)"), {})
+    began = time.monotonic()
+    for _ in range(100):
+        process.submit("generate", requests=["x" * 100_000])  # far more than the socket between the two holds
+    with pytest.raises(
+        DeadlineError, match=r"health in the vLLM engine \(rollout\.options\.timeout\) took longer than"
+    ):
+        process.ask("health", 0.2)
+    process.close()
+    assert time.monotonic() - began < 10
+
+
 def test_nothing_is_left_after_close(made_up: Callable[[str], dict[str, str]]):
     process = EngineProcess(KIND, None, made_up("import time\ntime.sleep(600)"), {})
     folder = process.folder

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from corerl.batch.experience import Experience, collate
 from corerl.batch.micro_batches import micro_batches
 from corerl.data.tokenizer import load_tokenizer
-from corerl.errors import ConfigError, NonFiniteError
+from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype
 from corerl.objective import Objective
 from corerl.registry.losses import Mean
@@ -127,9 +127,14 @@ class FsdpStrategy:
         with ranks.deadline("save", self.options.timeout):
             if self._savers is None:
                 self._savers = ranks.group_beside(self.options.timeout)
+            write = sharded_checkpoint.save(folder, self.model, self.optimizer, self.schedule, self._savers)
+
+        def write_all() -> None:
             if dist.get_rank() == 0:
                 lora.note(folder, self.spec)
-            return sharded_checkpoint.save(folder, self.model, self.optimizer, self.schedule, self._savers)
+            write()
+
+        return write_all
 
     def load(self, folder: Path) -> None:
         """As the contract says; the number of ranks may be another than that of :meth:`save`."""
@@ -155,7 +160,7 @@ class FsdpStrategy:
             load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
 
         with ranks.deadline("export", self.options.timeout):
-            ranks.on_first_rank(write)
+            ranks.on_first_rank(write, SaveError)
 
     def _whole(self, parameter: Tensor) -> Tensor:
         with ranks.deadline("weights", self.options.timeout):

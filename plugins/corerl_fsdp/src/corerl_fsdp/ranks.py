@@ -125,7 +125,8 @@ def deadline(what: str, timeout: float) -> Iterator[None]:
             raise
         if "imed out" in text or "timeout" in text:
             raise DeadlineError(
-                f"{place} waited for another rank in {what} longer than the strategy's timeout = {timeout:g} s"
+                f"{place} waited for another rank in {what} longer than the strategy's timeout "
+                f"(actor.strategy.timeout) = {timeout:g} s"
             ) from error
         if isinstance(error, dist.DistError) or "by peer" in text:
             raise RunError(f"{place} lost another rank in {what}: {text.splitlines()[0]}") from error
@@ -146,7 +147,7 @@ def _meet(backend: str, timeout: float) -> None:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise DeadlineError(
             f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} did not meet the others at {address} within "
-            f"{timeout:g} s: {str(error).splitlines()[0]}"
+            f"{timeout:g} s (actor.strategy.timeout): {str(error).splitlines()[0]}"
         ) from error
 
 

@@ -14,7 +14,7 @@ from megatron.core import dist_checkpointing
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from corerl.errors import ModelError
+from corerl.errors import ModelError, SaveError
 from corerl_fsdp import ranks as world
 from corerl_megatron.optimizer import LibraryOptimizer
 from corerl_megatron.parallel import Layout
@@ -40,7 +40,7 @@ class Checkpoint:
     def save(self, folder: Path) -> Callable[[], None] | None:
         """Write into a folder that all ranks see, or return what writes the copy of one file; a collective."""
         note = json.dumps({"model": self.model, "schedule": self.optimizer.schedule.state_dict()})
-        world.on_first_rank(lambda: _write(folder / NOTE, note))
+        world.on_first_rank(lambda: _write(folder / NOTE, note), SaveError)
         if isinstance(self.optimizer, LibraryOptimizer):
             dist_checkpointing.save(self._state(loading=False), str(folder))
             return None

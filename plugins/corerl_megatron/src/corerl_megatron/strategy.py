@@ -17,7 +17,7 @@ from torch import Tensor
 from corerl.batch.experience import Experience, collate
 from corerl.batch.micro_batches import micro_batches
 from corerl.data.tokenizer import load_tokenizer
-from corerl.errors import ConfigError, ModelError, NonFiniteError
+from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
 from corerl.models import compute_dtype, load_model
 from corerl.objective import Objective
 from corerl.registry.losses import Mean
@@ -188,7 +188,7 @@ class MegatronStrategy:
             load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
 
         with world.deadline("export", self.options.timeout):
-            world.on_first_rank(write)
+            world.on_first_rank(write, SaveError)
 
     def _load(self) -> None:
         """Rank 0 reads the model into the memory of its host, and sends it tensor by tensor."""

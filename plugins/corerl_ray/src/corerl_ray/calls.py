@@ -12,7 +12,15 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, NonFiniteError, RunError, SaveError
+from corerl.errors import (
+    CoreRLError,
+    DeadlineError,
+    EngineDeadError,
+    NonFiniteError,
+    RunError,
+    SaveError,
+    WorkerDiedError,
+)
 from corerl_ray.host import Facts, Failure, last_lines
 
 POLL = 1.0
@@ -117,8 +125,8 @@ class Waiter:
                     cause = "the kernel's out-of-memory killer was at work on its machine"
                 where = f" (process {member.facts.pid} on {member.facts.address})"
             tail = "".join(f"\n    {line}" for line in lines)
-            printed = f"; the last that it printed:{tail}" if lines else "; it printed nothing"
-            error = self.fail(RunError(f"the {member}{where} died: {cause}{printed}"), known)
+            printed = f"; the last that it printed{_place(member)}:{tail}" if lines else "; it printed nothing"
+            error = self.fail(WorkerDiedError(f"the {member}{where} died: {cause}{printed}"), known)
         self.stop()
         return error
 
@@ -160,6 +168,7 @@ class Wait:
         """The result of each call; a NonFiniteError is one too, because all ranks may have rows to name.
 
         Raises:
+            EngineDeadError, SaveError: of a worker that itself goes on, once all have answered.
             CoreRLError: what a worker raised, with the worker named, or what went wrong in another thread's wait.
             RunError: a worker died.
             DeadlineError: it took too long.
@@ -170,10 +179,13 @@ class Wait:
             done = self.some(pending)
             results.update(done)
             pending = [call for call in pending if call not in done]
+        for result in results.values():
+            if isinstance(result, EngineDeadError | SaveError):
+                raise result
         return [results[call] for call in calls]
 
     def some(self, calls: Sequence[Call]) -> dict[Call, Any]:
-        """The results of those that are ready, one at least."""
+        """The results of those that are ready, one at least; an EngineDeadError or SaveError is one, too."""
         waiter, own = self.waiter, {call.reference: call for call in calls}
         while True:
             if waiter.failure is not self.known and waiter.failure is not None:
@@ -200,7 +212,7 @@ class Wait:
             self.waiter.stuck = True
             return self._late
         seconds = self.deadline - self.started
-        waiting = ", ".join(str(call.member) for call in calls)
+        waiting = ", ".join(f"{call.member}{_place(call.member)}" for call in calls)
         error = DeadlineError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
         return self.waiter.fail(error, self.known)
 
@@ -215,15 +227,19 @@ class Wait:
         except RayActorError as error:
             raise waiter.died(call.member, str(error), self.known) from None
         except GetTimeoutError:
-            late = DeadlineError(f"the result of {call.member} did not arrive in time")
+            late = DeadlineError(
+                f"{self.what}: the result of {call.member}{_place(call.member)} did not arrive in time"
+            )
             raise waiter.fail(late, self.known) from None
         except RayError as error:
             failed = RunError(f"{call.member}: {str(error).strip().splitlines()[-1]}")
             raise waiter.fail(failed, self.known) from None
         if isinstance(value, Failure):
             raised = value.error(str(call.member))
-            if isinstance(raised, EngineDeadError | SaveError):  # the worker itself goes on
-                raise raised
+            if isinstance(raised, EngineDeadError | SaveError):
+                return raised
+            if isinstance(raised, DeadlineError):
+                raised.args = (f"{raised}{_place(call.member)}",)
             if not isinstance(raised, NonFiniteError):
                 raise waiter.fail(raised, self.known)
             self._late = raised
@@ -239,6 +255,12 @@ class Wait:
             ray.get(reference, timeout=LOG_WAIT)
         except RayError as error:
             raise self.waiter.died(member, str(error), self.known) from None
+
+
+def _place(member: Member) -> str:
+    """`` (log: …)``, where that is known."""
+    facts = member.facts
+    return f" (log on {facts.address}: {', '.join(facts.logs)})" if facts is not None and facts.logs else ""
 
 
 def exit_cause(message: str) -> str:

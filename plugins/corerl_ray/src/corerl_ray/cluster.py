@@ -62,10 +62,22 @@ def connect(options: RayOptions) -> Cluster:
         return Cluster(is_own=True)
     before = _children()
     with _reaping():
-        ray.init(address="local", include_dashboard=False, **quiet)  # never one of somebody else
+        _start(quiet)
     hear_of_children()
     _adopt_no_orphans()
     return Cluster(is_own=True, processes=tuple(_children() - before))
+
+
+def _start(arguments: dict[str, Any]) -> None:
+    """A cluster on this machine, never one of somebody else; how long that may take Ray itself decides."""
+    try:
+        ray.init(address="local", include_dashboard=False, **arguments)
+    except Exception as error:  # of Ray's own waits some are plain Exceptions
+        ray.shutdown()
+        said = " ".join(str(error).split())
+        raise RunError(
+            f"Ray could not start a cluster on this machine: {said} (its logs: /tmp/ray/session_latest/logs)"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -55,6 +55,11 @@ class GroupMethod:
         started = self.submit(*args, **keywords)
         return iter(started) if isinstance(started, Spread) else started.result()
 
+    @property
+    def _what(self) -> str:
+        """The call, for messages, and what sets its deadline."""
+        return f"{self.group.role}.{self.name} (runtime.options.timeout)"
+
     def submit(self, *args: Any, **keywords: Any) -> Future:
         """Start the call."""
         return getattr(self, f"_{self.declared.mode}")(args, keywords)  # type: ignore[no-any-return]
@@ -103,7 +108,7 @@ class GroupMethod:
             method = member.host.stream.options(concurrency_group=name, num_returns="streaming")
             return Call(member, method.remote(self.name, dict(keywords), requests, *args[1:]))
 
-        wait = Wait(group.waiter, time.monotonic() + group.timeout, f"{group.role}.{self.name}")
+        wait = Wait(group.waiter, time.monotonic() + group.timeout, self._what)
         return Spread(args[0], group.loads, call, wait)
 
     def _call(self, member: Member, args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
@@ -112,7 +117,7 @@ class GroupMethod:
     def _pending(self, calls: Sequence[Call], join: Callable[[list[Any]], Any]) -> Pending:
         group = self.group
         deadline = time.monotonic() + group.timeout
-        return Pending(group.waiter, calls, f"{group.role}.{self.name}", deadline, join)
+        return Pending(group.waiter, calls, self._what, deadline, join)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,15 @@
-"""Requests handed out to replicas, each to the one with the least left to do."""
+"""Requests handed out to replicas, each to the one with the least left to do.
+
+Where the engine of a replica ends, the others take what it has not finished; of its death is told in the end.
+"""
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from corerl.errors import EngineDeadError
 from corerl.registry.rollout_backends import GenerationRequest
 from corerl.runtime.dispatch import in_order
 from corerl_ray.calls import EXHAUSTED, Call, Wait
@@ -34,12 +38,16 @@ class Loads:
         self.samples[replica] += sign * piece.samples
         self.tokens[replica] += sign * piece.tokens
 
-    def choose(self, piece: "Piece", *, at_once: bool) -> int | None:
-        """The replica with the least to do among those that have room; with ``at_once`` any has."""
+    def choose(self, piece: "Piece", *, at_once: bool, without: Collection[int] = ()) -> int | None:
+        """The replica with the least to do among those that have room; with ``at_once`` any has.
+
+        Args:
+            without: replicas that get nothing.
+        """
         room = [
             replica
             for replica, samples in enumerate(self.samples)
-            if at_once or not samples or samples + piece.samples <= self.most
+            if replica not in without and (at_once or not samples or samples + piece.samples <= self.most)
         ]
         return min(room, key=lambda replica: self.tokens[replica], default=None)
 
@@ -70,6 +78,8 @@ class Spread:
     ) -> None:
         self._requests, self._loads, self._call, self._wait = requests, loads, call, wait
         self._running: dict[Call, tuple[int, Piece]] = {}
+        self._finished: set[int] = set()
+        self._dead: dict[int, EngineDeadError] = {}
         with loads.lock:
             self._waiting = deque(_cut(requests, loads))
         self._hand_out()
@@ -87,14 +97,20 @@ class Spread:
         try:
             while self._running:
                 for call, result in self._wait.some(list(self._running)).items():
-                    if isinstance(result, Exception):
+                    if isinstance(result, EngineDeadError):
+                        self._died(call, result)
+                    elif isinstance(result, Exception):
                         raise result
-                    if result is EXHAUSTED:
+                    elif result is EXHAUSTED:
                         self._ended(call)
                     else:
                         positions = self._running[call][1].positions
-                        yield {positions[index]: value for index, value in result.items()}
+                        finished = {positions[index]: value for index, value in result.items()}
+                        self._finished |= finished.keys()
+                        yield finished
                 self._hand_out()
+            for error in self._dead.values():
+                raise error
         finally:
             for call in list(self._running):
                 self._ended(call)
@@ -102,13 +118,23 @@ class Spread:
     def _hand_out(self) -> None:
         with self._loads.lock:
             while self._waiting:
-                replica = self._loads.choose(self._waiting[0], at_once=not self._running)
+                replica = self._loads.choose(self._waiting[0], at_once=not self._running, without=self._dead)
                 if replica is None:
                     return
                 piece = self._waiting.popleft()
                 self._loads.add(replica, piece)
                 call = self._call(replica, [self._requests[position] for position in piece.positions])
                 self._running[call] = replica, piece
+
+    def _died(self, call: Call, error: EngineDeadError) -> None:
+        """The others get what this replica had in hand, in a piece for each."""
+        replica, piece = self._running[call]
+        self._ended(call)
+        self._dead[replica] = error
+        left = [position for position in piece.positions if position not in self._finished]
+        living = len(self._loads.samples) - len(self._dead)
+        if living:
+            self._waiting.extendleft(_balanced(self._requests, left, living))
 
     def _ended(self, call: Call) -> None:
         replica, piece = self._running.pop(call)
@@ -120,7 +146,7 @@ def _cut(requests: Sequence[GenerationRequest], loads: Loads) -> list[Piece]:
     """One piece for each replica where all have room; else small ones, so that a replica gets the next in time."""
     replicas = len(loads.samples)
     if replicas == 1 or sum(loads.samples) + sum(request.sampling.n for request in requests) <= replicas * loads.most:
-        return _balanced(requests, replicas)
+        return _balanced(requests, range(len(requests)), replicas)
     pieces, positions = [], list[int]()
     for position in range(len(requests)):
         positions.append(position)
@@ -130,11 +156,11 @@ def _cut(requests: Sequence[GenerationRequest], loads: Loads) -> list[Piece]:
     return [*pieces, _piece(requests, positions)] if positions else pieces
 
 
-def _balanced(requests: Sequence[GenerationRequest], replicas: int) -> list[Piece]:
-    """Each request, the longest first, goes where the fewest tokens are."""
+def _balanced(requests: Sequence[GenerationRequest], positions: Sequence[int], replicas: int) -> list[Piece]:
+    """Each of these requests, the longest first, goes where the fewest tokens are."""
     chosen: list[list[int]] = [[] for _ in range(replicas)]
     tokens = [0] * replicas
-    for position in sorted(range(len(requests)), key=lambda position: -_tokens(requests[position])):
+    for position in sorted(positions, key=lambda position: -_tokens(requests[position])):
         replica = tokens.index(min(tokens))
         chosen[replica].append(position)
         tokens[replica] += _tokens(requests[position])

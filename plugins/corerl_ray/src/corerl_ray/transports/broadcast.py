@@ -21,7 +21,7 @@ from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
 from corerl_ray.transports.link import Link, describe, described
 
-WHAT = "sending the weights"
+WHAT = "sending the weights (runtime.options.timeout)"
 
 
 @dataclass

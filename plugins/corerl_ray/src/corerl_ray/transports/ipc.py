@@ -19,7 +19,7 @@ from corerl_ray.host import WorkerHost
 from corerl_ray.transports.link import Link, describe, described
 from corerl_ray.transports.shared_memory import Shared, forget, open_handle
 
-WHAT = "sending the weights"
+WHAT = "sending the weights (runtime.options.timeout)"
 
 
 @dataclass
@@ -133,8 +133,10 @@ def receive(host: WorkerHost, version: int, verify: bool) -> None:
     """In a rollout worker."""
     link: Link = host.transport
     link.transfer += 1
-    host.worker.update_weights(unpack(_received(link)), version, verify=verify)
-    link.confirm(link.last)  # now nothing here refers to the memory
+    try:
+        host.worker.update_weights(unpack(_received(link)), version, verify=verify)
+    finally:
+        link.confirm(link.last)  # now nothing here refers to the memory
 
 
 def _received(link: Link) -> Iterator[Bucket]:

@@ -15,7 +15,7 @@ from corerl_ray.calls import Call
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
 
-WHAT = "sending the weights"
+WHAT = "sending the weights (runtime.options.timeout)"
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,19 @@ class Inbox:
     buckets: "queue.SimpleQueue[tuple[Bucket, threading.Event] | None]" = field(default_factory=queue.SimpleQueue)
 
     def read(self, timeout: float) -> Iterator[Bucket]:
-        while (received := self.buckets.get(timeout=timeout)) is not None:
+        while (received := self._next(timeout)) is not None:
             bucket, was_read = received
             del received
             yield bucket
             del bucket
             was_read.set()
+
+    def _next(self, timeout: float) -> tuple[Bucket, threading.Event] | None:
+        try:
+            return self.buckets.get(timeout=timeout)
+        except queue.Empty:
+            seconds = f"runtime.options.timeout = {timeout:g} s"
+            raise DeadlineError(f"the next bucket of weights did not come within {seconds}") from None
 
 
 def open_inbox(host: WorkerHost) -> None:
