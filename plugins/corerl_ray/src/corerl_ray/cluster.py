@@ -60,12 +60,28 @@ def connect(options: RayOptions) -> Cluster:
         _join(quiet, options)
         hear_of_children()
         return Cluster(is_own=True)
-    before = _children()
-    with _reaping():
-        ray.init(address="local", include_dashboard=False, **quiet)  # never one of somebody else
+    processes = _start(quiet)
     hear_of_children()
     _adopt_no_orphans()
-    return Cluster(is_own=True, processes=tuple(_children() - before))
+    return Cluster(is_own=True, processes=processes)
+
+
+def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
+    """The processes of a cluster of this machine's own; where Ray's own deadline passes, a second attempt is made."""
+    for is_last in (False, True):
+        before = _children()
+        try:
+            with _reaping():
+                ray.init(address="local", include_dashboard=False, **arguments)  # never one of somebody else
+            return tuple(_children() - before)
+        except Exception as error:
+            end_processes(tuple(_children() - before), patience=0.0)
+            if is_last or "timed out" not in str(error):
+                raise RunError(
+                    f"no Ray cluster could be started on this machine: {' '.join(str(error).split())} (its own words "
+                    "are in /tmp/ray/session_latest/logs)"
+                ) from error
+    raise AssertionError
 
 
 @contextlib.contextmanager
