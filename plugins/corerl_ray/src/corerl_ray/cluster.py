@@ -21,6 +21,9 @@ from corerl_ray.options import RayOptions
 
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
 
+AUTH_MODE = "RAY_AUTH_MODE"
+"""``ray start`` asks for the token of ~/.ray/auth_token where there is one; Ray sends it to no address unless told to"""
+
 PR_SET_CHILD_SUBREAPER = 36
 """of Linux's prctl"""
 
@@ -122,7 +125,8 @@ def _join(arguments: dict[str, Any], options: RayOptions) -> None:
     if thread.is_alive():
         raise DeadlineError(f"{where} did not answer within runtime.options.connect_timeout = {seconds:g} s")
     if errors:
-        raise RunError(f"{where} cannot be used: {' '.join(str(errors[0]).split())}")
+        asks = "" if AUTH_MODE in os.environ else f"; if it asks for a token, as many do, set {AUTH_MODE}=token"
+        raise RunError(f"{where} cannot be used: {' '.join(str(errors[0]).split())}{asks}")
 
 
 def _knock(address: str, timeout: float) -> None:
