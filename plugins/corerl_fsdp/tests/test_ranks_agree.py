@@ -42,6 +42,7 @@ CASES = [
     *(case(rows=3, size=4, cut=cut) for cut in CUTS),
     case(rows=1, size=2),
     case(fsdp={"reshard_after_forward": False}, size=4),
+    case(fsdp={"shard_gradients": True}, size=4, cut=CUTS[1]),
 ]
 
 

@@ -22,7 +22,7 @@ from corerl_ray.options import RayOptions
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
 
 AUTH_MODE = "RAY_AUTH_MODE"
-"""``ray start`` asks for the token of ~/.ray/auth_token where there is one; Ray sends it to no address unless told to"""
+"""``ray start`` asks for the token in ~/.ray/auth_token where there is one; Ray sends it to an address when told to"""
 
 PR_SET_CHILD_SUBREAPER = 36
 """of Linux's prctl"""
