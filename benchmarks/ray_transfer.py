@@ -1,11 +1,15 @@
-"""A batch on its way to the trainer's workers under runtime ``ray``: seconds, and how often its bytes are written.
+"""A batch on its way from the rollout workers to the trainer's under runtime ``ray``: seconds, and copies of it.
 
     python benchmarks/ray_transfer.py --gib 1 --workers 1,2
 
-The controller holds an Experience and calls a ``split`` method, whose workers read every byte of their shares. Copies
-are counted as memory: what the object store (/dev/shm) and the private memory (RssAnon) of the controller and of all
-workers grew by at their peaks, over the bytes of the batch. A thread samples them every 5 ms; a first small call warms
-everything up. Nothing else may use /dev/shm meanwhile.
+A step without models: a rollout worker yields responses as an engine's backend does, the controller pads them to an
+Experience, asks the trainer's workers three times for numbers of every token, adds advantages and loss weights, and
+has them read every byte, as an update does. Rows have one length, or lengths that are drawn (log-normal), as those of
+responses are; then shares are not consecutive rows.
+
+Copies are counted as memory: what the object store (/dev/shm) and the private memory (RssAnon) of the controller and of
+all workers grow by at their peak, without the batch itself, over the bytes of the batch. A thread samples them every
+5 ms; a first small step warms everything up. Nothing else may use /dev/shm meanwhile.
 """
 
 import argparse
@@ -15,57 +19,103 @@ import re
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
-from corerl.batch.experience import Experience
+from corerl.batch.experience import Experience, collate
 from corerl.config.schema import RuntimeConfig
+from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.registry.runtimes import Role
-from corerl.registry.training_strategies import TokenOutputs
-from corerl.runtime.dispatch import dispatch
+from corerl.registry.training_strategies import Output, TokenOutputs
+from corerl.runtime.dispatch import dispatch, in_order
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 
 LIMIT = 1.5
 
 
+BYTES_PER_TOKEN = 8 + 1 + 8 * 4 + 8
+"""of a response's token, in all columns that an update has"""
+
+PROMPT = [1] * 16
+
+
+class Writer:
+    """A rollout worker: responses of as many tokens as are asked for."""
+
+    @dispatch("one_each")
+    def pid(self) -> int:
+        return os.getpid()
+
+    @dispatch("spread")
+    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[dict[int, list[Completion]]]:
+        for position, request in enumerate(requests):
+            empty = bytes(4 * request.sampling.max_tokens)
+            yield {position: [Completion(array("i", empty), array("f", empty), "length", 0)]}
+
+
 class Reader:
-    """Reads every byte that it is given."""
+    """A trainer's worker: reads every byte that it is given."""
 
     @dispatch("one_each")
     def pid(self) -> int:
         return os.getpid()
 
     @dispatch("split")
+    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+        self.read(batch)
+        return TokenOutputs(**{name: torch.zeros(batch.response_mask.shape) for name in wanted})
+
+    @dispatch("split")
     def read(self, batch: Experience) -> TokenOutputs:
         for tensor in batch.tensors().values():
-            flat = tensor.reshape(-1).view(torch.uint8)
-            for start in range(0, len(flat), 2**20):
-                flat[start : start + 2**20].max()
+            for row in tensor.view(torch.uint8):
+                row.max()
         return TokenOutputs()
 
 
-def make_batch(gib: float, columns: int = 4096) -> Experience:
-    """Responses of ``columns`` tokens with all that an update needs."""
-    per_row = columns * (8 + 1 + 4 + 4 + 4 + 4 + 4 + 4 + 8)
-    rows = max(2, int(gib * 2**30 / per_row))
-    lengths = torch.ones(rows, dtype=torch.int64)
-    return Experience(
-        torch.ones(rows, columns, dtype=torch.int64),
-        lengths,
-        lengths * (columns - 1),
-        torch.ones(rows, columns, dtype=torch.bool),
-        torch.arange(rows),
-        rollout_log_probs=torch.rand(rows, columns),
-        old_log_probs=torch.rand(rows, columns),
-        ref_log_probs=torch.rand(rows, columns),
-        values=torch.rand(rows, columns),
-        advantages=torch.rand(rows, columns),
-        returns=torch.rand(rows, columns),
-        loss_weights=torch.ones(rows, columns, dtype=torch.float64),
-    )
+class Step:
+    """What the controller does with a batch, and the seconds of its parts."""
+
+    def __init__(self, writer: Writer, reader: Reader) -> None:
+        self.writer, self.reader = writer, reader
+        self.size = 0
+        self.seconds: dict[str, float] = {}
+
+    def run(self, lengths: Sequence[int]) -> None:
+        marks = [time.perf_counter()]
+        requests = [GenerationRequest(str(row), PROMPT, SamplingParams(length)) for row, length in enumerate(lengths)]
+        completions = [each for [each] in in_order(self.writer.generate(requests))]
+        marks.append(time.perf_counter())
+        tokens, log_probs = [each.token_ids for each in completions], [each.log_probs for each in completions]
+        batch = collate([PROMPT] * len(lengths), tokens, range(len(lengths)), log_probs=log_probs)
+        marks.append(time.perf_counter())
+        batch.old_log_probs = self.reader.forward(batch.tokens(), ["log_probs"]).log_probs
+        batch.ref_log_probs = self.reader.forward(batch.tokens(), ["log_probs"]).log_probs
+        batch.values = self.reader.forward(batch.tokens(), ["values"]).values
+        marks.append(time.perf_counter())
+        shape = batch.response_mask.shape
+        batch.rewards, batch.advantages, batch.returns, batch.rollout_weights = (torch.ones(shape) for _ in range(4))
+        batch.loss_weights = torch.ones(shape, dtype=torch.float64)
+        self.size = sum(tensor.nbytes for tensor in batch.tensors().values())
+        marks.append(time.perf_counter())
+        self.reader.read(batch)
+        marks.append(time.perf_counter())
+        names = ("collect", "pad", "forward", "fill", "update")
+        self.seconds = {name: end - start for name, start, end in zip(names, marks, marks[1:], strict=False)}
+
+
+def make_lengths(gib: float, columns: int, *, drawn: bool) -> list[int]:
+    """Of the responses of a batch of so many bytes, the longest with ``columns`` tokens."""
+    rows = max(4, int(gib * 2**30 / (columns * BYTES_PER_TOKEN)))
+    if not drawn:
+        return [columns] * rows
+    generator = torch.Generator().manual_seed(0)
+    ratios = torch.exp(0.6 * torch.randn(rows, generator=generator))
+    return (ratios / ratios.max() * columns).clamp(min=1).to(torch.int64).tolist()
 
 
 def private(pid: int) -> int:
@@ -99,38 +149,46 @@ def growth(pids: Sequence[int], work: Callable[[], object]) -> tuple[float, list
     return seconds, [high - low for high, low in zip(peak, before, strict=True)]
 
 
+def measure(workers: int, lengths: Sequence[int], repeat: int) -> dict[str, float]:
+    """Copies by where they are, at the step that took most, and the median seconds of each part."""
+    runtime = launch(RuntimeConfig(name="ray"), options=RayOptions(workers=workers))
+    reader = runtime.spawn(Role("actor", "actor.strategy", "reader", distributed=True), Reader)
+    writer = runtime.spawn(Role("rollout", "rollout.name", "writer", distributed=True), Writer)
+    step = Step(writer, reader)
+    step.run([100] * 8)
+    pids: list[int] = [os.getpid(), *reader.pid(), *writer.pid()]  # type: ignore[misc]
+    runs = []
+    for _ in range(repeat):
+        _, grown = growth(pids, lambda: step.run(lengths))
+        runs.append((grown, step.seconds))
+    runtime.close()
+    grown = max((run[0] for run in runs), key=sum)
+    parts = {"store": grown[0], "controller": grown[1], "workers": sum(grown[2:])}
+    copies = {name: part / step.size for name, part in parts.items()}
+    seconds = {name: statistics.median(run[1][name] for run in runs) for name in step.seconds}
+    return {"gib": step.size / 2**30, **copies, "copies": sum(copies.values()) - 1.0, **seconds}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, default=1.0, help="size of the batch")
+    parser.add_argument("--columns", type=int, default=4096, help="tokens of the longest response")
     parser.add_argument("--workers", default="1,2", help="numbers of workers, with commas")
     parser.add_argument("--repeat", type=int, default=3)
     options = parser.parse_args()
-    batch = make_batch(options.gib)
-    size = sum(tensor.nbytes for tensor in batch.tensors().values())
-    clones = []
-    for _ in range(options.repeat):
-        started = time.perf_counter()
-        copies = [tensor.clone() for tensor in batch.tensors().values()]
-        clones.append(time.perf_counter() - started)
-        del copies
-    print(f"batch {size / 2**30:.2f} GiB; torch copies it in {statistics.median(clones):.2f} s")
-    print(f"{'workers':>7} {'seconds':>8} {'store':>6} {'controller':>10} {'workers':>8} {'copies':>7}   limit {LIMIT}")
+    header = f"{'lengths':>7} {'workers':>7} {'GiB':>5} {'store':>6} {'controller':>10} {'workers':>8} {'copies':>7}"
+    print(f"{header}   limit {LIMIT}   seconds")
     table = []
-    for workers in map(int, options.workers.split(",")):
-        runtime = launch(RuntimeConfig(name="ray"), options=RayOptions(workers=workers))
-        reader = runtime.spawn(Role("actor", "actor.strategy", "reader", distributed=True), Reader)
-        reader.read(make_batch(0.01))
-        pids: list[int] = [os.getpid(), *reader.pid()]  # type: ignore[misc]
-        runs = [growth(pids, lambda group=reader: group.read(batch)) for _ in range(options.repeat)]  # type: ignore[misc]
-        runtime.close()
-        seconds = statistics.median(run[0] for run in runs)
-        grown = max((run[1] for run in runs), key=sum)
-        parts = [part / size for part in (grown[0], grown[1], sum(grown[2:]))]
-        verdict = "ok" if sum(parts) <= LIMIT else "TOO MANY"
-        columns = f"{workers:>7} {seconds:8.2f} {parts[0]:6.2f} {parts[1]:10.2f} {parts[2]:8.2f}"
-        print(f"{columns} {sum(parts):7.2f}   {verdict}")
-        table.append({"workers": workers, "seconds": round(seconds, 3), "copies": round(sum(parts), 3)})
-    print(json.dumps({"gib": size / 2**30, "runs": table}))
+    for lengths in ("equal", "drawn"):
+        asked = make_lengths(options.gib, options.columns, drawn=lengths == "drawn")
+        for workers in map(int, options.workers.split(",")):
+            row = measure(workers, asked, options.repeat)
+            verdict = "ok      " if row["copies"] <= LIMIT else "TOO MANY"
+            places = f"{row['store']:6.2f} {row['controller']:10.2f} {row['workers']:8.2f} {row['copies']:7.2f}"
+            seconds = ", ".join(f"{name} {row[name]:.2f}" for name in ("collect", "pad", "forward", "fill", "update"))
+            print(f"{lengths:>7} {workers:>7} {row['gib']:5.2f} {places}   {verdict}    {seconds}", flush=True)
+            table.append({"lengths": lengths, "workers": workers, **{name: round(row[name], 3) for name in row}})
+    print(json.dumps({"runs": table}))
 
 
 if __name__ == "__main__":

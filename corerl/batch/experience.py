@@ -72,6 +72,12 @@ class Experience:
 
         return self.map(pick)
 
+    def tokens(self) -> "Experience":
+        """What a model reads of the rows: no other column need travel to where it is."""
+        return Experience(
+            self.input_ids, self.prompt_lengths, self.response_lengths, self.response_mask, self.group_ids
+        )
+
     def to(self, device: str) -> "Experience":
         """A copy on ``device``."""
         return self.map(lambda _, tensor: tensor.to(device, non_blocking=True))

@@ -126,10 +126,12 @@ def load_tokenizer(model: ModelConfig) -> ChatTokenizer:
 
     Raises:
         ModelError: no such folder, no tokenizer in it, no chat template, or no end-of-sequence token.
-        ConfigError: ``model.chat_template`` names no file.
+        ConfigError: ``model.chat_template`` names no file, or ``model.tokenizer_path`` another model's tokenizer.
     """
     source = model.tokenizer_path or model.path
     tokenizer = _load(source, model.trust_remote_code)
+    if model.tokenizer_path is not None:
+        _check_belongs(tokenizer, model)
     template_source = source
     if model.chat_template is not None:
         tokenizer.chat_template = _read_template(model.chat_template)
@@ -169,6 +171,34 @@ def _load(source: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
     return tokenizer
 
 
+def _check_belongs(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> None:
+    """Raise ConfigError when the model has no such tokens, or other ones under the same ids.
+
+    The model's own tokenizer, where its folder has one, may have fewer tokens, but none with another id.
+    """
+    vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
+    key, name = "model.tokenizer_path", model.tokenizer_path
+    config = _model_file(model.path, "config.json")
+    facts = {} if config is None else json.loads(config.read_text(encoding="utf-8"))
+    size = facts.get("vocab_size") or facts.get("text_config", {}).get("vocab_size")
+    largest = max(id_ for id_ in vocabulary.values() if id_ not in added or id_ == tokenizer.eos_token_id)
+    if size is not None and largest >= size:
+        raise ConfigError(
+            key, f"{name} has token ids up to {largest}, and the model {model.path} a vocabulary of {size}"
+        )
+    try:
+        own = _load(model.path, model.trust_remote_code).get_vocab()
+    except ModelError:  # it has none of its own
+        return
+    for token, id_ in sorted(own.items(), key=lambda item: item[1]):
+        if vocabulary.get(token, id_) != id_:
+            raise ConfigError(
+                key,
+                f"{name} is no tokenizer of the model {model.path}: the token {token!r} has the id {vocabulary[token]} "
+                f"there and {id_} in the model's own",
+            )
+
+
 def _local_folder(source: str) -> Path | None:
     """The folder that ``source`` names, None for a hub name (``name`` or ``owner/name``).
 
@@ -192,7 +222,7 @@ def _read_template(file: str) -> str:
 
 def _generation_eos_token_ids(source: str) -> list[int]:
     """``eos_token_id`` of the model's generation_config.json, where it has one: an id or a list of ids."""
-    file = _generation_config(source)
+    file = _model_file(source, "generation_config.json")
     if file is None:
         return []
     try:
@@ -204,15 +234,15 @@ def _generation_eos_token_ids(source: str) -> list[int]:
     return ids if isinstance(ids, list) else [ids]
 
 
-def _generation_config(source: str) -> Path | None:
+def _model_file(source: str, name: str) -> Path | None:
     folder = _local_folder(source)
     if folder is not None:
-        file = folder / "generation_config.json"
+        file = folder / name
         return file if file.exists() else None
     from transformers.utils.hub import cached_file
 
     try:
-        cached = cached_file(source, "generation_config.json", _raise_exceptions_for_missing_entries=False)
+        cached = cached_file(source, name, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:
         raise ModelError(
             f"{source}: is no folder here and cannot be had from the hub ({_first_line(error)})"

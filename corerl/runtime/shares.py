@@ -21,18 +21,27 @@ class Share:
     """One data-parallel rank's part of the first argument.
 
     Attributes:
-        value: the part itself. That of an Experience is never empty: where no row is left there is one without a
-            trained token, because all ranks of a strategy must take part; its outputs belong to no row.
-        rows: where the elements of ``value`` stand in the whole; fewer than ``value`` has, for such a filler.
+        rows: where the elements of ``value`` stand in the whole; fewer than ``value`` has, for a filler.
     """
 
-    value: Any
+    whole: Any
     rows: Tensor
+
+    @property
+    def value(self) -> Any:
+        """The part itself, made anew each time: where rows are not consecutive it is a copy, to be let go of soon.
+
+        That of an Experience is never empty: where no row is left there is one without a trained token, because all
+        ranks of a strategy must take part; its outputs belong to no row.
+        """
+        if isinstance(self.whole, Experience):
+            return _rows_of(self.whole, self.rows)
+        return [self.whole[row] for row in self.rows.tolist()]
 
     @property
     def is_empty(self) -> bool:
         """There is nothing to do, not even for a filler."""
-        return len(self.value) == 0
+        return len(self.rows) == 0 and not isinstance(self.whole, Experience)
 
 
 @dataclass(frozen=True)
@@ -75,10 +84,9 @@ def split(value: Any, ranks: int) -> Split:
         TypeError: it is neither.
     """
     if isinstance(value, Experience):
-        return Split(value, tuple(_experience_share(value, rows) for rows in balance(value.lengths, ranks)))
+        return Split(value, tuple(Share(value, rows) for rows in balance(value.lengths, ranks)))
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        dealt = (torch.arange(len(value))[rank::ranks] for rank in range(ranks))
-        return Split(value, tuple(Share([value[row] for row in rows.tolist()], rows) for rows in dealt))
+        return Split(value, tuple(Share(value, torch.arange(len(value))[rank::ranks]) for rank in range(ranks)))
     raise TypeError(f"only an Experience or a sequence can be split by data-parallel rank, not {type(value).__name__}")
 
 
@@ -140,13 +148,13 @@ def join_sequences(parts: Sequence[Sequence[Any]], rows: Sequence[Tensor]) -> li
     return joined
 
 
-def _experience_share(batch: Experience, rows: Tensor) -> Share:
+def _rows_of(batch: Experience, rows: Tensor) -> Experience:
     if len(rows) == 0:
-        return Share(_filler(batch), rows)
+        return _filler(batch)
     first, last = int(rows[0]), int(rows[-1])
     if last - first + 1 == len(rows):
-        return Share(batch.map(lambda _, tensor: tensor[first : last + 1]), rows)
-    return Share(batch.select(rows), rows)
+        return batch.map(lambda _, tensor: tensor[first : last + 1])
+    return batch.select(rows)
 
 
 def _filler(batch: Experience) -> Experience:

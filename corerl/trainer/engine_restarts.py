@@ -46,7 +46,7 @@ class Engines:
                 with self.actor_in_use:
                     if self.restarts == before:  # else another thread has done it
                         self._restart(error)
-                        self._send(self._version, verify=False)
+                        self._send(self._version, verify=True)
 
     def send_weights(self, version: int, *, verify: bool = False) -> None:
         """Give the engines the policy's weights."""
@@ -68,15 +68,17 @@ class Engines:
             self._rollout.sleep()
             self._rollout.wake(kv_cache=kv_cache)
             if kv_cache:  # the weights were sent to the one that ended
-                self._send(self._version, verify=False)
+                self._send(self._version, verify=True)
 
     def _send(self, version: int, *, verify: bool) -> None:
+        """The first update of an engine that was started again is always verified."""
         while True:
             try:
                 self._runtime.send_weights(self._actor, self._rollout, version=version, verify=verify)
                 return
             except EngineDeadError as error:
                 self._restart(error)
+                verify = True
 
     def _restart(self, error: EngineDeadError) -> None:
         if self.restarts == self._max_restarts:

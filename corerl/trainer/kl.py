@@ -42,7 +42,7 @@ class VocabularyReference:
                 f"GiB, more than ref.max_vocabulary_log_probs_gb = {self.max_gb:g}: use a smaller "
                 "actor.ppo_mini_batch_size, or a KL type of the sampled tokens such as low_var_kl"
             )
-        outputs = self.reference.forward(mini_batch, ["vocabulary_log_probs"])
+        outputs = self.reference.forward(mini_batch.tokens(), ["vocabulary_log_probs"])
         mini_batch.ref_vocabulary_log_probs = outputs.vocabulary_log_probs
 
 
@@ -83,7 +83,7 @@ class KLPenalty:
         for rows in mini_batches(experience.group_ids, self.mini_batch_size):
             part = experience.select(rows)
             self.vocabulary_reference.add(part)
-            policy = self.actor.forward(part, ["vocabulary_log_probs"]).vocabulary_log_probs
+            policy = self.actor.forward(part.tokens(), ["vocabulary_log_probs"]).vocabulary_log_probs
             assert policy is not None and part.ref_vocabulary_log_probs is not None
             terms = self.kl_type(policy, part.ref_vocabulary_log_probs)
             kl[rows, : terms.shape[1]] = terms

@@ -125,19 +125,20 @@ class Trainer:
 
     def compute(self, experience: Experience, timers: Timers) -> dict[str, float]:
         """What the models say about the responses before the update: old and reference log-probs, values."""
+        asked = experience.tokens()
         with timers("old_log_prob"):
             if self.run.config.algorithm.rollout_correction.bypass_mode:
                 experience.old_log_probs, metrics = experience.rollout_log_probs, {}
             else:
-                outputs = self.actor.forward(experience, self._policy_outputs())
+                outputs = self.actor.forward(asked, self._policy_outputs())
                 experience.old_log_probs, experience.sum_pi_squared = outputs.log_probs, outputs.sum_pi_squared
                 metrics = policy_metrics(outputs, experience)
         if self.reference is not None and self.run.parts.needs_ref_log_probs:
             with timers("ref"):
-                experience.ref_log_probs = self.reference.forward(experience, ["log_probs"]).log_probs
+                experience.ref_log_probs = self.reference.forward(asked, ["log_probs"]).log_probs
         if self.critic is not None:
             with timers("values"):
-                experience.values = self.critic.forward(experience, ["values"]).values
+                experience.values = self.critic.forward(asked, ["values"]).values
         return metrics
 
     def _policy_outputs(self) -> list[Output]:
@@ -239,7 +240,7 @@ class Trainer:
         if self.vocabulary_reference is not None and self.run.parts.kl_loss is not None:
             self.vocabulary_reference.add(mini_batch)
         if self.select_tokens is not None:
-            present = self.actor.forward(mini_batch, ["log_probs"]).log_probs
+            present = self.actor.forward(mini_batch.tokens(), ["log_probs"]).log_probs
             assert present is not None
             uniforms = torch.from_numpy(self.seeds.uniforms(self.step, number, tuple(present.shape)))
             mini_batch.selected = self.select_tokens(policy_loss_inputs(present, mini_batch), uniforms)

@@ -61,6 +61,26 @@ def test_the_generation_config_is_the_model_s_when_the_tokenizer_has_a_folder_of
     assert load(tmp_path, tokenizer_path=str(tiny_tokenizer_dir)).stop_token_ids == (258, 256)
 
 
+def test_a_tokenizer_with_more_ids_than_the_model_has_is_refused(tiny_tokenizer_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"text_config": {"vocab_size": 256}}')
+    with pytest.raises(ConfigError, match=r"^model.tokenizer_path: .* up to 258, and the model .* vocabulary of 256$"):
+        load(tmp_path, tokenizer_path=str(tiny_tokenizer_dir))
+    (tmp_path / "config.json").write_text('{"vocab_size": 320}')
+    assert len(load(tmp_path, tokenizer_path=str(tiny_tokenizer_dir)).tokenizer) == 259
+
+
+def test_a_tokenizer_in_which_a_token_has_another_id_than_in_the_model_s_own_is_refused(
+    folder: Path, tiny_tokenizer_dir: Path
+) -> None:
+    assert load(folder, tokenizer_path=str(tiny_tokenizer_dir)).stop_token_ids == (258,)
+    stored = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = stored["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (folder / "tokenizer.json").write_text(json.dumps(stored))
+    with pytest.raises(ConfigError, match=r"is no tokenizer of the model .*: the token 'b' has the id 98 there and 97"):
+        load(folder, tokenizer_path=str(tiny_tokenizer_dir))
+
+
 def test_a_damaged_generation_config_is_an_error(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"eos_tok')
     with pytest.raises(ModelError, match=r"model: generation_config\.json is not a JSON object"):

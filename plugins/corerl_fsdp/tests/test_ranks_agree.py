@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import os
 
 import pytest
 import rank_jobs
@@ -41,6 +42,7 @@ CASES = [
     *(case(rows=3, size=4, cut=cut) for cut in CUTS),
     case(rows=1, size=2),
     case(fsdp={"reshard_after_forward": False}, size=4),
+    case(fsdp={"shard_gradients": True}, size=4, cut=CUTS[1]),
 ]
 
 
@@ -65,6 +67,29 @@ CASES += [
     shared(2, size=4, warm=True, head="value", config={"lora_rank": 2, "target_modules": ["q_proj", "up_proj"]}),
     shared(2, size=4, fsdp={"reshard_after_forward": False, "param_offload": True, "optimizer_offload": True}),
 ]
+CASES += [case(size=1), case(size=1, warm=True, config={"lora_rank": 2}, packed=False, checkpointing=True)]
+
+if os.environ.get("CORERL_EVERY_COMBINATION") == "1":
+    CASES += [
+        case(
+            size=size,
+            packed=packed,
+            checkpointing=checkpointing,
+            chunk=chunk,
+            cut=cut,
+            fsdp={"ulysses_sequence_parallel_size": together, "reshard_after_forward": reshard},
+            **trained,
+        )
+        for size, together, packed in itertools.product((1, 2, 4), (1, 2, 4), (True, False))
+        if together <= size and (packed or together == 1)
+        for checkpointing, chunk, cut, reshard, trained in itertools.product(
+            (True, False),
+            (None, 3),
+            CUTS,
+            (True, False),
+            ({}, {"head": "value"}, {"warm": True, "config": {"lora_rank": 2}}),
+        )
+    ]
 
 
 @functools.cache

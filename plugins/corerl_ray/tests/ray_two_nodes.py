@@ -5,7 +5,7 @@ import time
 
 import ray
 from ray.cluster_utils import Cluster
-from ray_toys import ENGINE, TOY, Engine, Toy
+from ray_toys import ENGINE, TOY, Engine, Toy, request
 
 from corerl.batch.experience import collate
 from corerl.config.schema import RuntimeConfig
@@ -36,7 +36,7 @@ def main():
     def started(options, **config):
         return launch(RuntimeConfig(name="ray", **config), options=options)
 
-    # two pools without GPUs, each on both nodes, and a rollout worker that is killed on the other one
+    # two pools without GPUs, each on both nodes, and an idle worker that is killed on the other one
     runtime = started(RayOptions(workers=2, rollout_workers=2, weights_transport="broadcast", **options), nnodes=2)
     runtime.reserve([TOY, ENGINE])
     group, sink = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
@@ -45,11 +45,11 @@ def main():
     seen["values"] = group.forward(batch, ["values"]).values[:, 0].tolist()
     runtime.send_weights(group, sink, 4, verify=True)
     seen["weights"] = [[version, len(weights)] for version, weights in sink.received()]
-    away = max(sink.members, key=lambda member: member.facts.node != runtime.waiter.node)
-    training = submit(group.sleep, 600)
+    away = max(group.members, key=lambda member: member.facts.node != runtime.waiter.node)
     began = time.monotonic()
-    away.host.call.remote("die", {}, away.rank)
-    seen["death"], seen["seconds"] = error_of(training.result), time.monotonic() - began
+    away.host.call.remote("fail", {}, away.rank, "kill")  # nobody waits for this call
+    stream = sink.generate([request(number, seconds=0.3 * number) for number in range(100)])
+    seen["death"], seen["seconds"] = error_of(list, stream), time.monotonic() - began
     runtime.close()
 
     def refused(role, **config):

@@ -26,8 +26,8 @@ def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_
     assert seen["nodes"] == [2, 2]
     assert seen["values"] == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert seen["weights"] == [[4, 12]] * 2
-    assert re.match("the rollout worker . of 2 .* died: killed", seen["death"])
-    assert seen["death"].endswith("about to die") and seen["seconds"] < 10
+    assert re.match("the actor worker . of 2 .* died: killed", seen["death"])
+    assert seen["death"].endswith("about to fail: kill") and seen["seconds"] < 10
     assert seen["local_ranks"] == ["0", "0"] and len(set(seen["devices"])) == 2
     assert seen["pair"] == [",".join(seen["devices"])]
     assert sorted(",".join(seen["own"]).split(",")) == ["0", "1", "2", "3"] and len(seen["own"]) == 2

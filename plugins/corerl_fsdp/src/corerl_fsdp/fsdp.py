@@ -81,7 +81,7 @@ class FsdpStrategy:
             sums = Sums()
             cuts = self._cuts(mini_batch)
             for number, rows in enumerate(cuts, start=1):
-                self.token_model.set_requires_gradient_sync(number == len(cuts))
+                self.token_model.set_requires_gradient_sync(self.options.shard_gradients or number == len(cuts))
                 self._backward(mini_batch, rows, objective, sums)
             shares = ranks.gather(vars(sums.numbers()))
             numbers = Numbers.total(shares[:: self.options.ulysses_sequence_parallel_size])

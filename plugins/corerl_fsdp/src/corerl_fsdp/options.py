@@ -45,6 +45,9 @@ class FsdpOptions(TorchOptions):
     reshard_after_forward: bool = option(
         True, "free a layer's gathered weights after its forward pass and gather them again in the backward pass"
     )
+    shard_gradients: bool = option(
+        False, "sum gradients over ranks after every micro-batch, not after the last: more to send, less memory"
+    )
     param_offload: bool = option(False, "keep the weights on the CPU between calls; does nothing on the CPU")
     optimizer_offload: bool = option(
         False, "keep the optimizer's state on the CPU between its steps; does nothing on the CPU"
@@ -59,7 +62,7 @@ class FsdpOptions(TorchOptions):
 
         While it works a rank has the gathered weights of two layers and of what stands beside the layers (of all
         layers, where they are not freed), and between the micro-batches of an update its own float32 gradients of the
-        whole model: the sum over ranks comes with the last one.
+        whole model, where ``shard_gradients`` does not divide them: the sum over ranks comes with the last one.
         """
         undivided = super().share(size, ranks, model, updated=updated)
         trained = size.trained if updated else 0
@@ -72,6 +75,7 @@ class FsdpOptions(TorchOptions):
         return dataclasses.replace(
             undivided,
             weights=stored + gathered,
+            gradients=undivided.gradients / (ranks if self.shard_gradients else 1),
             optimizer=moments,
             at_rest=(0 if self.param_offload else stored) + (0 if self.optimizer_offload else moments),
             optimizer_apart=self.optimizer_offload,

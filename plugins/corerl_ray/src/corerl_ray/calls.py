@@ -24,13 +24,18 @@ from corerl.errors import (
 from corerl_ray.host import Facts, Failure, last_lines
 
 POLL = 1.0
-"""seconds between two looks at the workers that nobody waits for"""
+"""seconds between two looks at all workers"""
+DEAD = 4
+"""of Ray's ActorTableData.ActorState"""
 EXHAUSTED = object()
 """what a generator gives last"""
 GRACE = 30.0
 """seconds that the other ranks have to agree, after one found something that is not finite"""
-LOG_WAIT = 5.0
-"""seconds for the log of a worker on another machine, which may be gone"""
+LOG_WAIT = 8.0
+"""seconds for the log of a worker on another machine, where a process starts to read it"""
+LOST_LOG_WAIT = 2.0
+"""seconds for it where the machine does not answer"""
+UNREACHABLE = "it cannot be reached: its machine is gone, or the way there"
 
 
 @dataclass(frozen=True)
@@ -63,19 +68,19 @@ class Waiter:
         node: the controller's own.
         stop: ends all workers.
         members: every worker that was started.
-        watches: references that never become ready while a worker lives.
         failure: the first error that may leave workers stuck; it ends every wait, also those begun later.
         stuck: some ranks have not agreed with another's NonFiniteError.
         closing: waits are for workers to close, whatever has failed.
+        looked: when, on the clock of ``time.monotonic``.
     """
 
     node: str
     stop: Callable[[], None]
     members: list[Member] = field(default_factory=list)
-    watches: "dict[ray.ObjectRef[Any], Member]" = field(default_factory=dict)
     failure: CoreRLError | None = None
     stuck: bool = False
     closing: bool = False
+    looked: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -95,21 +100,15 @@ class Waiter:
             return self.failure
 
     def look(self, known: CoreRLError | None) -> None:
-        """Notice the death of a worker that nobody is waiting for."""
-        members = list(self.members)
-        nodes = {self.node}
-        if any(member.facts and member.facts.node != self.node for member in members):
-            nodes = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
-        for member in members:
-            if member.facts is None:
+        """Notice the death of a worker that nobody is waiting for, on whatever machine."""
+        self.looked = time.monotonic()
+        for member in list(self.members):
+            if member.facts is None or member.host._get_local_state() != DEAD:
                 continue
-            if member.facts.node not in nodes:
-                raise self.died(member, "its machine has left the cluster", known)
-            if member.facts.node == self.node and not is_alive(member.facts.pid):
-                try:
-                    ray.get(member.host.facts.remote(), timeout=LOG_WAIT)
-                except RayError as error:
-                    raise self.died(member, str(error), known) from None
+            try:
+                ray.get(member.host.facts.remote(), timeout=LOG_WAIT)
+            except RayError as error:
+                raise self.died(member, str(error), known) from None
 
     def died(self, member: Member, said: str, known: CoreRLError | None) -> CoreRLError:
         """The error of a worker that is no more; the others are ended."""
@@ -120,7 +119,8 @@ class Waiter:
             lines: list[str] = []
             where = ""
             if member.facts is not None:
-                lines, oom_kills = self._last_lines(member.facts)
+                seconds = LOST_LOG_WAIT if cause == UNREACHABLE else LOG_WAIT
+                lines, oom_kills = self._last_lines(member.facts, seconds)
                 if oom_kills > member.facts.oom_kills:
                     cause = "the kernel's out-of-memory killer was at work on its machine"
                 where = f" (process {member.facts.pid} on {member.facts.address})"
@@ -130,13 +130,13 @@ class Waiter:
         self.stop()
         return error
 
-    def _last_lines(self, facts: Facts) -> tuple[list[str], int]:
+    def _last_lines(self, facts: Facts, seconds: float) -> tuple[list[str], int]:
         try:
             if facts.node == self.node:
                 return last_lines(facts.logs)
             there = NodeAffinitySchedulingStrategy(facts.node, soft=False)
             read = ray.remote(last_lines).options(num_cpus=0, scheduling_strategy=there, max_retries=0)
-            lines: tuple[list[str], int] = ray.get(read.remote(facts.logs), timeout=LOG_WAIT)
+            lines: tuple[list[str], int] = ray.get(read.remote(facts.logs), timeout=seconds)
         except (RayError, OSError):  # the machine itself may be gone
             return [f"(its log cannot be read: {', '.join(facts.logs)} on {facts.address})"], facts.oom_kills
         return lines
@@ -194,18 +194,15 @@ class Wait:
             if left <= 0:
                 raise self._too_late(calls)
             beside = {call.reference: call for call in self.beside}
-            watched = [*own, *beside, *waiter.watches]
-            ready, _ = ray.wait(watched, num_returns=1, timeout=min(POLL, left))
-            if not ready:
+            ready, _ = ray.wait([*own, *beside], num_returns=1, timeout=min(POLL, left))
+            if time.monotonic() - waiter.looked >= POLL:  # also while results come in quick succession
                 waiter.look(self.known)
             for reference in ready:
                 if reference in beside:
                     self._result(beside[reference])
                     self.beside = [call for call in self.beside if call.reference != reference]
-                elif reference in own:
-                    return {own[reference]: self._result(own[reference])}
                 else:
-                    self._watch_ended(reference)
+                    return {own[reference]: self._result(own[reference])}
 
     def _too_late(self, calls: Sequence[Call]) -> CoreRLError:
         if self._late is not None:  # which the others are late to agree with
@@ -247,15 +244,6 @@ class Wait:
             return raised
         return value
 
-    def _watch_ended(self, reference: "ray.ObjectRef[Any]") -> None:
-        member = self.waiter.watches.pop(reference, None)
-        if member is None:  # another thread has seen it
-            return
-        try:
-            ray.get(reference, timeout=LOG_WAIT)
-        except RayError as error:
-            raise self.waiter.died(member, str(error), self.known) from None
-
 
 def _place(member: Member) -> str:
     """`` (log: …)``, where that is known."""
@@ -266,7 +254,7 @@ def _place(member: Member) -> str:
 def exit_cause(message: str) -> str:
     """Why a process ended, from what Ray says about it."""
     if "is unavailable" in message:
-        return "it cannot be reached: its machine is gone, or the way there"
+        return UNREACHABLE
     detail = re.search(r"Worker exit detail: ([^\n]*)", message)
     if detail is None:
         return _first_line(message)

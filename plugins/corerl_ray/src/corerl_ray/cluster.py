@@ -21,6 +21,9 @@ from corerl_ray.options import RayOptions
 
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
 
+AUTH_MODE = "RAY_AUTH_MODE"
+"""``ray start`` asks for the token in ~/.ray/auth_token where there is one; Ray sends it to an address when told to"""
+
 PR_SET_CHILD_SUBREAPER = 36
 """of Linux's prctl"""
 
@@ -60,24 +63,29 @@ def connect(options: RayOptions) -> Cluster:
         _join(quiet, options)
         hear_of_children()
         return Cluster(is_own=True)
-    before = _children()
-    with _reaping():
-        _start(quiet)
+    processes = _start(quiet)
     hear_of_children()
     _adopt_no_orphans()
-    return Cluster(is_own=True, processes=tuple(_children() - before))
+    return Cluster(is_own=True, processes=processes)
 
 
-def _start(arguments: dict[str, Any]) -> None:
-    """A cluster on this machine, never one of somebody else; how long that may take Ray itself decides."""
-    try:
-        ray.init(address="local", include_dashboard=False, **arguments)
-    except Exception as error:  # of Ray's own waits some are plain Exceptions
-        ray.shutdown()
-        said = " ".join(str(error).split())
-        raise RunError(
-            f"Ray could not start a cluster on this machine: {said} (its logs: /tmp/ray/session_latest/logs)"
-        ) from error
+def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
+    """The processes of a cluster of this machine's own; where Ray's own deadline passes, a second attempt is made."""
+    for is_last in (False, True):
+        before = _children()
+        try:
+            with _reaping():
+                ray.init(address="local", include_dashboard=False, **arguments)  # never one of somebody else
+            return tuple(_children() - before)
+        except Exception as error:
+            ray.shutdown()
+            end_processes(tuple(_children() - before), patience=0.0)
+            if is_last or "timed out" not in str(error):
+                raise RunError(
+                    f"no Ray cluster could be started on this machine: {' '.join(str(error).split())} (its own words "
+                    "are in /tmp/ray/session_latest/logs)"
+                ) from error
+    raise AssertionError
 
 
 @contextlib.contextmanager
@@ -118,7 +126,8 @@ def _join(arguments: dict[str, Any], options: RayOptions) -> None:
     if thread.is_alive():
         raise DeadlineError(f"{where} did not answer within runtime.options.connect_timeout = {seconds:g} s")
     if errors:
-        raise RunError(f"{where} cannot be used: {' '.join(str(errors[0]).split())}")
+        asks = "" if AUTH_MODE in os.environ else f"; if it asks for a token, as many do, set {AUTH_MODE}=token"
+        raise RunError(f"{where} cannot be used: {' '.join(str(errors[0]).split())}{asks}")
 
 
 def _knock(address: str, timeout: float) -> None:

@@ -23,7 +23,7 @@ from corerl_ray import tensors
 LOG_LINES = 6
 CALLS = 16
 """that hand out requests to a rollout worker at a time"""
-THREADS = {"requests": CALLS, "watch": 1}
+THREADS = {"requests": CALLS}
 """of a rollout worker's process, beside ``CONTROL`` for everything else: that must go on while requests run"""
 CONTROL = 4
 
@@ -135,10 +135,6 @@ class WorkerHost:
             return function(self, *args)
         except Exception as error:
             return Failure.of(error)
-
-    def watch(self) -> None:
-        """Never return, so that the reference of this call becomes ready when the process is gone."""
-        threading.Event().wait()
 
 
 def hear_of_children() -> None:

@@ -84,8 +84,6 @@ class RayRuntime:
         facts = self.waiter.wait([Call(member, member.host.facts.remote()) for member in members], deadline, what)
         started = [dataclasses.replace(member, facts=own) for member, own in zip(members, facts, strict=True)]
         self.waiter.members[-size:] = started
-        if is_concurrent:
-            self.waiter.watches |= {member.host.watch.remote(): member for member in started}
         seen: Counter[str] = Counter()
         calls = []
         for member, own in zip(started, facts, strict=True):
@@ -147,7 +145,6 @@ class RayRuntime:
     def _kill(self) -> None:
         """End all workers at once."""
         members, self.waiter.members = self.waiter.members, []
-        self.waiter.watches.clear()
         for member in members:
             ray.kill(member.host, no_restart=True)
         here = [member.facts for member in members if member.facts and member.facts.node == self.waiter.node]
