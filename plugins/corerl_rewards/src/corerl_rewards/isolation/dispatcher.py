@@ -261,7 +261,7 @@ class Dispatcher:
                 linux.stand_back(worker.pid)
             else:
                 self._give_back(worker, list(worker.tasks)[1:])  # it still has them: whoever is first scores them
-                self._pace.late(worker)
+                worker.late = True
 
     def _give_back(self, worker: Worker, tasks: Iterable[Task]) -> None:
         """Put what a worker has not begun in front of the queue, unless it is there since it is late."""

@@ -16,8 +16,6 @@ MOST_MORE = 2
 """so many late calls are expected for each that is known, at most: the first may not be as the rest"""
 STEP = math.log(1.15)
 """by how much, as a logarithm, one call moves what is known"""
-TOGETHER = 0.1
-"""deadlines of late calls that are no further apart than this share of ``timeout`` are one: that of the first"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,6 @@ class Pace:
         self._rules = rules
         self._quantiles: dict[str, tuple[float, float]] = {}
         """data source -> how long half of its calls take at most, and nine of ten; running estimates"""
-        self._together = -math.inf
         self._answered = 0
 
     def begin(self) -> None:
@@ -64,14 +61,6 @@ class Pace:
         worker.since = time.monotonic()
         worker.excused = 0.0
         worker.deadline = worker.since + self._rules.timeout
-
-    def late(self, worker: Worker) -> None:
-        """The call of a worker is late: it is to end with others that are."""
-        worker.late = True
-        if self._together <= worker.deadline <= self._together + TOGETHER * self._rules.timeout:
-            worker.deadline = self._together
-        else:
-            self._together = worker.deadline
 
     def next_mark(self, worker: Worker) -> float:
         """When something is to be done about the call of a worker that goes on as it is."""
