@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from turns import HEAD, Turns
+from turns import Turns, print_costs
 
 from corerl.cli.common import load_train_config
 from corerl.cli.main import run
@@ -65,9 +65,7 @@ def main() -> None:
         assert run(["tiny-model", "--out", "model", "--corpus", "data/train.parquet", *SHAPE.split()]) == 0
         waited = statistics.median(train_in_turns(turns))
     costs = turns.costs()
-    print(f"{HEAD}   limit {LIMIT:.0%}")
-    for name, cost in costs.items():
-        print(cost.row(name, LIMIT))
+    print_costs(costs, LIMIT)
     print(f"a step waits {1000 * waited:.1f} ms for its save")
     report = {"benchmark": "saving", "save_s": waited, "cost": {name: asdict(cost) for name, cost in costs.items()}}
     print(json.dumps(report))

@@ -8,7 +8,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 ROUNDS_LEFT_OUT = 2
@@ -17,30 +17,24 @@ ROUNDS_LEFT_OUT = 2
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a contender's step, as a share of the step of the first contender in the same round.
+    """What a contender's step takes more than the first one's of the same round, as a share of a step.
 
     Attributes:
         median: over all rounds; ``low`` and ``high`` are the bounds of its 95% interval.
-        mean: of all steps beside all steps, which has in it what is costly but rare.
+        mean: over all rounds, which has in it what is costly but rare.
+        turn_s: median seconds of the contender's own steps.
     """
 
     median: float
     low: float
     high: float
     mean: float
-    step_s: float
+    turn_s: float
 
     def verdict(self, limit: float) -> str:
         if self.high <= limit:
             return "ok"
         return "TOO MUCH" if self.low > limit else "more rounds needed"
-
-    def row(self, name: str, limit: float) -> str:
-        numbers = f"{self.median:7.2%} {self.low:7.2%} to {self.high:6.2%} {self.mean:7.2%}"
-        return f"{name:<16} {1000 * self.step_s:10.1f} {numbers}   {self.verdict(limit)}"
-
-
-HEAD = f"{'':<16} {'ms a step':>10} {'cost':>7} {'95% interval':>17} {'mean':>7}"
 
 
 class Turns:
@@ -62,24 +56,28 @@ class Turns:
         self._moments.append(time.perf_counter())
         return self._order[len(self._moments) - 1] if len(self._moments) < self.steps else ""
 
-    def costs(self) -> dict[str, Cost]:
-        """Of all contenders."""
+    def costs(self, step_s: float | None = None) -> dict[str, Cost]:
+        """Of all contenders, as shares of ``step_s``; None: of the first one's own median step."""
         rounds: list[dict[str, float]] = []
         size = len(self._names)
         for start in range(ROUNDS_LEFT_OUT * size, len(self._order), size):
             turns = range(start, start + size)
             rounds.append({self._order[turn]: self._moments[turn + 1] - self._moments[turn] for turn in turns})
-        return {name: self._cost(name, rounds) for name in self._names}
+        step_s = step_s or statistics.median(each[self._names[0]] for each in rounds)
+        return {name: self._cost(name, rounds, step_s) for name in self._names}
 
-    def _cost(self, name: str, rounds: Sequence[dict[str, float]]) -> Cost:
-        own, first = ([each[which] for each in rounds] for which in (name, self._names[0]))
-        shares = sorted(mine / other - 1 for mine, other in zip(own, first, strict=True))
+    def _cost(self, name: str, rounds: Sequence[dict[str, float]], step_s: float) -> Cost:
+        shares = sorted((each[name] - each[self._names[0]]) / step_s for each in rounds)
         # ranks between which the median lies in 95 of 100 samples: the binomial distribution's, by its normal limit
         below = max(0, math.floor(len(shares) / 2 - 0.98 * math.sqrt(len(shares))))
-        return Cost(
-            statistics.median(shares),
-            shares[below],
-            shares[-1 - below],
-            sum(own) / sum(first) - 1,
-            statistics.median(own),
-        )
+        low, high = shares[below], shares[-1 - below]
+        turn_s = statistics.median(each[name] for each in rounds)
+        return Cost(statistics.median(shares), low, high, statistics.fmean(shares), turn_s)
+
+
+def print_costs(costs: Mapping[str, Cost], limit: float) -> None:
+    """A table."""
+    print(f"{'':<16} {'ms a turn':>10} {'cost':>7} {'95% interval':>17} {'mean':>7}   limit {limit:.0%}")
+    for number, (name, cost) in enumerate(costs.items()):
+        shares = f"{cost.median:7.2%} {cost.low:7.2%} to {cost.high:6.2%} {cost.mean:7.2%}   {cost.verdict(limit)}"
+        print(f"{name:<16} {1000 * cost.turn_s:10.1f} {shares if number else ''}")
