@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from corerl.registry.trackers import TrackedRun
 from corerl.telemetry.console import ConsoleTracker
 
 MOST_SHARE = 0.01
@@ -41,9 +42,7 @@ def main() -> None:
     master, slave = pty.openpty()
     threading.Thread(target=read_all, args=(master,), daemon=True).start()
     own, sys.stderr = sys.stderr, os.fdopen(slave, "w")
-    tracker = ConsoleTracker(
-        project_name="", experiment_name="", run_dir=Path(), config={}, total_steps=2 * arguments.steps
-    )
+    tracker = ConsoleTracker(TrackedRun("", "", Path(), {}, total_steps=2 * arguments.steps))
     start = time.perf_counter()
     for step in range(1, arguments.steps + 1):
         tracker.log(METRICS, step)

@@ -1,6 +1,8 @@
 """A week in small: thousands of steps of a stub of a model, with a checkpoint every hundred; memory and open files.
 
-Memory is that of the process (RSS), the mean over the middle tenth of the steps and over the last tenth::
+Memory is what the process has taken for itself, swapped out or not: the mean over the middle tenth of the steps and
+over the last tenth. Pages of files that it has mapped, torch's libraries above all, are shown beside it and not judged:
+the kernel drops them when it likes and reads them again::
 
     python benchmarks/long_run.py --steps 20000
 """
@@ -36,14 +38,14 @@ from pathlib import Path
 
 from corerl import hookimpl
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
-
 @hookimpl
 def step_ended(step):
     if step % 10 == 0:
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        own, files = (sum(int(lines[name].split()[0]) for name in names)
+                      for names in (("RssAnon", "RssShmem", "VmSwap"), ("RssFile",)))
         with open({path!r}, "a") as file:
-            file.write(f"{{step}} {{resident}} {{len(os.listdir('/proc/self/fd'))}}\\n")
+            file.write(f"{{own}} {{files}} {{len(os.listdir('/proc/self/fd'))}}\\n")
 """
 
 
@@ -66,19 +68,22 @@ def main() -> None:
         train(make_plan(*load_train_config(folder / "config.yaml", [], [str(folder / "probe.py")])))
         seconds = time.perf_counter() - start
         rows = [[int(word) for word in line.split()] for line in (folder / "probe.txt").read_text().splitlines()]
+    half = rows[len(rows) // 2 :]
     tenth = max(1, len(rows) // 10)
-    middle, last = rows[len(rows) // 2 :][:tenth], rows[-tenth:]
-    before, after = (statistics.mean(row[1] for row in part) for part in (middle, last))
-    files = sorted({row[2] for row in rows[len(rows) // 2 :]})
+    parts = half[:tenth], half[-tenth:]
+    own, files = ([statistics.mean(row[column] / 1024 for row in part) for part in parts] for column in (0, 1))
+    growth = own[1] / own[0] - 1
+    open_files = sorted({row[2] for row in half})
+    print(f"steps {arguments.steps} in {seconds:.0f} s; growth over the last half {growth:.2%} (limit {LIMIT:.0%})")
+    print("own memory {:.2f} -> {:.2f} MiB, pages of files {:.2f} -> {:.2f} MiB".format(*own, *files))
     report = {
         "steps": arguments.steps,
         "seconds": round(seconds, 1),
-        "memory_mib": [round(value / 2**20, 1) for value in (before, after)],
-        "growth": round(after / before - 1, 5),
-        "open_files": files,
+        "memory_mib": [round(value, 2) for value in own],
+        "growth": round(growth, 5),
+        "file_pages_mib": [round(value, 2) for value in files],
+        "open_files": open_files,
     }
-    print(f"steps {arguments.steps} in {seconds:.0f} s; memory {before / 2**20:.1f} -> {after / 2**20:.1f} MiB")
-    print(f"growth over the last half {report['growth']:.2%} (limit {LIMIT:.0%}); open files {files}")
     print(json.dumps(report))
 
 

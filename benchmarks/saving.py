@@ -1,73 +1,73 @@
-"""What a save after every step costs the quickstart: seconds a step with ``trainer.save_freq=1`` and without.
+"""What a save after every step costs the quickstart, written in the background.
 
-The kinds of runs take turns in processes of their own; the medians over all their steps, but for the first two, are
-compared. A step's time has in it ``timing_s/save``, which it waits for, and what writing takes from the steps beside
-it::
+In one training, after each step a checkpoint is saved or not, in turns (``turns.py``). A turn is the time from the end
+of one step to the end of the next: it has in it the copy, which the run waits for, and what writing takes from the next
+step::
 
     python benchmarks/saving.py
 """
 
 import argparse
+import contextlib
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
+from turns import Turns, print_costs
+
+from corerl.cli.common import load_train_config
+from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
+from corerl.trainer.loop import Trainer
 
-ROOT = Path(__file__).parent.parent
 LIMIT = 0.05
-SIZES = ["--operations", "+", "--min-operand", "10", "--max-operand", "99"]
+CONFIG = Path(__file__).parent.parent / "examples" / "quickstart" / "config.yaml"
+DATA = "--operations + --min-operand 10 --max-operand 99 --train-size 4000"
 SHAPE = "--vocab-size 320 --hidden-size 64 --layers 2 --heads 4 --kv-heads 4 --intermediate-size 256 --max-positions 64"
+SAVE_FREQ = 1
+OVERRIDES = [
+    "model.path=model",
+    "data.train_files=[data/train.parquet]",
+    "data.val_files=[]",
+    "trainer.test_freq=-1",
+    "trainer.max_ckpt_to_keep=2",
+    f"trainer.save_freq={SAVE_FREQ}",
+]
 
 
-def corerl(*arguments: str, folder: Path) -> None:
-    program = str(Path(sys.executable).with_name("corerl"))
-    subprocess.run([program, *arguments], check=True, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def train_in_turns(turns: Turns) -> list[float]:
+    """The training, in this process; the seconds for which each step waited for its save."""
+    from corerl.trainer.build import train
+    from corerl.trainer.plan import make_plan
 
+    def is_due(self: Trainer, frequency: int) -> bool:
+        return frequency == SAVE_FREQ and turns.next() == "saving"
 
-def seconds(folder: Path, name: str, steps: int, *overrides: str) -> list[dict[str, float]]:
-    """The records of a run's steps, but for the first two."""
-    common = ["model.path=model", "data.train_files=[data/train.parquet]", "data.val_files=[]", "trainer.test_freq=-1"]
-    length = f"trainer.total_training_steps={steps}"
-    config = str(ROOT / "examples" / "quickstart" / "config.yaml")
-    corerl("train", config, *common, length, f"tracking.experiment_name={name}", *overrides, folder=folder)
-    newest = max((folder / "runs" / name).iterdir())
-    return [record for record in read_metrics(newest / "metrics.jsonl") if 2 < record["step"] < steps]
+    Trainer.is_due = is_due  # type: ignore[method-assign]
+    train(make_plan(*load_train_config(CONFIG, [*OVERRIDES, f"trainer.total_training_steps={turns.steps}"], [])))
+    [metrics] = Path("runs").glob("*/*/metrics.jsonl")
+    return [record["timing_s/save"] for record in read_metrics(metrics) if "timing_s/save" in record]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=60)
     arguments = parser.parse_args()
-    step: dict[str, list[float]] = {"without": [], "asynchronous": [], "waiting": []}
-    saves: dict[str, list[float]] = {name: [] for name in step}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        corerl("prepare", "arithmetic", "--out", "data", *SIZES, "--train-size", "4000", folder=folder)
-        corerl("tiny-model", "--out", "model", "--corpus", "data/train.parquet", *SHAPE.split(), folder=folder)
-        kinds = {
-            "without": ["trainer.save_freq=-1"],
-            "asynchronous": ["trainer.save_freq=1", "trainer.max_ckpt_to_keep=2"],
-            "waiting": ["trainer.save_freq=1", "trainer.max_ckpt_to_keep=2", "trainer.async_save=false"],
-        }
-        for number in range(arguments.rounds):
-            for name, overrides in kinds.items():
-                for record in seconds(folder, f"{name}-{number}", arguments.steps, *overrides):
-                    saves[name].append(record.get("timing_s/save", 0.0))
-                    step[name].append(record["timing_s/step"])
-    medians = {name: statistics.median(values) for name, values in step.items()}
-    report = {
-        "step_s": {name: round(value, 4) for name, value in medians.items()},
-        "save_s": {name: round(statistics.median(values), 4) for name, values in saves.items()},
-        "cost": {name: round(value / medians["without"] - 1, 4) for name, value in medians.items()},
-    }
-    print(f"{'saving':<13} {'step s':>8} {'of it save s':>13} {'cost':>8}   limit {LIMIT:.0%}, asynchronous")
-    for name in medians:
-        print(f"{name:<13} {report['step_s'][name]:8.4f} {report['save_s'][name]:13.4f} {report['cost'][name]:8.1%}")
+    turns = Turns(["without", "saving"], arguments.rounds)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.chdir(stack.enter_context(tempfile.TemporaryDirectory())))
+        log = stack.enter_context(Path("output.log").open("w"))
+        stack.enter_context(contextlib.redirect_stdout(log))
+        stack.enter_context(contextlib.redirect_stderr(log))
+        assert run(["prepare", "arithmetic", "--out", "data", *DATA.split()]) == 0
+        assert run(["tiny-model", "--out", "model", "--corpus", "data/train.parquet", *SHAPE.split()]) == 0
+        waited = statistics.median(train_in_turns(turns))
+    costs = turns.costs()
+    print_costs(costs, LIMIT)
+    print(f"a step waits {1000 * waited:.1f} ms for its save")
+    report = {"benchmark": "saving", "save_s": waited, "cost": {name: asdict(cost) for name, cost in costs.items()}}
     print(json.dumps(report))
 
 

@@ -1,37 +1,34 @@
-"""Trackers: what they cost a step, on the quickstart.
+"""Trackers: what they cost a step, as a share of the quickstart's.
 
-The same training runs without a tracker and with each of ``--trackers``, in turns, in a temporary folder. The time of a
-step is that from one end of a step to the next, so that writing the metrics is in it, and whatever a tracker's thread
-and its processes take from the training. Compared are the medians of all steps but the first ones.
+One training has all of ``--trackers`` open; each step's metrics go to one of them, or to none (``turns.py``). A turn is
+the time from one record to the next, so that passing on the metrics is in it, and whatever a tracker's thread and its
+processes take from the next step. What a tracker takes in steps that it is told nothing of is in nobody's turn.
 
-    python benchmarks/trackers.py --trackers tensorboard 'wandb offline' --rounds 5
+A record is the same work however long the step, so the turns are steps of an eighth of the quickstart's batch: more of
+them, with less noise in each. The quickstart's step, of which the cost is a share, is measured beforehand::
+
+    python benchmarks/trackers.py --trackers tensorboard 'wandb offline'
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+
+from turns import Turns, print_costs
+
+from corerl.cli.common import load_train_config
+from corerl.cli.main import run
+from corerl.registry.trackers import Tracker
+from corerl.telemetry.metrics_log import MetricsLog, read_metrics
 
 LIMIT = 0.01
 """largest share of a step"""
-
-LEFT_OUT = 5
-"""first steps of a run, in which a tracker is still being opened"""
-
-CLOCK = """
-import time
-from corerl import hookimpl
-
-@hookimpl
-def step_ended(run, step):
-    with (run.folder / "clock").open("a") as file:
-        print(time.perf_counter(), file=file)
-"""
 
 LOGGERS = {
     "console": "console",
@@ -46,62 +43,67 @@ LOGGERS = {
 SHAPE = "--vocab-size 320 --hidden-size 64 --layers 2 --heads 4 --kv-heads 4 --intermediate-size 256 --max-positions 64"
 DATA = "--operations + --min-operand 10 --max-operand 99 --train-size 4000 --test-size 400 --sft-size 7000"
 
-
 CONFIG = """
 model: {path: model}
-data: {train_files: [data/train.parquet], train_batch_size: 64, max_prompt_length: 32, max_response_length: 8}
-actor: {device: cpu, optim: {lr: 5e-4}, ppo_mini_batch_size: 32, use_kl_loss: true}
-rollout: {n: 16}
+data: {train_files: [data/train.parquet], max_prompt_length: 32, max_response_length: 8}
+actor: {device: cpu, optim: {lr: 5e-4}, use_kl_loss: true}
+trainer: {test_freq: -1, save_freq: -1}
 """
+QUICKSTART = ["data.train_batch_size=64", "actor.ppo_mini_batch_size=32", "rollout.n=16"]
+TURN = ["data.train_batch_size=16", "actor.ppo_mini_batch_size=8", "rollout.n=8"]
 
 
-def corerl(folder: Path, *arguments: str) -> None:
-    """Run a command; its output goes to a file."""
-    with (folder / "output.log").open("a") as log:
-        subprocess.run(
-            [sys.executable, "-m", "corerl", *arguments],
-            cwd=folder,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "TRACKIO_DIR": str(folder / "trackio")},
-            stdout=log,
-            stderr=log,
-            check=True,
-        )
+def train(steps: int, loggers: str, *overrides: str) -> None:
+    """In this process."""
+    from corerl.trainer import build
+    from corerl.trainer.plan import make_plan
+
+    common = [f"trainer.total_training_steps={steps}", f"tracking.loggers=[{loggers}]"]
+    build.train(make_plan(*load_train_config(Path("config.yaml"), [*common, *overrides], [])))
 
 
-def seconds_of_steps(folder: Path, name: str, loggers: str, steps: int) -> list[float]:
-    """Run a training; the time of each step but the first ``LEFT_OUT``."""
-    overrides = [f"trainer.total_training_steps={steps}", f"tracking={{loggers: [{loggers}], experiment_name: {name}}}"]
-    corerl(folder, "train", "config.yaml", *overrides, "--plugin", "clock.py")
-    clock = sorted((folder / "runs" / name).glob("*/clock"))[-1]
-    times = [float(line) for line in clock.read_text().split()]
-    return [end - start for start, end in pairwise(times)][LEFT_OUT:]
+def quickstart_step(steps: int = 12) -> float:
+    """Seconds of the quickstart's step, by itself."""
+    train(steps, "", "tracking.experiment_name=quickstart", *QUICKSTART)
+    [path] = Path("runs", "quickstart").glob("*/metrics.jsonl")
+    return statistics.median(record["timing_s/step"] for record in read_metrics(path)[2:])
+
+
+def train_in_turns(turns: Turns, trackers: list[str]) -> None:
+    """The training whose steps are the turns."""
+
+    def pass_on(self: MetricsLog, call: Callable[[Tracker], None]) -> None:
+        turn = turns.next()
+        for thread, name in zip(self._threads, trackers, strict=True):
+            if name == turn:
+                thread.call(call)
+
+    MetricsLog._pass_on = pass_on  # type: ignore[method-assign]
+    train(turns.steps, ", ".join(LOGGERS[name] for name in trackers), *TURN)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trackers", nargs="+", default=["console", "tensorboard"], choices=list(LOGGERS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--trackers", nargs="+", default=["tensorboard", "wandb offline"], choices=list(LOGGERS))
+    parser.add_argument("--rounds", type=int, default=250)
     arguments = parser.parse_args()
-    times: dict[str, list[float]] = {"none": [], **{name: [] for name in arguments.trackers}}
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        (folder / "clock.py").write_text(CLOCK)
-        (folder / "config.yaml").write_text(CONFIG)
-        corerl(folder, "prepare", "arithmetic", "--out", "data", *DATA.split())
-        corerl(folder, "tiny-model", "--out", "model", "--corpus", "data/sft.parquet", *SHAPE.split())
-        for round_ in range(arguments.rounds):
-            for number, name in enumerate(times):
-                loggers = LOGGERS.get(name, "")
-                times[name] += seconds_of_steps(folder, f"run-{round_}-{number}", loggers, arguments.steps)
-    base = statistics.median(times["none"])
-    print(f"{'tracker':<16} {'ms a step':>10} {'cost':>8}   limit {LIMIT:.0%}")
-    costs = {}
-    for name, values in times.items():
-        median = statistics.median(values)
-        costs[name] = median / base - 1
-        print(f"{name:<16} {1000 * median:10.1f} {costs[name]:8.2%}   {'ok' if costs[name] <= LIMIT else 'TOO MUCH'}")
-    print(json.dumps({"benchmark": "trackers", "step_s": base, "cost": costs}))
+    turns = Turns(["none", *arguments.trackers], arguments.rounds)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.chdir(stack.enter_context(tempfile.TemporaryDirectory())))
+        os.environ |= {"HF_HUB_OFFLINE": "1", "TRACKIO_DIR": str(Path("trackio").absolute())}
+        Path("config.yaml").write_text(CONFIG)
+        log = stack.enter_context(Path("output.log").open("w"))
+        stack.enter_context(contextlib.redirect_stdout(log))
+        stack.enter_context(contextlib.redirect_stderr(log))
+        assert run(["prepare", "arithmetic", "--out", "data", *DATA.split()]) == 0
+        assert run(["tiny-model", "--out", "model", "--corpus", "data/sft.parquet", *SHAPE.split()]) == 0
+        step_s = quickstart_step()
+        train_in_turns(turns, arguments.trackers)
+    costs = turns.costs(step_s)
+    print(f"a step of the quickstart: {1000 * step_s:.0f} ms")
+    print_costs(costs, LIMIT)
+    report = {"step_s": step_s, "cost": {name: asdict(cost) for name, cost in costs.items()}}
+    print(json.dumps({"benchmark": "trackers", **report}))
 
 
 if __name__ == "__main__":

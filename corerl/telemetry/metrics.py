@@ -16,6 +16,8 @@ from corerl.registry.training_strategies import TokenOutputs
 from corerl.runtime.shares import balance
 from corerl.telemetry.throughput import ModelShape, mfu
 
+STATM = Path("/proc/self/statm")
+
 PER_RESPONSE_TOKEN = ("gen", "reward")
 """parts whose time is given for each response token, and not for each token of the prompts too"""
 
@@ -174,7 +176,7 @@ def _spread(name: str, values: Tensor) -> dict[str, float]:
 def _resident_gb() -> float:
     """Memory that this process holds, in GiB; Linux, elsewhere the peak."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        pages = int(STATM.read_text().split()[1])
     except OSError:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return pages * resource.getpagesize() / 2**30

@@ -1,7 +1,6 @@
 import functools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,8 +15,6 @@ from corerl.errors import PluginError, RunError
 from corerl.registry.coroutines import blocking
 from corerl.registry.modules import load_object
 from corerl.registry.reward_managers import RewardRequest, RewardResult
-from corerl_rewards.isolation.pace import Pace, Rules
-from corerl_rewards.isolation.pool import Worker
 from corerl_rewards.options import Gsm8kOptions, ParallelOptions
 from corerl_rewards.parallel import ParallelRewardManager
 from corerl_rewards.scorers.gsm8k import gsm8k
@@ -120,18 +117,6 @@ def test_many_attacks_at_once_cost_one_deadline() -> None:
     assert [result.score for result in results] == [None, 1.0, 2.0, 3.0] * 10
     assert {result.error_kind for result in results[::4]} == {"timeout"}
     assert took < 8.0  # two at a time, one after the other, would be 10 deadlines of 2 s
-
-
-def test_late_calls_that_began_within_a_tenth_of_the_deadline_end_together() -> None:
-    pace = Pace(Rules(num_workers=4, timeout=10.0, patience=1.0, max_late_workers=8, calls_per_worker=100))
-    with socket.socket() as connection:
-        workers = [
-            Worker(number, connection, since=since, deadline=since + 10.0)
-            for number, since in enumerate((100.0, 100.4, 100.9, 101.5, 102.0, 100.95))
-        ]
-    for worker in workers:
-        pace.late(worker)
-    assert [worker.deadline for worker in workers] == [110.0, 110.0, 110.0, 111.5, 111.5, 110.95]
 
 
 def test_a_late_call_that_ends_after_all_gives_its_result_and_no_other() -> None:

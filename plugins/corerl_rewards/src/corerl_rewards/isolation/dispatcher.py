@@ -167,7 +167,7 @@ class Dispatcher:
         """Give a worker what should keep it busy for a moment, and leave the others their share."""
         worker.waited = linux.waited(worker.pid)
         if not worker.tasks:
-            self._pace.begins(worker)
+            worker.begin()
         most = min(CHUNK_CALLS, math.ceil(len(self._queue) / (2 * self._rules.num_workers)))
         given = 0
         seconds = 0.0
@@ -222,7 +222,7 @@ class Dispatcher:
             return
         task = worker.tasks.popleft()
         task.done(result)
-        self._pace.begins(worker)
+        worker.begin()
         worker.calls += 1
         self._pace.took(task.source, seconds)
         if kind == "memory":  # what is left of its memory is in pieces
@@ -254,14 +254,14 @@ class Dispatcher:
             worker.excused = linux.waited(worker.pid) - worker.waited
             if now < self._pace.next_mark(worker) or worker.has_answered:
                 continue
-            if now >= worker.deadline:
+            if now >= self._pace.deadline(worker):
                 self._condemn(worker, "timeout", f"ran past reward.timeout ({self._rules.timeout:g} s)")
             elif worker.late:
                 worker.behind = True
                 linux.stand_back(worker.pid)
             else:
                 self._give_back(worker, list(worker.tasks)[1:])  # it still has them: whoever is first scores them
-                self._pace.late(worker)
+                worker.late = True
 
     def _give_back(self, worker: Worker, tasks: Iterable[Task]) -> None:
         """Put what a worker has not begun in front of the queue, unless it is there since it is late."""

@@ -1,7 +1,6 @@
 """How long calls take, and from it when one is late and when its time is over."""
 
 import math
-import time
 from dataclasses import dataclass
 
 from corerl_rewards.isolation.pool import Worker
@@ -16,8 +15,6 @@ MOST_MORE = 2
 """so many late calls are expected for each that is known, at most: the first may not be as the rest"""
 STEP = math.log(1.15)
 """by how much, as a logarithm, one call moves what is known"""
-TOGETHER = 0.1
-"""deadlines of late calls that are no further apart than this share of ``timeout`` are one: that of the first"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,6 @@ class Pace:
         self._rules = rules
         self._quantiles: dict[str, tuple[float, float]] = {}
         """data source -> how long half of its calls take at most, and nine of ten; running estimates"""
-        self._together = -math.inf
         self._answered = 0
 
     def begin(self) -> None:
@@ -59,28 +55,18 @@ class Pace:
         """Seconds of a data source's next call; infinite when none is known."""
         return self._quantiles[source][0] if source in self._quantiles else math.inf
 
-    def begins(self, worker: Worker) -> None:
-        """The first call of a worker begins."""
-        worker.since = time.monotonic()
-        worker.excused = 0.0
-        worker.deadline = worker.since + self._rules.timeout
-
-    def late(self, worker: Worker) -> None:
-        """The call of a worker is late: it is to end with others that are."""
-        worker.late = True
-        if self._together <= worker.deadline <= self._together + TOGETHER * self._rules.timeout:
-            worker.deadline = self._together
-        else:
-            self._together = worker.deadline
+    def deadline(self, worker: Worker) -> float:
+        """When the call of a worker is to be ended."""
+        return worker.since + self._rules.timeout
 
     def next_mark(self, worker: Worker) -> float:
         """When something is to be done about the call of a worker that goes on as it is."""
         if self._rules.patience is None or worker.behind:
-            return worker.deadline
+            return self.deadline(worker)
         known = self._quantiles.get(worker.tasks[0].source)
         factor = BEHIND_FACTOR if worker.late else 1
         least, late = (self._rules.patience, 0.0) if known is None else (LATE_SECONDS, LATE_FACTOR * known[1])
-        return min(worker.since + max(factor * least + worker.excused, factor * late), worker.deadline)
+        return min(worker.since + max(factor * least + worker.excused, factor * late), self.deadline(worker))
 
 
 def _moved(quantile: float, seconds: float, share: float) -> float:

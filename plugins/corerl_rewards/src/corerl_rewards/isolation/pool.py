@@ -44,7 +44,6 @@ class Worker:
         tasks: sent, and not answered.
         low: with no more of them it is sent some more.
         since: when the first of them began (``time.monotonic``).
-        deadline: when that one is to be ended.
         waited: for a processor, in seconds, before it was sent something last.
         excused: how much of the time of the first task it has waited for a processor.
         late: the first of them takes so long that the others were given to somebody else as well.
@@ -58,7 +57,6 @@ class Worker:
     tasks: deque[Any] = field(default_factory=deque)
     low: int = 0
     since: float = 0.0
-    deadline: float = 0.0
     waited: float = 0.0
     excused: float = 0.0
     late: bool = False
@@ -67,6 +65,11 @@ class Worker:
     calls: int = 0
     unsent: bytearray = field(default_factory=bytearray)
     unread: bytearray = field(default_factory=bytearray)
+
+    def begin(self) -> None:
+        """Its first task begins."""
+        self.since = time.monotonic()
+        self.excused = 0.0
 
     def send(self) -> None:
         """As much of ``unsent`` as the connection takes now."""
