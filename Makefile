@@ -5,6 +5,7 @@
 # make format       let ruff rewrite the layout
 # make known-names  regenerate the table of names and the distributions they come with
 # make metrics-page regenerate the tables of docs/metrics.md
+# make verl-page    regenerate the tables of docs/verl.md
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -18,7 +19,7 @@ PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.
 export PIP_NO_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test engines lint format known-names metrics-page install
+.PHONY: quickstart test engines lint format known-names metrics-page verl-page install
 
 install: $(INSTALLED)
 
@@ -65,3 +66,6 @@ known-names: $(INSTALLED)
 
 metrics-page: $(INSTALLED)
 	$(BIN)/python scripts/metrics_page.py
+
+verl-page: $(INSTALLED)
+	$(BIN)/python scripts/verl_page.py

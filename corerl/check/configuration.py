@@ -109,6 +109,8 @@ def _drop(values: Any, key: str) -> bool:
         if head in values:
             values[head] = copy.copy(values[head])
             if _drop(values[head], rest):
+                if values[head] == {}:  # it was all of its section, which may be unknown itself
+                    del values[head]
                 return True
             del values[head]  # the section itself is of a wrong type, or a name whose option is wrong
             return True

@@ -13,6 +13,7 @@ from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord,
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.errors import CoreRLError, DataError, RequestError
 from corerl.plugins import Plugins
+from corerl.registry.scorers import load_scorer
 from corerl.trainer.scoring import scorers_or_reasons
 
 SAMPLED = 2000
@@ -147,7 +148,7 @@ def _scorers(sources: Sequence[str], parts: Parts, plugins: Plugins) -> Iterator
         yield from_error(reason, "reward.scorer")
     for source, scorer in scorers.items():
         try:
-            scorer.load()
+            load_scorer(scorer)
         except CoreRLError as error:
             yield from_error(error, "reward.scorer")
         yield Finding("note", "reward.scorer", f"'{source}' is scored by '{scorer.entry.name}' ({scorer.entry.owner})")

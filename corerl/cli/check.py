@@ -1,6 +1,7 @@
 """``corerl check``."""
 
 import json
+from itertools import zip_longest
 from pathlib import Path
 
 import click
@@ -42,9 +43,9 @@ def check(
     if as_json:
         click.echo(json.dumps(report.as_dict(), indent=2))
         return 0 if report.is_right else 2
-    for each in report.findings:
+    for each, following in zip_longest(report.findings, report.findings[1:]):
         click.echo(f"{each.severity}: {each.key + ': ' if each.key else ''}{each.sentence}")
-        if each.remedy and each.severity != "note":
+        if each.remedy and each.severity != "note" and (following is None or following.remedy != each.remedy):
             click.echo(f"    {each.remedy}")
     if report.estimate is not None:
         click.echo("\nmemory of one GPU at the peak of each phase, estimated")

@@ -1,4 +1,4 @@
-"""``corerl config``: every key of a training config."""
+"""``corerl config``: every key of a training config, and configs of verl as such."""
 
 import dataclasses
 import typing
@@ -23,7 +23,7 @@ _COMMENT_COLUMN = 48
 
 @click.group()
 def config() -> None:
-    """Show a training configuration."""
+    """Show a training configuration, or make one of verl's."""
 
 
 @config.command()
@@ -36,6 +36,22 @@ def show(arguments: tuple[str, ...], plugin: tuple[str, ...], disable_plugin: tu
     if not _is_incomplete(values):
         typed.build(TrainConfig, values)
     click.echo("\n".join(commented(TrainConfig, values)))
+
+
+@config.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, required=True, metavar="KEY=VALUE...", type=click.UNPROCESSED)
+def from_verl(arguments: tuple[str, ...]) -> None:
+    """Print the training config that arguments of verl.trainer.main_ppo stand for.
+
+    In a script that starts verl, write this command in place of `python3 -m verl.trainer.main_ppo`. What verl sets by
+    default is set where CoreRL's default is another; what has no counterpart is said in comments.
+    """
+    from corerl.config.from_verl import from_verl as translate
+
+    values, remarks = translate(arguments)
+    click.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True).rstrip())
+    for remark in remarks:
+        click.echo(f"# {remark}")
 
 
 def _is_incomplete(values: Mapping[str, Any]) -> bool:

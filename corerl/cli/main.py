@@ -87,7 +87,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        click.echo(f"error: {error.format_message()}{hint}", err=True)
+        click.echo(f"error: {error.format_message()}{_as_key(error)}{hint}", err=True)
         return error.exit_code
     except click.ClickException as error:
         click.echo(f"error: {error.format_message()}", err=True)
@@ -123,6 +123,12 @@ def _tell_of(error: Exception) -> None:
             "what `corerl doctor` prints",
             err=True,
         )
+
+
+def _as_key(error: click.UsageError) -> str:
+    """How a key of the config is written, where one was given as an option."""
+    name = error.option_name.lstrip("-") if isinstance(error, click.NoSuchOption) else ""
+    return f" Keys of a config are written without dashes: {name}=VALUE." if "." in name or name == "preset" else ""
 
 
 def main() -> NoReturn:

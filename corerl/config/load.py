@@ -45,8 +45,8 @@ def read(
     """
     values: dict[str, Any] = _over(copy.deepcopy(dict(preset or {})), _read_file(file) if file is not None else {})
     for override in overrides:
-        key, value = _parse(override)
-        _assign(cls, values, key.split("."), value)
+        key, value = parse_override(override)
+        assign(cls, values, key.split("."), value)
     return values
 
 
@@ -77,10 +77,21 @@ def _read_file(file: Path) -> dict[str, Any]:
     return typing.cast(dict[str, Any], content)
 
 
-def _parse(override: str) -> tuple[str, Any]:
+def parse_override(override: str) -> tuple[str, Any]:
+    """The dotted key and the plain value of ``key=value``.
+
+    Raises:
+        ConfigError: it is not written so, or the value is no YAML.
+    """
     key, separator, text = override.partition("=")
     if not separator or not _KEY.fullmatch(key):
-        raise ConfigError("", f"'{override}' is not an override; one is written key=value, e.g. actor.optim.lr=1e-5")
+        bare = override.lstrip("+-")
+        remedy = (
+            f"write {bare}"
+            if bare != override and "=" in bare
+            else "one is written key=value, e.g. actor.optim.lr=1e-5"
+        )
+        raise ConfigError("", f"'{override}' is not an override; {remedy}")
     try:
         parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)
     except yaml.YAMLError as error:
@@ -90,7 +101,7 @@ def _parse(override: str) -> tuple[str, Any]:
     return key, typing.cast(dict[str, Any], parsed)["value"]
 
 
-def _assign(cls: type[Any], values: dict[str, Any], key: list[str], value: Any) -> None:
+def assign(cls: type[Any], values: dict[str, Any], key: list[str], value: Any) -> None:
     """Put ``value`` at ``key``; on the way sections are made, and a selected name becomes ``{name: …}``."""
     for depth, part in enumerate(key[:-1], start=1):
         present = values.get(part)

@@ -6,6 +6,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from corerl.config import verl_keys
+
 
 def dotted_keys(cls: type[Any], path: str = "") -> list[str]:
     """Every key of a dataclass, nested ones included, in order: ``model``, ``model.path``, …"""
@@ -23,10 +25,13 @@ def unknown(key: str, value: Any, known: list[str]) -> tuple[str, str]:
     while isinstance(value, Mapping) and value:  # a section that does not exist: speak of the first key in it
         name, value = next(iter(value.items()))
         key = f"{key}.{name}"
+    if hint := verl_keys.hint(key):
+        return key, f"unknown key; {hint}"
     near = nearest(key, known)
     if near:
-        return key, f"unknown key; did you mean {' or '.join(near)}?"
-    section = key.rpartition(".")[0]
+        verl = " (`corerl config from-verl` translates all of verl's keys)" if key.startswith(verl_keys.PREFIX) else ""
+        return key, f"unknown key; did you mean {' or '.join(near)}?{verl}"
+    section = key.removeprefix(verl_keys.PREFIX).rpartition(".")[0]
     while section and not _below(section, known):
         section = section.rpartition(".")[0]
     return key, f"unknown key; the keys {f'of {section} ' if section else ''}are {', '.join(_below(section, known))}"

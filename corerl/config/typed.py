@@ -144,7 +144,7 @@ def _must_be(hint: Any, optional: bool, value: Any) -> str:
         remedy = did_you_mean(value, [str(choice) for choice in typing.get_args(hint)])
     elif dataclasses.is_dataclass(hint):
         remedy = f"; its keys are {', '.join(field.name for field in dataclasses.fields(hint))}"
-    elif hint == list[str] and isinstance(value, str):
+    elif typing.get_origin(hint) is list and isinstance(value, str):
         remedy = f"; write [{value}]"
     return f"must be {words}, not {_shown(value)}{remedy}"
 

@@ -129,7 +129,8 @@ def load_tokenizer(model: ModelConfig) -> ChatTokenizer:
         ConfigError: ``model.chat_template`` names no file, or ``model.tokenizer_path`` another model's tokenizer.
     """
     source = model.tokenizer_path or model.path
-    tokenizer = _load(source, model.trust_remote_code)
+    where = f"model.{'tokenizer_path' if model.tokenizer_path else 'path'}: {source}"
+    tokenizer = _load(source, where, model.trust_remote_code)
     if model.tokenizer_path is not None:
         _check_belongs(tokenizer, model)
     template_source = source
@@ -140,32 +141,34 @@ def load_tokenizer(model: ModelConfig) -> ChatTokenizer:
         tokenizer.get_chat_template()
     except ValueError as error:
         raise ModelError(
-            f"{source}: its tokenizer has no chat template; name a Jinja file with model.chat_template"
+            f"{where}: its tokenizer has no chat template; name a Jinja file with model.chat_template"
         ) from error
     if tokenizer.eos_token_id is None:
-        raise ModelError(f"{source}: its tokenizer has no eos token; set eos_token in tokenizer_config.json")
+        raise ModelError(f"{where}: its tokenizer has no eos token; set eos_token in tokenizer_config.json")
     stop_token_ids = tuple(dict.fromkeys([tokenizer.eos_token_id, *_generation_eos_token_ids(model.path)]))
     pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     return ChatTokenizer(tokenizer, template_source, pad_token_id, stop_token_ids)
 
 
-def _load(source: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
-    folder = _local_folder(source)
+def _load(source: str, where: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
+    folder = _local_folder(source, where)
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
-        raise ModelError(f"{source}: reading a tokenizer needs transformers: pip install transformers") from error
+        raise ModelError(f"{where}: reading a tokenizer needs transformers: pip install transformers") from error
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             str(folder or source), trust_remote_code=trust_remote_code, local_files_only=folder is not None
         )
     except Exception as error:
+        if folder and not any((folder / name).is_file() for name in ("config.json", "tokenizer_config.json")):
+            raise ModelError(f"{where}: is no model folder: it holds no config.json") from error
         what = "has no tokenizer that can be read" if folder else "is no folder here and cannot be had from the hub"
-        raise ModelError(f"{source}: {what} ({_first_line(error)})") from error
+        raise ModelError(f"{where}: {what} ({_first_line(error)})") from error
     # transformers makes an empty tokenizer for a known architecture when the folder holds no vocabulary.
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
         raise ModelError(
-            f"{source}: has no tokenizer (no vocabulary such as tokenizer.json); "
+            f"{where}: has no tokenizer (no vocabulary such as tokenizer.json); "
             "name the folder that has it with model.tokenizer_path"
         )
     return tokenizer
@@ -187,7 +190,7 @@ def _check_belongs(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> 
             key, f"{name} has token ids up to {largest}, and the model {model.path} a vocabulary of {size}"
         )
     try:
-        own = _load(model.path, model.trust_remote_code).get_vocab()
+        own = _load(model.path, f"model.path: {model.path}", model.trust_remote_code).get_vocab()
     except ModelError:  # it has none of its own
         return
     for token, id_ in sorted(own.items(), key=lambda item: item[1]):
@@ -199,7 +202,7 @@ def _check_belongs(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> 
             )
 
 
-def _local_folder(source: str) -> Path | None:
+def _local_folder(source: str, where: str) -> Path | None:
     """The folder that ``source`` names, None for a hub name (``name`` or ``owner/name``).
 
     What is written as a path, or begins with a folder that is here, is not looked for on the hub.
@@ -209,7 +212,7 @@ def _local_folder(source: str) -> Path | None:
         return path
     first, *rest = path.parts or (".",)
     if source.startswith(("/", ".", "~")) or len(rest) > 1 or (rest and Path(first).is_dir()):
-        raise ModelError(f"{source}: no such folder (looked for {path.absolute()})")
+        raise ModelError(f"{where}: no such folder (looked for {path.absolute()})")
     return None
 
 
@@ -228,14 +231,14 @@ def _generation_eos_token_ids(source: str) -> list[int]:
     try:
         ids = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
     except (ValueError, AttributeError) as error:
-        raise ModelError(f"{source}: generation_config.json is not a JSON object ({error})") from error
+        raise ModelError(f"model.path: {source}: generation_config.json is not a JSON object ({error})") from error
     if ids is None:
         return []
     return ids if isinstance(ids, list) else [ids]
 
 
 def _model_file(source: str, name: str) -> Path | None:
-    folder = _local_folder(source)
+    folder = _local_folder(source, f"model.path: {source}")
     if folder is not None:
         file = folder / name
         return file if file.exists() else None
@@ -245,7 +248,7 @@ def _model_file(source: str, name: str) -> Path | None:
         cached = cached_file(source, name, _raise_exceptions_for_missing_entries=False)
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"{source}: is no folder here and cannot be had from the hub ({_first_line(error)})"
+            f"model.path: {source}: is no folder here and cannot be had from the hub ({_first_line(error)})"
         ) from error
     return Path(cached) if cached else None
 

@@ -1,11 +1,18 @@
 """Scorers: one response against its ground truth; and which one scores which data source."""
 
+import inspect
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol
 
+from corerl.errors import PluginError
+from corerl.registry.coroutines import blocking
+
 if TYPE_CHECKING:
-    from corerl.registry.base import Entry
+    from corerl.registry.base import Entry, Selected
+
+ARGUMENTS = ("response", "ground_truth", "data_source", "extra_info")
+"""what a scorer is called with, by position"""
 
 
 class Scorer(Protocol):
@@ -46,3 +53,27 @@ def keys_for(source: str, keys: Iterable[str]) -> list[str]:
     """
     keys = list(keys)
     return [source] if source in keys else [key for key in keys if fnmatchcase(source, key)]
+
+
+def load_scorer(selected: "Selected[Scorer]") -> Scorer:
+    """The scorer that a config selects.
+
+    Raises:
+        PluginError: it cannot be imported, cannot be called with four arguments, or names these in another order:
+            (data_source, solution_str, ground_truth, extra_info), say, would compare the wrong texts without a word.
+    """
+    scorer = selected.load()
+    try:
+        signature = inspect.signature(scorer.func if isinstance(scorer, blocking) else scorer)
+        signature.bind(*ARGUMENTS)
+        misplaced = [name for name, place in zip(signature.parameters, ARGUMENTS, strict=False) if name != place]
+        if not set(misplaced) & set(ARGUMENTS):
+            return scorer
+    except ValueError:  # built into the interpreter, without a signature
+        return scorer
+    except TypeError:
+        pass
+    taken = ", ".join(name for name in signature.parameters if name != "options")
+    raise PluginError(
+        f"scorer '{selected.entry.name}' takes ({taken}), and scorers are called with ({', '.join(ARGUMENTS)})"
+    )

@@ -13,7 +13,7 @@ from corerl.errors import ConfigError, DataError, NameClashError, RequestError, 
 from corerl.options import did_you_mean
 from corerl.registry import Entry, Registries, Selected
 from corerl.registry.reward_managers import RewardManager, RewardManagerFactory, RewardResult, error_kind
-from corerl.registry.scorers import Scorer, keys_for, table_of_sources
+from corerl.registry.scorers import Scorer, keys_for, load_scorer, table_of_sources
 
 if TYPE_CHECKING:
     from corerl.batch.experience import Experience
@@ -94,7 +94,7 @@ def load_reward_manager(
     scorers: Mapping[str, Selected[Scorer]], config: RewardConfig, manager: Selected[RewardManagerFactory]
 ) -> RewardManager:
     """The reward manager of a run, with the scorers of its data sources."""
-    loaded = {source: scorer.load() for source, scorer in scorers.items()}
+    loaded = {source: load_scorer(scorer) for source, scorer in scorers.items()}
     return manager.load()(loaded, num_workers=config.num_workers, timeout=config.timeout)
 
 

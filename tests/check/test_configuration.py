@@ -104,3 +104,11 @@ def test_a_broken_plugin_file_and_a_missing_config_are_found(config: Path, tmp_p
     assert sentence.startswith(f"plugin {broken} is broken: ZeroDivisionError: division by zero")
     [(_, sentence)] = said(tmp_path / "none.yaml", [])
     assert sentence.startswith("cannot read the config file")
+
+
+def test_a_section_is_not_told_about_when_all_its_keys_were(config: Path, parts: list[str]) -> None:
+    overrides = ["actor_rollout_ref.rollout.n=4", "actor_rollout_ref.rollout.mode=async"]
+    assert [key for key, _ in said(config, parts, *overrides)] == [
+        "actor_rollout_ref.rollout.n",
+        "actor_rollout_ref.rollout.mode",
+    ]

@@ -125,6 +125,14 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["trian"], "error: unknown command 'trian' (did you mean 'train'?); known: "),
         (["plugins", "lst"], "error: No such command 'lst'"),
         (["plugins", "list", "--jsno"], "error: No such option '--jsno'"),
+        (
+            ["train", "c.yaml", "--preset", "dapo"],
+            "error: No such option '--preset'. Keys of a config are written without dashes: preset=VALUE. (see corerl ",
+        ),
+        (
+            ["train", "c.yaml", "--actor.optim.lr=1"],
+            "error: No such option '--actor.optim.lr'. Keys of a config are written without dashes: actor.optim.lr=",
+        ),
         (["plugins", "show"], "error: Missing argument 'NAME'. (see corerl plugins show --help)"),
         (["config", "show", "none.yaml"], "error: cannot read the config file none.yaml: No such file or directory"),
     ],

@@ -37,5 +37,29 @@ def test_an_unknown_section_is_answered_by_its_first_key() -> None:
     key, message = unknown("actor_rollout_ref", {"rollout": {"temperature": 1}}, KEYS)
     assert (key, message) == (
         "actor_rollout_ref.rollout.temperature",
-        "unknown key; did you mean rollout.temperature?",
+        "unknown key; did you mean rollout.temperature? (`corerl config from-verl` translates all of verl's keys)",
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("trainer.logger", "what verl calls so is tracking.loggers here: a list"),
+        (
+            "actor_rollout_ref.actor.fsdp_config.param_offload",
+            "what verl calls so is actor.strategy.param_offload here",
+        ),
+        ("critic.model.path", "what verl calls so is critic.path here"),
+        (
+            "actor_rollout_ref.ref.log_prob_use_dynamic_bsz",
+            "verl's has no counterpart: actor.use_dynamic_bsz counts for all",
+        ),
+    ],
+)
+def test_a_key_of_verl_is_answered_by_what_it_is_here(key: str, hint: str) -> None:
+    assert unknown(key, 1, KEYS) == (key, f"unknown key; {hint}")
+
+
+def test_a_key_of_nobody_below_verls_prefix_is_answered_by_the_sections_keys() -> None:
+    _, message = unknown("actor_rollout_ref.ref.xyzzy", 1, KEYS)
+    assert message.startswith("unknown key; the keys of ref are path, ")

@@ -98,7 +98,7 @@ def test_a_missing_folder_is_an_error_and_not_a_hub_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
-    with pytest.raises(ModelError, match=rf"^{path}: no such folder"):
+    with pytest.raises(ModelError, match=rf"^model.path: {path}: no such folder"):
         load_tokenizer(ModelConfig(path=path))
 
 
@@ -113,14 +113,13 @@ def test_a_hub_name_that_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ModelError) as caught:
         load_tokenizer(ModelConfig(path="owner/model"))
     assert str(caught.value) == (
-        "owner/model: is no folder here and cannot be had from the hub (no connection for owner/model)"
+        "model.path: owner/model: is no folder here and cannot be had from the hub (no connection for owner/model)"
     )
 
 
 @pytest.mark.parametrize(
     "files",
     [
-        {},
         {"config.json": '{"model_type": "qwen2"}'},
         {"config.json": '{"model_type": "qwen2"}', "tokenizer_config.json": '{"eos_token": "<|im_end|>"}'},
         {"config.json": '{"model_type": "qwen2"}', "tokenizer.json": '{"version": "1.0", "trunc'},
@@ -132,6 +131,13 @@ def test_a_folder_without_a_tokenizer_is_an_error(tmp_path: Path, files: dict[st
     with pytest.raises(ModelError, match="has no tokenizer") as caught:
         load(tmp_path)
     assert str(tmp_path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_folder_without_a_model_is_an_error_of_the_key_that_names_it(tmp_path: Path) -> None:
+    for key in ("path", "tokenizer_path"):
+        with pytest.raises(ModelError) as caught:
+            load_tokenizer(ModelConfig(**{"path": "x", key: str(tmp_path)}))
+        assert str(caught.value) == f"model.{key}: {tmp_path}: is no model folder: it holds no config.json"
 
 
 def test_a_missing_chat_template_names_the_key_that_sets_one(folder: Path, tmp_path: Path) -> None:

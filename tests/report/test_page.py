@@ -101,6 +101,13 @@ def test_a_folder_that_is_no_run_is_a_wrong_request(tmp_path, capsys):
     assert f"{tmp_path} holds no metrics.jsonl of a run" in capsys.readouterr().err
 
 
+def test_beside_runs_a_folder_that_is_none_is_left_out_and_named(runs, tmp_path, capsys):
+    assert run(["report", str(tmp_path), str(runs[0]), "--out", str(tmp_path / "page.html")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:2] == [f"{tmp_path} is left out: it holds no metrics.jsonl of a run", "a/one"]
+    assert (tmp_path / "page.html").is_file()
+
+
 def test_runs_of_the_same_name_are_told_apart(tmp_path):
     folders = [tmp_path / "x" / "a" / "1", tmp_path / "y" / "a" / "1"]
     assert run_names(folders) == [str(folder) for folder in folders]

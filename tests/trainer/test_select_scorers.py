@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from corerl.errors import ConfigError, DataError, NameClashError
-from corerl.registry import Entry, Owner, Registries
+from corerl.errors import ConfigError, DataError, NameClashError, PluginError
+from corerl.registry import Entry, Owner, Registries, Selected
+from corerl.registry.scorers import load_scorer
 from corerl.trainer.scoring import select_scorers
 
 
@@ -79,3 +80,42 @@ def test_a_key_that_is_no_source_of_the_data_is_an_error_with_the_nearest():
 def test_a_key_that_is_known_but_not_in_this_data_is_none():
     made = registries(sums=["acme/sums"], aime=["aime*"], mine=[])
     assert chosen(["acme/sums"], made, scorers={"aime24": "mine"}) == {"acme/sums": "sums"}
+
+
+def selected(function):
+    return Selected(Entry("scorer", "mine", function, Owner("acme", "1"), "x"))
+
+
+async def asynchronous(data_source, response, ground_truth, extra_info): ...
+
+
+@pytest.mark.parametrize(
+    ("function", "taken"),
+    [
+        (lambda response, truth: 0.0, "response, truth"),
+        (
+            lambda data_source, solution_str, ground_truth, extra_info=None: 0.0,
+            "data_source, solution_str, ground_truth, extra_info",
+        ),
+        (asynchronous, "data_source, response, ground_truth, extra_info"),
+    ],
+)
+def test_a_scorer_with_other_arguments_is_refused_before_it_compares_the_wrong_texts(function, taken):
+    with pytest.raises(PluginError) as caught:
+        load_scorer(selected(function))
+    assert str(caught.value) == (
+        f"scorer 'mine' takes ({taken}), and scorers are called with (response, ground_truth, data_source, extra_info)"
+    )
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda response, ground_truth, data_source, extra_info: 1.0,
+        lambda text, truth, *_: 1.0,
+        lambda response, ground_truth, data_source, extra_info, strict=True: 1.0,
+        lambda *arguments: 1.0,
+    ],
+)
+def test_a_scorer_may_call_its_arguments_as_it_likes(function):
+    assert load_scorer(selected(function))("4", "4", "x", {}) == 1.0
