@@ -78,13 +78,13 @@ def _of_shards(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]
 def _place(weight: Weight, stored: Mapping[str, Any], folder: Path) -> Slice:
     """Where a weight is: by itself, or in what holds those of all layers."""
     for name in weight.names:
-        key, index = name, ()
+        key, index = name, list[int]()
         if found := LAYER.fullmatch(key):
-            key, index = f"decoder.layers{found[3]}", (int(found[2]),)
+            key, index = f"decoder.layers{found[3]}", [int(found[2])]
         if found := EXPERT.fullmatch(key):
             stem = found[1].removesuffix("local_experts.")
-            key, index = f"{stem}experts{found[3]}", (*index, int(found[2]))
-        for place in ((key, index), (name, ())):
+            key, index = f"{stem}experts{found[3]}", [*index, int(found[2])]
+        for place in ((key, tuple(index)), (name, ())):
             if place[0] in stored:
                 return place
     raise ModelError(f"{folder} has no '{weight.names[0]}': it is a checkpoint of another model")
