@@ -4,9 +4,9 @@
 
 Run it on 1, 2 and 4 GPUs. Each line of JSON is a layout: log-probs and entropy, the relative error of the loss, of the
 gradient norm and of the worst gradient (mapped back to Hugging Face names), weights after one step without and with
-the distributed optimizer (recomputing all layers), whether weights come out as they went in, and how far training that
-goes on from a checkpoint is off. ``bf16_loss`` is the relative error of the loss in bf16, and of three updates with all
-offloaded between the last must be finite.
+the distributed optimizer (recomputing all layers), whether weights come out as they went in, also of a checkpoint that
+one process reads, and how far training that goes on from it is off. ``bf16_loss`` is the relative error of the loss in
+bf16, and of three updates with all offloaded between the last must be finite.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_megatron import parallel
 from corerl_megatron.options import MegatronOptions
+from corerl_megatron.reading import read
 from corerl_megatron.strategy import MegatronStrategy
 
 VOCABULARY = 331
@@ -45,36 +46,12 @@ SHORT = {
     "ep": "expert_model_parallel_size",
     "sp": "sequence_parallel",
 }
-CASES: dict[int, list[tuple[str, dict[str, Any]]]] = {
-    1: [("qwen2", {}), ("qwen2-tied", {}), ("qwen3", {}), ("llama", {}), ("moe", {})],
-    2: [
-        ("qwen2-tied", {"tp": 2}),
-        ("qwen3", {"tp": 2}),
-        ("qwen3", {"tp": 2, "sp": True}),
-        ("llama", {"pp": 2}),
-        ("qwen2-tied", {"pp": 2}),
-        ("qwen3", {"pp": 2, "vpp": 2}),
-        ("qwen3", {"cp": 2}),
-        ("qwen3", {}),
-        ("moe", {"ep": 2}),
-        ("moe", {"tp": 2, "sp": True, "ep": 2}),
-        ("moe", {"pp": 2}),
-        ("qwen2-critic", {"tp": 2, "sp": True}),
-        ("qwen2-critic", {"pp": 2}),
-    ],
-    4: [
-        ("qwen2-tied", {"tp": 2, "pp": 2}),
-        ("qwen3", {"tp": 2, "sp": True, "pp": 2, "vpp": 2}),
-        ("qwen3", {"tp": 2, "cp": 2}),
-        ("qwen3", {"tp": 2, "sp": True, "cp": 2}),
-        ("llama", {"pp": 2, "cp": 2}),
-        ("llama", {"pp": 4}),
-        ("qwen2-tied", {"tp": 2}),
-        ("qwen3", {"cp": 4}),
-        ("moe", {"ep": 4}),
-        ("moe", {"ep": 2, "pp": 2}),
-        ("moe", {"tp": 2, "sp": True, "ep": 4}),
-    ],
+CASES = {
+    1: "qwen2 qwen2-tied qwen3 llama moe",
+    2: "qwen2-tied,tp=2 qwen3,tp=2 qwen3,tp=2,sp=True llama,pp=2 qwen2-tied,pp=2 qwen3,pp=2,vpp=2 qwen3,cp=2 qwen3 "
+    "moe,ep=2 moe,tp=2,sp=True,ep=2 moe,pp=2 qwen2-critic,tp=2,sp=True qwen2-critic,pp=2",
+    4: "qwen2-tied,tp=2,pp=2 qwen3,tp=2,sp=True,pp=2,vpp=2 qwen3,tp=2,cp=2 qwen3,tp=2,sp=True,cp=2 llama,pp=2,cp=2 "
+    "llama,pp=4 qwen2-tied,tp=2 qwen3,cp=4 moe,ep=4 moe,ep=2,pp=2 moe,tp=2,sp=True,ep=4",
 }
 
 
@@ -84,13 +61,12 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     arguments = parser.parse_args()
     ranks.join(arguments.device, 120.0)
-    for model, short in CASES[dist.get_world_size()]:
-        name = ",".join([model, *(f"{key}={value}" for key, value in short.items())])
-        if arguments.only and name not in arguments.only:
-            continue
+    for name in arguments.only or CASES[dist.get_world_size()].split():
+        model, *sizes = name.split(",")
+        options = {SHORT[key]: json.loads(value.lower()) for key, _, value in (size.partition("=") for size in sizes)}
         started = time.perf_counter()
         try:
-            found = _case(model, {SHORT[key]: value for key, value in short.items()}, arguments.device)
+            found = _case(model, options, arguments.device)
         except Exception as error:
             found = {"error": f"{type(error).__name__}: {error}"}
             if dist.get_rank() == 0:
@@ -107,10 +83,11 @@ def _worst(found: list[dict[str, Any]]) -> dict[str, Any]:
     errors = [each["error"] for each in found if "error" in each]
     if errors:
         return {"error": errors[0]}
-    return {
-        key: all(each[key] for each in found) if isinstance(value, bool) else max(each[key] for each in found)
-        for key, value in found[0].items()
-    }
+    worst: dict[str, Any] = {}
+    for key, value in found[0].items():  # rank 0 has all of them
+        given = [each[key] for each in found if key in each]
+        worst[key] = all(given) if isinstance(value, bool) else max(given)
+    return worst
 
 
 def _case(model: str, options: dict[str, Any], device: str) -> dict[str, Any]:
@@ -272,6 +249,13 @@ def _goes_on(
     dist.barrier()
     (strategies[0].save(checkpoint) or (lambda: None))()
     dist.barrier()  # on the CPU rank 0 alone has written
+    saved = _copied(strategies[0].weights())
+    if spec.head == "lm" and dist.get_rank() == 0:
+        alone = dict(read(checkpoint, spec.model))
+        found["read_without_ranks"] = alone.keys() == saved.keys() and all(
+            torch.equal(each, saved[name]) for name, each in alone.items()
+        )
+    dist.barrier()
     strategies[1].load(checkpoint)
     for strategy in strategies:
         strategy.update(share, objective)

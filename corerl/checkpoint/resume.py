@@ -50,6 +50,13 @@ FREE = (
 """keys that say how long a run is, what it writes, where it runs and how much it does at a time: they may change"""
 
 
+ARCHITECTURE = (
+    *("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "num_experts", "vocab_size", "tie_word_embeddings"),
+)
+"""keys of a Hugging Face config that say whether weights of one model are weights of another"""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint to resume from.
@@ -107,8 +114,10 @@ def find_checkpoint(config: TrainConfig, total_steps: int) -> Checkpoint | None:
 def check_same(checkpoint: Checkpoint, config: TrainConfig, versions: Mapping[str, str]) -> None:
     """
     Raises:
-        ConfigError: config or plugins are not those of the checkpoint, and ``trainer.resume_with_changes`` is false.
+        ConfigError: config or plugins are not those of the checkpoint, and ``trainer.resume_with_changes`` is false;
+            or ``model.path`` names a folder with a model of another architecture.
     """
+    _check_architecture(checkpoint, config.model.path)
     found = [*differences(checkpoint.config, asdict(config)), *_differing(checkpoint.versions, versions)]
     if not found:
         return
@@ -121,6 +130,20 @@ def check_same(checkpoint: Checkpoint, config: TrainConfig, versions: Mapping[st
         f"{checkpoint.path} was made with another configuration: take trainer.resume_mode=disable for a new run, or "
         f"trainer.resume_with_changes=true to go on with these changes\n  {listed}",
     )
+
+
+def _check_architecture(checkpoint: Checkpoint, path: str) -> None:
+    files = checkpoint.path / "model" / "config.json", Path(path).expanduser() / "config.json"
+    if not all(file.is_file() for file in files):
+        return
+    stored, named = (json.loads(file.read_text()) for file in files)
+    for name in ARCHITECTURE:
+        if None not in (stored.get(name), named.get(name)) and stored[name] != named[name]:
+            raise ConfigError(
+                "model.path",
+                f"{path} is a model with {name} {named[name]!r}, and the checkpoint {checkpoint.path} is of one with "
+                f"{stored[name]!r}",
+            )
 
 
 def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import errno
 import json
 import threading
@@ -182,3 +183,16 @@ def test_changes_are_listed_and_allowed_by_a_key(tmp_path, capsys):
     assert "trainer.resume_with_changes=true" in str(error.value)
     check_same(saved, config(tmp_path, resume_with_changes=True), versions)
     assert "corerl-grpo: 0.1 -> 0.2" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_architecture_is_refused_by_its_config(tmp_path):
+    stored = {"model_type": "qwen3", "num_hidden_layers": 28, "head_dim": 128, "num_experts": None}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(stored))
+    (tmp_path / "config.json").write_text(json.dumps({**stored, "head_dim": None, "vocab_size": 51}))
+    saved = Checkpoint(tmp_path, 1, {}, None, {}, {}, {})
+    told = dataclasses.replace(config(tmp_path, resume_with_changes=True), model=ModelConfig(str(tmp_path)))
+    check_same(saved, told, {})
+    (tmp_path / "config.json").write_text(json.dumps({**stored, "num_hidden_layers": 36}))
+    with pytest.raises(ConfigError, match=r"^model\.path: .* num_hidden_layers 36, and the checkpoint .* with 28$"):
+        check_same(saved, told, {})

@@ -1,6 +1,9 @@
 """What the ranks of a test do, and what a test does beside them with ``torch`` on one device."""
 
 import torch
+from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
+from megatron.core.dist_checkpointing.strategies import torch as library
+from torch.distributed.checkpoint import FileSystemWriter, save
 
 from corerl.config.schema import ModelConfig
 from corerl.models import load_model
@@ -48,13 +51,25 @@ class Jobs(RankJobs):
         meta = load_model(named, spec.head, device="meta", dtype=torch.float32)
         facts = Facts.read("model.path", meta.config.to_dict())
         ranks = parallel.lay_out("cpu", options, "actor.strategy")
-        weights_table = Weights(model.build(spec, options, ranks, facts, meta), facts, meta, ranks, spec.head)
+        pieces = model.build(spec, options, ranks, facts, meta)
+        weights_table = Weights(pieces, facts, meta, ranks, spec.head)
         loaded = load_model(named, spec.head, device="cpu", dtype=torch.float32)
         source = dict(as_in_files(loaded.config, loaded.named_parameters()))
         weights_table.fill(source if ranks.data.rank == ranks.tensor.rank == 0 else None, "cpu", torch.float32)
         streamed = {name: tensor.clone() for name, tensor in weights_table.stream()}
+        if folder := job.get("save"):
+            write_as_megatron(pieces, folder)
         same = all(torch.equal(tensor, source[name]) for name, tensor in streamed.items())
         return {"same": same and streamed.keys() == source.keys(), "own": len(weights_table.parameters)}
+
+
+def write_as_megatron(pieces, folder):
+    """A checkpoint of megatron-core's format, by its planner and, for want of CUDA, by torch's writer."""
+    state = {f"model{number}": piece.sharded_state_dict() for number, piece in enumerate(pieces)}
+    sharded, _ = save_preprocess(state)
+    by_key, _, _ = library._replace_state_dict_keys_with_sharded_keys(sharded, True)
+    planner = library.MCoreSavePlanner(flatten_state_dict=False)
+    save(library.mcore_to_pyt_state_dict(by_key, False), storage_writer=FileSystemWriter(folder), planner=planner)
 
 
 run = Jobs()

@@ -4,8 +4,14 @@ import itertools
 import os
 
 import pytest
+import torch
 
+from corerl.config.schema import ModelConfig
+from corerl.errors import ModelError
+from corerl.models import load_model
 from corerl.testing.families import write_config
+from corerl.weights.names import as_in_files
+from corerl_megatron.reading import read
 
 pytestmark = pytest.mark.xdist_group("megatron")  # whose ranks are started once
 
@@ -30,11 +36,28 @@ if os.environ.get("CORERL_EVERY_LAYOUT") != "1":
 
 
 @pytest.mark.parametrize(("layout", "model"), CASES)
-def test_weights_come_out_as_they_went_in(worlds, model_dirs, layout, model):
-    results = worlds(layout[0], **layout[1]).run(kind="round_trip", model=model_dirs[model])
+def test_weights_come_out_as_they_went_in_also_of_a_checkpoint_without_ranks(
+    worlds, model_dirs, tmp_path, layout, model
+):
+    results = worlds(layout[0], **layout[1]).run(kind="round_trip", model=model_dirs[model], save=str(tmp_path))
     for result in results:
         assert "error" not in result, result["error"]
         assert result["same"]
+    named = ModelConfig(model_dirs[model], load_format="dummy", dtype="fp32")
+    loaded = load_model(named, "lm", device="cpu", dtype=torch.float32)
+    stored = dict(read(tmp_path, named))
+    true = dict(as_in_files(loaded.config, loaded.named_parameters()))
+    assert stored.keys() == true.keys()
+    assert all(torch.equal(tensor, true[name]) for name, tensor in stored.items())
+
+
+def test_a_checkpoint_of_another_model_is_one_line_when_it_is_read(worlds, model_dirs, tmp_path):
+    worlds(1).run(kind="round_trip", model=model_dirs["qwen2", False], save=str(tmp_path))
+    other = str(write_config(tmp_path / "other", "qwen2", intermediate_size=64, tie_word_embeddings=False))
+    with pytest.raises(ModelError, match=r"has shape \[48, 32\], that of .* has \[64, 32\]"):
+        list(read(tmp_path, ModelConfig(other)))
+    with pytest.raises(ModelError, match=r"has no 'decoder\.layers\.0\.self_attention\.q_layernorm"):
+        list(read(tmp_path, ModelConfig(model_dirs["qwen3", False])))
 
 
 def test_interleaved_stages_have_layers_from_both_ends(worlds, tmp_path):

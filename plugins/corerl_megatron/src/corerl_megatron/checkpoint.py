@@ -55,8 +55,7 @@ class Checkpoint:
         """
         note = json.loads((folder / NOTE).read_text())
         for name, value in self.model.items():
-            if note["model"].get(name) != value:
-                stored = note["model"].get(name)
+            if (stored := note["model"].get(name, value)) != value:
                 raise ModelError(
                     f"{folder} is a checkpoint of a model with {name} {stored!r}, and this one has {value!r}"
                 )

@@ -1,29 +1,46 @@
-"""The policy's weights out of a checkpoint: :class:`corerl.registry.training_strategies.CheckpointReader`."""
+"""The policy's weights out of a checkpoint: :class:`corerl.registry.training_strategies.CheckpointReader`.
 
-from collections.abc import Iterator
+megatron-core's checkpoints, which CUDA writes, are those of torch's distributed checkpoint: a file for each rank that
+wrote, and tensors of the whole model. Those of all layers are one tensor, as those of all experts of all layers are.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import safe_open
 from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+from torch.distributed.checkpoint.planner import LoadPlan
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from corerl.config.schema import ModelConfig
 from corerl.errors import ModelError
+from corerl.models import load_model
+from corerl_megatron.arithmetic import Facts
+from corerl_megatron.conversion import unshard
+from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
 
 FILE, PREFIX = "state.safetensors", "model."
+PART_BYTES = 2**30
+"""of megatron-core's checkpoint that are read at a time"""
+
+Slice = tuple[str, tuple[int, ...]]
+"""the name of what is stored, and the first indices into it"""
 
 
 def read(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """What ``megatron`` has saved on a CPU.
+    """What ``megatron`` has saved, on a CPU or on CUDA.
 
     Raises:
-        ModelError: it was saved on CUDA, in megatron-core's own format.
+        ModelError: it is of another model than ``model.path`` names.
     """
-    if not (folder / FILE).is_file():
-        raise ModelError(
-            f"{folder} is a checkpoint in megatron-core's format, which only ranks with CUDA read: take its "
-            "huggingface/, which trainer.save_huggingface=always writes"
-        )
-    return _of_file(folder / FILE)
+    return _of_file(folder / FILE) if (folder / FILE).is_file() else _of_shards(folder, model)
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, Tensor]]:
@@ -31,3 +48,67 @@ def _of_file(path: Path) -> Iterator[tuple[str, Tensor]]:
         for name in file.keys():  # noqa: SIM118
             if name.startswith(PREFIX):
                 yield name.removeprefix(PREFIX), file.get_tensor(name)
+
+
+def _of_shards(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    meta = load_model(model, "lm", device="meta", dtype=torch.float32)
+    weights, shapes, geometry = mapped(Facts.read("model.path", meta.config.to_dict()), meta, "lm")
+    stored: Mapping[str, Any] = FileSystemReader(folder).read_metadata().state_dict_metadata
+    part: list[tuple[Weight, Slice, Tensor]] = []
+    size = 0
+    for number, weight in enumerate(weights, 1):
+        key, index = place = _place(weight, stored, folder)
+        own = torch.empty(stored[key].size[len(index) :], dtype=stored[key].properties.dtype)
+        part.append((weight, place, own))
+        size += own.nbytes
+        if size < PART_BYTES and number < len(weights):
+            continue
+        tensors = {each.names[0]: tensor for each, _, tensor in part}
+        slices = {each.names[0]: place for each, place, _ in part}
+        state_dict_loader.load(tensors, checkpoint_id=folder, planner=Slices(slices), no_dist=True)
+        for each, _, tensor in part:
+            for name, whole in zip(each.parts, unshard(each.kind, [tensor], geometry), strict=True):
+                if whole.shape != shapes[name]:
+                    given, wanted = list(whole.shape), list(shapes[name])
+                    raise ModelError(f"{folder}: '{name}' has shape {given}, that of {model.path} has {wanted}")
+                yield name, whole
+        part, size = [], 0
+
+
+def _place(weight: Weight, stored: Mapping[str, Any], folder: Path) -> Slice:
+    """Where a weight is: by itself, or in what holds those of all layers."""
+    for name in weight.names:
+        key, index = name, list[int]()
+        if found := LAYER.fullmatch(key):
+            key, index = f"decoder.layers{found[3]}", [int(found[2])]
+        if found := EXPERT.fullmatch(key):
+            stem = found[1].removesuffix("local_experts.")
+            key, index = f"{stem}experts{found[3]}", [*index, int(found[2])]
+        for place in ((key, tuple(index)), (name, ())):
+            if place[0] in stored:
+                return place
+    raise ModelError(f"{folder} has no '{weight.names[0]}': it is a checkpoint of another model")
+
+
+class Slices(DefaultLoadPlanner):
+    """Fills tensors with slices of what is stored."""
+
+    def __init__(self, slices: Mapping[str, Slice]) -> None:
+        super().__init__(flatten_state_dict=False)
+        self.slices = slices
+
+    def create_local_plan(self) -> LoadPlan:
+        assert self.metadata is not None
+        items = []
+        for name, tensor in self.state_dict.items():
+            key, index = self.slices[name]
+            offsets, sizes = (*index, *(0 for _ in tensor.shape)), (*(1 for _ in index), *tensor.shape)
+            chunk = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
+            stored: Any = self.metadata.state_dict_metadata[key]
+            for item in create_read_items_for_chunk_list(key, stored, [chunk]):
+                items.append(dataclasses.replace(item, dest_index=MetadataIndex(name)))
+        return LoadPlan(items)
+
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        own: Tensor = self.state_dict[index.fqn]
+        return own[(None,) * len(self.slices[index.fqn][1])]

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from corerl.batch.experience import Experience, collate
 from corerl.batch.micro_batches import micro_batches
+from corerl.checkpoint.resume import ARCHITECTURE
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
 from corerl.models import compute_dtype, load_model
@@ -36,8 +37,6 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.weights import Weights
 
 KEY = "actor.strategy"
-SAME = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size", "tie_word_embeddings")
-"""what a checkpoint's model must share with the one that it is read into"""
 
 
 class MegatronStrategy:
@@ -65,7 +64,7 @@ class MegatronStrategy:
             self.weights_table = Weights(self.pieces, facts, self.meta, self.ranks, spec.head)
             self._load()
         self.optimizer = self._optimizer()
-        same = {name: getattr(self.meta.config, name) for name in SAME} | {"head": spec.head}
+        same = {name: getattr(self.meta.config, name, None) for name in ARCHITECTURE} | {"head": spec.head}
         self.checkpoint = Checkpoint(self.pieces, self.weights_table, self.optimizer, self.ranks, same)
         self._weights, self._gradients, self._state = Storages(), Storages(keep=False), Storages()
         self._rest()

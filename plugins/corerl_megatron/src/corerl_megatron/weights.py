@@ -1,71 +1,22 @@
 """Weights under their Hugging Face names, in and out, one tensor at a time, whatever ranks share the model.
 
-The table says, for every weight of megatron-core, what it is made of. Its owners are the ranks of one pipeline stage,
-of which each tensor-parallel rank has a part, and of one expert-parallel rank.
+The owners of a weight are the ranks of one pipeline stage, of which each tensor-parallel rank has a part, and of one
+expert-parallel rank.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from corerl.errors import ModelError
-from corerl.weights.names import as_in_files
 from corerl_fsdp import ranks as world
 from corerl_megatron.arithmetic import Facts
-from corerl_megatron.conversion import Geometry, shard, unshard
-from corerl_megatron.families import FAMILIES
-from corerl_megatron.families.family import EMBEDDING, NORM, OUTPUT, SCORE, Kind, Rule
+from corerl_megatron.conversion import shard, unshard
 from corerl_megatron.parallel import Group, Layout
-
-LAYER = re.compile(r"(decoder\.layers\.)(\d+)(\..*)")
-EXPERT = re.compile(r"(.*mlp\.experts\.local_experts\.)(\d+)(\..*)")
-
-
-@dataclass(frozen=True)
-class Weight:
-    """One weight of the whole model.
-
-    Attributes:
-        names: what it may be called here: with plain and with fused norms; expert and layer counted over all ranks.
-        parts: Hugging Face's names.
-        copy: the name of a tied copy on the last pipeline stage, which is filled too.
-    """
-
-    names: tuple[str, ...]
-    parts: tuple[str, ...]
-    kind: Kind
-    expert: int | None = None
-    copy: str | None = None
-
-
-def table(facts: Facts, *, head: str, tied: bool) -> list[Weight]:
-    """All weights, in the order of Hugging Face's."""
-    family = FAMILIES[facts.model_type]
-    found = [_weight(EMBEDDING, copy="output_layer.weight" if tied or head == "value" else None)]
-    for layer in range(facts.layers):
-        prefixes = (f"decoder.layers.{layer}.", f"model.layers.{layer}.")
-        found += [_weight(rule, *prefixes) for rule in family.layer]
-        for expert in range(facts.experts):
-            names = (f"mlp.experts.local_experts.{expert}.", f"mlp.experts.{expert}.")
-            ours, theirs = (prefix + name for prefix, name in zip(prefixes, names, strict=True))
-            found += [_weight(rule, ours, theirs, expert) for rule in family.expert]
-    found.append(_weight(NORM))
-    if head == "value":
-        found += [_weight(rule) for rule in SCORE]
-    elif not tied:
-        found.append(_weight(OUTPUT))
-    return found
-
-
-def _weight(rule: Rule, ours: str = "", theirs: str = "", expert: int | None = None, copy: str | None = None) -> Weight:
-    names = (ours + rule.megatron,) if rule.fused is None else (ours + rule.megatron, ours + rule.fused)
-    # experts are whole on the rank that has them
-    return Weight(names, tuple(theirs + part for part in rule.parts), rule.kind, expert, copy)
+from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
 
 
 class Weights:
@@ -78,14 +29,8 @@ class Weights:
 
     def __init__(self, pieces: Sequence[Any], facts: Facts, meta: Any, ranks: Layout, head: str) -> None:
         self.ranks, self.facts = ranks, facts
-        self.geometry = Geometry(facts.key_value_heads, facts.heads // facts.key_value_heads, meta.config.vocab_size)
-        self.shapes = {name: tensor.shape for name, tensor in as_in_files(meta.config, meta.named_parameters())}
-        tied = bool(meta.config.tie_word_embeddings) and head == "lm"
+        self.table, self.shapes, self.geometry = mapped(facts, meta, head)
         self.parameters = dict(_global_names(pieces, facts, ranks))
-        self.table = [each for each in table(facts, head=head, tied=tied) if set(each.parts) <= self.shapes.keys()]
-        covered = {part for each in self.table for part in each.parts}
-        if rest := sorted(self.shapes.keys() - covered):
-            raise ModelError(f"{facts.key}: the mapping of {facts.model_type} does not know its weight '{rest[0]}'")
         present = world.gather([ranks.pipeline.rank, sorted(self.parameters)])
         self.stage = {name: stage for stage, names in reversed(present) for name in names}
 

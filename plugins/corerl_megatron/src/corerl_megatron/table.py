@@ -1,0 +1,74 @@
+"""All weights of a model: what megatron-core calls each of them, and of what it is made."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Size
+
+from corerl.errors import ModelError
+from corerl.weights.names import as_in_files
+from corerl_megatron.arithmetic import Facts
+from corerl_megatron.conversion import Geometry
+from corerl_megatron.families import FAMILIES
+from corerl_megatron.families.family import EMBEDDING, NORM, OUTPUT, SCORE, Kind, Rule
+
+LAYER = re.compile(r"(decoder\.layers\.)(\d+)(\..*)")
+EXPERT = re.compile(r"(.*mlp\.experts\.local_experts\.)(\d+)(\..*)")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One weight of the whole model.
+
+    Attributes:
+        names: what it may be called here: with plain and with fused norms; expert and layer counted over all ranks.
+        parts: Hugging Face's names.
+        copy: the name of a tied copy on the last pipeline stage, which is filled too.
+    """
+
+    names: tuple[str, ...]
+    parts: tuple[str, ...]
+    kind: Kind
+    expert: int | None = None
+    copy: str | None = None
+
+
+def mapped(facts: Facts, meta: Any, head: str) -> tuple[list[Weight], dict[str, Size], Geometry]:
+    """The weights that a transformers model has, the shapes that they have in files, and what conversions need.
+
+    Raises:
+        ModelError: it has one that its family's mapping does not know.
+    """
+    geometry = Geometry(facts.key_value_heads, facts.heads // facts.key_value_heads, meta.config.vocab_size)
+    shapes = {name: tensor.shape for name, tensor in as_in_files(meta.config, meta.named_parameters())}
+    tied = bool(meta.config.tie_word_embeddings) and head == "lm"
+    present = [each for each in table(facts, head=head, tied=tied) if set(each.parts) <= shapes.keys()]
+    if rest := sorted(shapes.keys() - {part for each in present for part in each.parts}):
+        raise ModelError(f"{facts.key}: the mapping of {facts.model_type} does not know its weight '{rest[0]}'")
+    return present, shapes, geometry
+
+
+def table(facts: Facts, *, head: str, tied: bool) -> list[Weight]:
+    """All weights, in the order of Hugging Face's."""
+    family = FAMILIES[facts.model_type]
+    found = [_weight(EMBEDDING, copy="output_layer.weight" if tied or head == "value" else None)]
+    for layer in range(facts.layers):
+        prefixes = (f"decoder.layers.{layer}.", f"model.layers.{layer}.")
+        found += [_weight(rule, *prefixes) for rule in family.layer]
+        for expert in range(facts.experts):
+            names = (f"mlp.experts.local_experts.{expert}.", f"mlp.experts.{expert}.")
+            ours, theirs = (prefix + name for prefix, name in zip(prefixes, names, strict=True))
+            found += [_weight(rule, ours, theirs, expert) for rule in family.expert]
+    found.append(_weight(NORM))
+    if head == "value":
+        found += [_weight(rule) for rule in SCORE]
+    elif not tied:
+        found.append(_weight(OUTPUT))
+    return found
+
+
+def _weight(rule: Rule, ours: str = "", theirs: str = "", expert: int | None = None, copy: str | None = None) -> Weight:
+    names = (ours + rule.megatron,) if rule.fused is None else (ours + rule.megatron, ours + rule.fused)
+    # experts are whole on the rank that has them
+    return Weight(names, tuple(theirs + part for part in rule.parts), rule.kind, expert, copy)
