@@ -52,14 +52,16 @@ def test_a_scorer_that_raises_is_an_error_of_that_sample_alone() -> None:
     good, bad, other = manager(as_number).score(requests("1", "one", "2"))
     assert (good.score, other.score) == (1.0, 2.0)
     assert bad.score is None
-    assert bad.error == "the scorer of 's' raised ValueError: could not convert string to float: 'one'"
+    line = as_number.__code__.co_firstlineno + 1
+    reason = "raised ValueError: could not convert string to float: 'one'"
+    assert bad.error == f"the scorer of 's' {reason} ({__file__}, line {line})"
 
 
 def test_even_an_exit_in_a_scorer_is_an_error_of_that_sample() -> None:
     def leave(*_: Any) -> float:
         sys.exit("bye\nbye")
 
-    assert manager(leave).score(requests("x"))[0].error == "the scorer of 's' raised SystemExit: bye bye"
+    assert "the scorer of 's' raised SystemExit: bye bye (" in manager(leave).score(requests("x"))[0].error
 
 
 @pytest.mark.parametrize(

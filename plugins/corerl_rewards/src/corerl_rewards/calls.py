@@ -1,16 +1,24 @@
 """One call of a scorer: whatever it does comes back as a result."""
 
 import math
+import sysconfig
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import corerl
 from corerl.registry.reward_managers import RewardResult
 from corerl.registry.scorers import Scorer
 from corerl.runtime.dispatch import Future
 
 LONGEST_ERROR = 2000
 LONGEST_EXTRACTED = 10_000
+
+_LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
+_NOT_THEIRS = (*_LIBRARIES, str(Path(corerl.__file__).parent), str(Path(__file__).parent))
+"""folders whose lines say nothing about a scorer of somebody's own"""
 
 
 def score_one(
@@ -36,7 +44,14 @@ def raised(data_source: str, error: BaseException) -> RewardResult:
         kind = "memory"
     elif isinstance(error, TimeoutError):
         kind = "timeout"
-    return failed(kind, f"the scorer of '{data_source}' raised {type(error).__name__}: {text}")
+    return failed(kind, f"the scorer of '{data_source}' raised {type(error).__name__}: {text}{_place(error)}")
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of the scorer's own file that the error came through; '' where that is CoreRL's."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [(file, line) for file, line in frames if not file.startswith((*_NOT_THEIRS, "<"))]
+    return f" ({own[-1][0]}, line {own[-1][1]})" if own else ""
 
 
 def returned(data_source: str, value: Any) -> RewardResult:
