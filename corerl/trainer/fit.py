@@ -78,6 +78,8 @@ def _evaluate(trainer: Trainer) -> dict[str, float]:
     """Of a policy that is still to be saved."""
     try:
         return trainer.evaluate()
+    except WorkerDiedError:  # there is nobody to save it
+        raise
     except RunError as error:
         trainer.failure = error
         return {}
