@@ -1,6 +1,7 @@
 """Checkpoints, exports and errors of several ranks."""
 
 import os
+import socket
 import time
 from functools import partial
 
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 
 from corerl.check.size import model_size
 from corerl.config.schema import ModelConfig
-from corerl.errors import ConfigError, DeadlineError
+from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl.testing.ranks import World
 from corerl.testing.tiny_model import tiny_model
 from corerl_fsdp import ranks
@@ -116,6 +117,7 @@ def test_when_one_rank_raises_the_others_end_within_the_timeout(model_dirs):
 def apart(monkeypatch):
     """As if this process had joined no group."""
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.distributed.distributed_c10d._world, "_default_pg", None)
     for name in ranks.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
@@ -126,6 +128,17 @@ def test_variables_that_are_missing_are_named(apart):
     apart.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="RANK and WORLD_SIZE for this rank, and not LOCAL_RANK, MASTER_ADDR, MASTER"):
         ranks.join("cpu", 1.0)
+
+
+def test_a_port_that_another_program_has_is_named_at_once(apart):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        for name, value in zip(ranks.VARIABLES, ("0", "2", "0", "127.0.0.1", port), strict=True):
+            apart.setenv(name, value)
+        with pytest.raises(
+            RunError, match=rf"^rank 0 cannot listen at 127.0.0.1:{port}: another program has that port"
+        ):
+            ranks.join("cpu", 5.0)
 
 
 def test_a_rank_that_nobody_meets_ends_within_the_timeout(apart):

@@ -32,6 +32,7 @@ def join(device: str, timeout: float) -> DeviceMesh:
 
     Raises:
         ConfigError: some of the variables are missing, or this host has no such CUDA device.
+        RunError: another program listens at rank 0's port.
         DeadlineError: not all ranks came in time.
     """
     given = {name: os.environ[name] for name in VARIABLES if name in os.environ}
@@ -145,6 +146,11 @@ def _meet(backend: str, timeout: float) -> None:
         dist.init_process_group(backend, init_method="env://", timeout=timedelta(seconds=timeout))
     except (RuntimeError, ValueError) as error:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        if "EADDRINUSE" in str(error):
+            raise RunError(
+                f"rank {os.environ['RANK']} cannot listen at {address}: another program has that port (MASTER_PORT); "
+                "start the run again, or name another port where you set it yourself"
+            ) from error
         raise DeadlineError(
             f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} did not meet the others at {address} within "
             f"{timeout:g} s (actor.strategy.timeout): {str(error).splitlines()[0]}"
