@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from corerl.config.schema import ModelConfig
 from corerl.errors import ModelError
-from corerl.models import load_causal_lm, load_model
+from corerl.models import load_causal_lm, load_model, model_shape
+from corerl.testing.families import write_config
 from corerl.testing.tiny_model import tiny_model
 
 
@@ -22,6 +23,12 @@ def test_a_new_value_head_is_seeded_and_prints_nothing(capfd):
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
     assert capfd.readouterr() == ("", "")
+
+
+def test_of_eight_experts_the_two_that_a_token_meets_count(tmp_path):
+    model = load_model(ModelConfig(str(write_config(tmp_path, "qwen3_moe"))), "lm", device="meta", dtype=torch.float32)
+    layers, matrices = 2, 3 * 32 * 16
+    assert model_shape(model, "cpu").parameters == model.num_parameters() - layers * (8 - 2) * matrices
 
 
 def test_weights_that_are_missing_are_an_error(tmp_path):
