@@ -12,6 +12,7 @@ import torch
 from corerl.config.schema import ModelConfig
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, ModelError
+from corerl.telemetry.throughput import ModelShape
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -97,6 +98,22 @@ def load_model(
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
     return loaded.to(device)
+
+
+def model_shape(model: Any, device: str) -> ModelShape:
+    """What throughput figures need to know of a transformers model, which may have no storage.
+
+    Of a mixture of experts as many parameters count as one token meets.
+    """
+    config = model.config.get_text_config()
+    parameters: int = model.num_parameters()
+    routed: int = getattr(config, "num_experts_per_tok", None) or 0
+    experts = sum(each.numel() for name, each in model.named_parameters() if ".mlp.experts." in name) if routed else 0
+    if experts:
+        counts = (getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
+        parameters -= experts - experts * routed // next(count for count in counts if count)
+    name = torch.cuda.get_device_name() if device == "cuda" else ""
+    return ModelShape(parameters, config.num_hidden_layers, config.hidden_size, name, config.vocab_size)
 
 
 def model_files(model: ModelConfig) -> dict[str, bytes]:

@@ -8,7 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from corerl.config.schema import ModelConfig
 from corerl.errors import ConfigError, ModelError
-from corerl.models import load_causal_lm, load_model, resolve_device
+from corerl.models import load_causal_lm, load_model, model_shape, resolve_device
+from corerl.testing.families import write_config
 from corerl.testing.tiny_model import tiny_model
 
 
@@ -29,6 +30,12 @@ def test_a_device_that_is_not_there_is_an_error_of_the_key_that_asks_for_it(monk
     for arguments, key in ((("cuda",), "actor.device"), (("cuda", "trainer.device"), "trainer.device")):
         with pytest.raises(ConfigError, match=f"^{key}: cuda is asked for"):
             resolve_device(*arguments)
+
+
+def test_of_eight_experts_the_two_that_a_token_meets_count(tmp_path):
+    model = load_model(ModelConfig(str(write_config(tmp_path, "qwen3_moe"))), "lm", device="meta", dtype=torch.float32)
+    layers, matrices = 2, 3 * 32 * 16
+    assert model_shape(model, "cpu").parameters == model.num_parameters() - layers * (8 - 2) * matrices
 
 
 def test_weights_that_are_missing_are_an_error(tmp_path):

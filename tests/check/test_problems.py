@@ -59,7 +59,10 @@ def test_our_messages_are_in_the_code(problem, messages: list[str]) -> None:
         ("unknown tracker 'x': it comes with y, which is not installed (pip install y); known: z", "not installed"),
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "out of memory"),
         ("NCCL error in: x.hpp:268, unhandled system error (run with NCCL_DEBUG=INFO for details)", "NCCL"),
-        ("Exception: The current node timed out during startup. This could happen because", "Ray does not start"),
+        (
+            "no Ray cluster could be started on this machine: The current node timed out during startup",
+            "Ray does not start",
+        ),
         ("aiohttp: Request Entity Too Large", "request too large for Ray"),
         ("every reward in this step is 0", "all rewards are 0"),
         ("the actor worker 1 of 2 (process 5 on 10.0.0.1) died: SIGKILL; it printed nothing", "a worker died"),

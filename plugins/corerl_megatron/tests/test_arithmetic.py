@@ -4,10 +4,14 @@ import importlib.metadata
 import json
 
 import pytest
+from transformers import AutoConfig
 
 from corerl.cli.common import load_train_config
+from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.errors import ConfigError
+from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl_megatron.arithmetic import Facts, check_ranks, check_shared, padded_vocabulary
+from corerl_megatron.model import transformer_config
 from corerl_megatron.options import MegatronOptions
 
 KEY = "actor.strategy"
@@ -146,3 +150,13 @@ def test_megatron_core_that_is_missing_or_untested_is_one_line(config_file, monk
     monkeypatch.setattr(importlib.metadata, "version", installed)
     with pytest.raises(ConfigError, match=said):
         load_train_config(config_file, ["actor.strategy=megatron"])
+
+
+def test_what_megatron_core_refuses_is_one_line_before_a_model_is_built(model_dirs):
+    named = ModelConfig(model_dirs["qwen2", True], load_format="dummy")
+    spec = StrategySpec(named, "cuda", MicroBatching(max_sequences=1), OptimConfig())
+    options = MegatronOptions(recompute_granularity="selective", recompute_modules=["attention"])
+    config = AutoConfig.from_pretrained(named.path)
+    with pytest.raises(ConfigError, match=r"^actor\.strategy: megatron-core refuses this: .*attention") as caught:
+        transformer_config(spec, options, Facts.read("model.path", config.to_dict()), config)
+    assert len(str(caught.value).splitlines()) == 1

@@ -18,7 +18,7 @@ from corerl.batch.experience import Experience, collate
 from corerl.batch.micro_batches import micro_batches
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, NonFiniteError, SaveError
-from corerl.models import compute_dtype
+from corerl.models import compute_dtype, model_shape
 from corerl.objective import Objective
 from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
@@ -103,10 +103,7 @@ class FsdpStrategy:
             return numbers.means(grad_norm=norm, lr=lr)
 
     def shape(self) -> ModelShape:
-        config = self.model.config.get_text_config()
-        name = torch.cuda.get_device_name() if self.spec.device == "cuda" else ""
-        parameters, layers = self.model.num_parameters(), config.num_hidden_layers
-        return ModelShape(parameters, layers, config.hidden_size, name, config.vocab_size)
+        return model_shape(self.model, self.spec.device)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""

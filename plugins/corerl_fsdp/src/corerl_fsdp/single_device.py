@@ -14,7 +14,7 @@ from corerl.batch.experience import Experience
 from corerl.batch.micro_batches import micro_batches
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import NonFiniteError
-from corerl.models import compute_dtype, load_model
+from corerl.models import compute_dtype, load_model, model_shape
 from corerl.objective import Objective
 from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
@@ -84,10 +84,7 @@ class SingleDeviceStrategy:
         return numbers.means(grad_norm=norm, lr=self._step())
 
     def shape(self) -> ModelShape:
-        config = self.model.config.get_text_config()
-        name = torch.cuda.get_device_name() if self.spec.device == "cuda" else ""
-        parameters, layers = self.model.num_parameters(), config.num_hidden_layers
-        return ModelShape(parameters, layers, config.hidden_size, name, config.vocab_size)
+        return model_shape(self.model, self.spec.device)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         return as_in_files(self.model.config, lora.merged(self.model, Tensor.detach))

@@ -18,6 +18,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 from corerl.batch.experience import Experience
+from corerl.errors import ConfigError
 from corerl.models import compute_dtype
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl_fsdp import layout
@@ -206,7 +207,10 @@ def transformer_config(spec: StrategySpec, options: MegatronOptions, facts: Fact
         "bias_activation_fusion": cuda and dtype == torch.bfloat16,
         **FAMILIES[facts.model_type].settings,
     }
-    return TransformerConfig(**settings, **_recompute(spec, options), **_experts(facts, config))
+    try:
+        return TransformerConfig(**settings, **_recompute(spec, options), **_experts(facts, config))
+    except (AssertionError, ValueError) as error:
+        raise ConfigError("actor.strategy", f"megatron-core refuses this: {str(error).splitlines()[0]}") from error
 
 
 def _leave(weight: Tensor) -> Tensor:

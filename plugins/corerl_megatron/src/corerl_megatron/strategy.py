@@ -19,7 +19,7 @@ from corerl.batch.micro_batches import micro_batches
 from corerl.checkpoint.resume import ARCHITECTURE
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
-from corerl.models import compute_dtype, load_model
+from corerl.models import compute_dtype, load_model, model_shape
 from corerl.objective import Objective
 from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
@@ -121,10 +121,7 @@ class MegatronStrategy:
             return numbers.means(grad_norm=norm, lr=lr)
 
     def shape(self) -> ModelShape:
-        config = self.meta.config
-        name = torch.cuda.get_device_name() if self.spec.device == "cuda" else ""
-        parameters = self.meta.num_parameters()
-        return ModelShape(parameters, config.num_hidden_layers, config.hidden_size, name, config.vocab_size)
+        return model_shape(self.meta, self.spec.device)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
