@@ -9,15 +9,15 @@ from typing import Any
 
 def qwen3_0_6b() -> dict[str, Any]:
     """Qwen3-0.6B on two cards of 24 GB: tensor parallel 2, batches of 4 prompts, mini-batches of 2."""
-    return _recipe(gpus=2, batch=4, mini_batch=2, prompt=512)
+    return _recipe(gpus=2, batch=4, mini_batch=2, prompt=512, epochs=2)
 
 
 def qwen3_8b() -> dict[str, Any]:
     """Qwen3-8B on four cards of 48 GB: tensor parallel 4, batches of 8 prompts, the optimizer's state on the CPU."""
-    return _recipe(gpus=4, batch=8, mini_batch=8, prompt=256, optimizer_offload=True)
+    return _recipe(gpus=4, batch=8, mini_batch=8, prompt=256, epochs=1, optimizer_offload=True)
 
 
-def _recipe(gpus: int, batch: int, mini_batch: int, prompt: int, **strategy: Any) -> dict[str, Any]:
+def _recipe(gpus: int, batch: int, mini_batch: int, prompt: int, epochs: int, **strategy: Any) -> dict[str, Any]:
     return {
         "model": {"enable_gradient_checkpointing": True},
         "data": {"train_batch_size": batch, "max_prompt_length": prompt, "max_response_length": 1024},
@@ -40,4 +40,5 @@ def _recipe(gpus: int, batch: int, mini_batch: int, prompt: int, **strategy: Any
             "options": {"gpu_memory_utilization": 0.5},
         },
         "runtime": {"name": "ray", "n_gpus_per_node": gpus},
+        "trainer": {"total_epochs": epochs},
     }
