@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from corerl.errors import (
@@ -33,8 +33,8 @@ GRACE = 30.0
 """seconds that the other ranks have to agree, after one found something that is not finite"""
 LOG_WAIT = 8.0
 """seconds for the log of a worker on another machine, where a process starts to read it"""
-LOST_LOG_WAIT = 2.0
-"""seconds for it where the machine does not answer"""
+LOST_WAIT = 2.0
+"""seconds for it where the machine does not answer, and for what Ray knows about a death"""
 UNREACHABLE = "it cannot be reached: its machine is gone, or the way there"
 
 
@@ -105,10 +105,14 @@ class Waiter:
         for member in list(self.members):
             if member.facts is None or member.host._get_local_state() != DEAD:
                 continue
+            said = ActorDiedError.BASE_ERROR_MSG
             try:
-                ray.get(member.host.facts.remote(), timeout=LOG_WAIT)
+                ray.get(member.host.facts.remote(), timeout=LOST_WAIT)
+            except GetTimeoutError:
+                pass
             except RayError as error:
-                raise self.died(member, str(error), known) from None
+                said = str(error)
+            raise self.died(member, said, known)
 
     def died(self, member: Member, said: str, known: CoreRLError | None) -> CoreRLError:
         """The error of a worker that is no more; the others are ended."""
@@ -116,10 +120,12 @@ class Waiter:
             if self.failure is not known and self.failure is not None:  # this death is its consequence
                 return self.failure
             cause = exit_cause(said)
+            if cause == ActorDiedError.BASE_ERROR_MSG and member.facts and member.facts.node != self.node:
+                cause = UNREACHABLE  # Ray says no more where it has heard nothing from there
             lines: list[str] = []
             where = ""
             if member.facts is not None:
-                seconds = LOST_LOG_WAIT if cause == UNREACHABLE else LOG_WAIT
+                seconds = LOST_WAIT if cause == UNREACHABLE else LOG_WAIT
                 lines, oom_kills = self._last_lines(member.facts, seconds)
                 if oom_kills > member.facts.oom_kills:
                     cause = "the kernel's out-of-memory killer was at work on its machine"

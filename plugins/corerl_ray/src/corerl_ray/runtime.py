@@ -17,7 +17,7 @@ from corerl.errors import ConfigError, CoreRLError
 from corerl.registry.runtimes import Role
 from corerl.runtime.dispatch import Future
 from corerl_ray import tensors
-from corerl_ray.calls import Call, Member, Waiter
+from corerl_ray.calls import Call, Member, Wait, Waiter
 from corerl_ray.cluster import connect, end_processes
 from corerl_ray.environment import carried, of_rank
 from corerl_ray.group import Group
@@ -80,8 +80,8 @@ class RayRuntime:
             Member(role.name, rank, size, self._start(places, rank * step, is_concurrent)) for rank in range(size)
         ]
         self.waiter.members += members
-        what = f"starting the {role.name} workers (runtime.options.start_timeout)"
-        facts = self.waiter.wait([Call(member, member.host.facts.remote()) for member in members], deadline, what)
+        starting = Wait(self.waiter, deadline, f"starting the {role.name} workers (runtime.options.start_timeout)")
+        facts = starting.all([Call(member, member.host.facts.remote()) for member in members])
         started = [dataclasses.replace(member, facts=own) for member, own in zip(members, facts, strict=True)]
         self.waiter.members[-size:] = started
         seen: Counter[str] = Counter()
@@ -94,7 +94,7 @@ class RayRuntime:
             if devices:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices[member.rank * step :][:step])
             calls.append(Call(member, member.host.build.remote(environment, worker, args)))
-        shares = self.waiter.wait(calls, deadline, what)
+        shares = starting.all(calls)
         loads = Loads.of(size, self.options.rollout_samples)
         timeout = self.options.timeout
         group = Group(role.name, worker, tuple(started), tuple(shares), self.waiter, timeout, loads, is_concurrent)

@@ -17,15 +17,7 @@ from corerl_vllm.options import TESTED, VllmOptions
 
 KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent)
 
-OURS = (
-    "model",
-    "dtype",
-    "worker_extension_cls",
-    "scheduler_cls",
-    "skip_tokenizer_init",
-    "logprobs_mode",
-    "enable_sleep_mode",
-)
+OURS = ("model", "dtype", "worker_extension_cls", "skip_tokenizer_init", "logprobs_mode", "enable_sleep_mode")
 """engine arguments that are not the user's to set"""
 
 CPU_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -65,7 +57,6 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
         "worker_extension_cls": "corerl_vllm_engine.worker.Worker",
-        "scheduler_cls": "corerl_vllm_engine.scheduler.make",
         "logprobs_mode": "processed_logprobs",
         "tensor_parallel_size": rollout.tensor_model_parallel_size,
         "enforce_eager": device == "cpu" if options.enforce_eager is None else options.enforce_eager,
