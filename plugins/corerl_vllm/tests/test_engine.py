@@ -148,7 +148,7 @@ def test_an_update_that_fails_ends_the_calls_that_wait_for_it(backend: VllmBacke
     whole = weights()
 
     async def work() -> None:
-        running = await under_way(backend, 2000)
+        running = await under_way(backend, 20_000)
         with pytest.raises(RunError, match="is missing in the update"):
             await asyncio.to_thread(backend.update_weights, iter([*whole.items()][:-1]), 10)
         with pytest.raises(RunError, match="the last weight update was not complete"):
