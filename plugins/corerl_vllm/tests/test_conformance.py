@@ -17,7 +17,7 @@ OPTIONS = {
     "python": PYTHON,
     "enforce_eager": True,
     "gpu_memory_utilization": 0.1,
-    # on the CPU: the engine works in its core's process, as on one GPU; a third one would import vLLM again
+    # on the CPU: see test_engine.py
     "environment": {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
 }
 

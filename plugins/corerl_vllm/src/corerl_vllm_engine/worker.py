@@ -33,9 +33,11 @@ class Worker:
     def corerl_begin_update(self) -> None:
         """Let go of what an update that did not complete left behind, and expect all weights."""
         model = self._corerl_model()
-        self.corerl_names = {name for name, _ in model.named_parameters()}
+        self.corerl_names = {as_reported(name) for name, _ in model.named_parameters()}
         self.corerl_loaded: set[str] = set()
         if not self.corerl_in_place:
+            if self.device.type == "cpu":
+                pack_experts_again(model)
             with self._corerl_loading():
                 initialize_layerwise_reload(model)
 
@@ -49,7 +51,7 @@ class Worker:
             tensors = [(name, tensor.to(self.device, copy=True)) for name, tensor in tensors]
         with self._corerl_loading():
             loaded = self._corerl_model().load_weights(iter(tensors))
-        self.corerl_loaded |= set(loaded or ())
+        self.corerl_loaded |= set(map(as_reported, loaded or ()))
         digests = [int(digest(tensor, tensor.dtype)) for _, tensor in tensors] if verify else []
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # the bucket is filled again
@@ -76,6 +78,11 @@ class Worker:
         return stack
 
 
+def as_reported(name: str) -> str:
+    """The name of a parameter as ``load_weights`` gives it: some releases leave out a level of experts' names."""
+    return name.replace(".routed_experts.", ".")
+
+
 def can_load_in_place(model: Any) -> bool:
     """Whether no layer makes something else of its weights after loading, as quantised ones, experts and MLA do."""
     for layer in model.modules():
@@ -85,6 +92,14 @@ def can_load_in_place(model: Any) -> bool:
         if any("MLA" in kind.__name__ for kind in type(layer).__mro__):
             return False
     return True
+
+
+def pack_experts_again(model: Any) -> None:
+    """Have what the CPU's kernels make of experts made of the next weights, too: vLLM does so for the first only."""
+    for layer in model.modules():
+        method = getattr(layer, "quant_method", None)
+        if getattr(method, "moe_kernel", None) is not None:
+            method.moe_kernel = None
 
 
 def pack_tied_layers_again(model: Any) -> None:

@@ -105,8 +105,8 @@ def send(host: WorkerHost, bucket_bytes: int, verify: bool, is_source: bool) -> 
     channel.link.begin()
     number = 0
     for number, bucket in enumerate(pack(host.worker.weights(), bucket_bytes, memory=memory, verify=verify), 1):
+        channel.link.tell(number, describe(bucket))  # NCCL's first broadcast begins when all have been told of it
         sending.append((channel.broadcast(bucket.data), bucket))
-        channel.link.tell(number, describe(bucket))
     channel.link.tell(number + 1, None)
     for work, _ in sending:
         work.wait()
