@@ -95,6 +95,7 @@ def train(plan: Plan) -> Path:
             collector, plan.train_prompts, plan.sampler, max_staleness=staleness, total_steps=plan.total_steps
         )
         stack.callback(pipeline.close)
+        stack.callback(engines.close)
         trainer = Trainer(
             run=run,
             engines=engines,

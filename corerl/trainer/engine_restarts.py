@@ -25,8 +25,13 @@ class Engines:
     def __init__(self, runtime: Runtime, actor: PolicyWorker, rollout: RolloutWorker, max_restarts: int) -> None:
         self._runtime, self._actor, self._rollout, self._max_restarts = runtime, actor, rollout, max_restarts
         self._version = 0
+        self._closed = False
         self.restarts = 0
         self.actor_in_use = threading.RLock()
+
+    def close(self) -> None:
+        """Start none again: the run ends, and with it requests that are under way."""
+        self._closed = True
 
     def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[dict[int, list[Completion]]]:
         """As the rollout workers do; what had not finished is sent again, with the seeds that are in the requests.
@@ -81,6 +86,8 @@ class Engines:
                 verify = True
 
     def _restart(self, error: EngineDeadError) -> None:
+        if self._closed:
+            raise error
         if self.restarts == self._max_restarts:
             raise EngineDeadError(
                 f"rollout.max_restarts = {self._max_restarts} allows no further start: {error}"

@@ -1,5 +1,6 @@
 """Calls on two and three workers."""
 
+import dataclasses
 import os
 from itertools import chain
 from pathlib import Path
@@ -12,6 +13,7 @@ from corerl.batch.experience import collate
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import ConfigError, NonFiniteError
 from corerl.runtime.dispatch import submit
+from corerl_ray.group import Turn
 from corerl_ray.options import RayOptions
 from corerl_ray.runtime import RayRuntime
 
@@ -75,6 +77,14 @@ def test_fewer_rows_than_ranks_give_fillers_that_come_back_nowhere(group, size, 
     outputs = group.forward(batch.select(torch.tensor([3])), wanted=["log_probs"])
     assert outputs.log_probs.tolist() == [[30.0 + step for step in range(6)]]
     assert group.seen() == [[[3]]] * size
+
+
+def test_who_worked_last_on_shared_gpus_gives_back_what_it_keeps_there(group, batch):
+    turn = Turn()
+    first, second = (dataclasses.replace(group, turn=turn) for _ in range(2))
+    for each in (first, first, second):
+        each.forward(batch, ["values"])
+    assert [calls.count("freed") for calls in group.seen()] == [1] * len(group.members)
 
 
 def test_metrics_that_all_ranks_return_are_those_of_rank_0(group, batch):

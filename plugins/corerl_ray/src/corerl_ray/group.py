@@ -87,6 +87,8 @@ class GroupMethod:
         return self._pending(calls, _each)
 
     def _split(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
+        if self.group.turn is not None:
+            self.group.turn.take(self.group)
         places = self.group.places
         whole = split(args[0], places[0].data_parallel_size)
         stored = [None if share.is_empty else ray.put(share.value) for share in whole.shares]
@@ -120,6 +122,18 @@ class GroupMethod:
         return Pending(group.waiter, calls, self._what, deadline, join)
 
 
+@dataclass
+class Turn:
+    """Who has worked last on GPUs that roles share: it keeps memory there, unused, that the next one needs."""
+
+    last: "Group | None" = None
+
+    def take(self, group: "Group") -> None:
+        if self.last is not None and self.last is not group:
+            self.last.free_cache()
+        self.last = group
+
+
 @dataclass(frozen=True)
 class Group:
     """All workers of a role; it has the worker's methods that declare how they are dispatched.
@@ -130,6 +144,7 @@ class Group:
         timeout: seconds that a call may take.
         loads: what each has in hand of work that is spread.
         is_concurrent: their processes take calls while others run.
+        turn: of the training roles on GPUs.
     """
 
     role: str
@@ -140,6 +155,7 @@ class Group:
     timeout: float
     loads: Loads
     is_concurrent: bool = False
+    turn: Turn | None = None
 
     def __getattr__(self, name: str) -> GroupMethod:
         if name.startswith("__"):

@@ -20,7 +20,7 @@ from corerl_ray import tensors
 from corerl_ray.calls import Call, Member, Wait, Waiter
 from corerl_ray.cluster import connect, end_processes
 from corerl_ray.environment import carried, of_rank
-from corerl_ray.group import Group
+from corerl_ray.group import Group, Turn
 from corerl_ray.host import CONTROL, THREADS, WorkerHost
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import FRACTION, Places, Pools
@@ -55,6 +55,7 @@ class RayRuntime:
             raise
         self.groups: list[Group] = []
         self._transport: Transport | None = None
+        self._turn = Turn()
         self.waiter = Waiter(ray.get_runtime_context().get_node_id(), self._kill)
         self._closed = False
 
@@ -96,8 +97,17 @@ class RayRuntime:
             calls.append(Call(member, member.host.build.remote(environment, worker, args)))
         shares = starting.all(calls)
         loads = Loads.of(size, self.options.rollout_samples)
-        timeout = self.options.timeout
-        group = Group(role.name, worker, tuple(started), tuple(shares), self.waiter, timeout, loads, is_concurrent)
+        group = Group(
+            role.name,
+            worker,
+            tuple(started),
+            tuple(shares),
+            self.waiter,
+            self.options.timeout,
+            loads,
+            is_concurrent,
+            self._turn if places.gpus_per_node and not is_concurrent else None,
+        )
         self.groups.append(group)
         return cast(W, group)
 

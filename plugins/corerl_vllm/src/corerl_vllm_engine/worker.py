@@ -97,7 +97,7 @@ def can_load_in_place(model: Any) -> bool:
 def pack_experts_again(model: Any) -> None:
     """Have what the CPU's kernels make of experts made of the next weights, too: vLLM does so for the first only."""
     for layer in model.modules():
-        method = getattr(layer, "quant_method", None)
+        method: Any = getattr(layer, "quant_method", None)
         if getattr(method, "moe_kernel", None) is not None:
             method.moe_kernel = None
 
