@@ -140,7 +140,14 @@ def test_a_config_that_divides_is_taken(config_file):
     load_train_config(config_file, ["actor.strategy=megatron", "runtime.name=local"])
 
 
-@pytest.mark.parametrize(("version", "said"), [("0.15.3", "was tested with 0.16 to 0.19"), (None, "needs the package")])
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("0.15.3", "was tested with 0.16 to 0.19"),
+        ("0.20rc0", "was tested with 0.16 to 0.19"),
+        (None, "needs the package"),
+    ],
+)
 def test_megatron_core_that_is_missing_or_untested_is_one_line(config_file, monkeypatch, version, said):
     def installed(name):
         if version is None:

@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,8 +103,8 @@ def check_installed(key: str, options: MegatronOptions) -> None:
         raise ConfigError(
             key, f"megatron needs the package megatron-core, {low} to {high} (pip install corerl-megatron)"
         ) from None
-    major, minor = (int(part) for part in version.split(".")[:2])
-    if not TESTED[0] <= (major, minor) <= TESTED[1]:
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:2])  # 0.19rc0 counts as 0.19
+    if not TESTED[0] <= found <= TESTED[1]:
         raise ConfigError(key, f"megatron-core {version} is installed: the strategy was tested with {low} to {high}")
     if options.use_mbridge and importlib.util.find_spec("mbridge") is None:
         raise ConfigError(f"{key}.use_mbridge", "the package mbridge is not installed: without it set it to false")
