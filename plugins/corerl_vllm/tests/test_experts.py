@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_engine import IN_CORE, PROMPT, generate
+from test_engine import IN_CORE, PROMPT, generate, one_more_engine
 
 from corerl.config.schema import ModelConfig
 from corerl.models import load_model
@@ -22,6 +22,7 @@ SIZES = {"vocab_size": 259, "hidden_size": 64, "head_dim": 32, "moe_intermediate
 TOLERANCE = {"cpu": 1e-4, "cuda": 2e-2}[os.environ.get("CORERL_TEST_DEVICE", "cpu")]
 
 
+@one_more_engine
 def test_experts_are_the_trainers_after_each_update(
     start: Callable[..., VllmBackend], engine_python: str, device: str, tmp_path: Path
 ):
