@@ -70,5 +70,4 @@ def table(facts: Facts, *, head: str, tied: bool) -> list[Weight]:
 
 def _weight(rule: Rule, ours: str = "", theirs: str = "", expert: int | None = None, copy: str | None = None) -> Weight:
     names = (ours + rule.megatron,) if rule.fused is None else (ours + rule.megatron, ours + rule.fused)
-    # experts are whole on the rank that has them
     return Weight(names, tuple(theirs + part for part in rule.parts), rule.kind, expert, copy)
