@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from processes import engines_of, gone_within, group_members
+from test_engine import one_more_engine
 
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
@@ -100,6 +101,7 @@ def test_no_process_outlives_a_trainer_that_is_killed_at_work(killed: Killed):
     assert killed.gone
 
 
+@one_more_engine
 def test_under_ray_an_engine_of_its_own_generates_ahead(
     material: Path, engine_python: str, monkeypatch: pytest.MonkeyPatch
 ):
