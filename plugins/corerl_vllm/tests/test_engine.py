@@ -126,7 +126,7 @@ def test_an_update_in_flight_keeps_what_runs_and_its_later_tokens_are_of_the_new
     async def work() -> tuple[Completion, Completion]:
         running = await under_way(backend, 20_000)
         await asyncio.to_thread(backend.update_weights, iter(new.items()), 8)
-        [[late]] = await backend.generate([GenerationRequest("late", PROMPT, SamplingParams(max_tokens=4))])
+        [[late]] = await backend.generate([GenerationRequest("late", PROMPT, SamplingParams(max_tokens=40))])
         backend.abort(["20000"])
         return (await running)[0][0], late
 

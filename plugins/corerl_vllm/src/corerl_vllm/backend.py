@@ -57,6 +57,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "skip_tokenizer_init": True,
         "generation_config": "vllm",
         "worker_extension_cls": "corerl_vllm_engine.worker.Worker",
+        "scheduler_cls": "corerl_vllm_engine.scheduler.make",
         "logprobs_mode": "processed_logprobs",
         "tensor_parallel_size": rollout.tensor_model_parallel_size,
         "enforce_eager": device == "cpu" if options.enforce_eager is None else options.enforce_eager,
