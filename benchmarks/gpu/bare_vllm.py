@@ -1,6 +1,6 @@
 """Tokens a second of vLLM alone: ``python bare_vllm.py MODEL REQUESTS.json``, the last line printed is JSON.
 
-The requests are those that a training step made (forced_lengths.py); they are run twice, and the second time counts.
+The requests are those that a training step made (forced_lengths.py); they are run once before it counts.
 """
 
 import json
@@ -37,7 +37,7 @@ def main(model: str, requests: list[dict[str, Any]]) -> None:
             )
             for each in requests
         ]
-        for _ in range(2):
+        for _ in range(1 if seeded else 2):
             engine.reset_prefix_cache()
             start = time.perf_counter()
             outputs = engine.generate(prompts, params, use_tqdm=False)
