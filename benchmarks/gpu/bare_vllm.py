@@ -1,4 +1,4 @@
-"""Tokens a second of vLLM alone: ``python bare_vllm.py MODEL REQUESTS.json``, the last line printed is JSON.
+"""Tokens a second of vLLM alone: ``python bare_vllm.py MODEL REQUESTS.json`` prints a line of JSON.
 
 The requests are those that a training step made (forced_lengths.py); they are run once before it counts.
 """

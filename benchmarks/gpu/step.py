@@ -104,7 +104,8 @@ def bare(arguments: argparse.Namespace, requests: Path) -> dict[str, float]:
     model = arguments.material / arguments.shape
     command = [arguments.python or sys.executable, str(HERE / "bare_vllm.py"), str(model), str(requests)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    [said] = (line for line in done.stdout.splitlines() if line.startswith("{"))  # vLLM prints there, too
+    found: dict[str, float] = json.loads(said)
     return {f"bare {name}": value for name, value in found.items()}
 
 

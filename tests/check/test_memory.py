@@ -110,6 +110,8 @@ def test_an_engine_leaves_its_share_beside_the_weights_to_the_cache(folder: Path
     share = VllmOptions(gpu_memory_utilization=0.5).generation(size, config, 80 * GIB)
     assert share.total == pytest.approx(40 * GIB)
     assert share.weights == PARAMETERS and share.bytes_per_token == size.cache_bytes / 2
+    two = VllmOptions(gpu_memory_utilization=0.5, replicas=2).generation(size, config, 80 * GIB)
+    assert two.total == pytest.approx(40 * GIB) and two.weights == 2 * share.weights
     assert HfOptions(max_batch_size=4).generation(size, config, None).kv_cache == 4 * 1024 * size.cache_bytes
 
 

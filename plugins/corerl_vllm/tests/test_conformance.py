@@ -1,5 +1,5 @@
 import pytest
-from vllm_engine import IN_CORE, PYTHON, WITHOUT
+from vllm_engine import IN_CORE, PYTHON, WITHOUT, one_more_engine
 
 from corerl.testing import conformance_tests
 
@@ -8,3 +8,7 @@ pytestmark = [pytest.mark.skipif(PYTHON is None, reason=WITHOUT), pytest.mark.xd
 OPTIONS = {"python": PYTHON, "enforce_eager": True, "gpu_memory_utilization": 0.1, "environment": IN_CORE}
 
 test_conformance = conformance_tests("corerl-vllm", options={"vllm": OPTIONS})
+
+test_conformance_of_replicas = one_more_engine(
+    conformance_tests("corerl-vllm", options={"vllm": {**OPTIONS, "replicas": 2}})
+)

@@ -1,7 +1,10 @@
+import asyncio
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,7 @@ from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl_vllm.backend import VllmBackend, engine_arguments, engine_environment
 from corerl_vllm.options import VllmOptions
+from corerl_vllm_engine.replicas import Replicas
 
 
 def test_the_backend_is_found_by_name_with_its_options():
@@ -79,3 +83,48 @@ def test_install_follows_the_recipe_and_prints_the_interpreter(tmp_path: Path, c
     python.write_text("#!/bin/sh\nexit 3\n")
     assert run(["engine", "install", "vllm", "--path", str(tmp_path / "environment")]) == 1
     assert "ended with exit code 3" in capsys.readouterr().err
+
+
+def test_replicas_share_the_memory_that_the_engine_may_take():
+    options = VllmOptions(replicas=2, gpu_memory_utilization=0.6)
+    arguments = engine_arguments(ModelConfig(path="some/model"), RolloutConfig(), options, "cuda")
+    assert arguments["gpu_memory_utilization"] == pytest.approx(0.3)
+
+
+def test_replicas_are_given_whole_requests_each_to_the_idlest():
+    engines = [Recording(), Recording()]
+    replicas = Replicas(engines)
+
+    async def work() -> None:
+        ids = [f"{call}-0-{sample}." for call in range(4) for sample in range(3)]
+        running = [asyncio.create_task(replicas.generate(SimpleNamespace(engine_id=each))) for each in ids]
+        await asyncio.sleep(0)
+        await replicas.abort("2-0-1.")
+        for engine in engines:
+            engine.go.set()
+        await asyncio.gather(*running)
+        await replicas.abort("2-0-1.")
+
+    asyncio.run(work())
+    calls = [sorted({engine_id.split("-")[0] for engine_id in engine.given}) for engine in engines]
+    assert calls == [["0", "2"], ["1", "3"]]
+    assert [len(engine.given) for engine in engines] == [6, 6]
+    assert [engine.aborted for engine in engines] == [["2-0-1."], []]
+
+
+class Recording:
+    """Takes requests and ends them when told to."""
+
+    dead, vocabulary, devices = RuntimeError, 10, ["a"]
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+        self.aborted: list[str] = []
+        self.go = asyncio.Event()
+
+    async def generate(self, sample: Any) -> None:
+        self.given.append(sample.engine_id)
+        await self.go.wait()
+
+    async def abort(self, engine_id: str) -> None:
+        self.aborted.append(engine_id)

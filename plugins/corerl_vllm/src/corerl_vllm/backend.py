@@ -36,6 +36,7 @@ class VllmBackend(EngineBackend):
         settings = {
             "engine_args": engine_arguments(model, rollout, options, device),
             "sleep_level": options.sleep_level if device == "cuda" else 0,
+            "replicas": options.replicas,
         }
         environment = engine_environment(model, options, device)
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
@@ -69,7 +70,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
     if device == "cpu":
         arguments["enable_chunked_prefill"] = False  # with it, a request that has a seed and waits ends the engine
     if device == "cuda":
-        arguments |= {"gpu_memory_utilization": options.gpu_memory_utilization, "enable_sleep_mode": True}
+        share = options.gpu_memory_utilization / options.replicas
+        arguments |= {"gpu_memory_utilization": share, "enable_sleep_mode": True}
     return arguments | options.engine_args
 
 

@@ -1,12 +1,14 @@
 """Options of the rollout backend ``vllm``."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from corerl import option
 from corerl.check.findings import Finding
 from corerl.check.machine import Machine
+from corerl.check.shares import GenerationShare
+from corerl.check.size import ModelSize
 from corerl.config.schema import TrainConfig
 from corerl.engines.options import EngineOptions
 
@@ -19,10 +21,24 @@ class VllmOptions(EngineOptions):
     """Where vLLM runs and how."""
 
     enforce_eager: bool | None = option(None, "neither compile nor record CUDA graphs; null: true on cpu only")
-    cpu_kv_cache_gb: int = option(1, "GiB of KV cache on the CPU", ge=1)
+    cpu_kv_cache_gb: int = option(1, "GiB of KV cache of each replica on the CPU", ge=1)
+    replicas: int = option(
+        1,
+        "engines side by side on the same GPUs, which share memory and requests: for many requests to a small model",
+        ge=1,
+    )
     sleep_level: Literal[1, 2] = option(
         2, "on cuda, what sleep does with the weights: 1 keeps them in main memory, 2 drops them"
     )
+
+    def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
+        """For `corerl check`: replicas share the memory, and each has all weights."""
+        count = self.replicas
+        one = super().generation(size, config, None if memory is None else memory / count)
+        cache = None if one.kv_cache is None else one.kv_cache * count
+        return replace(
+            one, weights=one.weights * count, kv_cache=cache, other=one.other * count, asleep=one.asleep * count
+        )
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`: whether vLLM is there."""

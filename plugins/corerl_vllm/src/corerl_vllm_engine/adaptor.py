@@ -10,9 +10,19 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from corerl_vllm_engine.replicas import Replicas
 
-async def start(settings: dict[str, Any]) -> "VllmEngine":
-    """Start the engine; returns once it can generate."""
+
+async def start(settings: dict[str, Any]) -> "VllmEngine | Replicas":
+    """Start the engine; returns once it can generate.
+
+    Replicas start one after the other: each looks how much memory there is.
+    """
+    engines = [await _start(settings) for _ in range(settings["replicas"])]
+    return Replicas(engines) if len(engines) > 1 else engines[0]
+
+
+async def _start(settings: dict[str, Any]) -> "VllmEngine":
     batch_of_a_step = (
         UsageContext.LLM_CLASS
     )  # decides how many requests run at a time, where nobody says: 128 otherwise
