@@ -24,7 +24,9 @@ class EngineOptions:
     )
     environment: dict[str, str] = option(help="variables for the engine's process, beside this one's", factory=dict)
     gpu_memory_utilization: float = option(0.5, "share of the device's memory that the engine may take", gt=0, le=1)
-    max_model_len: int | None = option(None, "longest prompt and response together; null: the model's own", ge=1)
+    max_model_len: int | None = option(
+        None, "longest prompt and response together; null: the model's, if the cache holds it", ge=1
+    )
     load_format: Literal["auto", "dummy"] = option(
         "auto", "dummy: start with random weights and generate once the trainer has sent its own; starts sooner"
     )

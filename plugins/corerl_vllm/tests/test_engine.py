@@ -24,7 +24,9 @@ from vllm_engine import DEVICE, IN_CORE, PROMPT, generate, one_more_engine
 from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.engines.weights import DeviceBucket, HostBucket
 from corerl.errors import RunError
+from corerl.models import load_model
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
+from corerl.testing.families import write_config
 from corerl.testing.tiny_model import reference, response_log_probs, tiny_model
 from corerl.weights.buckets import Slot
 from corerl_vllm.backend import VllmBackend
@@ -176,6 +178,19 @@ def test_a_prompt_that_is_too_long_for_the_engine_is_one_line_and_the_engine_goe
     with pytest.raises(RunError, match=r"the vLLM engine refused: .*32768"):
         asyncio.run(backend.generate([request]))
     assert len(generate(backend)[0].token_ids) == 8
+
+
+@one_more_engine
+def test_a_model_of_more_positions_than_the_cache_holds_is_served_as_far_as_it_does(
+    start: Callable[..., VllmBackend], engine_python: str, tmp_path: Path
+):
+    config = write_config(tmp_path, "qwen3", vocab_size=259, head_dim=64, max_position_embeddings=2**20)
+    model = {"path": str(config), "load_format": "dummy"}
+    backend = start(model, python=engine_python, environment=IN_CORE, gpu_memory_utilization=0.02)
+    named = load_model(ModelConfig(**model), "lm", device=DEVICE, dtype=torch.float32).named_parameters()
+    backend.update_weights(((name, each.detach()) for name, each in named), 1)
+    assert len(generate(backend)[0].token_ids) == 8
+    backend.close()
 
 
 def test_requests_of_one_id_in_two_calls_are_both_aborted(backend: VllmBackend):

@@ -20,6 +20,9 @@ KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent)
 OURS = ("model", "dtype", "worker_extension_cls", "skip_tokenizer_init", "logprobs_mode", "enable_sleep_mode")
 """engine arguments that are not the user's to set"""
 
+FITTING = -1
+"""the model's own length, or as much of it as the cache holds"""
+
 CPU_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -62,11 +65,10 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "logprobs_mode": "processed_logprobs",
         "tensor_parallel_size": rollout.tensor_model_parallel_size,
         "enforce_eager": device == "cpu" if options.enforce_eager is None else options.enforce_eager,
+        "max_model_len": options.max_model_len or FITTING,
         "enable_prefix_caching": True,
         "disable_log_stats": True,
     }
-    if options.max_model_len is not None:
-        arguments["max_model_len"] = options.max_model_len
     if device == "cpu":
         arguments["enable_chunked_prefill"] = False  # with it, a request that has a seed and waits ends the engine
     if device == "cuda":
