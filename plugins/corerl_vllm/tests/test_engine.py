@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from processes import gone_within, group_members
-from vllm_engine import DEVICE, IN_CORE, PROMPT, generate, one_more_engine
+from vllm_engine import DEVICE, PROMPT, generate, one_more_engine
 
 from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.engines.weights import DeviceBucket, HostBucket
@@ -42,7 +42,7 @@ TOLERANCE = {"cpu": 1e-5, "cuda": 1e-2}[DEVICE]
 @pytest.fixture(scope="module")
 def backend(start: Callable[..., VllmBackend], engine_python: str) -> VllmBackend:
     """Starts without weights, and takes them a few tensors at a time."""
-    return start(python=engine_python, load_format="dummy", bucket_mb=1, environment=IN_CORE)
+    return start(python=engine_python, load_format="dummy", bucket_mb=1)
 
 
 def weights(scale: float = 1.0) -> dict[str, torch.Tensor]:
@@ -186,7 +186,7 @@ def test_a_model_of_more_positions_than_the_cache_holds_is_served_as_far_as_it_d
 ):
     config = write_config(tmp_path, "qwen3", vocab_size=259, head_dim=64, max_position_embeddings=2**20)
     model = {"path": str(config), "load_format": "dummy"}
-    backend = start(model, python=engine_python, environment=IN_CORE, gpu_memory_utilization=0.02)
+    backend = start(model, python=engine_python, gpu_memory_utilization=0.02)
     named = load_model(ModelConfig(**model), "lm", device=DEVICE, dtype=torch.float32).named_parameters()
     backend.update_weights(((name, each.detach()) for name, each in named), 1)
     assert len(generate(backend)[0].token_ids) == 8
@@ -267,7 +267,7 @@ def test_no_process_outlives_a_trainer_that_is_killed(engine_python: str, moment
         arguments = dict(model={str(tiny_model())!r}, load_format="auto", skip_tokenizer_init=True, enforce_eager=True,
                          worker_extension_cls="corerl_vllm_engine.worker.Worker")
         variables = dict(VLLM_CPU_KVCACHE_SPACE="1", VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
-        settings = dict(engine_args=arguments, loaded=True, sleep_level=0)
+        settings = dict(engine_args=arguments, loaded=True, sleep_level=0, replicas=1)
         process = EngineProcess(KIND, {engine_python!r}, variables, settings)
         print(process.pid, "importing", flush=True)
         process.wait_for("ready", 300, "start")

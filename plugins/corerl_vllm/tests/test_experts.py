@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from vllm_engine import DEVICE, IN_CORE, PROMPT, generate, one_more_engine
+from vllm_engine import DEVICE, PROMPT, generate, one_more_engine
 
 from corerl.config.schema import ModelConfig
 from corerl.models import load_model
@@ -26,7 +26,7 @@ def test_experts_are_the_trainers_after_each_update(
     start: Callable[..., VllmBackend], engine_python: str, device: str, tmp_path: Path
 ):
     model = ModelConfig(str(write_config(tmp_path, "qwen3_moe", **SIZES)), load_format="dummy", dtype="fp32")
-    backend = start(vars(model), python=engine_python, bucket_mb=1, environment=IN_CORE)
+    backend = start(vars(model), python=engine_python, bucket_mb=1)
     for version in (1, 2):
         policy = load_model(model, "lm", device="cpu", dtype=torch.float32, seed=version)
         named = ((name, each.detach().to(device)) for name, each in policy.named_parameters())

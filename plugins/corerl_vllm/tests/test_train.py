@@ -115,7 +115,6 @@ def test_under_ray_an_engine_of_its_own_generates_ahead(
             material,
             "vllm",
             f"rollout.options.python={engine_python}",
-            "rollout.options.environment={VLLM_ENABLE_V1_MULTIPROCESSING: '0'}",  # a process, and an import, less
             "actor.strategy=fsdp",
             "runtime={name: ray, options: {workers: 2, rollout_workers: 1}}",
             "rollout.verify_weights_freq=1",

@@ -21,9 +21,6 @@ WITHOUT = "no environment with vLLM: make engines, or set CORERL_VLLM_PYTHON"
 
 PROMPT = [72, 101, 108, 108, 111]
 
-IN_CORE = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-"""on the CPU: the worker is in its core's process, as on one GPU; two that spin while they wait starve all others"""
-
 one_more_engine = pytest.mark.skipif(
     DEVICE == "cpu" and "CORERL_EVERY_ENGINE" not in os.environ,
     reason="starts one more engine, which takes half a minute: set CORERL_EVERY_ENGINE=1",

@@ -23,7 +23,8 @@ OURS = ("model", "dtype", "worker_extension_cls", "skip_tokenizer_init", "logpro
 FITTING = -1
 """the model's own length, or as much of it as the cache holds"""
 
-CPU_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+CPU_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""the last: one worker lives in its core's process, as on a GPU; two that spin while they wait starve all others"""
 
 
 class VllmBackend(EngineBackend):
