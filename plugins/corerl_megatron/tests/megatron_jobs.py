@@ -43,6 +43,18 @@ class Jobs(RankJobs):
 
         setattr(of, method, step)
 
+    def through_mbridge(self, job):
+        """Whether weights are those of the model's file once mbridge has read them, and once it gives them out."""
+        strategy = self.strategy({**job, "options": {"use_mbridge": True}, "config": {"load_format": "auto"}})
+        loaded = load_model(ModelConfig(job["model"], dtype="fp32"), "lm", device="cpu", dtype=torch.float32)
+        true = dict(as_in_files(loaded.config, loaded.named_parameters()))
+
+        def same(stream):
+            found = {name: tensor.clone() for name, tensor in stream}
+            return found.keys() == true.keys() and all(torch.equal(each, true[name]) for name, each in found.items())
+
+        return {"read": same(strategy.weights_table.stream()), "given": same(strategy.weights())}
+
     def round_trip(self, job):
         """Weights in and out of a model that is not run: so with layouts, too, that the CPU has no schedule for."""
         options = MegatronOptions(**job["layout"])

@@ -16,7 +16,7 @@ from corerl_megatron.options import MegatronOptions
 
 KEY = "actor.strategy"
 QWEN = {"model_type": "qwen2", "num_attention_heads": 12, "num_key_value_heads": 2, "num_hidden_layers": 28}
-QWEN |= {"intermediate_size": 8960, "use_sliding_window": False}
+QWEN |= {"intermediate_size": 8960, "use_sliding_window": False, "vocab_size": 151665}
 MOE = {"model_type": "qwen3_moe", "num_attention_heads": 32, "num_key_value_heads": 4, "num_hidden_layers": 48}
 MOE |= {"intermediate_size": 6144, "num_experts": 128}
 
@@ -127,13 +127,26 @@ def config_file(tmp_path):
         (["actor.strategy={name: megatron, tensor_model_parallel_size: 3}"], "3 does not divide the 2 key and value"),
         (["actor.strategy={name: megatron, tensor_model_parallel_size: 2}"], "takes 2 ranks"),
         (["actor.strategy=megatron", "model.lora_rank=8"], "model.lora_rank: strategy megatron trains a model's own"),
-        (["actor.strategy={name: megatron, use_mbridge: true}"], "the package mbridge is not installed"),
+        (
+            ["actor.strategy={name: megatron, use_mbridge: true, tensor_model_parallel_size: 2}"],
+            "actor.strategy.use_mbridge: mbridge gives the vocabulary of 151665 out as it is filled up for 2 ranks",
+        ),
+        (
+            ["algorithm.adv_estimator=gae", "critic.strategy={name: megatron, use_mbridge: true}"],
+            "critic.strategy.use_mbridge: mbridge has no names for a critic's value head",
+        ),
     ],
 )
 def test_a_config_is_refused_before_anything_is_loaded(config_file, overrides, message):
     with pytest.raises(ConfigError) as caught:
         load_train_config(config_file, [*overrides, "runtime.name=local"])
     assert message in str(caught.value)
+
+
+def test_a_package_that_is_not_there_is_named(config_file, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"the package mbridge is not installed \(pip install 'corerl-megatron\["):
+        load_train_config(config_file, ["actor.strategy={name: megatron, use_mbridge: true}", "runtime.name=local"])
 
 
 def test_a_config_that_divides_is_taken(config_file):

@@ -67,7 +67,10 @@ def test_rows_that_are_not_finite_are_named_by_the_ranks_that_have_them(worlds, 
         ({"tensor_model_parallel_size": 4}, "tensor_model_parallel_size: 4 does not divide the 2 key and value heads"),
         ({"pipeline_model_parallel_size": 2}, "pipeline_model_parallel_size: megatron-core has it on CUDA alone"),
         ({"context_parallel_size": 4}, "one copy of the model takes 4 ranks"),
-        ({"use_mbridge": True}, "use_mbridge: the package mbridge is not installed"),
+        (
+            {"use_mbridge": True, **TENSOR},
+            "use_mbridge: mbridge gives the vocabulary of 51 out as it is filled up for 2",
+        ),
         (CONTEXT, "this process has ranks laid out as"),
     ],
 )

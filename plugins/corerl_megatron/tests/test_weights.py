@@ -69,3 +69,21 @@ def test_interleaved_stages_have_layers_from_both_ends(worlds, tmp_path):
 def test_a_critic_has_a_value_head_on_the_last_stage(worlds, model_dirs):
     results = worlds(2, **TENSOR).run(kind="round_trip", model=model_dirs["qwen2", False], head="value")
     assert all(result["same"] for result in results), results
+
+
+@pytest.mark.parametrize(("family", "tied"), [("qwen2", True), ("qwen3", False), ("llama", False)])
+def test_mbridge_takes_weights_in_and_gives_them_out(worlds, tmp_path, family, tied):
+    pytest.importorskip("mbridge")
+    folder = str(write_config(tmp_path, family, vocab_size=52, tie_word_embeddings=tied))
+    model = ModelConfig(folder, load_format="dummy", dtype="fp32")
+    load_model(model, "lm", device="cpu", dtype=torch.float32, seed=3).save_pretrained(folder)
+    for result in worlds(2, **TENSOR).run(kind="through_mbridge", model=folder):
+        assert "error" not in result, result["error"]
+        assert result == {"read": True, "given": True}
+
+
+def test_what_mbridge_cannot_read_is_one_line(worlds, tmp_path):
+    pytest.importorskip("mbridge")
+    folder = str(write_config(tmp_path, "qwen3", vocab_size=52))
+    for result in worlds(2, **TENSOR).run(kind="through_mbridge", model=folder):
+        assert result["error"].startswith("ModelError: model.path: mbridge finds no model."), result["error"]

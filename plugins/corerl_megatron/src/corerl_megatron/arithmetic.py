@@ -80,6 +80,7 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
         ConfigError: the first rule that does not hold.
     """
     check_installed(key, options)
+    head = "value" if key.startswith("critic") else "lm"
     path = (config.critic.path if key.startswith("critic") else None) or config.model.path
     names = {"model.path": path} | ({"ref.path": config.ref.path} if config.ref.path else {})
     check_model(config.model)
@@ -89,6 +90,7 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
             facts = Facts.read(name, json.loads(file.read_text()))
             check_shared(key, facts, options)
             check_experts(key, facts)
+            check_bridge(key, facts, options, head=head)
     ranks = _ranks(config)
     if ranks is not None:
         check_ranks(key, options, ranks)
@@ -107,7 +109,10 @@ def check_installed(key: str, options: MegatronOptions) -> None:
     if not TESTED[0] <= found <= TESTED[1]:
         raise ConfigError(key, f"megatron-core {version} is installed: the strategy was tested with {low} to {high}")
     if options.use_mbridge and importlib.util.find_spec("mbridge") is None:
-        raise ConfigError(f"{key}.use_mbridge", "the package mbridge is not installed: without it set it to false")
+        raise ConfigError(
+            f"{key}.use_mbridge",
+            "the package mbridge is not installed (pip install 'corerl-megatron[mbridge]'): without it set it to false",
+        )
 
 
 def check_model(model: ModelConfig) -> None:
@@ -165,6 +170,19 @@ def check_experts(key: str, facts: Facts) -> None:
             key,
             f"megatron-core {version} runs the experts of {facts.key} with Transformer Engine alone, 0.19 without it",
         )
+
+
+def check_bridge(key: str, facts: Facts, options: MegatronOptions, *, head: str) -> None:
+    """Raise ConfigError for a model whose weights mbridge cannot take in or give out."""
+    vocabulary, tensor = int(facts.config["vocab_size"]), options.tensor_model_parallel_size
+    reasons = {
+        "mbridge has no names for a critic's value head": head == "value",
+        f"mbridge names the experts of {facts.key} as Transformer Engine does": bool(facts.experts),
+        f"mbridge gives the vocabulary of {vocabulary} out as it is filled up for {tensor} ranks": vocabulary % tensor,
+    }
+    for reason, holds in reasons.items():
+        if options.use_mbridge and holds:
+            raise ConfigError(f"{key}.use_mbridge", f"{reason}: set it to false, the plugin's own tables have them")
 
 
 def check_ranks(key: str, options: MegatronOptions, ranks: int) -> None:

@@ -37,7 +37,7 @@ class MegatronOptions:
     optimizer_offload: bool = option(
         False, "keep the optimizer's state on the CPU between its steps; does nothing on the CPU"
     )
-    use_mbridge: bool = option(False, "let the package mbridge convert weights; it needs Transformer Engine")
+    use_mbridge: bool = option(False, "let the package mbridge convert weights (dense models), not the plugin's tables")
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
     )

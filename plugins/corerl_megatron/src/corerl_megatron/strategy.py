@@ -4,7 +4,6 @@ Every method but ``shape`` is a collective: all ranks call it, those of one data
 """
 
 import dataclasses
-import importlib
 import math
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ from corerl_fsdp import packed_attention
 from corerl_fsdp import ranks as world
 from corerl_fsdp.sums import Numbers, Sums
 from corerl_megatron import model, parallel, pipeline
-from corerl_megatron.arithmetic import Facts, check_experts, check_installed, check_model, check_shared
+from corerl_megatron.arithmetic import Facts, check_bridge, check_experts, check_installed, check_model, check_shared
 from corerl_megatron.checkpoint import Checkpoint
 from corerl_megatron.offload import Storages
 from corerl_megatron.optimizer import LibraryOptimizer, PlainOptimizer
@@ -53,6 +52,7 @@ class MegatronStrategy:
         if facts.experts and spec.device == "cpu":
             raise ConfigError("model.path", "megatron-core runs experts on CUDA alone")
         check_experts(KEY, facts)
+        check_bridge(KEY, facts, self.options, head=spec.head)
         parallel.check_device(spec.device, self.options, KEY)
         self.ranks = parallel.lay_out(spec.device, self.options, KEY)
         self.data_parallel_rank, self.data_parallel_size = self.ranks.data.rank, self.ranks.data.size
@@ -189,10 +189,12 @@ class MegatronStrategy:
     def _load(self) -> None:
         """Rank 0 reads the model into the memory of its host, and sends it tensor by tensor."""
         if self.options.use_mbridge:
-            mbridge: Any = importlib.import_module("mbridge")
-            self.bridge = mbridge.AutoBridge.from_pretrained(self.spec.model.path)
-            self.bridge.load_weights(self.pieces, self.spec.model.path)
-            return
+            from corerl_megatron import bridge
+
+            self.bridge = bridge.open_bridge(KEY, self.spec.model, self.dtype)
+            if self.spec.model.load_format != "dummy":
+                bridge.load(self.bridge, self.pieces, self.spec.model, self.meta)
+                return
         source: dict[str, Tensor] = {}
 
         def read() -> None:
