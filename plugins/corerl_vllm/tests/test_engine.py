@@ -190,6 +190,10 @@ def test_a_model_of_more_positions_than_the_cache_holds_is_served_as_far_as_it_d
     named = load_model(ModelConfig(**model), "lm", device=DEVICE, dtype=torch.float32).named_parameters()
     backend.update_weights(((name, each.detach()) for name, each in named), 1)
     assert len(generate(backend)[0].token_ids) == 8
+    if DEVICE == "cpu":  # whose cache of 1 GiB has half a million tokens
+        longer = GenerationRequest("r", [1] * 600_000, SamplingParams(max_tokens=1))
+        with pytest.raises(RunError, match="the vLLM engine refused: "):
+            asyncio.run(asyncio.wait_for(backend.generate([longer]), 60))
     backend.close()
 
 

@@ -1,7 +1,7 @@
 """vLLM's scheduler, as vLLM would choose it, that answers for many tokens at a time.
 
 By itself it tells the process that asked of every token of every request, with three arrays for its log-prob. For some
-hundred requests at a time, packing, unpacking and adding them up takes longer than the model's step.
+hundred requests to a small model, packing, unpacking and adding them up is a fifth of the time.
 """
 
 from typing import Any
