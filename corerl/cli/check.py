@@ -25,7 +25,7 @@ def check(
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> int:
-    """Find everything that is wrong with a training before it starts, and estimate its GPU memory.
+    """Find everything that is wrong with a training before it starts, and estimate its memory.
 
     Keys, names, rules between keys, what is installed, devices, folders, tokenizer, data, scorers, memory by phase. No
     weights are read, nothing is written. Exit code 2 where there is an error.
@@ -48,7 +48,7 @@ def check(
         if each.remedy and each.severity != "note" and (following is None or following.remedy != each.remedy):
             click.echo(f"    {each.remedy}")
     if report.estimate is not None:
-        click.echo("\nmemory of one GPU at the peak of each phase, estimated")
+        click.echo("\nmemory at the peak of each phase, of one GPU or, on the CPU, of the machine, estimated")
         click.echo(table(memory_table(report.estimate)))
     if report.plan:
         click.echo(f"\n{report.plan}")
