@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corerl.config.schema import ModelConfig
+from corerl.data.hub import look_for_hub
 from corerl.data.report import Location
 from corerl.data.schema import Message
 from corerl.errors import ConfigError, DataError, ModelError
@@ -213,6 +214,7 @@ def _local_folder(source: str, where: str) -> Path | None:
     first, *rest = path.parts or (".",)
     if source.startswith(("/", ".", "~")) or len(rest) > 1 or (rest and Path(first).is_dir()):
         raise ModelError(f"{where}: no such folder (looked for {path.absolute()})")
+    look_for_hub()
     return None
 
 

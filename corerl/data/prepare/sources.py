@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from corerl.data.files import Row, read_jsonl, read_parquet
+from corerl.data.hub import look_for_hub
 from corerl.data.report import Location
 from corerl.errors import DataError, RequestError
 
@@ -55,6 +56,7 @@ def read_hub(hub: str) -> Source:
     """
     name, _, configuration = hub.partition(":")
     otherwise = "or name a local file or folder"
+    look_for_hub()
     try:
         datasets = importlib.import_module("datasets")
     except ImportError as error:
