@@ -110,6 +110,7 @@ def test_a_hub_name_that_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPat
         raise OSError(f"no connection for {name}\nsee the manual")
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", refuse)
+    monkeypatch.setattr("corerl.data.tokenizer.look_for_hub", lambda: None)  # test_hub.py
     with pytest.raises(ModelError) as caught:
         load_tokenizer(ModelConfig(path="owner/model"))
     assert str(caught.value) == (

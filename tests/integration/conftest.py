@@ -158,6 +158,7 @@ MORTAL_ENGINE = """
 import json
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 from corerl import hookimpl
@@ -166,6 +167,7 @@ from corerl_hf.options import HfOptions
 
 # operation -> how many calls are left to the death of this rank's engine
 coming = Path(__file__).with_suffix(f".{os.environ.get('RANK', '0')}.json")
+counting = threading.Lock()
 
 
 def mortal(model, rollout, *, device, options):
@@ -184,6 +186,10 @@ def mortal(model, rollout, *, device, options):
                 raise RunError(f"the engine (process {self.process.pid}) ended")
 
         def count(self, operation):
+            with counting:  # weights are sent while another thread generates
+                self.count_alone(operation)
+
+        def count_alone(self, operation):
             left = json.loads(coming.read_text()) if coming.exists() else {}
             left[operation] = left.get(operation, 0) - 1
             coming.write_text(json.dumps(left))

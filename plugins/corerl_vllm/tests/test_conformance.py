@@ -1,5 +1,5 @@
 import pytest
-from vllm_engine import PYTHON, WITHOUT
+from vllm_engine import PYTHON, WITHOUT, one_more_engine
 
 from corerl.testing import conformance_tests
 
@@ -9,4 +9,6 @@ OPTIONS = {"python": PYTHON, "enforce_eager": True, "gpu_memory_utilization": 0.
 
 test_conformance = conformance_tests("corerl-vllm", options={"vllm": OPTIONS})
 
-test_conformance_of_replicas = conformance_tests("corerl-vllm", options={"vllm": {**OPTIONS, "replicas": 2}})
+test_conformance_of_replicas = one_more_engine(
+    conformance_tests("corerl-vllm", options={"vllm": {**OPTIONS, "replicas": 2}})
+)

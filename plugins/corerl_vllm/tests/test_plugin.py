@@ -52,6 +52,7 @@ def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice():
 def test_a_variable_that_the_user_set_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.1")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     options = VllmOptions(environment={"VLLM_CPU_KVCACHE_SPACE": "3"})
     environment = engine_environment(ModelConfig(path=str(tmp_path)), options, "cpu")
     assert "VLLM_HOST_IP" not in environment
