@@ -239,6 +239,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, data: Any) -> list[tuple[str, str | Non
         return data
 
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setattr("corerl.data.prepare.sources.look_for_hub", lambda: None)
     return asked
 
 
@@ -272,5 +273,6 @@ def test_a_hub_set_without_known_splits_is_an_error(tmp_path: Path, monkeypatch:
 
 def test_without_datasets_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
+    monkeypatch.setattr("corerl.data.prepare.sources.look_for_hub", lambda: None)
     with pytest.raises(RequestError, match="pip install datasets, or name a local file or folder"):
         prepare_dataset(Trivia(), None, tmp_path)
