@@ -7,7 +7,6 @@ import select
 import signal
 import socket
 import sys
-import threading
 import traceback
 
 from . import frames
@@ -19,7 +18,8 @@ def main() -> None:
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     connection = socket.socket(fileno=descriptor)
-    threading.Thread(target=_end_with_the_other_side, args=(connection,), daemon=True).start()
+    if os.fork() == 0:
+        _end_with_the_other_side(connection)
     settings, _ = frames.receive(connection)
     try:
         library = importlib.import_module(settings["library"])
@@ -42,7 +42,11 @@ def main() -> None:
 
 
 def _end_with_the_other_side(connection: socket.socket) -> None:
-    """Kill the engine with all its processes once nobody is left to ask for anything, whatever it is doing."""
+    """Kill the engine with all its processes once nobody is left to ask for anything, whatever it is doing.
+
+    In a process of its own, because the engine may be gone by then, and its children not: Ray, for one, kills a worker's
+    children but not theirs.
+    """
     hang_up = select.poll()
     hang_up.register(connection, HANG_UP)
     hang_up.poll()

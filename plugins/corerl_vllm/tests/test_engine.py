@@ -295,7 +295,7 @@ def test_no_process_outlives_a_trainer_that_is_killed(engine_python: str, moment
 @one_more_engine
 def test_an_engine_that_is_killed_takes_its_core_along(start: Callable[..., VllmBackend], engine_python: str):
     backend = start(python=engine_python, load_format="dummy")
-    assert len(group_members(backend.pid)) > 1
+    assert len(group_members(backend.pid)) > 2  # it, who watches this process, and its core
     os.kill(backend.pid, signal.SIGKILL)
     assert gone_within(backend.pid, 5)
     with pytest.raises(RunError, match=rf"the vLLM engine \(process {backend.pid}\) ended with SIGKILL"):

@@ -1,10 +1,16 @@
 """Starts that fail, with this interpreter (which has no vLLM) and made-up vLLMs; no engine is needed."""
 
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import gone_within, group_members
 
 from corerl.config.schema import RolloutConfig
 from corerl.engines.process import EngineProcess
@@ -98,6 +104,32 @@ def test_an_engine_that_reads_nothing_holds_up_nobody_who_asks(made_up: Callable
         process.ask("health", 0.2)
     process.close()
     assert time.monotonic() - began < 10
+
+
+def test_the_engines_children_end_although_its_first_process_was_killed_before_the_trainer(
+    made_up: Callable[[str], dict[str, str]],
+):
+    environment = made_up("import subprocess, time\nsubprocess.Popen(['sleep', '600'])\ntime.sleep(600)")
+    script = f"""
+        import time
+        from corerl.engines.process import EngineProcess
+        from corerl_vllm.backend import KIND
+        print(EngineProcess(KIND, None, {environment!r}, {{}}).pid, flush=True)
+        time.sleep(600)
+    """
+    trainer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert trainer.stdout is not None
+    with trainer.stdout:
+        leader = int(trainer.stdout.readline())
+        end = time.monotonic() + 30
+        while len(group_members(leader)) < 3:  # it, who watches the trainer, and its child
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        trainer.send_signal(signal.SIGSTOP)  # so that it cannot see to it itself
+        os.kill(leader, signal.SIGKILL)
+        trainer.kill()
+        trainer.wait()
+    assert gone_within(leader, 5)
 
 
 def test_nothing_is_left_after_close(made_up: Callable[[str], dict[str, str]]):
