@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from corerl.config.schema import ModelConfig
 from corerl.errors import ConfigError, ModelError
-from corerl.models import load_causal_lm, load_model, model_shape, resolve_device
+from corerl.models import cpu_threads, load_causal_lm, load_model, model_shape, resolve_device
 from corerl.testing.families import write_config
 from corerl.testing.tiny_model import tiny_model
 
@@ -30,6 +30,14 @@ def test_a_device_that_is_not_there_is_an_error_of_the_key_that_asks_for_it(monk
     for arguments, key in ((("cuda",), "actor.device"), (("cuda", "trainer.device"), "trainer.device")):
         with pytest.raises(ConfigError, match=f"^{key}: cuda is asked for"):
             resolve_device(*arguments)
+
+
+def test_beside_a_gpu_a_few_threads_do_unless_the_environment_says_how_many(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert [cpu_threads(available, "cuda") for available in (0, 2, 64)] == [1, 2, 8]
+    assert cpu_threads(64, "cpu") == 64
+    monkeypatch.setenv("OMP_NUM_THREADS", "16")
+    assert cpu_threads(16, "cuda") == 16
 
 
 def test_of_eight_experts_the_two_that_a_token_meets_count(tmp_path):

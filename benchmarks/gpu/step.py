@@ -119,7 +119,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--bare", action="store_true", help="also run vLLM alone on the same requests")
     parser.add_argument("--python", help="interpreter of vLLM's environment; default: this one")
     parser.add_argument("overrides", nargs="*", help="key=value")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 if __name__ == "__main__":

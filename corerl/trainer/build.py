@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import torch
+
 from corerl.checkpoint import random_state
 from corerl.checkpoint.resume import taken
 from corerl.checkpoint.store import Best, CheckpointStore
@@ -13,7 +15,7 @@ from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.data.turns import TurnTokenizer
-from corerl.models import model_files, resolve_device
+from corerl.models import cpu_threads, model_files, resolve_device
 from corerl.objective.rollout_correction import resolve_level
 from corerl.registry import Entry, Selected
 from corerl.registry.environments import EnvironmentFactory
@@ -72,6 +74,10 @@ def train(plan: Plan) -> Path:
         say(f"run folder: {run.folder}")
         log = stack.enter_context(_open_log(run, plan))
         seeds, shape = Seeds(config.trainer.seed), actor.shape()
+        if shape.device_name:
+            threads = torch.get_num_threads()
+            torch.set_num_threads(cpu_threads(threads, "cuda"))
+            stack.callback(torch.set_num_threads, threads)
         vocabulary_reference = None
         if reference and any(part.entry.needs_logits for part in (parts.kl_loss, parts.kl_penalty) if part):
             vocabulary_reference = VocabularyReference(

@@ -44,8 +44,8 @@ def main() -> None:
 def _end_with_the_other_side(connection: socket.socket) -> None:
     """Kill the engine with all its processes once nobody is left to ask for anything, whatever it is doing.
 
-    In a process of its own, because the engine may be gone by then, and its children not: Ray, for one, kills a worker's
-    children but not theirs.
+    In a process of its own, because the engine may be gone by then, and its children not: Ray, for one, kills a
+    worker's children but not theirs.
     """
     hang_up = select.poll()
     hang_up.register(connection, HANG_UP)

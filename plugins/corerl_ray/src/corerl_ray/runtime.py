@@ -14,6 +14,7 @@ import torch
 
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import ConfigError, CoreRLError
+from corerl.models import cpu_threads
 from corerl.registry.runtimes import Role
 from corerl.runtime.dispatch import Future
 from corerl_ray import tensors
@@ -46,6 +47,7 @@ class RayRuntime:
 
     def __init__(self, config: RuntimeConfig, options: RayOptions) -> None:
         self.config, self.options = config, options
+        self._threads = torch.get_num_threads()
         self.cluster = connect(options)
         try:
             tensors.register()
@@ -139,7 +141,8 @@ class RayRuntime:
 
     def _start(self, places: Places, place: int, is_concurrent: bool) -> Any:
         """The process of one worker of a role, in a place."""
-        threads = max(1, torch.get_num_threads() // places.most_on_a_node)
+        device = "cuda" if places.gpus_per_node else "cpu"
+        threads = cpu_threads(self._threads // places.most_on_a_node, device)
         environment = {**carried(self.options.environment), "OMP_NUM_THREADS": str(threads)}
         remote: Any = ray.remote(concurrency_groups=THREADS) if is_concurrent else ray.remote  # type: ignore[call-overload]
         host = remote(WorkerHost)
