@@ -7,9 +7,10 @@ Experience, asks the trainer's workers three times for numbers of every token, a
 has them read every byte, as an update does. Rows have one length, or lengths that are drawn (log-normal), as those of
 responses are; then shares are not consecutive rows.
 
-Copies are counted as memory: what the object store (/dev/shm) and the private memory (RssAnon) of the controller and of
-all workers grow by at their peak, without the batch itself, over the bytes of the batch. A thread samples them every
-5 ms; a first small step warms everything up. Nothing else may use /dev/shm meanwhile.
+Copies are counted as memory: what the objects in Ray's store and the private memory (RssAnon) of the controller and of
+all workers grow by together, at their peak, without the batch itself, over the bytes of the batch. A thread samples
+them every 10 ms; a first small step warms everything up. (/dev/shm shows more: the store keeps the pages of what it has
+freed.)
 """
 
 import argparse
@@ -23,7 +24,9 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
+import ray
 import torch
+from ray._private.internal_api import node_stats
 
 from corerl.batch.experience import Experience, collate
 from corerl.config.schema import RuntimeConfig
@@ -125,28 +128,30 @@ def private(pid: int) -> int:
 
 
 def store() -> int:
-    """Bytes in use in /dev/shm."""
-    shared = os.statvfs("/dev/shm")
-    return (shared.f_blocks - shared.f_bfree) * shared.f_frsize
+    """Bytes of the objects in Ray's store."""
+    [node] = ray.nodes()  # type: ignore[no-untyped-call]
+    address = node["NodeManagerAddress"], node["NodeManagerPort"]
+    answer = node_stats(*address, include_memory_info=False)  # type: ignore[no-untyped-call]
+    return int(answer.store_stats.object_store_bytes_used)
 
 
-def growth(pids: Sequence[int], work: Callable[[], object]) -> tuple[float, list[int]]:
-    """Seconds of ``work``; peak growth of the store and of each process."""
-    before = [store(), *map(private, pids)]
-    peak, done = list(before), threading.Event()
+def growth(pids: Sequence[int], work: Callable[[], object]) -> list[int]:
+    """What ``work`` makes the store and each process grow by, when they have grown most together."""
+    before, done = [store(), *map(private, pids)], threading.Event()
+    most = [0] * len(before)
 
     def watch() -> None:
-        while not done.wait(0.005):
-            peak[:] = map(max, peak, [store(), *map(private, pids)])
+        nonlocal most
+        while not done.wait(0.01):
+            now = [store(), *map(private, pids)]
+            most = max(most, [high - low for high, low in zip(now, before, strict=True)], key=sum)
 
     thread = threading.Thread(target=watch)
     thread.start()
-    started = time.perf_counter()
     work()
-    seconds = time.perf_counter() - started
     done.set()
     thread.join()
-    return seconds, [high - low for high, low in zip(peak, before, strict=True)]
+    return most
 
 
 def measure(workers: int, lengths: Sequence[int], repeat: int) -> dict[str, float]:
@@ -159,8 +164,7 @@ def measure(workers: int, lengths: Sequence[int], repeat: int) -> dict[str, floa
     pids: list[int] = [os.getpid(), *reader.pid(), *writer.pid()]  # type: ignore[misc]
     runs = []
     for _ in range(repeat):
-        _, grown = growth(pids, lambda: step.run(lengths))
-        runs.append((grown, step.seconds))
+        runs.append((growth(pids, lambda: step.run(lengths)), step.seconds))
     runtime.close()
     grown = max((run[0] for run in runs), key=sum)
     parts = {"store": grown[0], "controller": grown[1], "workers": sum(grown[2:])}

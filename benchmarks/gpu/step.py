@@ -30,6 +30,12 @@ from corerl.telemetry.metrics_log import read_metrics
 from corerl.testing.published_shapes import SHAPES
 
 HERE = Path(__file__).parent
+AS_HF_ROUNDS = (
+    "actor.strategy.compile=false",
+    "actor.strategy.logits_chunk_size=2048",
+    "actor.ppo_max_token_len_per_gpu=16384",
+)
+"""not fused, as engines' kernels are: the log-probs of both are compared (docs/performance.md)"""
 PARTS = ("gen", "handover", "old_log_prob", "ref", "update_actor", "update_weights")
 
 
@@ -60,6 +66,7 @@ def measure(backend: str, arguments: argparse.Namespace, folder: Path) -> dict[s
         f"plugins.load=[{HERE / 'forced_lengths.py'}]",
         f"trainer.total_training_steps={arguments.steps}",
         f"trainer.output_dir={folder}",
+        *(AS_HF_ROUNDS if backend == "hf" else ()),
         *([f"rollout.options.python={arguments.python}"] if arguments.python and backend != "hf" else []),
         *arguments.overrides,
     ]
