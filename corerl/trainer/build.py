@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
@@ -42,6 +43,8 @@ from corerl.trainer.run import Run, new_folder
 from corerl.trainer.scoring import Notices, load_reward_manager
 from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker
 
+W = TypeVar("W")
+
 
 def train(plan: Plan) -> Path:
     """Run a training from its first step, or from the checkpoint it resumes, to its last; returns the run's folder."""
@@ -54,12 +57,15 @@ def train(plan: Plan) -> Path:
         runtime = parts.runtime.load()(config.runtime)
         stack.callback(runtime.close)
         runtime.reserve(roles.values())
-        actor = runtime.spawn(roles["actor"], PolicyWorker, config, plan.policy_updates)
-        critic = None
-        if parts.value_loss is not None:
-            critic = runtime.spawn(roles["critic"], CriticWorker, config, plan.critic_updates)
-        reference = runtime.spawn(roles["ref"], ReferenceWorker, config) if parts.needs_ref else None
-        rollout = runtime.spawn(roles["rollout"], RolloutWorker, config)
+
+        def start(name: str, worker: type[W], *args: Any) -> W:
+            say(f"starting {name}: {roles[name].part}")
+            return runtime.spawn(roles[name], worker, config, *args)
+
+        actor = start("actor", PolicyWorker, plan.policy_updates)
+        critic = start("critic", CriticWorker, plan.critic_updates) if parts.value_loss is not None else None
+        reference = start("ref", ReferenceWorker) if parts.needs_ref else None
+        rollout = start("rollout", RolloutWorker)
         engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
         run = Run(config, parts, plan.plugins, checkpoint.run_folder if checkpoint else new_folder(config))
         run.folder.mkdir(parents=True, exist_ok=True)
