@@ -27,9 +27,10 @@ class Actor:
                 self.release.wait()
             with contextlib.suppress(OSError):  # the folder is gone once nobody waits
                 (folder / "weights").write_text("w")
-                (written / "0").write_text(self.error)
+                (written / "0.tmp").write_text(self.error)
+                (written / "0.tmp").rename(written / "0")
 
-        threading.Thread(target=write).start()
+        threading.Thread(target=write, daemon=True).start()
         return 1
 
 
