@@ -46,8 +46,7 @@ def logits(model: Any, ids: Tensor, way: Way) -> Tensor:
     config, dtype = model.config, way.dtype
     heads, groups = config.num_attention_heads, config.num_attention_heads // config.num_key_value_heads
     width = config.hidden_size // heads
-    inner = torch.float32 if way.fused else dtype
-    """the dtype between one matrix product and the next"""
+    inner = torch.float32 if way.fused else dtype  # between one matrix product and the next
     rates = config.rope_parameters["rope_theta"] ** -(torch.arange(0, width, 2) / width)
     angles = torch.outer(torch.arange(len(ids)), rates).repeat(1, 2)
     cos, sin = angles.cos().to(inner), angles.sin().to(inner)

@@ -36,8 +36,8 @@ def resolve_device(device: str, key: str = "actor.device") -> str:
 def cpu_threads(available: int, device: str) -> int:
     """How many threads torch should use on the CPU, of so many, where a worker computes on ``device``.
 
-    Beside a GPU a few: the tensors of a batch are small, and more threads wait for each other longer than they work (on
-    16, 32 and 64 cores the controller's part of the same step took 0.1, 0.5 and 1.0 s). ``OMP_NUM_THREADS`` overrules.
+    Beside a GPU a few: a batch's tensors are small, and many threads may wait for each other longer than they work.
+    ``OMP_NUM_THREADS`` overrules.
     """
     few = device == "cuda" and "OMP_NUM_THREADS" not in os.environ
     return max(1, min(available, THREADS_BESIDE_A_GPU) if few else available)

@@ -35,7 +35,7 @@ AS_HF_ROUNDS = (
     "actor.strategy.logits_chunk_size=2048",
     "actor.ppo_max_token_len_per_gpu=16384",
 )
-"""not fused, as engines' kernels are: the log-probs of both are compared (docs/performance.md)"""
+"""``hf`` does not fuse either (see benchmarks/rounding.py); layers that are not compiled take more memory"""
 PARTS = ("gen", "handover", "old_log_prob", "ref", "update_actor", "update_weights")
 
 
