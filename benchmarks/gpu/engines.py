@@ -117,8 +117,10 @@ def main() -> None:
         report |= {"update_seconds": times, "update_median": statistics.median(times)}
         report["extra_gib"] = [each / GIB for each in extra]
         report["verified_update_seconds"] = seconds(lambda: backend.update_weights(weights, 50, verify=True))
-        report["generation_first"] = generation(backend, asked.prompts, asked.n, asked.tokens)
-        report["generation"] = generation(backend, asked.prompts, asked.n, asked.tokens)
+        generate = functools.partial(generation, backend, asked.prompts, asked.n, asked.tokens)
+        report["generations"] = {"first": generate(), "second": generate()}
+        backend.update_weights(weights, 51)
+        report["generations"]["after an update"] = generate()
         free = torch.cuda.mem_get_info()[0]
         steps: dict[str, Callable[[], object]] = {
             "sleep": backend.sleep,
@@ -129,7 +131,7 @@ def main() -> None:
         for name, step in steps.items():
             report[f"{name}_seconds"] = seconds(step)
             report[f"{name}_freed_gib"] = (torch.cuda.mem_get_info()[0] - free) / GIB
-        report["generation_after"] = generation(backend, 8, 2, 16)
+        report["generations"] |= {"after sleep": generate(), "again": generate()}
         on_host = [(name, tensor.cpu()) for name, tensor in weights]
         report["host_update_seconds"] = [seconds(lambda: backend.update_weights(on_host, 70)) for _ in range(2)]
     finally:

@@ -19,7 +19,7 @@ from corerl.weights.buckets import Bucket, pack, unpack
 from corerl_ray.calls import Call
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
-from corerl_ray.transports.link import Link, describe, described
+from corerl_ray.transports.link import Link, describe, described, own_device
 
 WHAT = "sending the weights (runtime.options.timeout)"
 
@@ -84,7 +84,7 @@ def listen(host: WorkerHost, address: str) -> int:
 def join(host: WorkerHost, address: str, port: int, rank: int, size: int) -> None:
     """In every process of the group."""
     link = host.transport if rank == 0 else Link.connect(address, port, host.timeout)
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    device = own_device()
     host.transport = Channel(link, _group(link, device, rank, size, host), device)
 
 

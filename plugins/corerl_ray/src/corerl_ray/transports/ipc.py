@@ -16,7 +16,7 @@ from corerl.weights.buckets import Bucket, pack, unpack
 from corerl_ray.calls import Call
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
-from corerl_ray.transports.link import Link, describe, described
+from corerl_ray.transports.link import Link, describe, described, own_device
 from corerl_ray.transports.shared_memory import Shared, forget, open_handle
 
 WHAT = "sending the weights (runtime.options.timeout)"
@@ -96,7 +96,7 @@ class Outbox:
 
 def listen(host: WorkerHost) -> int:
     """In an actor worker that has a rollout worker beside it: the port of its store."""
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    device = own_device()
     host.transport = Outbox(Link.listen("127.0.0.1", host.timeout), device)
     return int(host.transport.link.port)
 

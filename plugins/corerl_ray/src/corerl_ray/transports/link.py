@@ -100,3 +100,8 @@ def described(message: dict[str, Any], data: Tensor) -> Bucket:
 def _slot(fields: Sequence[Any]) -> Slot:
     name, dtype, shape, offset = fields
     return Slot(name, getattr(torch, dtype), tuple(shape), offset)
+
+
+def own_device() -> torch.device:
+    """Where this worker's buckets lie: its GPU, or the CPU where it has none."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
