@@ -5,10 +5,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from corerl.check.findings import Finding, finding, from_error
-from corerl.check.machine import Machine
+from corerl.check.machine import Machine, count_gpus
 from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
-from corerl.errors import CoreRLError
+from corerl.errors import ConfigError, CoreRLError
+from corerl.registry import Selected
+from corerl.registry.rollout_backends import RolloutBackendFactory
+from corerl.registry.runtimes import RuntimeFactory
 
 
 class Examined(Protocol):
@@ -40,6 +43,21 @@ def look(config: TrainConfig, parts: Parts, machine: Machine) -> Iterator[Findin
     for distribution, key in distributions.items():
         for sentence in unmet_requirements(distribution):
             yield finding("error", key, sentence)
+
+
+def require_engine(
+    config: TrainConfig, backend: Selected[RolloutBackendFactory], runtime: Selected[RuntimeFactory]
+) -> None:
+    """Refuse an engine that is not here before anything is loaded, unless the run's workers live in another cluster.
+
+    Raises:
+        ConfigError: `corerl check` has an error to tell of it.
+    """
+    if getattr(runtime.options, "address", None) is not None or not hasattr(backend.options, "examine"):
+        return
+    for each in backend.options.examine("rollout.name", config, Machine(count_gpus())):
+        if each.severity == "error":
+            raise ConfigError(each.key, f"{each.sentence}. {each.remedy}")
 
 
 def unmet_requirements(distribution: str) -> Iterator[str]:

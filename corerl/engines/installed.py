@@ -1,29 +1,34 @@
 """Whether an engine is in its environment, in a version that was tested; nothing of it is imported."""
 
-import importlib.metadata
+import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 
 from corerl.check.findings import Finding, finding, from_error
 from corerl.engines.options import EngineOptions
-from corerl.engines.process import find_interpreter
+from corerl.engines.process import find_interpreter, for_another_interpreter
 from corerl.errors import ConfigError
 
 Versions = tuple[tuple[int, ...], tuple[int, ...]]
 """from the first up to, but without, the second"""
 
-SECONDS = 5.0
+SECONDS = 30.0
+"""that an interpreter may take, from a slow disk, to name a version"""
 
-ASK = """
-import importlib.metadata, sys
+UNKNOWN = "of an unknown version"
+
+ASK = f"""
+import importlib.metadata, importlib.util, sys
 for name in sys.argv[1:]:
     try:
         print(importlib.metadata.version(name))
         break
     except importlib.metadata.PackageNotFoundError:
         pass
+else:
+    if importlib.util.find_spec(sys.argv[1]):
+        print("{UNKNOWN}")
 """
 
 
@@ -36,13 +41,17 @@ def outside(version: str, title: str, tested: Versions) -> str | None:
     return f"{title} {version} is outside of the tested range (>={first},<{last})"
 
 
-def engine_version(python: str, distributions: Sequence[str]) -> str | None:
-    """The version of the first of some distributions that an interpreter's environment has; None: it has none."""
-    if python == sys.executable:
-        present = [name for name in distributions if _has(name)]
-        return importlib.metadata.version(present[0]) if present else None
+def engine_version(python: str, distributions: Sequence[str], options: EngineOptions) -> str | None:
+    """The version of the first of some distributions that an interpreter finds; None: nor a module of that name."""
+    inherited = os.environ if options.python is None else for_another_interpreter()
     asked = subprocess.run(
-        [python, "-I", "-c", ASK, *distributions], capture_output=True, text=True, timeout=SECONDS, check=False
+        [python, "-c", ASK, *distributions],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**inherited, **options.environment},
+        cwd="/",
     )
     return asked.stdout.strip() or None
 
@@ -58,7 +67,7 @@ def examine_engine(
     name = distributions[0]
     try:
         python = find_interpreter(options.python, name)
-        version = engine_version(python, distributions)
+        version = engine_version(python, distributions, options)
     except ConfigError as error:
         yield from_error(error)
         return
@@ -69,15 +78,7 @@ def examine_engine(
         sentence = f"there is no {title} in the environment of {python}"
         remedy = f"Run `corerl engine install {name}` and set rollout.options.python to what it prints."
         yield finding("error", "rollout.options.python", sentence, remedy)
-    elif message := outside(version, title, tested):
+    elif version != UNKNOWN and (message := outside(version, title, tested)):
         yield finding("error" if options.untested_version == "error" else "warning", "rollout.options.python", message)
     else:
         yield Finding("note", "rollout.options.python", f"{title} {version} in the environment of {python}")
-
-
-def _has(distribution: str) -> bool:
-    try:
-        importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True

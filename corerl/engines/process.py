@@ -36,6 +36,8 @@ CONSEQUENCES = (
     "the engine's core is dead",
 )
 
+OF_ONE_INTERPRETER = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+
 Answer = tuple[dict[str, Any], bytes]
 
 
@@ -200,12 +202,7 @@ class EngineProcess:
         return f"{cause}the last lines of its log ({self._log}):\n  {tail}" if lines else "it wrote no log"
 
     def _environment(self, own: Mapping[str, str], *, foreign: bool) -> dict[str, str]:
-        """``foreign``: another interpreter, whose imports this environment must not reach into."""
-        inherited = dict(os.environ)
-        if foreign:
-            for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
-                inherited.pop(name, None)
-        environment = {**inherited, **own}
+        environment = {**(for_another_interpreter() if foreign else os.environ), **own}
         paths = [str(self._folder), environment.get("PYTHONPATH", "")]
         return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
 
@@ -274,6 +271,11 @@ class EngineProcess:
             return future.result(seconds)
         except FutureTimeoutError:
             raise DeadlineError(f"{what} took longer than {seconds:g} s; {self.last_lines()}") from None
+
+
+def for_another_interpreter() -> dict[str, str]:
+    """This process's variables without those that would reach into another interpreter's imports."""
+    return {name: value for name, value in os.environ.items() if name not in OF_ONE_INTERPRETER}
 
 
 def find_interpreter(python: str | None, engine: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl.batch.rollouts import Rollouts
+from corerl.check.installed import require_engine
 from corerl.config.parts import select_rollout_backend
 from corerl.config.schema import TrainConfig
 from corerl.data.prompts import Prompt, load_prompts
@@ -92,6 +93,7 @@ def plan_generation(
     runtime = registries.runtimes.select_named(
         config.runtime.name, config.runtime.options, name_key="runtime.name", options_key="runtime.options"
     )
+    require_engine(config, backend, runtime)
     turns = config.rollout.multi_turn
     environment = None
     if turns.environment is not None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from corerl.check.installed import require_engine
 from corerl.checkpoint.resume import Checkpoint, check_same, find_checkpoint
 from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
@@ -77,9 +78,11 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     """Read the tokenizer and the data, find the scorers; nothing is written.
 
     Raises:
-        RequestError: the device, the output folder, the model's tokenizer, the data or a scorer cannot be used.
+        RequestError: the device, the engine, the output folder, the model's tokenizer, the data or a scorer cannot be
+            used.
     """
     resolve_device(config.actor.device)
+    require_engine(config, parts.rollout_backend, parts.runtime)
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model)
     if end := tokenizer.unheeded_end_of_turn():

@@ -1,5 +1,6 @@
 """Whatever is wrong with a request: one clear line, exit code 2, nothing left behind."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -53,6 +54,12 @@ def test_a_model_folder_that_is_not_there_is_not_looked_for_on_the_hub(tmp_path,
 @pytest.mark.parametrize("key", ["rollout.free_cache_engine", "trainer.offload_while_generating"])
 def test_memory_that_generation_and_training_need_at_once_is_not_handed_over(key, refused):
     refused(["trainer.max_staleness=1", f"{key}=true"], f"{key}: cannot be with trainer.max_staleness=1: ")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is in this environment")
+def test_an_engine_that_is_not_there_is_told_before_data_are_read(refused):
+    words = "rollout.options.python: there is no vLLM in the environment of", "corerl engine install vllm"
+    refused(["rollout.name=vllm", "data.train_files=[none.parquet]"], *words)
 
 
 def test_nothing_heavy_is_imported_before_a_config_is_right(workplace):

@@ -1,0 +1,46 @@
+"""What is said of an engine that is in its environment, or is not."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from corerl.engines.installed import examine_engine
+from corerl.engines.options import EngineOptions
+
+
+def said(folder: Path, **options: str) -> tuple[str, str]:
+    """Severity and sentence, for an engine "speedy" of which versions 2.0 to 3.0 were tested."""
+    every = EngineOptions(environment={"PYTHONPATH": str(folder)}, **options)  # type: ignore[arg-type]
+    [found] = examine_engine("Speedy", ("speedy", "speedy-cpu"), ((2, 0), (3, 0)), every)
+    return found.severity, found.sentence
+
+
+def distribution(folder: Path, name: str, version: str) -> None:
+    (folder / f"{name}-{version}.dist-info").mkdir()
+    (folder / f"{name}-{version}.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+
+
+@pytest.mark.parametrize("python", [{}, {"python": sys.executable}])
+def test_a_version_is_found_where_the_engine_will_look(tmp_path: Path, python: dict[str, str]):
+    assert said(tmp_path, **python) == ("error", f"there is no Speedy in the environment of {sys.executable}")
+    (tmp_path / "speedy.py").touch()
+    severity, sentence = said(tmp_path, **python)
+    assert severity == "note" and sentence.startswith("Speedy of an unknown version in")
+    distribution(tmp_path, "speedy_cpu", "2.5")
+    severity, sentence = said(tmp_path, **python)
+    assert severity == "note" and sentence.startswith("Speedy 2.5 in")
+
+
+def test_a_version_outside_of_the_tested_range_is_what_the_option_says(tmp_path: Path):
+    distribution(tmp_path, "speedy", "3.1")
+    sentence = "Speedy 3.1 is outside of the tested range (>=2.0,<3.0)"
+    assert said(tmp_path) == ("warning", sentence)
+    assert said(tmp_path, untested_version="error") == ("error", sentence)
+
+
+def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path):
+    broken = tmp_path / "python"
+    broken.touch(mode=0o700)
+    severity, sentence = said(tmp_path, python=str(broken))
+    assert severity == "error" and sentence.startswith(f"{broken} does not run: ")
