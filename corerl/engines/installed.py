@@ -59,7 +59,7 @@ def engine_version(python: str, distributions: Sequence[str], options: EngineOpt
 def examine_engine(
     title: str, distributions: Sequence[str], tested: Versions, options: EngineOptions
 ) -> Iterator[Finding]:
-    """For `corerl check`: no interpreter, no engine in its environment, a version that no test has seen.
+    """For `corerl check`, and before a run: no interpreter, no engine in its environment, an untested version.
 
     Args:
         distributions: names that the engine is distributed under, the usual one first.

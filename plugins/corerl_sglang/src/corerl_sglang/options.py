@@ -23,7 +23,7 @@ class SglangOptions(EngineOptions):
     disable_cuda_graph: bool = option(False, "record no CUDA graphs: starts sooner, generates slower")
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
-        """For `corerl check`: whether SGLang is there."""
+        """For `corerl check`, and before a run: whether SGLang is there."""
         from corerl.engines.installed import examine_engine
 
         if not machine.gpus or config.actor.device == "cpu":

@@ -41,7 +41,7 @@ class VllmOptions(EngineOptions):
         )
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
-        """For `corerl check`: whether vLLM is there."""
+        """For `corerl check`, and before a run: whether vLLM is there."""
         from corerl.engines.installed import examine_engine
 
         if not machine.planned:
