@@ -48,12 +48,15 @@ def look(config: TrainConfig, parts: Parts, machine: Machine) -> Iterator[Findin
 def require_engine(
     config: TrainConfig, backend: Selected[RolloutBackendFactory], runtime: Selected[RuntimeFactory]
 ) -> None:
-    """Refuse an engine that is not here before anything is loaded, unless the run's workers live in another cluster.
+    """Refuse an engine that is not here before anything is loaded, where this is the machine that generates.
+
+    It is for a runtime without options, and for one whose options have ``works_here`` and say so.
 
     Raises:
         ConfigError: `corerl check` has an error to tell of it.
     """
-    if getattr(runtime.options, "address", None) is not None or not hasattr(backend.options, "examine"):
+    works_here = getattr(runtime.options, "works_here", runtime.options is None)
+    if not works_here or not hasattr(backend.options, "examine"):
         return
     for each in backend.options.examine("rollout.name", config, Machine(count_gpus())):
         if each.severity == "error":

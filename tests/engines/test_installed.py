@@ -1,12 +1,19 @@
 """What is said of an engine that is in its environment, or is not."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from corerl.check.installed import require_engine
+from corerl.config.parts import select_rollout_backend
+from corerl.config.schema import ModelConfig, RolloutConfig, RuntimeConfig, TrainConfig
 from corerl.engines.installed import examine_engine
 from corerl.engines.options import EngineOptions
+from corerl.errors import ConfigError
+from corerl.plugins import load_plugins
 
 
 def said(folder: Path, **options: str) -> tuple[str, str]:
@@ -44,3 +51,23 @@ def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path):
     broken.touch(mode=0o700)
     severity, sentence = said(tmp_path, python=str(broken))
     assert severity == "error" and sentence.startswith(f"{broken} does not run: ")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "is_refused"),
+    [
+        ({"name": "local"}, True),
+        ({"name": "ray"}, True),
+        ({"name": "ray", "options": {"address": "10.0.0.1:1"}}, False),
+    ],
+)
+def test_an_engine_is_required_where_the_workers_live_on_this_machine(runtime: dict[str, Any], is_refused: bool):
+    rollout = RolloutConfig(name="vllm", options={"python": "/nowhere/python"})
+    config = TrainConfig(ModelConfig(path="model"), rollout=rollout, runtime=RuntimeConfig(**runtime))
+    registries = load_plugins().registries
+    backend = select_rollout_backend(config.rollout, registries)
+    chosen = registries.runtimes.select_named(
+        config.runtime.name, config.runtime.options, name_key="runtime.name", options_key="runtime.options"
+    )
+    with pytest.raises(ConfigError, match="/nowhere/python is no program") if is_refused else nullcontext():
+        require_engine(config, backend, chosen)

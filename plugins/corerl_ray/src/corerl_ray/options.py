@@ -41,6 +41,11 @@ class RayOptions:
         help="further environment variables that the workers get from this process", factory=list
     )
 
+    @property
+    def works_here(self) -> bool:
+        """Whether all workers live on this machine; in a running cluster they may live anywhere."""
+        return self.address is None
+
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`: whether the cluster answers; where one is started here, whether the GPUs are there."""
         asked = config.runtime.n_gpus_per_node
