@@ -78,6 +78,7 @@ def main() -> None:
     cli.add_argument("backend", choices=["vllm", "sglang"])
     cli.add_argument("--shape", choices=SHAPES, default="qwen2.5-1.5b")
     cli.add_argument("--python", help="interpreter of the engine's environment")
+    cli.add_argument("--tensor-parallel", type=int, default=1, help="GPUs that hold one copy of the model")
     cli.add_argument("--updates", type=int, default=5)
     cli.add_argument("--bucket-mb", type=int, default=256)
     cli.add_argument("--prompts", type=int, default=64)
@@ -94,10 +95,12 @@ def main() -> None:
     options: dict[str, Any] = {"python": asked.python, "bucket_mb": asked.bucket_mb, "max_model_len": 2048}
     selected = load_plugins().registries.rollout_backends.select({"name": asked.backend, **options, **asked.options})
     began = time.perf_counter()
-    backend = selected.load()(model, RolloutConfig(), device="cuda")
+    rollout = RolloutConfig(tensor_model_parallel_size=asked.tensor_parallel)
+    backend = selected.load()(model, rollout, device="cuda")
     report: dict[str, Any] = {
         "backend": asked.backend,
         "shape": asked.shape,
+        "tensor_parallel": asked.tensor_parallel,
         "device": torch.cuda.get_device_name(),
         "gib": size / GIB,
         "start_seconds": time.perf_counter() - began,

@@ -39,7 +39,8 @@ def look(config: TrainConfig, parts: Parts, machine: Machine) -> Iterator[Findin
             yield from_error(error, key)
         holder = next((each for each in (part.options, target) if hasattr(each, "examine")), None)
         if holder is not None:
-            yield from holder.examine(key, config, machine)
+            found = holder.examine(key, config, machine)
+            yield from found if key != "rollout.name" or works_here(parts.runtime) else map(_not_needed_here, found)
     for distribution, key in distributions.items():
         for sentence in unmet_requirements(distribution):
             yield finding("error", key, sentence)
@@ -50,17 +51,26 @@ def require_engine(
 ) -> None:
     """Refuse an engine that is not here before anything is loaded, where this is the machine that generates.
 
-    It is for a runtime without options, and for one whose options have ``works_here`` and say so.
-
     Raises:
         ConfigError: `corerl check` has an error to tell of it.
     """
-    works_here = getattr(runtime.options, "works_here", runtime.options is None)
-    if not works_here or not hasattr(backend.options, "examine"):
+    if not works_here(runtime) or not hasattr(backend.options, "examine"):
         return
     for each in backend.options.examine("rollout.name", config, Machine(count_gpus())):
         if each.severity == "error":
             raise ConfigError(each.key, f"{each.sentence}. {each.remedy}")
+
+
+def works_here(runtime: Selected[RuntimeFactory]) -> bool:
+    """Whether all workers live on this machine: those of a runtime without options, or whose options say so."""
+    return bool(getattr(runtime.options, "works_here", runtime.options is None))
+
+
+def _not_needed_here(found: Finding) -> Finding:
+    """What would be an error where the engine starts."""
+    if found.severity != "error":
+        return found
+    return Finding("note", found.key, f"{found.sentence}; it is needed where the workers live")
 
 
 def unmet_requirements(distribution: str) -> Iterator[str]:

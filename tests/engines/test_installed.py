@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from corerl.check.installed import require_engine
-from corerl.config.parts import select_rollout_backend
+from corerl.check.installed import look, require_engine
+from corerl.check.machine import Machine
+from corerl.config.parts import resolve_parts
 from corerl.config.schema import ModelConfig, RolloutConfig, RuntimeConfig, TrainConfig
 from corerl.engines.installed import examine_engine
 from corerl.engines.options import EngineOptions
@@ -54,20 +55,19 @@ def test_an_interpreter_that_does_not_run_is_named(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("runtime", "is_refused"),
+    ("runtime", "is_needed"),
     [
         ({"name": "local"}, True),
         ({"name": "ray"}, True),
-        ({"name": "ray", "options": {"address": "10.0.0.1:1"}}, False),
+        ({"name": "ray", "options": {"address": "127.0.0.1:1"}}, False),
     ],
 )
-def test_an_engine_is_required_where_the_workers_live_on_this_machine(runtime: dict[str, Any], is_refused: bool):
+def test_an_engine_is_needed_where_the_workers_live(runtime: dict[str, Any], is_needed: bool):
     rollout = RolloutConfig(name="vllm", options={"python": "/nowhere/python"})
     config = TrainConfig(ModelConfig(path="model"), rollout=rollout, runtime=RuntimeConfig(**runtime))
-    registries = load_plugins().registries
-    backend = select_rollout_backend(config.rollout, registries)
-    chosen = registries.runtimes.select_named(
-        config.runtime.name, config.runtime.options, name_key="runtime.name", options_key="runtime.options"
-    )
-    with pytest.raises(ConfigError, match="/nowhere/python is no program") if is_refused else nullcontext():
-        require_engine(config, backend, chosen)
+    parts = resolve_parts(config, load_plugins().registries)
+    with pytest.raises(ConfigError, match="/nowhere/python is no program") if is_needed else nullcontext():
+        require_engine(config, parts.rollout_backend, parts.runtime)
+    [found] = [each for each in look(config, parts, Machine(0)) if "/nowhere/python is no program" in each.sentence]
+    assert found.severity == ("error" if is_needed else "note")
+    assert found.sentence.endswith("; it is needed where the workers live") is not is_needed

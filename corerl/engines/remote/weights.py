@@ -16,14 +16,19 @@ def visible_devices() -> list[str]:
 
 
 def read(bucket: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a bucket, as views of it.
+    """The tensors of a bucket, as views of it, or of a copy on this process's device where the bucket lies on another.
 
     Args:
         bucket: ``source`` (``path`` of a file, or ``device`` and ``handle``) and ``tensors``: name, dtype, shape and
             offset of each.
     """
     source = bucket["source"]
-    flat = _mapped(source["path"]) if "path" in source else _shared(source["device"], tuple(source["handle"]))
+    if "path" in source:
+        flat = _mapped(source["path"])
+    else:
+        flat = _shared(source["device"], tuple(source["handle"]))
+        # an engine that can sleep keeps weights in memory that no other device may write to
+        flat = flat.to(torch.cuda.current_device())
     for tensor in bucket["tensors"]:
         dtype: torch.dtype = getattr(torch, tensor["dtype"])
         start, size = tensor["offset"], torch.Size(tensor["shape"]).numel() * dtype.itemsize

@@ -29,9 +29,10 @@ def start() -> Iterator[Callable[..., SglangBackend]]:
     """Backends of the tiny model by their options; closed at the end."""
     made: list[SglangBackend] = []
 
-    def start(model: dict[str, Any] | None = None, **options: Any) -> SglangBackend:
+    def start(model: dict[str, Any] | None = None, gpus: int = 1, **options: Any) -> SglangBackend:
         config = ModelConfig(**{"path": str(tiny_model()), "dtype": "fp32", **(model or {})})
-        made.append(SglangBackend(config, RolloutConfig(), device="cuda", options=SglangOptions(**options)))
+        rollout = RolloutConfig(tensor_model_parallel_size=gpus)
+        made.append(SglangBackend(config, rollout, device="cuda", options=SglangOptions(**options)))
         return made[-1]
 
     yield start

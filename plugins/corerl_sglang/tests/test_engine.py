@@ -23,11 +23,13 @@ pytestmark = pytest.mark.xdist_group("sglang")
 PROMPT = [72, 101, 108, 108, 111]
 
 
+SMALL = {"disable_cuda_graph": True, "gpu_memory_utilization": 0.1, "engine_args": {"max_total_tokens": 300_000}}
+
+
 @pytest.fixture(scope="module")
 def backend(start: Callable[..., SglangBackend], engine_python: str) -> SglangBackend:
     """Starts without weights, and takes them a few tensors at a time."""
-    options = {"disable_cuda_graph": True, "gpu_memory_utilization": 0.1, "engine_args": {"max_total_tokens": 300_000}}
-    return start(python=engine_python, load_format="dummy", bucket_mb=1, **options)
+    return start(python=engine_python, load_format="dummy", bucket_mb=1, **SMALL)
 
 
 def generate(backend: SglangBackend, **sampling: Any) -> list[Completion]:
@@ -40,6 +42,14 @@ def weights(scale: float = 1.0, device: str = "cuda") -> dict[str, torch.Tensor]
     return {name: tensor.detach() * (scale if tensor.dim() > 1 else 1) for name, tensor in named}
 
 
+def assert_generates_from_its_weights(backend: SglangBackend, version: int) -> None:
+    [completion] = generate(backend)
+    assert completion.weight_version == version
+    true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
+    chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), chosen, rtol=0, atol=1e-2)
+
+
 @pytest.mark.parametrize(("device", "kind"), [("cuda", DeviceBucket), ("cpu", HostBucket)])
 def test_weights_come_over_the_device_or_the_hosts_memory(backend: SglangBackend, device: str, kind: type):
     version = 3 if device == "cuda" else 4
@@ -48,11 +58,7 @@ def test_weights_come_over_the_device_or_the_hosts_memory(backend: SglangBackend
             generate(backend)
     backend.update_weights(iter(weights(device=device).items()), version, verify=True)
     assert {type(shared) for shared in backend._shared} == {kind}
-    [completion] = generate(backend)
-    assert completion.weight_version == version
-    true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
-    chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), chosen, rtol=0, atol=1e-2)
+    assert_generates_from_its_weights(backend, version)
 
 
 def test_weights_that_change_on_their_way_are_named(backend: SglangBackend, monkeypatch: pytest.MonkeyPatch):
@@ -149,3 +155,18 @@ def test_an_engine_whose_scheduler_dies_while_generating_is_one_error_within_sec
     assert time.monotonic() - began < 15
     with pytest.raises(RunError, match="ended with"):
         backend.health()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_schedulers_that_share_a_model_load_buckets_that_lie_on_one_of_their_devices(
+    start: Callable[..., SglangBackend], engine_python: str
+):
+    backend = start(gpus=2, python=engine_python, load_format="dummy", bucket_mb=1, **SMALL)
+    backend.update_weights(iter(weights().items()), 2, verify=True)
+    assert_generates_from_its_weights(backend, 2)
+    backend.sleep()
+    backend.wake(kv_cache=False)
+    backend.update_weights(iter(weights().items()), 3, verify=True)
+    backend.wake()
+    assert_generates_from_its_weights(backend, 3)
+    backend.close()

@@ -313,9 +313,14 @@ def test_two_workers_that_share_a_model_load_and_verify_the_same_buckets(
         load_format="dummy",
         environment={"VLLM_CPU_OMP_THREADS_BIND": "0|1"},
     )
-    backend.update_weights(iter(weights().items()), 2, verify=True)
-    [completion] = generate(backend)
-    true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
-    chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), chosen, rtol=0, atol=TOLERANCE)
+    for version in (2, 3):
+        backend.update_weights(iter(weights().items()), version, verify=True)
+        backend.wake()
+        [completion] = generate(backend)
+        true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
+        chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+        given = torch.tensor(completion.log_probs, dtype=torch.float64)
+        torch.testing.assert_close(given, chosen, rtol=0, atol=TOLERANCE)
+        backend.sleep()
+        backend.wake(kv_cache=False)
     backend.close()

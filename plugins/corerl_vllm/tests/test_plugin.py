@@ -49,6 +49,24 @@ def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice():
             engine_arguments(model, RolloutConfig(), VllmOptions(engine_args={name: 2}), "cuda")
 
 
+def test_where_multicast_is_off_nothing_that_needs_it_is_compiled(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
+    monkeypatch.delenv("TORCH_SYMM_MEM_DISABLE_MULTICAST", raising=False)
+
+    def compiled(gpus: int, **options: Any) -> object:
+        rollout = RolloutConfig(tensor_model_parallel_size=gpus)
+        arguments = engine_arguments(ModelConfig(path="some/model"), rollout, VllmOptions(**options), "cuda")
+        return arguments.get("compilation_config")
+
+    without = {"pass_config": {"fuse_allreduce_rms": False}}
+    assert compiled(2) is None
+    assert compiled(2, environment={"TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}) == without
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    assert (compiled(1), compiled(2)) == (None, without)
+    assert compiled(2, environment={"NCCL_NVLS_ENABLE": "1"}) is None
+    assert compiled(2, engine_args={"compilation_config": {"mode": 0}}) == {"mode": 0}
+
+
 def test_a_variable_that_the_user_set_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("VLLM_HOST_IP", "10.0.0.1")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)

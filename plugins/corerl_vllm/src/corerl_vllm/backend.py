@@ -26,6 +26,9 @@ FITTING = -1
 CPU_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 """the last: one worker lives in its core's process, as on a GPU; two that spin while they wait starve all others"""
 
+WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+"""what NCCL and torch are told where several GPUs cannot or must not use NVLink multicast"""
+
 
 class VllmBackend(EngineBackend):
     """See :class:`corerl.engines.backend.EngineBackend`."""
@@ -75,6 +78,10 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
     if device == "cuda":
         share = options.gpu_memory_utilization / options.replicas
         arguments |= {"gpu_memory_utilization": share, "enable_sleep_mode": True}
+        variables = os.environ | options.environment
+        if rollout.tensor_model_parallel_size > 1 and any(variables.get(n) == v for n, v in WITHOUT_MULTICAST.items()):
+            # a sum over GPUs, compiled into one kernel with a norm, hangs where it has no multicast (vLLM issue 48071)
+            arguments["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}
     return arguments | options.engine_args
 
 
