@@ -103,8 +103,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "s",
             "a part of the step. `reward`: what scoring adds after generation; `filter`: `algorithm.filter_groups`; "
             "`wait`: for a batch that is collected ahead; `batch`: making tensors of it; `handover`: the engine gives "
-            "its memory to training; `adv`: advantages, KL penalty, rollout correction; `metrics`: of the batch, and "
-            "sample rollouts; `update_weights`: with the way back",
+            "its memory to training, and takes it back around `update_weights`; `adv`: advantages, KL penalty, "
+            "rollout correction; `metrics`: of the batch, and sample rollouts; `update_weights`: sending them",
         ),
         Metric("timing_s/testing", "s", "the evaluation"),
         Metric("timing_s/save", "s", "copying what a checkpoint holds; it is written while training goes on"),

@@ -35,23 +35,23 @@ class DeviceSharing:
             for role in self._roles:
                 role.onload()
 
-    @contextmanager
-    def to_generation(self, *, asleep: bool = True) -> Iterator[None]:
-        """Within, the weights are sent; after it the engine can generate.
-
-        Args:
-            asleep: the engine sleeps, as after :meth:`to_training`; False for one that has just started.
-        """
-        wakes = self._free_engine and asleep
-        if wakes:
+    def to_weights(self) -> None:
+        """The engine takes its memory for weights, which can be sent then."""
+        if self._free_engine:
             for role in self._roles:
                 role.free_cache()
             self._rollout.wake(kv_cache=False)
-        yield
+
+    def to_generation(self, *, asleep: bool = True) -> None:
+        """The roles leave the device, the engine takes the rest of its memory, and can generate.
+
+        Args:
+            asleep: the engine was, as after :meth:`to_training`; False for one that has just started.
+        """
         if self._offload:
             for role in self._roles:
                 role.offload()
-        if wakes:
+        if self._free_engine and asleep:
             self._rollout.wake()
 
     @contextmanager

@@ -38,8 +38,8 @@ def fit(trainer: Trainer) -> None:
 
 
 def _begin(trainer: Trainer) -> None:
-    with trainer.devices.to_generation(asleep=False):
-        trainer.engines.send_weights(trainer.step, verify=True)
+    trainer.engines.send_weights(trainer.step, verify=True)
+    trainer.devices.to_generation(asleep=False)
     if trainer.step == 0 and trainer.run.config.trainer.val_before_train and trainer.val_prompts:
         with trainer.stopping.abandonable():
             metrics = trainer.evaluate()

@@ -117,9 +117,13 @@ class Trainer:
     def hand_over(self, timers: Timers) -> None:
         """Give the engines the policy as it is after ``step``; where they have ended for good, the step is done."""
         try:
-            with timers("update_weights"), self.devices.to_generation():
+            with timers("handover"):
+                self.devices.to_weights()
+            with timers("update_weights"):
                 due = self.is_due_by(self.run.config.rollout.verify_weights_freq)
                 self.engines.send_weights(self.step, verify=due)
+            with timers("handover"):
+                self.devices.to_generation()
         except EngineDeadError as error:
             self.failure = error
 
