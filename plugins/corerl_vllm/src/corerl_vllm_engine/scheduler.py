@@ -1,9 +1,11 @@
-"""vLLM's scheduler, as vLLM would choose it, that answers for many tokens at a time.
+"""vLLM's scheduler, as vLLM would choose it, with less to do for each token; for hundreds of requests it sets the pace.
 
-By itself it tells the process that asked of every token of every request, with three arrays for its log-prob. For some
-hundred requests to a small model, packing, unpacking and adding them up is a fifth of the time.
+By itself it tells the process that asked of every token of every request, with three arrays for its log-prob; packing,
+unpacking and adding them up is a fifth of the time. And for each it asks its memory manager, which works out that a
+token in the middle of a block needs nothing: half of what scheduling takes.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,9 @@ from vllm.v1.outputs import LogprobsLists
 TOKENS = 16
 """of a request, that are told together after its first; an aborted request loses those that were not told yet"""
 
+SETTLED = 2
+"""tokens into a block from which its predecessor is known to the prefix cache: the last one's id comes a step late"""
+
 
 def make(**arguments: Any) -> Any:
     """What vLLM calls as its ``scheduler_cls``."""
@@ -21,12 +26,36 @@ def make(**arguments: Any) -> Any:
     return (GatheringAsyncScheduler if asynchronous else GatheringScheduler)(**arguments)
 
 
+def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
+    """``allocate_slots`` of vLLM's KVCacheManager for a model of full attention; for others as it is.
+
+    A token that follows in a block needs no memory, and fills no block that others could share.
+    """
+    allocate: Callable[..., Any] = manager.allocate_slots
+    nothing = manager.empty_kv_cache_blocks
+    groups = manager.coordinator.single_type_managers
+    if [type(group).__name__ for group in groups] != ["FullAttentionManager"]:
+        return allocate
+    size = groups[0].block_size
+
+    def allocate_slots(request: Any, num_new_tokens: int, num_lookahead_tokens: int = 0, **more: Any) -> Any:
+        place = request.num_computed_tokens % size
+        if num_new_tokens == 1 and SETTLED <= place < size - 1 and not num_lookahead_tokens and not more:
+            return nothing
+        return allocate(request, num_new_tokens, num_lookahead_tokens=num_lookahead_tokens, **more)
+
+    return allocate_slots
+
+
 class _Gathering:
     """Before one of vLLM's schedulers."""
+
+    kv_cache_manager: Any
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._held: dict[str, list[Any]] = {}
+        self.kv_cache_manager.allocate_slots = asked_at_the_ends_of_blocks(self.kv_cache_manager)
 
     def update_from_output(self, *step: Any, **more: Any) -> Any:
         by_client = super().update_from_output(*step, **more)  # type: ignore[misc]
