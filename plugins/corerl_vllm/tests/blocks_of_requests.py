@@ -19,7 +19,7 @@ from vllm.v1.request import Request
 from corerl_vllm_engine.scheduler import asked_at_the_ends_of_blocks
 
 SIZE = 16
-PROMPTS = {"short": 5, "one block": 16, "longer": 33, "ends at the last token of a block": 47}
+PROMPTS = {"short": 5, "one block": 16, "ends with a block": 26, "longer": 33, "begins with a block's last token": 47}
 STEPS = 70
 
 
@@ -29,7 +29,7 @@ def request(name: str, tokens: list[int]) -> Request:
 
 
 def run(*, at_ends: bool, late: int) -> dict[str, Any]:
-    """Args: ``late``: steps after which the id of a token is known; 1 with asynchronous scheduling."""
+    """With ``late=1`` the id of a token is known a step after the next one was scheduled: asynchronous scheduling."""
     layer = FullAttentionSpec(block_size=SIZE, num_kv_heads=1, head_size=1, dtype=torch.float32)
     config = KVCacheConfig(num_blocks=100, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)])
     manager = KVCacheManager(config, max_model_len=1024, scheduler_block_size=SIZE, hash_block_size=SIZE)
@@ -57,7 +57,7 @@ def run(*, at_ends: bool, late: int) -> dict[str, Any]:
             given.append(manager.allocate_slots(each, 1).get_block_ids(allow_none=True))
             each.num_computed_tokens += 1
     found = [
-        manager.get_computed_blocks(request(f"again {each.request_id}", list(each.all_token_ids)))[1]
+        manager.get_computed_blocks(request(f"again {each.request_id}", [*each.all_token_ids, 0]))[1]
         for each in requests
     ]
     return {"given": given, "found": found, "asked": len(asked)}

@@ -17,7 +17,7 @@ TOKENS = 16
 """of a request, that are told together after its first; an aborted request loses those that were not told yet"""
 
 SETTLED = 2
-"""tokens into a block from which its predecessor is known to the prefix cache: the last one's id comes a step late"""
+"""tokens at the start of a block for which it is asked: it may learn the last token of the block before a step late"""
 
 
 def make(**arguments: Any) -> Any:
