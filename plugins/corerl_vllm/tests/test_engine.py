@@ -50,16 +50,20 @@ def weights(scale: float = 1.0) -> dict[str, torch.Tensor]:
     return {name: tensor.detach() * (scale if tensor.dim() > 1 else 1) for name, tensor in named}
 
 
+def assert_generates_from_its_weights(backend: VllmBackend, version: int) -> None:
+    [completion] = generate(backend)
+    assert completion.weight_version == version
+    true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
+    chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), chosen, rtol=0, atol=TOLERANCE)
+
+
 def test_nothing_is_generated_from_dummy_weights_and_the_first_update_makes_it_ready(backend: VllmBackend):
     with pytest.raises(RunError, match="cannot generate: no weights were sent to it yet"):
         generate(backend)
     backend.update_weights(iter(weights().items()), 3)
-    [completion] = generate(backend)
-    assert completion.weight_version == 3
+    assert_generates_from_its_weights(backend, 3)
     assert {type(shared) for shared in backend._shared} == {BUCKET}
-    true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
-    chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(completion.log_probs, dtype=torch.float64), chosen, rtol=0, atol=TOLERANCE)
 
 
 def test_greedy_answers_are_those_of_hf_after_the_same_update(backend: VllmBackend):
@@ -316,11 +320,7 @@ def test_two_workers_that_share_a_model_load_and_verify_the_same_buckets(
     for version in (2, 3):
         backend.update_weights(iter(weights().items()), version, verify=True)
         backend.wake()
-        [completion] = generate(backend)
-        true = response_log_probs(reference(tiny_model()), PROMPT, list(completion.token_ids))
-        chosen = true.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
-        given = torch.tensor(completion.log_probs, dtype=torch.float64)
-        torch.testing.assert_close(given, chosen, rtol=0, atol=TOLERANCE)
+        assert_generates_from_its_weights(backend, version)
         backend.sleep()
         backend.wake(kv_cache=False)
     backend.close()
