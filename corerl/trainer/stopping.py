@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,12 +13,16 @@ from corerl.telemetry.notices import say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+SAME = 0.5
+"""seconds in which a signal is the one before it once more: ``timeout`` sends it to a process, and to its group"""
+
 
 class Stopping:
     """What was asked, and whether the step may be abandoned for it: until the step changes what a checkpoint holds."""
 
     def __init__(self) -> None:
         self._asked: int | None = None
+        self._asked_at = 0.0
         self._abandonable = False
 
     @contextmanager
@@ -51,9 +56,11 @@ class Stopping:
     def _hear(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if self._asked is not None:
+            if time.monotonic() - self._asked_at < SAME:
+                return
             say(f"{name} again: ended at once")
             os._exit(128 + number)
-        self._asked = number
+        self._asked, self._asked_at = number, time.monotonic()
         say(f"{name}: the run saves a checkpoint and ends; once more ends it at once")
         if self._abandonable:
             raise Stopped(number)

@@ -27,7 +27,7 @@ def test_a_signal_abandons_what_may_be_abandoned_and_waits_for_the_rest():
 SCRIPT = """
 import time
 from corerl.errors import Stopped
-from corerl.trainer.stopping import Stopping
+from corerl.trainer.stopping import SAME, Stopping
 stopping = Stopping()
 with stopping.listen():
     try:
@@ -36,12 +36,14 @@ with stopping.listen():
             time.sleep(60)
     except Stopped:
         print("saving", flush=True)
+        time.sleep(SAME)
+        print("still saving", flush=True)
         time.sleep(60)
 """
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_second_signal_ends_at_once(number, code):
+def test_a_second_signal_ends_at_once_unless_it_is_the_first_ones_double(number, code):
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -49,6 +51,8 @@ def test_a_second_signal_ends_at_once(number, code):
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
         assert process.stdout.readline() == "saving\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "still saving\n"
         process.send_signal(number)
         _, errors = process.communicate(timeout=30)
     finally:

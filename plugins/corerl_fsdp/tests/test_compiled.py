@@ -30,3 +30,23 @@ def test_compiled_layers_and_statistics_train_alike(tmp_path):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > before
     for name, true in plain.items():
         torch.testing.assert_close(compiled[name], true, rtol=0, atol=1e-5)
+
+
+def test_statistics_are_compiled_once_for_any_number_of_rows_trained_or_not():
+    graphs = torch._dynamo.utils.counters["stats"]
+    before = graphs["unique_graphs"]
+    generator = torch.Generator().manual_seed(0)
+    for rows, trained in ((7, False), (5, False), (6, True), (9, True)):
+        logits = torch.randn(rows, 11, generator=generator)
+        targets = torch.randint(11, (rows,), generator=generator)
+        results = []
+        for compiled in (True, False):
+            own = logits.clone().requires_grad_(trained)
+            result = token_statistics.token_statistics(
+                own, targets, 0.7, entropy=True, sum_pi_squared=False, compiled=compiled
+            )
+            if trained:
+                (result.log_probs.square() + result.entropy.square()).sum().backward()
+            results.append((result, own.grad))
+        torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+    assert graphs["unique_graphs"] - before == 2  # values and gradient

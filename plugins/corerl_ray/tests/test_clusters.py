@@ -68,6 +68,7 @@ def test_a_run_that_is_killed_leaves_no_process():
         [sys.executable, HERE / "ray_driver.py", "wait"], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
     processes = json.loads(controller.stdout.readline())
+    assert os.getpgid(controller.pid) not in map(os.getpgid, map(int, processes))  # which a terminal and timeout signal
     controller.kill()
     controller.wait(60)
     controller.stdout.close()

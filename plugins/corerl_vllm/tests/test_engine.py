@@ -233,12 +233,11 @@ def test_memory_comes_back_in_two_steps(backend: VllmBackend):
 def test_the_trainers_process_holds_no_vllm_and_the_engines_none_of_corerl(backend: VllmBackend):
     assert "vllm" not in sys.modules
     environment = (Path("/proc") / str(backend.pid) / "environ").read_bytes().decode()
-    [path] = [line for line in environment.split("\0") if line.startswith("PYTHONPATH=")]
-    folder = Path(path.removeprefix("PYTHONPATH="))
-    assert {entry.name for entry in folder.iterdir() if entry.suffix != ".log"} == {
-        "corerl_engine",
-        "corerl_vllm_engine",
-    }
+    [paths] = [line for line in environment.split("\0") if line.startswith("PYTHONPATH=")]
+    folders = [Path(path) for path in paths.removeprefix("PYTHONPATH=").split(os.pathsep)]  # an interpreter may add one
+    [own] = [folder for folder in folders if (folder / "corerl_engine").exists()]
+    assert {entry.name for entry in own.iterdir() if entry.suffix != ".log"} == {"corerl_engine", "corerl_vllm_engine"}
+    assert not any((folder / "corerl").exists() for folder in folders)
 
 
 def test_an_engine_whose_core_dies_while_generating_is_one_error_within_seconds(backend: VllmBackend):
@@ -273,7 +272,7 @@ def test_no_process_outlives_a_trainer_that_is_killed(engine_python: str, moment
         from corerl.engines.process import EngineProcess
         from corerl_vllm.backend import KIND
         arguments = dict(model={str(tiny_model())!r}, load_format="auto", skip_tokenizer_init=True, enforce_eager=True,
-                         worker_extension_cls="corerl_vllm_engine.worker.Worker")
+                         gpu_memory_utilization=0.1, worker_extension_cls="corerl_vllm_engine.worker.Worker")
         variables = dict(VLLM_CPU_KVCACHE_SPACE="1", VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
         settings = dict(engine_args=arguments, loaded=True, sleep_level=0, replicas=1)
         process = EngineProcess(KIND, {engine_python!r}, variables, settings)

@@ -98,8 +98,8 @@ class _TokenStatistics(torch.autograd.Function):
         sum_pi_squared: bool,
         compiled: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        answer = _function(_statistics, logits, compiled)
-        log_probs, own_entropy, own_sum = answer(logits, targets, temperature, entropy, sum_pi_squared)
+        answer = _function(_statistics, compiled, logits, targets)
+        log_probs, own_entropy, own_sum = answer(temperature, entropy, sum_pi_squared)
         ctx.save_for_backward(logits, targets, log_probs, own_entropy, own_sum)
         ctx.temperature, ctx.compiled = temperature, compiled
         ctx.entropy, ctx.sum_pi_squared = entropy, sum_pi_squared
@@ -122,10 +122,11 @@ class _TokenStatistics(torch.autograd.Function):
         places = targets[:, None]
         of_targets = logits.gather(1, places).float()
         normalizer = of_targets / ctx.temperature - log_probs[:, None]
-        rest = (normalizer, rows, by_entropy, by_sum, ctx.temperature)
-        result = _function(_gradient, logits, ctx.compiled)(logits, *rest, logits.dtype)
+        rest = (normalizer, rows, by_entropy, by_sum)
+        result = _function(_gradient, ctx.compiled, logits, *rest)(ctx.temperature, logits.dtype)
         if by_log_probs is not None:
-            at_targets = _gradient(of_targets, *rest, torch.float32) + by_log_probs[:, None] / ctx.temperature
+            at_targets = _gradient(of_targets, *rest, ctx.temperature, torch.float32)
+            at_targets += by_log_probs[:, None] / ctx.temperature
             result.scatter_(1, places, at_targets.to(result.dtype))
         return result, None, None, None, None, None
 
@@ -164,11 +165,15 @@ def _gradient(
     return result.to(dtype)
 
 
-def _function(plain: Callable[..., Any], logits: Tensor, compiled: bool) -> Callable[..., Any]:
+def _function(plain: Callable[..., Any], compiled: bool, *tensors: Tensor | None) -> Callable[..., Any]:
+    """``plain`` with these as its first arguments; compiled once for however many rows they have."""
     if not compiled:
-        return plain
-    torch._dynamo.maybe_mark_dynamic(logits, 0)  # the last chunk is shorter than the others
-    return _compile(plain)
+        return functools.partial(plain, *tensors)
+    detached = [None if tensor is None else tensor.detach() for tensor in tensors]  # or once more if one is trained
+    for tensor in detached:
+        if tensor is not None:
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)
+    return functools.partial(_compile(plain), *detached)
 
 
 @functools.cache

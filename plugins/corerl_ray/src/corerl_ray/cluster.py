@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import os
 import socket
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import services
 
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_ray.calls import is_alive
@@ -74,7 +76,7 @@ def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
     for is_last in (False, True):
         before = _children()
         try:
-            with _reaping():
+            with _reaping(), _apart():
                 ray.init(address="local", include_dashboard=False, **arguments)  # never one of somebody else
             return tuple(_children() - before)
         except Exception as error:
@@ -98,6 +100,21 @@ def _reaping() -> Iterator[None]:
     finally:
         if before is None:
             del os.environ[SUBREAPER]
+
+
+@contextlib.contextmanager
+def _apart() -> Iterator[None]:
+    """A cluster started now gets no signal that is meant for this process and its group, and works until the run ends.
+
+    ``timeout``, ``kill %1`` and terminals send to all of a group. Ray heeds that with its own processes on Windows.
+    """
+    starting: Any = services
+    ordinary = starting.ConsolePopen
+    starting.ConsolePopen = functools.partial(ordinary, process_group=0)
+    try:
+        yield
+    finally:
+        starting.ConsolePopen = ordinary
 
 
 def _adopt_no_orphans() -> None:
