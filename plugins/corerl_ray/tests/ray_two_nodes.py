@@ -2,6 +2,7 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import ray
 from ray.cluster_utils import Cluster
@@ -29,15 +30,21 @@ def error_of(call, *args):
 
 def main():
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 4})
-    other = cluster.add_node(num_cpus=4, num_gpus=4)
     options = {"address": cluster.address}
     seen = {}
 
     def started(options, **config):
         return launch(RuntimeConfig(name="ray", **config), options=options)
 
-    # two pools without GPUs, each on both nodes, and an idle worker that is killed on the other one
-    runtime = started(RayOptions(workers=2, rollout_workers=2, weights_transport="broadcast", **options), nnodes=2)
+    # two pools without GPUs, each on both nodes, one of which joins meanwhile; an idle worker is killed there
+    ray.init(address=cluster.address, logging_level="ERROR")
+    with ThreadPoolExecutor() as pool:
+        two = RayOptions(workers=2, rollout_workers=2, weights_transport="broadcast", **options)
+        starting = pool.submit(started, two, nnodes=2)
+        time.sleep(2)
+        seen["waited"] = not starting.done()
+        other = cluster.add_node(num_cpus=4, num_gpus=4)
+        runtime = starting.result()
     runtime.reserve([TOY, ENGINE])
     group, sink = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
     seen["nodes"] = [len({member.facts.node for member in one.members}) for one in (group, sink)]
@@ -51,6 +58,9 @@ def main():
     stream = sink.generate([request(number, seconds=0.3 * number) for number in range(100)])
     seen["death"], seen["seconds"] = error_of(list, stream), time.monotonic() - began
     runtime.close()
+    ray.shutdown()
+
+    options["connect_timeout"] = 2
 
     def refused(role, **config):
         runtime = started(RayOptions(**options), **config)

@@ -23,7 +23,7 @@ def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_
     )
     assert done.returncode == 0, done.stderr[-2000:]
     seen = json.loads(done.stdout.splitlines()[-1])
-    assert seen["nodes"] == [2, 2]
+    assert seen["waited"] and seen["nodes"] == [2, 2]
     assert seen["values"] == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert seen["weights"] == [[4, 12]] * 2
     assert re.match("the actor worker . of 2 .* died: killed", seen["death"])

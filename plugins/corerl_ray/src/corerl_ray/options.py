@@ -30,7 +30,9 @@ class RayOptions:
     address: str | None = option(
         None, "HOST:PORT of a running cluster, or auto; null: one is started on this machine, and ended with the run"
     )
-    connect_timeout: float = option(30.0, "seconds until the cluster must have answered", gt=0)
+    connect_timeout: float = option(
+        30.0, "seconds until a running cluster must have answered, and all nodes that are needed have joined it", gt=0
+    )
     start_timeout: float = option(600.0, "seconds that starting the workers of a role may take, models included", gt=0)
     timeout: float = option(7200.0, "seconds that a call on the workers may take", gt=0)
     weights_transport: Literal["auto", "object_store", "broadcast", "ipc"] = option(

@@ -1,6 +1,7 @@
 """Pools of places: a placement group for each, in a bundle of which lives one worker of every role that shares it."""
 
 import os
+import time
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -83,12 +84,10 @@ class Pools:
 
     def __init__(self, config: RuntimeConfig, options: RayOptions) -> None:
         self._config, self._options = config, options
-        present = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-        self._have = ", ".join(f"{_count(node, 'GPU'):g} GPUs and {_count(node, 'CPU'):g} CPUs" for node in present)
-        self._have = f"the cluster's {len(present)} {'have' if len(present) > 1 else 'has'} {self._have}"
-        self._free = {
-            node["NodeID"]: Counter(CPU=int(_count(node, "CPU")), GPU=int(_count(node, "GPU"))) for node in present
-        }
+        self._join_until = time.monotonic() + (options.connect_timeout if options.address else 0.0)
+        self._nodes: list[dict[str, Any]] = []
+        self._free: dict[str, Counter[str]] = {}
+        self._look()
         self._own: dict[str, Places] = {}
         gpus = config.n_gpus_per_node
         for name in ("workers", "rollout_workers"):
@@ -142,12 +141,13 @@ class Pools:
     def _choose_rollout(self) -> list[str]:
         """The node of every rollout worker without a GPU, each where most CPUs are free; none: the role shares."""
         wanted, shared = self._options.rollout_workers or 0, self._options.workers or self._config.nnodes
-        if sum(free["CPU"] for free in self._free.values()) < wanted:
-            return self._too_few(
-                "runtime.options.rollout_workers",
-                f"{wanted} rollout workers beside the {shared} of the shared pool take {wanted} + {shared} = "
-                f"{wanted + shared} CPUs",
-            )
+        while sum(free["CPU"] for free in self._free.values()) < wanted:
+            if not self._has_grown():
+                return self._too_few(
+                    "runtime.options.rollout_workers",
+                    f"{wanted} rollout workers beside the {shared} of the shared pool take {wanted} + {shared} = "
+                    f"{wanted + shared} CPUs",
+                )
         chosen: Counter[str] = Counter()
         for _ in range(wanted):
             chosen[max(self._free, key=lambda node: self._free[node]["CPU"] - chosen[node])] += 1
@@ -167,16 +167,39 @@ class Pools:
     def _choose(self, nodes: int, cpus: int, gpus: int) -> list[str]:
         """The node of every place, ``cpus`` on each; the smallest nodes that will do. Empty: there are too few."""
         wanted = Counter(CPU=cpus, GPU=gpus)
-        fitting = [node for node, free in self._free.items() if wanted <= free]
+        while len(fitting := [node for node, free in self._free.items() if wanted <= free]) < nodes:
+            if not self._has_grown():
+                return []
         chosen = sorted(fitting, key=lambda node: self._free[node]["GPU"])[:nodes]
-        if len(chosen) < nodes:
-            return []
         for node in chosen:
             self._free[node] = self._free[node] - wanted
         return [node for node in chosen for _ in range(cpus)]
 
+    def _look(self) -> bool:
+        """Count in the nodes that are new in the cluster; whether there are any."""
+        alive = (node for node in ray.nodes() if node["Alive"])  # type: ignore[no-untyped-call]
+        new = [node for node in alive if node["NodeID"] not in self._free]
+        for node in new:
+            self._free[node["NodeID"]] = Counter(CPU=int(_count(node, "CPU")), GPU=int(_count(node, "GPU")))
+        self._nodes += new
+        return bool(new)
+
+    def _has_grown(self) -> bool:
+        """Whether a node joins the cluster, which others run, as long as there is time for it."""
+        if time.monotonic() < self._join_until:
+            say(f"{self._have()}: waiting for more (runtime.options.connect_timeout={self._options.connect_timeout:g})")
+        while time.monotonic() < self._join_until:
+            if self._look():
+                return True
+            time.sleep(0.2)
+        return False
+
+    def _have(self) -> str:
+        sizes = ", ".join(f"{_count(node, 'GPU'):g} GPUs and {_count(node, 'CPU'):g} CPUs" for node in self._nodes)
+        return f"the cluster's {len(self._nodes)} {'have' if len(self._nodes) > 1 else 'has'} {sizes}"
+
     def _too_few(self, key: str, wanted: str) -> list[str]:
-        raise ConfigError(key, f"{wanted}, and {self._have}")
+        raise ConfigError(key, f"{wanted}, and {self._have()}")
 
     def _take(self, nodes: list[str], gpus: int, key: str) -> Places:
         bundle = {"CPU": 1.0, "GPU": 1.0} if gpus else {"CPU": 1.0}
