@@ -41,102 +41,115 @@ from corerl.trainer.requests import validation_sampling
 from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.run import Run, new_folder
 from corerl.trainer.scoring import Notices, load_reward_manager
+from corerl.trainer.stopping import Stopping
 from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker
 
 W = TypeVar("W")
 
 
 def train(plan: Plan) -> Path:
-    """Run a training from its first step, or from the checkpoint it resumes, to its last; returns the run's folder."""
-    config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
-    random_state.seed(config.trainer.seed)
+    """Run a training from its first step, or from the checkpoint it resumes, to its last; returns the run's folder.
+
+    Raises:
+        Stopped: a signal asked for it, while the workers start, too.
+    """
+    random_state.seed(plan.config.trainer.seed)
     with ExitStack() as stack:
-        reward = load_reward_manager(plan.scorers, config.reward, parts.reward_manager)
-        stack.callback(reward.close)
-        roles = _roles(config, parts)
-        runtime = parts.runtime.load()(config.runtime)
-        stack.callback(runtime.close)
-        runtime.reserve(roles.values())
-
-        def start(name: str, worker: type[W], *args: Any) -> W:
-            say(f"starting {name}: {roles[name].part}")
-            return runtime.spawn(roles[name], worker, config, *args)
-
-        actor = start("actor", PolicyWorker, plan.policy_updates)
-        critic = start("critic", CriticWorker, plan.critic_updates) if parts.value_loss is not None else None
-        reference = start("ref", ReferenceWorker) if parts.needs_ref else None
-        rollout = start("rollout", RolloutWorker)
-        engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
-        run = Run(config, parts, plan.plugins, checkpoint.run_folder if checkpoint else new_folder(config))
-        run.folder.mkdir(parents=True, exist_ok=True)
-        stack.enter_context(taken(run.folder))
-        if checkpoint is not None:
-            actor.load(checkpoint.path / "actor")
-            if critic is not None:
-                critic.load(checkpoint.path / "critic")
-            random_state.restore(checkpoint.path)
-        run.describe()
-        stack.enter_context(recorded(run.folder, plan.total_steps))
-        say(f"run folder: {run.folder}")
-        log = stack.enter_context(_open_log(run, plan))
-        seeds, shape = Seeds(config.trainer.seed), actor.shape()
-        if shape.device_name:
-            threads = torch.get_num_threads()
-            torch.set_num_threads(cpu_threads(threads, "cuda"))
-            stack.callback(torch.set_num_threads, threads)
-        vocabulary_reference = None
-        if reference and any(part.entry.needs_logits for part in (parts.kl_loss, parts.kl_penalty) if part):
-            vocabulary_reference = VocabularyReference(
-                reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb
-            )
-        player = episode_player(config, parts.environment, engines, plan.tokenizer)
-        if player is not None:
-            stack.callback(player.close)
-        collector = Collector(
-            config,
-            engines,
-            reward,
-            plan.tokenizer,
-            seeds,
-            greedy_baseline=parts.adv_estimator.entry.needs_greedy_baseline,
-            batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
-            player=player,
-        )
-        staleness = config.trainer.max_staleness
-        pipeline = Pipeline(
-            collector, plan.train_prompts, plan.sampler, max_staleness=staleness, total_steps=plan.total_steps
-        )
-        stack.callback(pipeline.close)
-        stack.callback(engines.close)
-        trainer = Trainer(
-            run=run,
-            engines=engines,
-            actor=actor,
-            critic=critic,
-            reference=reference,
-            collector=collector,
-            pipeline=pipeline,
-            devices=_device_sharing(config, engines, [role for role in (actor, critic, reference) if role]),
-            estimate_advantages=parts.adv_estimator.load(),
-            select_tokens=parts.policy_loss.load_select_tokens(),
-            kl_penalty=_kl_penalty(plan, actor, vocabulary_reference),
-            vocabulary_reference=vocabulary_reference,
-            val_prompts=plan.val_prompts,
-            notices=Notices(plan.scorers),
-            nonfinite=NonFiniteGuard(run.folder / "nonfinite", skip=config.trainer.on_nonfinite == "skip"),
-            log=log,
-            correction=resolve_level(config.algorithm.rollout_correction, config.trainer.max_staleness),
-            checkpoints=_checkpoint_store(run),
-            seeds=seeds,
-            validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),
-            shape=shape,
-            total_steps=plan.total_steps,
-            step=checkpoint.step if checkpoint else 0,
-        )
+        stopping = stack.enter_context(Stopping().listen())
+        with stopping.abandonable():
+            trainer = _start(plan, stack, stopping)
         gc.freeze()  # all of this lives as long as the run; walking through it would cost 0.1 s now and then
         stack.callback(gc.unfreeze)
         _fit(trainer)
-    return run.folder
+    return trainer.run.folder
+
+
+def _start(plan: Plan, stack: ExitStack, stopping: Stopping) -> Trainer:
+    """Workers and what is around them; ``stack`` ends all of it."""
+    config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
+    reward = load_reward_manager(plan.scorers, config.reward, parts.reward_manager)
+    stack.callback(reward.close)
+    roles = _roles(config, parts)
+    runtime = parts.runtime.load()(config.runtime)
+    stack.callback(runtime.close)
+    runtime.reserve(roles.values())
+
+    def start(name: str, worker: type[W], *args: Any) -> W:
+        say(f"starting {name}: {roles[name].part}")
+        return runtime.spawn(roles[name], worker, config, *args)
+
+    actor = start("actor", PolicyWorker, plan.policy_updates)
+    critic = start("critic", CriticWorker, plan.critic_updates) if parts.value_loss is not None else None
+    reference = start("ref", ReferenceWorker) if parts.needs_ref else None
+    rollout = start("rollout", RolloutWorker)
+    engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
+    run = Run(config, parts, plan.plugins, checkpoint.run_folder if checkpoint else new_folder(config))
+    run.folder.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(taken(run.folder))
+    if checkpoint is not None:
+        actor.load(checkpoint.path / "actor")
+        if critic is not None:
+            critic.load(checkpoint.path / "critic")
+        random_state.restore(checkpoint.path)
+    run.describe()
+    stack.enter_context(recorded(run.folder, plan.total_steps))
+    say(f"run folder: {run.folder}")
+    log = stack.enter_context(_open_log(run, plan))
+    seeds, shape = Seeds(config.trainer.seed), actor.shape()
+    if shape.device_name:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(cpu_threads(threads, "cuda"))
+        stack.callback(torch.set_num_threads, threads)
+    vocabulary_reference = None
+    if reference and any(part.entry.needs_logits for part in (parts.kl_loss, parts.kl_penalty) if part):
+        vocabulary_reference = VocabularyReference(
+            reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb
+        )
+    player = episode_player(config, parts.environment, engines, plan.tokenizer)
+    if player is not None:
+        stack.callback(player.close)
+    collector = Collector(
+        config,
+        engines,
+        reward,
+        plan.tokenizer,
+        seeds,
+        greedy_baseline=parts.adv_estimator.entry.needs_greedy_baseline,
+        batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
+        player=player,
+    )
+    staleness = config.trainer.max_staleness
+    pipeline = Pipeline(
+        collector, plan.train_prompts, plan.sampler, max_staleness=staleness, total_steps=plan.total_steps
+    )
+    stack.callback(pipeline.close)
+    stack.callback(engines.close)
+    return Trainer(
+        run=run,
+        engines=engines,
+        actor=actor,
+        critic=critic,
+        reference=reference,
+        collector=collector,
+        pipeline=pipeline,
+        devices=_device_sharing(config, engines, [role for role in (actor, critic, reference) if role]),
+        estimate_advantages=parts.adv_estimator.load(),
+        select_tokens=parts.policy_loss.load_select_tokens(),
+        kl_penalty=_kl_penalty(plan, actor, vocabulary_reference),
+        vocabulary_reference=vocabulary_reference,
+        val_prompts=plan.val_prompts,
+        notices=Notices(plan.scorers),
+        nonfinite=NonFiniteGuard(run.folder / "nonfinite", skip=config.trainer.on_nonfinite == "skip"),
+        log=log,
+        correction=resolve_level(config.algorithm.rollout_correction, config.trainer.max_staleness),
+        checkpoints=_checkpoint_store(run),
+        seeds=seeds,
+        validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),
+        shape=shape,
+        total_steps=plan.total_steps,
+        stopping=stopping,
+        step=checkpoint.step if checkpoint else 0,
+    )
 
 
 def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:

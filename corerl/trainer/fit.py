@@ -17,24 +17,25 @@ def fit(trainer: Trainer) -> None:
     """
     saving = Saving(trainer)
     workers_ended = False
-    with trainer.stopping.listen():
-        try:
-            _begin(trainer)
-            while trainer.step < trainer.total_steps:
-                _do_step(trainer, saving)
-        except (Stopped, EngineDeadError):
-            saving.save_done()
-            raise
-        except WorkerDiedError:
-            workers_ended = True
-            raise
-        except RunError:
-            if not trainer.is_changed:
-                with contextlib.suppress(RunError):  # the first error matters more
-                    saving.save_done()
-            raise
-        finally:
-            saving.end(workers_ended=workers_ended)
+    trainer.stopping.saves = True
+    try:
+        _begin(trainer)
+        while trainer.step < trainer.total_steps:
+            _do_step(trainer, saving)
+    except (Stopped, EngineDeadError):
+        saving.save_done()
+        raise
+    except WorkerDiedError:
+        workers_ended = True
+        raise
+    except RunError:
+        if not trainer.is_changed:
+            with contextlib.suppress(RunError):  # the first error matters more
+                saving.save_done()
+        raise
+    finally:
+        saving.end(workers_ended=workers_ended)
+        trainer.stopping.saves = False
 
 
 def _begin(trainer: Trainer) -> None:

@@ -69,10 +69,10 @@ class Trainer:
     validation_sampling: SamplingParams
     shape: ModelShape
     total_steps: int
+    stopping: Stopping
     step: int = 0
     """the one that is being done; at the start, the last that was done"""
     sampler_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    stopping: Stopping = dataclasses.field(default_factory=Stopping)
     is_changed: bool = False
     """the step has changed what a checkpoint holds, and is not done"""
     failure: RunError | None = None

@@ -18,33 +18,44 @@ SAME = 0.5
 
 
 class Stopping:
-    """What was asked, and whether the step may be abandoned for it: until the step changes what a checkpoint holds."""
+    """What was asked, and whether the step may be abandoned for it: until the step changes what a checkpoint holds.
+
+    Attributes:
+        saves: whether the run has begun, and saves a checkpoint before it ends.
+    """
 
     def __init__(self) -> None:
+        self.saves = False
         self._asked: int | None = None
         self._asked_at = 0.0
         self._abandonable = False
 
     @contextmanager
-    def listen(self) -> Iterator[None]:
+    def listen(self) -> "Iterator[Stopping]":
         """Within, signals of this process are heard; only the main thread can."""
         if threading.current_thread() is not threading.main_thread():
-            yield
+            yield self
             return
         before = {number: signal.signal(number, self._hear) for number in SIGNALS}
         try:
-            yield
+            yield self
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     @contextmanager
     def abandonable(self) -> Iterator[None]:
-        """Within, a signal raises Stopped at once; so does one that came before."""
+        """Within, a signal raises Stopped at once; so does one that came before.
+
+        What a library makes of that exception (Ray a SystemError or a KeyboardInterrupt) is Stopped again.
+        """
         self._abandonable = True
         try:
             self.check()
             yield
+        except BaseException:
+            self.check()
+            raise
         finally:
             self._abandonable = False
 
@@ -61,6 +72,6 @@ class Stopping:
             say(f"{name} again: ended at once")
             os._exit(128 + number)
         self._asked, self._asked_at = number, time.monotonic()
-        say(f"{name}: the run saves a checkpoint and ends; once more ends it at once")
+        say(f"{name}: the run {'saves a checkpoint and ' if self.saves else ''}ends; once more ends it at once")
         if self._abandonable:
             raise Stopped(number)

@@ -119,6 +119,37 @@ def interrupted(workplace: Any) -> InterruptedRun:
     return InterruptedRun(process.returncode, stderr, folder)
 
 
+def test_a_signal_while_the_workers_start_ends_the_run_at_once(workplace):
+    program = """
+import time
+from corerl.cli.main import main
+from corerl.trainer import build
+
+def slow(*arguments):
+    print("starting", flush=True)
+    time.sleep(60)
+
+build.RolloutWorker = slow
+main()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "train", str(workplace.config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert "starting\n" in iter(process.stdout.readline, "")
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 143
+    assert "SIGTERM: the run ends; once more ends it at once" in stderr
+    assert "Traceback" not in stderr and not workplace.run_folders
+
+
 def test_ctrl_c_leaves_readable_metrics_and_whole_checkpoints_to_resume_from(interrupted, train, workplace):
     assert interrupted.code == 130
     assert interrupted.stderr.endswith("\nstopped: the same command goes on from the last checkpoint\n")

@@ -24,6 +24,17 @@ def test_a_signal_abandons_what_may_be_abandoned_and_waits_for_the_rest():
         signal.raise_signal(signal.SIGINT)
 
 
+def test_a_stop_that_a_library_made_an_error_of_its_own_is_one_again():
+    stopping = Stopping()
+    with pytest.raises(Stopped), stopping.listen(), stopping.abandonable():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Stopped:
+            raise SystemError("returned a result with an exception set") from None
+    with pytest.raises(SystemError), Stopping().abandonable():
+        raise SystemError("of another kind")
+
+
 SCRIPT = """
 import time
 from corerl.errors import Stopped

@@ -1,7 +1,8 @@
-"""A controller of its own process: prints the processes of its cluster, asks subprocesses for their exit codes, loses a
-worker and closes; with the argument ``wait`` it waits instead."""
+"""A controller of its own process: prints the processes of its cluster, asks subprocesses for their exit codes, hears a
+signal, loses a worker and closes; with the argument ``wait`` it waits instead."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +32,8 @@ def descendants(pid):
 
 
 if __name__ == "__main__":
+    heard = []
+    signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     runtime = launch(RuntimeConfig(name="ray"), options=RayOptions())
     group = runtime.spawn(TOY, Toy)
     group.start_child()
@@ -40,6 +43,8 @@ if __name__ == "__main__":
     code = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
     rollout = runtime.spawn(ENGINE, Engine)
     print(json.dumps([code, group.code_of_a_child(), rollout.code_of_a_child()]), flush=True)
+    signal.raise_signal(signal.SIGTERM)
+    print(json.dumps(heard), flush=True)
     try:
         group.fail(0, "kill")
     except CoreRLError as error:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -54,10 +55,11 @@ def test_a_run_hears_its_children_exit_says_one_error_of_a_dead_worker_and_leave
     done = subprocess.run(
         [sys.executable, HERE / "ray_driver.py"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT
     )
-    processes, codes, death, after = map(json.loads, done.stdout.splitlines())
+    processes, codes, heard, death, after = map(json.loads, done.stdout.splitlines())
     assert any("WorkerHost" in name for name in processes.values()) and "sleep" in str(processes.values())
     # with Ray's raylet as the reaper of orphans, Ray ignores SIGCHLD here and there, and every code would read 0
     assert codes == [3, 3, 3]
+    assert heard == [signal.SIGTERM]  # by the handler from before the cluster, not by Ray's, which dies
     assert death.startswith("the actor worker (process") and death.splitlines()[1:] == ["    about to fail: kill"]
     assert after == {} and "raylet" not in done.stderr
     assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import signal
 import socket
 import sys
 import threading
@@ -62,10 +63,12 @@ def connect(options: RayOptions) -> Cluster:
         return Cluster(is_own=False)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if options.address is not None:
-        _join(quiet, options)
+        with _hearing_of_the_end():
+            _join(quiet, options)
         hear_of_children()
         return Cluster(is_own=True)
-    processes = _start(quiet)
+    with _hearing_of_the_end():
+        processes = _start(quiet)
     hear_of_children()
     _adopt_no_orphans()
     return Cluster(is_own=True, processes=processes)
@@ -115,6 +118,15 @@ def _apart() -> Iterator[None]:
         yield
     finally:
         starting.ConsolePopen = ordinary
+
+
+@contextlib.contextmanager
+def _hearing_of_the_end() -> Iterator[None]:
+    """Afterwards SIGTERM has the handler from before, in whose place Ray puts two: one exits, one prints addresses."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if threading.current_thread() is threading.main_thread():  # no other may
+        signal.signal(signal.SIGTERM, before)
 
 
 def _adopt_no_orphans() -> None:
