@@ -102,9 +102,7 @@ def _start(plan: Plan, stack: ExitStack, stopping: Stopping) -> Trainer:
         stack.callback(torch.set_num_threads, threads)
     vocabulary_reference = None
     if reference and any(part.entry.needs_logits for part in (parts.kl_loss, parts.kl_penalty) if part):
-        vocabulary_reference = VocabularyReference(
-            reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb
-        )
+        vocabulary_reference = VocabularyReference(reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb)
     player = episode_player(config, parts.environment, engines, plan.tokenizer)
     if player is not None:
         stack.callback(player.close)
