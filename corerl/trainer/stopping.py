@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Self
 
 from corerl.errors import Stopped
 from corerl.telemetry.notices import say
@@ -31,7 +32,7 @@ class Stopping:
         self._abandonable = False
 
     @contextmanager
-    def listen(self) -> "Iterator[Stopping]":
+    def listen(self) -> Iterator[Self]:
         """Within, signals of this process are heard; only the main thread can."""
         if threading.current_thread() is not threading.main_thread():
             yield self
