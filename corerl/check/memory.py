@@ -6,7 +6,7 @@ from typing import Any
 
 from corerl.check.findings import Finding, finding
 from corerl.check.machine import GIB, Machine
-from corerl.check.shares import PROCESS, GenerationShare, TrainingShare, longest, whole
+from corerl.check.shares import PROCESS, Crowd, GenerationShare, TrainingShare, longest, whole
 from corerl.check.size import ModelSize
 from corerl.config.parts import Parts
 from corerl.config.schema import ModelConfig, TrainConfig
@@ -39,6 +39,9 @@ class Estimate:
 
     apart: frozenset[str] = field(default_factory=frozenset)
     """names of phases on GPUs of their own"""
+
+    crowd: Crowd | None = None
+    """of an engine"""
 
 
 @dataclass(frozen=True)
@@ -131,7 +134,7 @@ def estimate(
         sequences = max(0, int(engine.kv_cache // (engine.bytes_per_token * longest(config))))
     batch = config.data.gen_batch_size or config.data.train_batch_size
     wanted = -(-batch * config.rollout.n // engines)
-    return Estimate(tuple(phases), sequences, wanted, frozenset({"generation"} if own_gpus else ()))
+    return Estimate(tuple(phases), sequences, wanted, frozenset({"generation"} if own_gpus else ()), engine.crowd)
 
 
 def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Finding]:
@@ -149,6 +152,8 @@ def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Fin
             yield finding("error", key, sentence)
         elif phase.total > NEARLY * machine.memory:
             yield finding("warning", key, sentence)
+    if found.crowd is not None and found.wanted >= found.crowd.responses:
+        yield Finding("note", found.crowd.key, found.crowd.sentence)
     if found.sequences is None:
         return
     sentence = (

@@ -46,6 +46,20 @@ class TrainingShare:
 
 
 @dataclass(frozen=True)
+class Crowd:
+    """What is to be known about an engine with many responses to generate in a step.
+
+    Attributes:
+        responses: as many, or more.
+        key: of the config, which changes it.
+    """
+
+    responses: int
+    key: str
+    sentence: str
+
+
+@dataclass(frozen=True)
 class GenerationShare:
     """What one GPU holds of an engine.
 
@@ -54,6 +68,7 @@ class GenerationShare:
         kv_cache: room for keys and values; None: not known.
         bytes_per_token: of the cache, on this GPU.
         asleep: what it keeps while the policy trains.
+        crowd: None: nothing is known.
     """
 
     weights: float
@@ -61,6 +76,7 @@ class GenerationShare:
     bytes_per_token: float
     other: float = 0.0
     asleep: float = 0.0
+    crowd: Crowd | None = None
 
     @property
     def total(self) -> float:

@@ -145,6 +145,22 @@ def test_the_sequences_that_fit_are_counted(folder: Path) -> None:
     assert found.wanted == 800
 
 
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["data.train_batch_size=64"], True),
+        (["data.train_batch_size=63"], False),
+        (["rollout.options.replicas=2"], False),
+        (["rollout.tensor_model_parallel_size=2"], False),
+    ],
+)
+def test_a_small_model_s_crowded_engine_is_told_of_replicas(folder: Path, overrides: list[str], told: bool) -> None:
+    found = planned(folder, "rollout.name=vllm", "data.train_batch_size=512", *overrides)
+    config = load(TrainConfig, None, [f"model.path={folder}"])
+    keys = {each.key for each in look(found, Machine(1, 80 * GIB), config) if each.severity == "note"}
+    assert ("rollout.options.replicas" in keys) is told
+
+
 def test_what_does_not_fit_is_an_error_with_the_arithmetic(folder: Path) -> None:
     config = load(TrainConfig, None, [f"model.path={folder}"])
     phase = Phase("update of the actor", {"weights": 30 * GIB, "gradients": 12 * GIB})

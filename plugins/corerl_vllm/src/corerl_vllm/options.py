@@ -7,13 +7,16 @@ from typing import Literal
 from corerl import option
 from corerl.check.findings import Finding
 from corerl.check.machine import Machine
-from corerl.check.shares import GenerationShare
+from corerl.check.shares import Crowd, GenerationShare
 from corerl.check.size import ModelSize
 from corerl.config.schema import TrainConfig
 from corerl.engines.options import EngineOptions
 
 TESTED = ((0, 26), (0, 33))
 """versions, from the first up to, but without, the second"""
+
+SMALL, MANY = 2_000_000_000, 512
+"""parameters at most, and responses in a step at least, with which two engines on an H200 were seen to be faster"""
 
 
 @dataclass
@@ -34,10 +37,24 @@ class VllmOptions(EngineOptions):
     def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
         """For `corerl check`: replicas share the memory, and each has all weights."""
         count = self.replicas
+        crowd = None
+        if memory is not None and count * config.rollout.tensor_model_parallel_size == 1 and size.parameters <= SMALL:
+            crowd = Crowd(
+                MANY,
+                "rollout.options.replicas",
+                f"with {MANY} responses or more in a step, of a model of at most {SMALL // 10**9} billion parameters, "
+                "one engine's scheduler on the CPU sets the pace: two side by side took 0.54 to 0.66 of its time on "
+                "H200s (docs/performance.md)",
+            )
         one = super().generation(size, config, None if memory is None else memory / count)
         cache = None if one.kv_cache is None else one.kv_cache * count
         return replace(
-            one, weights=one.weights * count, kv_cache=cache, other=one.other * count, asleep=one.asleep * count
+            one,
+            weights=one.weights * count,
+            kv_cache=cache,
+            other=one.other * count,
+            asleep=one.asleep * count,
+            crowd=crowd,
         )
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
