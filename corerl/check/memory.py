@@ -6,7 +6,7 @@ from typing import Any
 
 from corerl.check.findings import Finding, finding
 from corerl.check.machine import GIB, Machine
-from corerl.check.shares import PROCESS, Crowd, GenerationShare, TrainingShare, longest, whole
+from corerl.check.shares import PROCESS, CpuBound, GenerationShare, TrainingShare, longest, whole
 from corerl.check.size import ModelSize
 from corerl.config.parts import Parts
 from corerl.config.schema import ModelConfig, TrainConfig
@@ -40,8 +40,8 @@ class Estimate:
     apart: frozenset[str] = field(default_factory=frozenset)
     """names of phases on GPUs of their own"""
 
-    crowd: Crowd | None = None
-    """of an engine"""
+    cpu_bound: CpuBound | None = None
+    """when an engine is"""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def estimate(
         sequences = max(0, int(engine.kv_cache // (engine.bytes_per_token * longest(config))))
     batch = config.data.gen_batch_size or config.data.train_batch_size
     wanted = -(-batch * config.rollout.n // engines)
-    return Estimate(tuple(phases), sequences, wanted, frozenset({"generation"} if own_gpus else ()), engine.crowd)
+    return Estimate(tuple(phases), sequences, wanted, frozenset({"generation"} if own_gpus else ()), engine.cpu_bound)
 
 
 def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Finding]:
@@ -152,8 +152,9 @@ def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Fin
             yield finding("error", key, sentence)
         elif phase.total > NEARLY * machine.memory:
             yield finding("warning", key, sentence)
-    if found.crowd is not None and found.wanted >= found.crowd.responses:
-        yield Finding("note", found.crowd.key, found.crowd.sentence)
+    bound = found.cpu_bound
+    if bound is not None and found.wanted >= bound.responses:
+        yield Finding("note", bound.key, bound.sentence)
     if found.sequences is None:
         return
     sentence = (

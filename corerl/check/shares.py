@@ -46,12 +46,12 @@ class TrainingShare:
 
 
 @dataclass(frozen=True)
-class Crowd:
-    """What is to be known about an engine with many responses to generate in a step.
+class CpuBound:
+    """When an engine's scheduler on the CPU, not the GPU, sets the pace of generation.
 
     Attributes:
-        responses: as many, or more.
-        key: of the config, which changes it.
+        responses: of a step, from which on it does.
+        key, sentence: of the note that tells so.
     """
 
     responses: int
@@ -68,7 +68,7 @@ class GenerationShare:
         kv_cache: room for keys and values; None: not known.
         bytes_per_token: of the cache, on this GPU.
         asleep: what it keeps while the policy trains.
-        crowd: None: nothing is known.
+        cpu_bound: None: not that anyone knows.
     """
 
     weights: float
@@ -76,7 +76,7 @@ class GenerationShare:
     bytes_per_token: float
     other: float = 0.0
     asleep: float = 0.0
-    crowd: Crowd | None = None
+    cpu_bound: CpuBound | None = None
 
     @property
     def total(self) -> float:

@@ -154,7 +154,7 @@ def test_the_sequences_that_fit_are_counted(folder: Path) -> None:
         (["rollout.tensor_model_parallel_size=2"], False),
     ],
 )
-def test_a_small_model_s_crowded_engine_is_told_of_replicas(folder: Path, overrides: list[str], told: bool) -> None:
+def test_an_engine_that_is_bound_by_the_cpu_is_told_of_replicas(folder: Path, overrides: list[str], told: bool) -> None:
     found = planned(folder, "rollout.name=vllm", "data.train_batch_size=512", *overrides)
     config = load(TrainConfig, None, [f"model.path={folder}"])
     keys = {each.key for each in look(found, Machine(1, 80 * GIB), config) if each.severity == "note"}

@@ -169,7 +169,7 @@ def _function(plain: Callable[..., Any], compiled: bool, *tensors: Tensor | None
     """``plain`` with these as its first arguments; compiled once for however many rows they have."""
     if not compiled:
         return functools.partial(plain, *tensors)
-    detached = [None if tensor is None else tensor.detach() for tensor in tensors]  # or once more if one is trained
+    detached = [None if tensor is None else tensor.detach() for tensor in tensors]  # trained or not
     for tensor in detached:
         if tensor is not None:
             torch._dynamo.maybe_mark_dynamic(tensor, 0)

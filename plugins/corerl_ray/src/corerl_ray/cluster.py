@@ -63,11 +63,11 @@ def connect(options: RayOptions) -> Cluster:
         return Cluster(is_own=False)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if options.address is not None:
-        with _hearing_of_the_end():
+        with _keeping_sigterm():
             _join(quiet, options)
         hear_of_children()
         return Cluster(is_own=True)
-    with _hearing_of_the_end():
+    with _keeping_sigterm():
         processes = _start(quiet)
     hear_of_children()
     _adopt_no_orphans()
@@ -79,7 +79,7 @@ def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
     for is_last in (False, True):
         before = _children()
         try:
-            with _reaping(), _apart():
+            with _reaping(), _in_own_process_groups():
                 ray.init(address="local", include_dashboard=False, **arguments)  # never one of somebody else
             return tuple(_children() - before)
         except Exception as error:
@@ -106,7 +106,7 @@ def _reaping() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _apart() -> Iterator[None]:
+def _in_own_process_groups() -> Iterator[None]:
     """A cluster started now gets no signal that is meant for this process and its group, and works until the run ends.
 
     ``timeout``, ``kill %1`` and terminals send to all of a group. Ray heeds that with its own processes on Windows.
@@ -121,12 +121,14 @@ def _apart() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _hearing_of_the_end() -> Iterator[None]:
+def _keeping_sigterm() -> Iterator[None]:
     """Afterwards SIGTERM has the handler from before, in whose place Ray puts two: one exits, one prints addresses."""
     before = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():  # no other may
-        signal.signal(signal.SIGTERM, before)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():  # no other may
+            signal.signal(signal.SIGTERM, before)
 
 
 def _adopt_no_orphans() -> None:

@@ -85,6 +85,7 @@ class Pools:
     def __init__(self, config: RuntimeConfig, options: RayOptions) -> None:
         self._config, self._options = config, options
         self._join_until = time.monotonic() + (options.connect_timeout if options.address else 0.0)
+        self._is_waiting = False
         self._nodes: list[dict[str, Any]] = []
         self._free: dict[str, Counter[str]] = {}
         self._look()
@@ -186,11 +187,13 @@ class Pools:
 
     def _has_grown(self) -> bool:
         """Whether a node joins the cluster, which others run, as long as there is time for it."""
-        if time.monotonic() < self._join_until:
-            say(f"{self._have()}: waiting for more (runtime.options.connect_timeout={self._options.connect_timeout:g})")
         while time.monotonic() < self._join_until:
             if self._look():
                 return True
+            if not self._is_waiting:
+                seconds = f"runtime.options.connect_timeout={self._options.connect_timeout:g}"
+                say(f"{self._have()}: waiting for more ({seconds})")
+                self._is_waiting = True
             time.sleep(0.2)
         return False
 

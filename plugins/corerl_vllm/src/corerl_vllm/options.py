@@ -7,7 +7,7 @@ from typing import Literal
 from corerl import option
 from corerl.check.findings import Finding
 from corerl.check.machine import Machine
-from corerl.check.shares import Crowd, GenerationShare
+from corerl.check.shares import CpuBound, GenerationShare
 from corerl.check.size import ModelSize
 from corerl.config.schema import TrainConfig
 from corerl.engines.options import EngineOptions
@@ -37,9 +37,9 @@ class VllmOptions(EngineOptions):
     def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
         """For `corerl check`: replicas share the memory, and each has all weights."""
         count = self.replicas
-        crowd = None
+        cpu_bound = None
         if memory is not None and count * config.rollout.tensor_model_parallel_size == 1 and size.parameters <= SMALL:
-            crowd = Crowd(
+            cpu_bound = CpuBound(
                 MANY,
                 "rollout.options.replicas",
                 f"with {MANY} responses or more in a step, of a model of at most {SMALL // 10**9} billion parameters, "
@@ -54,7 +54,7 @@ class VllmOptions(EngineOptions):
             kv_cache=cache,
             other=one.other * count,
             asleep=one.asleep * count,
-            crowd=crowd,
+            cpu_bound=cpu_bound,
         )
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
