@@ -1,19 +1,26 @@
 """Cutting a batch: into mini-batches of whole groups, and those into micro-batches by size."""
 
+import dataclasses
+import functools
+import heapq
+from collections.abc import Callable, Sequence
+
 import torch
 from torch import Tensor
 
 from corerl.registry.training_strategies import MicroBatching
 
 
-def micro_batches(lengths: Tensor, limit: MicroBatching, *, packed: bool = False) -> list[Tensor]:
+def micro_batches(lengths: Tensor, limit: MicroBatching, *, packed: bool = False, at_least: int = 1) -> list[Tensor]:
     """Row indices of each micro-batch; none of an empty batch.
 
     Args:
         lengths: (B,) tokens in each row.
         limit: the largest micro-batch. Its tokens are rows times the longest row's length: padding is computed too.
-        packed: rows are laid end to end, so that its tokens are the sum of the rows' lengths. Otherwise rows of like
-            length stand together, the longest first.
+        packed: rows are laid end to end, so that its tokens are the sum of the rows' lengths, and all micro-batches
+            have about as many. Otherwise rows of like length stand together, the longest first.
+        at_least: micro-batches to make of packed rows that are cut by tokens, where there are as many rows: another
+            rank has as many.
     """
     order = torch.argsort(lengths, descending=True, stable=True)
     if not len(order):
@@ -22,7 +29,7 @@ def micro_batches(lengths: Tensor, limit: MicroBatching, *, packed: bool = False
         return list(torch.split(order, limit.max_sequences))
     assert limit.max_tokens is not None
     if packed:
-        return _first_fit(order, lengths[order].tolist(), limit.max_tokens)
+        return _packed(lengths, order, limit.max_tokens, at_least)
     cuts: list[Tensor] = []
     start = 0
     while start < len(order):
@@ -32,7 +39,58 @@ def micro_batches(lengths: Tensor, limit: MicroBatching, *, packed: bool = False
     return cuts
 
 
-def _first_fit(order: Tensor, lengths: list[int], max_tokens: int) -> list[Tensor]:
+def lockstep_micro_batches(
+    lengths: Tensor,
+    limit: MicroBatching,
+    gather: Callable[[int], Sequence[int]],
+    *,
+    packed: bool,
+    sharing: int = 1,
+    multiple: int = 1,
+) -> list[Tensor]:
+    """Row indices of each micro-batch, as many as the rank with most of them has, at least one; the last may be empty.
+
+    Args:
+        lengths: (B,) tokens in each row of this rank.
+        gather: what every rank has, of what this one has; called by all ranks.
+        packed: as :func:`micro_batches` has it.
+        sharing: ranks that have a slice of every row each; ``limit.max_tokens`` is meant of one.
+        multiple: what the number of micro-batches is a multiple of.
+    """
+    if limit.max_tokens is not None:
+        limit = dataclasses.replace(limit, max_tokens=limit.max_tokens * sharing)
+    cut = functools.partial(micro_batches, lengths, limit, packed=packed)
+    most = max(1, *gather(len(cut())))
+    most += -most % multiple
+    cuts = cut(at_least=most)
+    return cuts + [torch.zeros(0, dtype=torch.int64)] * (most - len(cuts))
+
+
+def deal(lengths: Tensor, hands: int) -> list[list[int]]:
+    """Row indices for each of so many hands: the longest row left goes to the one with the fewest tokens.
+
+    Args:
+        lengths: (B,) tokens in each row.
+    """
+    dealt: list[list[int]] = [[] for _ in range(hands)]
+    loads = [(0, 0, hand) for hand in range(hands)]  # tokens, rows
+    tokens_of = lengths.tolist()
+    for row in torch.argsort(lengths, descending=True, stable=True).tolist():
+        tokens, rows, hand = loads[0]
+        dealt[hand].append(row)
+        heapq.heapreplace(loads, (tokens + tokens_of[row], rows + 1, hand))
+    return dealt
+
+
+def _packed(lengths: Tensor, order: Tensor, max_tokens: int, at_least: int) -> list[Tensor]:
+    """As many as first fit makes, with about as many tokens each, where that keeps the limit."""
+    filled = _first_fit(order, lengths[order].tolist(), max_tokens)
+    dealt = deal(lengths, max(len(filled), min(at_least, len(order))))
+    fits = all(len(rows) == 1 or int(lengths[rows].sum()) <= max_tokens for rows in dealt)
+    return [torch.tensor(rows) for rows in (dealt if fits else filled)]
+
+
+def _first_fit(order: Tensor, lengths: list[int], max_tokens: int) -> list[list[int]]:
     """Each row, the longest first, goes into the first micro-batch that has room for it."""
     room: list[int] = []
     members: list[list[int]] = []
@@ -43,7 +101,7 @@ def _first_fit(order: Tensor, lengths: list[int], max_tokens: int) -> list[Tenso
             members.append([])
         room[place] -= length
         members[place].append(row)
-    return [torch.tensor(rows) for rows in members]
+    return members
 
 
 def mini_batches(group_ids: Tensor, groups: int) -> list[Tensor]:

@@ -1,6 +1,5 @@
 """Splitting a call's first argument by data-parallel rank, and putting the results together: pure functions."""
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience
+from corerl.batch.micro_batches import deal
 from corerl.errors import NonFiniteError
 from corerl.registry.training_strategies import TokenOutputs
 
@@ -108,14 +108,7 @@ def balance(lengths: Tensor, ranks: int) -> list[Tensor]:
     ranges = list(torch.tensor_split(torch.arange(len(lengths)), cuts))
     if max(int(lengths[rows].sum()) for rows in ranges) * ranks <= IMBALANCE * total:
         return ranges
-    dealt: list[list[int]] = [[] for _ in range(ranks)]
-    loads = [(0, 0, rank) for rank in range(ranks)]
-    lengths_list = lengths.tolist()
-    for row in torch.argsort(lengths, descending=True, stable=True).tolist():
-        tokens, rows_so_far, rank = loads[0]
-        dealt[rank].append(row)
-        heapq.heapreplace(loads, (tokens + lengths_list[row], rows_so_far + 1, rank))
-    return [torch.tensor(sorted(rows), dtype=torch.int64) for rows in dealt]
+    return [torch.tensor(sorted(rows), dtype=torch.int64) for rows in deal(lengths, ranks)]
 
 
 def join_token_outputs(parts: Sequence[TokenOutputs], rows: Sequence[Tensor], shape: Sequence[int]) -> TokenOutputs:

@@ -3,7 +3,6 @@
 Every method but ``shape`` is a collective: all ranks call it, each with its own rows, of which there may be none.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from corerl.batch.experience import Experience, collate
-from corerl.batch.micro_batches import micro_batches
+from corerl.batch.micro_batches import lockstep_micro_batches
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype, model_shape
@@ -164,13 +163,14 @@ class FsdpStrategy:
             return full(parameter, self.spec.device)
 
     def _cuts(self, batch: Experience) -> list[Tensor]:
-        """Rows of each micro-batch: as many as the rank with most of them has, at least one; the last ones empty."""
-        limit, sharing = self.spec.micro_batching, self.options.ulysses_sequence_parallel_size
-        if limit.max_tokens is not None:  # which is meant of one rank
-            limit = dataclasses.replace(limit, max_tokens=limit.max_tokens * sharing)
-        cuts = micro_batches(batch.lengths, limit, packed=self.options.use_remove_padding)
-        most = max(1, *ranks.gather(len(cuts)))
-        return cuts + [torch.zeros(0, dtype=torch.int64)] * (most - len(cuts))
+        """Rows of each micro-batch."""
+        return lockstep_micro_batches(
+            batch.lengths,
+            self.spec.micro_batching,
+            ranks.gather,
+            packed=self.options.use_remove_padding,
+            sharing=self.options.ulysses_sequence_parallel_size,
+        )
 
     def _run(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         outputs: TokenOutputs = self.token_model(batch.to(self.spec.device), wanted)

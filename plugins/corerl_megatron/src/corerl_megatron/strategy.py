@@ -3,7 +3,6 @@
 Every method but ``shape`` is a collective: all ranks call it, those of one data-parallel rank with the same rows.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from corerl.batch.experience import Experience, collate
-from corerl.batch.micro_batches import micro_batches
+from corerl.batch.micro_batches import lockstep_micro_batches
 from corerl.checkpoint.resume import ARCHITECTURE
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
@@ -217,18 +216,16 @@ class MegatronStrategy:
         return LibraryOptimizer(self.pieces, self.pieces[0].config, self.spec, self.options)
 
     def _cuts(self, batch: Experience) -> list[Tensor]:
-        """Rows of each micro-batch: as many as the rank with most of them has, at least one; the last ones empty.
-
-        ``max_tokens`` is meant of one rank; interleaved stages take micro-batches in groups of their number.
-        """
-        limit, context = self.spec.micro_batching, self.ranks.context.size
-        if limit.max_tokens is not None:
-            limit = dataclasses.replace(limit, max_tokens=limit.max_tokens * context)
-        cuts = micro_batches(batch.lengths, limit, packed=True)
-        most = max(1, *world.gather(len(cuts)))
-        if self.options.virtual_pipeline_model_parallel_size:
-            most += -most % self.ranks.pipeline.size
-        return cuts + [torch.zeros(0, dtype=torch.int64)] * (most - len(cuts))
+        """Rows of each micro-batch; interleaved stages take them in groups of their number."""
+        interleaved = self.options.virtual_pipeline_model_parallel_size
+        return lockstep_micro_batches(
+            batch.lengths,
+            self.spec.micro_batching,
+            world.gather,
+            packed=True,
+            sharing=self.ranks.context.size,
+            multiple=self.ranks.pipeline.size if interleaved else 1,
+        )
 
     def _backward(self, mini_batch: Experience, cuts: list[Tensor], objective: Objective) -> tuple[Numbers, bool]:
         """Add up the gradient of these rows; the numbers of all ranks, and whether every loss is finite."""
