@@ -56,7 +56,7 @@ def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice(monkeypatch
     expected |= {"max_running_requests": 7, "disable_cuda_graph": True, "mem_fraction_static": 0.625}
     expected |= {"load_format": "auto", "skip_tokenizer_init": True, "enable_memory_saver": True}
     assert {name: arguments[name] for name in expected} == expected
-    assert "attention_backend" not in arguments
+    assert not {"attention_backend", "cuda_graph_max_bs_decode"} & set(arguments)
     float32 = ModelConfig(path="some/model", dtype="fp32", load_format="dummy")
     arguments = engine_arguments(float32, RolloutConfig(), SglangOptions())
     assert (arguments["attention_backend"], arguments["load_format"]) == ("triton", "dummy")
@@ -69,6 +69,16 @@ def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice(monkeypatch
     for name, where in places.items():
         with pytest.raises(ConfigError, match=rf"engine_args\.{name}: is set by {re.escape(where)} already"):
             engine_arguments(model, RolloutConfig(), SglangOptions(engine_args={name: 2}))
+
+
+def test_graphs_of_batches_as_large_as_rollouts_are_recorded_where_the_device_is_large(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (70 * 2**30, 80 * 2**30))
+    model, name = ModelConfig(path="some/model"), "cuda_graph_max_bs_decode"
+    assert engine_arguments(model, RolloutConfig(), SglangOptions())[name] == 512
+    assert engine_arguments(model, RolloutConfig(), SglangOptions(engine_args={name: 64}))[name] == 64
 
 
 def test_a_variable_that_the_user_set_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -269,11 +269,14 @@ def test_an_engine_whose_core_dies_while_generating_is_one_error_within_seconds(
 def test_no_process_outlives_a_trainer_that_is_killed(engine_python: str, moment: str):
     script = f"""
         import time
+        from corerl.config.schema import ModelConfig, RolloutConfig
         from corerl.engines.process import EngineProcess
-        from corerl_vllm.backend import KIND
-        arguments = dict(model={str(tiny_model())!r}, load_format="auto", skip_tokenizer_init=True, enforce_eager=True,
-                         gpu_memory_utilization=0.1, worker_extension_cls="corerl_vllm_engine.worker.Worker")
-        variables = dict(VLLM_CPU_KVCACHE_SPACE="1", VLLM_HOST_IP="127.0.0.1", GLOO_SOCKET_IFNAME="lo")
+        from corerl_vllm.backend import KIND, engine_arguments, engine_environment
+        from corerl_vllm.options import VllmOptions
+        model = ModelConfig(path={str(tiny_model())!r}, dtype="fp32")
+        options = VllmOptions(enforce_eager=True, gpu_memory_utilization=0.1)
+        arguments = engine_arguments(model, RolloutConfig(), options, {DEVICE!r})
+        variables = dict(engine_environment(model, options, {DEVICE!r}))
         settings = dict(engine_args=arguments, loaded=True, sleep_level=0, replicas=1)
         process = EngineProcess(KIND, {engine_python!r}, variables, settings)
         print(process.pid, "importing", flush=True)

@@ -20,6 +20,11 @@ KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent
 
 LARGEST_FRACTION = 0.95
 
+LARGE_DEVICE = 60 * 2**30
+"""bytes of memory from which on batches of up to 512 are recorded as CUDA graphs. SGLang itself does so from there on
+where a model takes four GPUs; with fewer it stops at 256, and larger batches, as rollouts are, take more than twice as
+long."""
+
 OURS = (
     "model_path",
     "dtype",
@@ -80,6 +85,8 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
         arguments["attention_backend"] = attention
     if options.max_model_len is not None:
         arguments["context_length"] = options.max_model_len
+    if torch.cuda.is_available() and torch.cuda.mem_get_info()[1] >= LARGE_DEVICE:
+        arguments["cuda_graph_max_bs_decode"] = 512
     return arguments | options.engine_args
 
 
