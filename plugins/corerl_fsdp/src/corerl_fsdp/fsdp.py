@@ -28,6 +28,7 @@ from corerl_fsdp.optimizer import build_optimizer, build_schedule
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, place
 from corerl_fsdp.sums import Numbers, Sums
+from corerl_fsdp.token_model import recompute_activations
 
 
 class FsdpStrategy:
@@ -52,7 +53,7 @@ class FsdpStrategy:
             self.token_model.requires_grad_(False)
         else:
             if spec.model.enable_gradient_checkpointing:
-                self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+                recompute_activations(self.model)
             self.optimizer = build_optimizer(self.model, spec.optim)
             self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
         self._rest()

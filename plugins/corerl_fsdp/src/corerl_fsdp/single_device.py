@@ -24,7 +24,7 @@ from corerl_fsdp import lora
 from corerl_fsdp.optimizer import build_optimizer, build_schedule
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.sums import Sums
-from corerl_fsdp.token_model import TokenModel
+from corerl_fsdp.token_model import TokenModel, recompute_activations
 
 
 class SingleDeviceStrategy:
@@ -54,7 +54,7 @@ class SingleDeviceStrategy:
             self.model.requires_grad_(False)
             return
         if spec.model.enable_gradient_checkpointing:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            recompute_activations(self.model)
         self.optimizer = build_optimizer(self.model, spec.optim)
         self.schedule = build_schedule(self.optimizer, spec.optim, spec.total_steps)
 

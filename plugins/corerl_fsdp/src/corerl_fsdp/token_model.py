@@ -120,6 +120,15 @@ def decoder_layers(model: Any) -> list[Any]:
     return layers
 
 
+def recompute_activations(model: Any) -> None:
+    """Gradient checkpointing: a layer keeps its input alone, and the backward pass runs it once more."""
+    options = {"use_reentrant": False}
+    if hasattr(model, "activation_checkpointing_enable"):  # transformers 5.23
+        model.activation_checkpointing_enable(options)
+    else:
+        model.gradient_checkpointing_enable(options)
+
+
 @contextlib.contextmanager
 def _answering(body: Any, answer: Any) -> Iterator[None]:
     """Let a module answer ``answer``, whatever it is asked."""
