@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -19,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from corerl.engines import remote
-from corerl.engines.remote import frames
+from corerl.engines.remote import ending, frames
 from corerl.errors import ConfigError, DeadlineError, RunError
+
+ENDING_SECONDS = ending.GRACE + 1.0
 
 LOG_LINES = 8
 LINE_LENGTH = 600
@@ -173,11 +176,11 @@ class EngineProcess:
         return header
 
     def close(self) -> None:
-        """Kill the group and wait for its leader."""
+        """End the group and wait for its leader."""
         if not self._folder.exists():
             return
         self._fail(f"the rollout backend {self._kind.name} is closed")
-        self._kill_group()
+        self._end_group()
         self._outgoing.put(None)
         with contextlib.suppress(subprocess.TimeoutExpired):  # a process that not even SIGKILL ends waits for a device
             self._process.wait(timeout=30)
@@ -246,7 +249,7 @@ class EngineProcess:
         """Tell everybody who waits that the engine ended, and leave none of its processes behind."""
         code = self._process.wait()
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        self._kill_group()
+        self._end_group()
         if self._end:  # closed, or it said itself why it ends
             return
         self._fail(f"the {self._kind.title} engine (process {self.pid}) ended with {how}; {self.last_lines()}")
@@ -262,7 +265,13 @@ class EngineProcess:
             if not future.done():
                 future.set_exception(RunError(why))
 
-    def _kill_group(self) -> None:
+    def _end_group(self) -> None:
+        """Hang up: the engine's half ends its group then. Kill what is left of it."""
+        with contextlib.suppress(OSError):  # closed, or hung up, before
+            self._connection.shutdown(socket.SHUT_RDWR)
+        end = time.monotonic() + ENDING_SECONDS
+        while ending.members(self.pid) and time.monotonic() < end:
+            time.sleep(0.02)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 

@@ -4,12 +4,12 @@ import asyncio
 import importlib
 import os
 import select
-import signal
 import socket
 import sys
 import traceback
 
 from . import frames
+from .ending import end_group
 
 HANG_UP = select.POLLHUP | select.POLLRDHUP | select.POLLERR
 
@@ -18,7 +18,8 @@ def main() -> None:
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     connection = socket.socket(fileno=descriptor)
-    if os.fork() == 0:
+    watcher = os.fork()
+    if watcher == 0:
         _end_with_the_other_side(connection)
     settings, _ = frames.receive(connection)
     try:
@@ -38,7 +39,7 @@ def main() -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.killpg(0, signal.SIGKILL)
+        end_group(besides=watcher)
 
 
 def _end_with_the_other_side(connection: socket.socket) -> None:
@@ -50,7 +51,7 @@ def _end_with_the_other_side(connection: socket.socket) -> None:
     hang_up = select.poll()
     hang_up.register(connection, HANG_UP)
     hang_up.poll()
-    os.killpg(0, signal.SIGKILL)
+    end_group()
 
 
 if __name__ == "__main__":

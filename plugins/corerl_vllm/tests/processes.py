@@ -3,18 +3,7 @@
 import time
 from pathlib import Path
 
-
-def group_members(leader: int) -> set[int]:
-    """The processes of a group that are alive."""
-    members = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, group = stat.read_text().rsplit(")", 1)[1].split()[:3]
-        except (OSError, ValueError):
-            continue
-        if int(group) == leader and state != "Z":
-            members.add(int(stat.parent.name))
-    return members
+from corerl.engines.remote.ending import members as group_members
 
 
 def gone_within(leader: int, seconds: float) -> bool:

@@ -132,6 +132,25 @@ def test_the_engines_children_end_although_its_first_process_was_killed_before_t
     assert gone_within(leader, 5)
 
 
+def test_shared_memory_that_an_engine_did_not_remove_is_removed(
+    made_up: Callable[[str], dict[str, str]], tmp_path: Path
+):
+    named = tmp_path / "named"
+    lines = ["import os, time", "from multiprocessing.shared_memory import SharedMemory", "from pathlib import Path"]
+    lines += ["shared = SharedMemory(create=True, size=4096)", f"Path('{named}.part').write_text(shared.name)"]
+    lines += [f"os.rename('{named}.part', '{named}')", "time.sleep(600)"]
+    process = EngineProcess(KIND, None, made_up("\n".join(lines)), {})
+    end = time.monotonic() + 30
+    while not named.exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    shared = Path("/dev/shm") / named.read_text()
+    assert shared.exists()
+    process.close()
+    assert not shared.exists()
+    assert not group_members(process.pid)
+
+
 def test_nothing_is_left_after_close(made_up: Callable[[str], dict[str, str]]):
     process = EngineProcess(KIND, None, made_up("import time\ntime.sleep(600)"), {})
     folder = process.folder
