@@ -1,7 +1,6 @@
 """Cutting a batch: into mini-batches of whole groups, and those into micro-batches by size."""
 
 import dataclasses
-import functools
 import heapq
 from collections.abc import Callable, Sequence
 
@@ -59,35 +58,36 @@ def lockstep_micro_batches(
     """
     if limit.max_tokens is not None:
         limit = dataclasses.replace(limit, max_tokens=limit.max_tokens * sharing)
-    cut = functools.partial(micro_batches, lengths, limit, packed=packed)
-    most = max(1, *gather(len(cut())))
+    cuts = micro_batches(lengths, limit, packed=packed)
+    most = max(1, *gather(len(cuts)))
     most += -most % multiple
-    cuts = cut(at_least=most)
+    if len(cuts) < most:
+        cuts = micro_batches(lengths, limit, packed=packed, at_least=most)
     return cuts + [torch.zeros(0, dtype=torch.int64)] * (most - len(cuts))
 
 
-def deal(lengths: Tensor, hands: int) -> list[list[int]]:
-    """Row indices for each of so many hands: the longest row left goes to the one with the fewest tokens.
+def balanced_partitions(lengths: Tensor, count: int) -> list[list[int]]:
+    """Row indices of so many parts: the longest row left goes to the part with the fewest tokens.
 
     Args:
         lengths: (B,) tokens in each row.
     """
-    dealt: list[list[int]] = [[] for _ in range(hands)]
-    loads = [(0, 0, hand) for hand in range(hands)]  # tokens, rows
+    parts: list[list[int]] = [[] for _ in range(count)]
+    loads = [(0, 0, part) for part in range(count)]  # tokens, rows
     tokens_of = lengths.tolist()
     for row in torch.argsort(lengths, descending=True, stable=True).tolist():
-        tokens, rows, hand = loads[0]
-        dealt[hand].append(row)
-        heapq.heapreplace(loads, (tokens + tokens_of[row], rows + 1, hand))
-    return dealt
+        tokens, rows, part = loads[0]
+        parts[part].append(row)
+        heapq.heapreplace(loads, (tokens + tokens_of[row], rows + 1, part))
+    return parts
 
 
 def _packed(lengths: Tensor, order: Tensor, max_tokens: int, at_least: int) -> list[Tensor]:
     """As many as first fit makes, with about as many tokens each, where that keeps the limit."""
     filled = _first_fit(order, lengths[order].tolist(), max_tokens)
-    dealt = deal(lengths, max(len(filled), min(at_least, len(order))))
-    fits = all(len(rows) == 1 or int(lengths[rows].sum()) <= max_tokens for rows in dealt)
-    return [torch.tensor(rows) for rows in (dealt if fits else filled)]
+    balanced = balanced_partitions(lengths, max(len(filled), min(at_least, len(order))))
+    fits = all(len(rows) == 1 or int(lengths[rows].sum()) <= max_tokens for rows in balanced)
+    return [torch.tensor(rows) for rows in (balanced if fits else filled)]
 
 
 def _first_fit(order: Tensor, lengths: list[int], max_tokens: int) -> list[list[int]]:

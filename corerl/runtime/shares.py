@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience
-from corerl.batch.micro_batches import deal
+from corerl.batch.micro_batches import balanced_partitions
 from corerl.errors import NonFiniteError
 from corerl.registry.training_strategies import TokenOutputs
 
@@ -108,7 +108,7 @@ def balance(lengths: Tensor, ranks: int) -> list[Tensor]:
     ranges = list(torch.tensor_split(torch.arange(len(lengths)), cuts))
     if max(int(lengths[rows].sum()) for rows in ranges) * ranks <= IMBALANCE * total:
         return ranges
-    return [torch.tensor(sorted(rows), dtype=torch.int64) for rows in deal(lengths, ranks)]
+    return [torch.tensor(sorted(rows), dtype=torch.int64) for rows in balanced_partitions(lengths, ranks)]
 
 
 def join_token_outputs(parts: Sequence[TokenOutputs], rows: Sequence[Tensor], shape: Sequence[int]) -> TokenOutputs:

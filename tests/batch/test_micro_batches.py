@@ -56,10 +56,10 @@ def test_packed_micro_batches_have_about_as_many_tokens_each(lengths, max_tokens
 
 def test_packed_rows_go_to_the_micro_batch_with_the_fewest_tokens_or_to_the_first_with_room():
     lengths = torch.tensor([3, 9, 5, 4, 8, 1])
-    dealt = micro_batches(lengths, MicroBatching(max_tokens=12), packed=True)
-    assert [rows.tolist() for rows in dealt] == [[1, 5], [4, 0], [2, 3]]
+    balanced = micro_batches(lengths, MicroBatching(max_tokens=12), packed=True)
+    assert [rows.tolist() for rows in balanced] == [[1, 5], [4, 0], [2, 3]]
     filled = micro_batches(torch.tensor([5, 4, 3, 3, 3]), MicroBatching(max_tokens=9), packed=True)
-    assert [rows.tolist() for rows in filled] == [[0, 1], [2, 3, 4]]  # dealt: 8 and 10
+    assert [rows.tolist() for rows in filled] == [[0, 1], [2, 3, 4]]  # balanced: 8 and 10
 
 
 @pytest.mark.parametrize("limit", [MicroBatching(max_tokens=5), MicroBatching(max_sequences=5)])

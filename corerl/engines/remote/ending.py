@@ -10,18 +10,15 @@ GRACE = 3.0
 """seconds that multiprocessing's resource trackers have"""
 
 
-def end_group(besides: int | None = None) -> None:
+def end_group() -> None:
     """Kill this process's group, and this process last.
 
     Resource trackers of multiprocessing end by themselves: when nobody is left who holds their pipe, they remove the
     shared memory and the semaphores that the others left behind, which would stay until the machine is restarted. Those
     that take more than ``GRACE`` are killed, too.
-
-    Args:
-        besides: a process that does the same at the same time; it is not killed before the others.
     """
     group, end = os.getpgid(0), time.monotonic() + GRACE
-    while (others := members(group) - {os.getpid(), besides}) and time.monotonic() < end:
+    while (others := members(group) - {os.getpid()}) and time.monotonic() < end:
         for process in others:
             if not _is_tracker(process):
                 with contextlib.suppress(ProcessLookupError):
