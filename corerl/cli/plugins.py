@@ -75,28 +75,41 @@ def show(name: str, as_json: bool, plugin: tuple[str, ...], disable_plugin: tupl
 
 
 @plugins.command()
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--option", "options", multiple=True, metavar="NAME.KEY=VALUE", help="Give an entry this option.")
 @click.option("--light", is_flag=True, help="Leave out the checks of behaviour, which need torch.")
+@click.option("--self", "itself", is_flag=True, help="Check the checks: each must catch the faults planted for it.")
 @as_json
 @plugin_options
 @click.pass_context
 def check(
     context: click.Context,
-    name: str,
+    name: str | None,
     options: tuple[str, ...],
     light: bool,
+    itself: bool,
     as_json: bool,
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> None:
     """Check NAME, or everything that the plugin NAME registers, against the contract of its kind."""
+    if itself == (name is not None):
+        raise click.UsageError("give the NAME of a plugin or of what it registers, or --self alone")
+    if name is None:
+        from corerl.testing import planted
+
+        _report(context, [], list(planted.checks()), as_json)
+        return
     loaded = Plugins(plugin, disable_plugin)
     record, items = find(loaded, name)
     entries = [entry for _, entry in items]
     given = share_options(entries, _given_options(entries, options))
     checks = [check for item, own in zip(items, given, strict=True) for check in checks_of(*item, own, light=light)]
-    loading = [] if record is None else [_load_outcome(record)]
+    _report(context, [] if record is None else [_load_outcome(record)], checks, as_json)
+
+
+def _report(context: click.Context, loading: Sequence[Outcome], checks: Sequence[Check], as_json: bool) -> None:
+    """Run the checks and print a line each as it ends; exit code 1 when one fails."""
     labels = [*map(_labels, loading), *map(_labels, checks)]
     widths = [max(map(len, column)) for column in zip(*labels, strict=True)]
     outcomes = []
