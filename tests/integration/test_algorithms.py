@@ -175,6 +175,23 @@ def test_bypass_takes_the_rollout_log_probs(train):
 
 
 @pytest.mark.parametrize(
+    "rules",
+    ["rollout_is: sequence, rollout_is_batch_normalize: true", "rollout_rs: {seq_mean_k1: 1.0000001, seq_max_k2: 9}"],
+    ids=["weights", "rejection"],
+)
+def test_bypass_corrects_each_mini_batch_by_the_policy_before_its_update(train, rules):
+    correction = f"algorithm.rollout_correction={{bypass_mode: true, {rules}}}"
+    code, folder, err = train("a", correction, "actor.optim.lr=1e-2", "actor.ppo_epochs=2")
+    assert code == 0, err
+    for record in records(folder):
+        assert "actor/entropy" not in record
+        assert record["rollout_corr/log_prob_abs_diff"] > 1e-4, "the second pass compares a policy that has moved"
+        assert (record["rollout_corr/rejected_fraction"] > 0) == ("rollout_rs" in rules)
+        if "rollout_is" in rules:
+            assert record["actor/ppo_kl"] == pytest.approx(0.0, abs=1e-5), "the loss has no ratio of its own left"
+
+
+@pytest.mark.parametrize(
     "options",
     [
         ("actor.use_kl_loss=true", "actor.kl_loss_type=full"),
