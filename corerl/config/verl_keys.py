@@ -55,6 +55,21 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("model.use_fused_kernels", (), "actor.strategy.logits_chunk_size bounds the logits that exist at a time"),
     VerlKey("actor.clip_ratio", ("actor.clip_ratio_low", "actor.clip_ratio_high")),
     VerlKey("actor.policy_loss.loss_mode", ("actor.policy_loss",)),
+    VerlKey("actor.policy_loss.dro_beta", ("actor.policy_loss.beta",), "of dro"),
+    VerlKey("actor.tau_pos", ("actor.policy_loss.tau_pos",), "of sapo"),
+    VerlKey("actor.tau_neg", ("actor.policy_loss.tau_neg",), "of sapo"),
+    VerlKey("actor.calculate_sum_pi_squared", (), "computed for the advantage estimators that need it"),
+    VerlKey("actor.calculate_entropy", (), "actor/entropy is always measured"),
+    *_same("algorithm", "algorithm.adv_estimator", "gdpo_reward_keys", "gdpo_reward_weights"),
+    VerlKey("algorithm.rollout_correction.loss_type", (), "with bypass_mode, ppo_clip is vanilla and reinforce is gpg"),
+    VerlKey(
+        "algorithm.rollout_correction.rollout_token_veto_threshold",
+        ("algorithm.rollout_correction.rollout_rs.seq_max_k1",),
+        "[threshold, 1e9]: a response with a ratio below it is rejected",
+    ),
+    VerlKey(
+        "algorithm.rollout_correction.debug_rollout_actor_probs", (), "rollout_corr/* are measured without bypass_mode"
+    ),
     VerlKey("actor.use_torch_compile", ("actor.strategy.compile",), "of fsdp and torch"),
     VerlKey("actor.ppo_micro_batch_size", ("actor.ppo_micro_batch_size_per_gpu",), _PER_GPU),
     VerlKey("actor.optim.warmup_style", ("actor.optim.lr_scheduler_type",)),
@@ -63,8 +78,8 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("actor.checkpoint.*", (), "trainer.save_huggingface says which checkpoints hold a model folder"),
     VerlKey(
         "actor.tis_imp_ratio_cap",
-        (),
-        "algorithm.rollout_correction.rollout_is=token does it, and rollout_is_threshold beside it is the cap",
+        ("algorithm.rollout_correction.rollout_is_threshold",),
+        "and rollout_is=token beside it",
     ),
     VerlKey(
         "actor.ulysses_sequence_parallel_size", ("actor.strategy.ulysses_sequence_parallel_size",), "with strategy fsdp"
