@@ -10,7 +10,7 @@ from corerl.config.verl_algorithms import advantage_estimator, kl_controller, po
 from corerl.config.verl_conversion import Conversion
 from corerl.config.verl_correction import rollout_correction
 from corerl.config.verl_keys import PREFIX, verl_key
-from corerl.config.verl_rewards import scorers
+from corerl.config.verl_rewards import reward_manager, scorers
 
 DEFAULTS: dict[str, Any] = {
     "data.train_batch_size": 1024,
@@ -31,7 +31,6 @@ DEFAULTS: dict[str, Any] = {
 _VALUES: dict[str, dict[Any, Any]] = {
     "actor.strategy": {"fsdp2": "fsdp"},
     "critic.strategy": {"fsdp2": "fsdp"},
-    "reward.manager": {"prime": "parallel"},
     "model.dtype": {"bfloat16": "bf16", "float32": "fp32"},
     "actor.kl_loss_type": {"k2+": "k2", "mse+": "mse"},
     "algorithm.kl_penalty": {"k2+": "k2", "mse+": "mse"},
@@ -39,7 +38,11 @@ _VALUES: dict[str, dict[Any, Any]] = {
 }
 """key -> what some of verl's values are called"""
 
-_JOINED = {"custom_reward_function": ("reward.scorer", "compute_score"), "data.custom_cls": ("data.custom_cls", "")}
+_JOINED = {
+    "custom_reward_function": ("reward.scorer", "compute_score"),
+    "reward.custom_reward_function": ("reward.scorer", "compute_score"),
+    "data.custom_cls": ("data.custom_cls", ""),
+}
 """sections with ``path`` and ``name`` -> the key that takes both, and verl's default name"""
 
 _LISTS = ("data.train_files", "data.val_files", "tracking.loggers")
@@ -49,6 +52,7 @@ _SECTIONS = ("actor.policy_loss", "algorithm.rollout_correction")
 
 RULES: tuple[Callable[[Conversion], None], ...] = (
     scorers,
+    reward_manager,
     policy_loss,
     advantage_estimator,
     kl_controller,
@@ -66,8 +70,10 @@ def from_verl(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     Raises:
         ConfigError: an argument is not written so.
     """
-    megatron = any(argument.startswith("--config-name") and "megatron" in argument for argument in arguments)
     conversion = Conversion(_given(arguments))
+    megatron = any(argument.startswith("--config-name") and "megatron" in argument for argument in arguments)
+    if conversion.given.get("model_engine") in ("fsdp", "megatron"):
+        megatron = conversion.given.pop("model_engine") == "megatron"
     conversion.values |= {**DEFAULTS, "actor.strategy": "megatron" if megatron else "fsdp", "runtime.name": "ray"}
     for rule in RULES:
         rule(conversion)

@@ -7,7 +7,7 @@ and ``actor.yaml`` in 2026.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from corerl.config.verl_conversion import Conversion
+from corerl.config.verl_conversion import Conversion, is_true
 
 
 class Read(NamedTuple):
@@ -17,11 +17,13 @@ class Read(NamedTuple):
         verl: verl's key, without ``actor_rollout_ref.``.
         here: CoreRL's key.
         default: verl's, if CoreRL's is another; else None.
+        most: CoreRL's largest value; above it verl's function does the same as at it.
     """
 
     verl: str
     here: str
     default: Any = None
+    most: float | None = None
 
 
 class VerlPart(NamedTuple):
@@ -40,28 +42,29 @@ class VerlPart(NamedTuple):
     note: str = ""
 
 
-def _actor(name: str, default: Any = None) -> Read:
-    return Read(f"actor.{name}", f"actor.{name}", default)
+def _actor(name: str, default: Any = None, most: float | None = None) -> Read:
+    return Read(f"actor.{name}", f"actor.{name}", default, most)
 
 
 def _loss(name: str, default: Any = None, verl: str = "") -> Read:
     return Read(verl or f"actor.policy_loss.{name}", f"actor.policy_loss.{name}", default)
 
 
-_CLIP = (_actor("clip_ratio_low"), _actor("clip_ratio_high"))
+_CLIP = (_actor("clip_ratio_low", most=1.0), _actor("clip_ratio_high"))  # a ratio is never below 1 - 1
 _DPPO = (_actor("clip_ratio_low", 0.2), _actor("clip_ratio_high", 0.2), _actor("clip_ratio_c", 3.0))
+_DPPO_TV = (_actor("clip_ratio_low", 0.2, 1.0), _actor("clip_ratio_high", 0.2, 1.0), _actor("clip_ratio_c", 3.0))
 _BY_SEQUENCES = "seq-mean-token-mean"
 _MICRO_BATCH = "verl chooses tokens from each micro-batch, CoreRL from the whole mini-batch"
 
 LOSSES: Mapping[str, VerlPart] = {
     "vanilla": VerlPart("vanilla", (*_CLIP, _actor("clip_ratio_c"))),
-    "gspo": VerlPart("gspo", (_actor("clip_ratio_low", 0.2), _actor("clip_ratio_high", 0.2)), _BY_SEQUENCES),
+    "gspo": VerlPart("gspo", (_actor("clip_ratio_low", 0.2, 1.0), _actor("clip_ratio_high", 0.2)), _BY_SEQUENCES),
     "geo_mean": VerlPart("geo_mean", (_actor("clip_ratio_low", 0.2), _actor("clip_ratio_high", 0.2)), _BY_SEQUENCES),
     "sapo": VerlPart(
         "sapo", (_loss("tau_pos", verl="actor.tau_pos"), _loss("tau_neg", verl="actor.tau_neg")), _BY_SEQUENCES
     ),
-    "cispo": VerlPart("cispo", (_actor("clip_ratio_low", 0.2), _actor("clip_ratio_high"))),
-    "dppo_tv": VerlPart("dppo_tv", _DPPO),
+    "cispo": VerlPart("cispo", (_actor("clip_ratio_low", 0.2, 1.0), _actor("clip_ratio_high"))),
+    "dppo_tv": VerlPart("dppo_tv", _DPPO_TV),
     "dppo_kl": VerlPart("dppo_kl", _DPPO),
     "gpg": VerlPart("gpg"),
     "dro": VerlPart("dro", (_loss("beta", verl="actor.policy_loss.dro_beta"),)),
@@ -110,7 +113,8 @@ def policy_loss(conversion: Conversion) -> None:
     part = _select(conversion, "actor.policy_loss", "policy loss", LOSSES, _of_bypass(conversion, str(asked)))
     if asked == "dro" and "actor.policy_loss.beta" not in conversion.values:
         conversion.remark(f"actor.policy_loss.loss_mode={asked}", "verl asks for dro_beta, CoreRL's default is 0.05")
-    mode = conversion.take("actor.loss_agg_mode", "token-mean")
+    by_tokens = conversion.take("actor.use_token_level_loss", True)  # before verl had loss_agg_mode
+    mode = conversion.take("actor.loss_agg_mode", "token-mean" if by_tokens else _BY_SEQUENCES)
     if "critic.loss_agg_mode" not in conversion.given and mode != "token-mean":
         conversion.values["critic.loss_agg_mode"] = mode
     _aggregate(conversion, part, mode)
@@ -126,7 +130,7 @@ def _aggregate(conversion: Conversion, part: VerlPart | None, mode: str) -> None
     if mode != "token-mean":
         conversion.remark(f"actor.loss_agg_mode={mode}", f"verl aggregates the terms of {part.name} by {used} anyway")
     given = conversion.given
-    if given.get("actor.use_kl_loss") or given.get("actor.entropy_coeff"):
+    if is_true(given.get("actor.use_kl_loss")) or given.get("actor.entropy_coeff"):
         conversion.remark(
             f"actor.policy_loss.loss_mode={part.name}",
             f"verl aggregates the KL loss and the entropy by {mode}, CoreRL all of the loss by {used}",
@@ -161,10 +165,10 @@ def _select(conversion: Conversion, key: str, kind: str, parts: Mapping[str, Ver
         if value is None:
             value = read.default
         if value is not None:
-            conversion.values[read.here] = value
+            conversion.values[read.here] = value if read.most is None else min(value, read.most)
     for verl, value in given.items():
         if value is not None:
-            conversion.remark(f"{verl}={value}", f"{kind} {name} does not read it, in verl neither")
+            conversion.remark(f"{verl}={value}", f"verl's {kind} {name} does not read it either")
     if part.note:
         conversion.remark(f"{key}={name}", part.note)
     return part
@@ -190,11 +194,11 @@ def _of_bypass(conversion: Conversion, asked: str) -> str:
     """The loss that verl runs: in bypass mode that of ``loss_type``, whatever is asked for."""
     if asked == "bypass_mode":
         conversion.given[_BYPASS] = True
-    if not conversion.given.get(_BYPASS):
+    if not is_true(conversion.given.get(_BYPASS)):
         return asked
     section = _BYPASS.rpartition(".")[0]
     kind = str(conversion.given.get(f"{section}.loss_type") or "ppo_clip")
-    if conversion.given.get(f"{section}.use_policy_gradient"):
+    if is_true(conversion.given.get(f"{section}.use_policy_gradient")):
         kind = "reinforce"
     name = _LOSS_OF_BYPASS.get(kind, kind)
     if asked not in ("vanilla", "bypass_mode", name):

@@ -36,3 +36,8 @@ class Conversion:
     def remarks(self) -> list[str]:
         """One sentence a line."""
         return [f"{', '.join(arguments)}: {reason}" for reason, arguments in self.reasons.items()]
+
+
+def is_true(value: Any) -> bool:
+    """A truth value as Hydra has it, quoted or not."""
+    return str(value).lower() == "true"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from corerl.config.verl_conversion import Conversion
+from corerl.config.verl_conversion import Conversion, is_true
 
 SECTION = "algorithm.rollout_correction"
 _OLDER_RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
@@ -18,8 +18,9 @@ _INVERTED = (
 def rollout_correction(conversion: Conversion) -> None:
     """The section ``algorithm.rollout_correction``, or what verl had in its place before."""
     section = _older(conversion) | conversion.take_section(SECTION)
-    bypass = bool(section.pop("bypass_mode", False))
-    reinforce = section.pop("loss_type", None) == "reinforce" or bool(section.pop("use_policy_gradient", False))
+    bypass = is_true(section.pop("bypass_mode", False))
+    reinforce = section.pop("loss_type", None) == "reinforce"
+    reinforce = is_true(section.pop("use_policy_gradient", False)) or reinforce
     section.pop("debug_rollout_actor_probs", None)
     if bypass:
         conversion.values[f"{SECTION}.bypass_mode"] = True
@@ -71,8 +72,8 @@ def _older(conversion: Conversion) -> dict[str, Any]:
     section |= {name: value for name, value in older.items() if value is not None}
     if veto is not None:
         section["rollout_token_veto_threshold"] = veto
-    if isinstance(section.get("rollout_is"), bool):
-        section["rollout_is"] = (level or "token") if section["rollout_is"] else None
+    if str(section.get("rollout_is")).lower() in ("true", "false"):
+        section["rollout_is"] = (level or "token") if is_true(section["rollout_is"]) else None
     return section
 
 
@@ -97,7 +98,7 @@ def _weights(conversion: Conversion, section: dict[str, Any]) -> dict[str, Any]:
     if lower is not None and mode in ("mask", "clip"):
         weights["rollout_is_threshold_lower"] = lower
     if normalize is not None:
-        weights["rollout_is_batch_normalize"] = normalize
+        weights["rollout_is_batch_normalize"] = is_true(normalize)
     return weights
 
 

@@ -110,8 +110,8 @@ def test_options_of_losses_that_are_not_selected_are_named_and_left_out() -> Non
     )
     assert config.actor.policy_loss == {"name": "sapo", "tau_neg": 1.5}
     assert remarks == [
-        "actor.clip_ratio_high=0.28, actor.policy_loss.kl_cov_ratio=0.002: policy loss sapo does not read it, in verl "
-        "neither"
+        "actor.clip_ratio_high=0.28, actor.policy_loss.kl_cov_ratio=0.002: verl's policy loss sapo does not read it "
+        "either"
     ]
 
 
@@ -142,8 +142,8 @@ def test_a_loss_that_verl_aggregates_its_own_way_says_what_that_changes() -> Non
     ]
     _, remarks = convert(gspo, "actor_rollout_ref.actor.use_kl_loss=True")
     assert remarks == [
-        "actor.policy_loss.loss_mode=gspo: verl aggregates the KL loss and the entropy by token-mean, CoreRL all of the "
-        "loss by seq-mean-token-mean"
+        "actor.policy_loss.loss_mode=gspo: verl aggregates the KL loss and the entropy by token-mean, CoreRL all of "
+        "the loss by seq-mean-token-mean"
     ]
     assert (
         convert(gspo, "actor_rollout_ref.actor.use_kl_loss=False", "actor_rollout_ref.actor.entropy_coeff=0")[1] == []
@@ -163,20 +163,65 @@ def test_a_loss_or_estimator_that_is_not_verls_is_named() -> None:
     )
     assert (config.actor.policy_loss, config.algorithm.adv_estimator) == ("up", "mine")
     assert remarks == [
-        "actor.policy_loss=up: CoreRL has no policy loss of verl by this name; a file or a plugin must give it, and its "
-        "options",
-        "algorithm.adv_estimator=mine, algorithm.gamma=0.9: CoreRL has no advantage estimator of verl by this name; a file or a plugin must "
-        "give it, and its options",
+        "actor.policy_loss=up: CoreRL has no policy loss of verl by this name; a file or a plugin must give it, and "
+        "its options",
+        "algorithm.adv_estimator=mine, algorithm.gamma=0.9: CoreRL has no advantage estimator of verl by this name; a "
+        "file or a plugin must give it, and its options",
     ]
 
 
 def test_math_dapo_scores_as_verls_unless_something_else_scores() -> None:
     expected = {"name": "math_dapo", "wrong_score": -1.0, "fallback_to_boxed": True}
-    for arguments in ([], ["reward_model.reward_manager=dapo"], ["reward_model.enable=False"]):
+    for arguments in ([], ["reward_model.reward_manager=dapo"], ["reward_model.enable=False"]):  # verl's own rewards
         config, _ = convert(*arguments)
         assert config.reward.scorers == dict.fromkeys(("aime*", "math", "math_dapo", "math_dapo_*"), expected)
     for argument in ("custom_reward_function.path=./f.py", "reward_model.enable=True"):
         assert convert(argument)[0].reward.scorers == {}
+
+
+BUFFERS = {
+    "reward_model.overlong_buffer": "reward_model.reward_manager=dapo",
+    "custom_reward_function.overlong_buffer": "reward_model.reward_manager=dapo",
+    "reward_model.reward_kwargs.overlong_buffer_cfg": "reward_model.reward_manager=dapo",
+    "reward.reward_kwargs.overlong_buffer_cfg": "reward.reward_manager.name=dapo",
+}
+
+
+@pytest.mark.parametrize("section", BUFFERS)
+def test_the_manager_dapo_penalises_length_only_if_verls_does(section: str) -> None:
+    buffer = [f"+{section}.len=512", f"+{section}.penalty_factor=0.5", f"+{section}.log=False"]
+    config, remarks = convert(BUFFERS[section], f"{section}.enable=True", *buffer)
+    assert config.reward.manager == {"name": "dapo", "overlong_buffer_len": 512, "overlong_penalty_factor": 0.5}
+    for arguments in ([f"{section}.enable=False", *buffer], []):
+        config, more = convert(BUFFERS[section], *arguments)
+        assert (config.reward.manager, remarks, more) == ("parallel", [], [])
+
+
+def test_values_above_which_verl_does_the_same_are_in_corerls_range() -> None:
+    cispo = "actor_rollout_ref.actor.policy_loss.loss_mode=cispo"
+    config, remarks = convert(cispo, "actor_rollout_ref.actor.clip_ratio_low=10")
+    assert (config.actor.clip_ratio_low, remarks) == (1.0, [])
+
+
+def test_the_older_switch_between_tokens_and_sequences() -> None:
+    switch = "actor_rollout_ref.actor.use_token_level_loss"
+    assert convert(f"{switch}=False")[0].actor.loss_agg_mode == "seq-mean-token-mean"
+    assert convert(f"{switch}=True")[0].actor.loss_agg_mode == "token-mean"
+    assert (
+        convert(f"{switch}=False", "actor_rollout_ref.actor.loss_agg_mode=token-sum")[0].actor.loss_agg_mode
+        == "token-sum"
+    )
+
+
+def test_verls_newer_names_of_engine_and_reward() -> None:
+    config, remarks = convert(
+        "model_engine=megatron",
+        "reward.custom_reward_function.path=./f.py",
+        "reward.custom_reward_function.name=g",
+        "reward.reward_manager.name=naive",
+    )
+    assert (config.actor.strategy, config.reward.scorer, config.reward.manager) == ("megatron", "./f.py:g", "naive")
+    assert (config.reward.scorers, remarks) == ({}, [])
 
 
 def test_the_name_of_megatrons_config_selects_it_and_its_options_follow() -> None:
