@@ -7,7 +7,7 @@ from corerl.config.load import assign, parse_override
 from corerl.config.nearest_keys import dotted_keys
 from corerl.config.schema import TrainConfig
 from corerl.config.verl_algorithms import advantage_estimator, kl_controller, policy_loss
-from corerl.config.verl_conversion import Conversion
+from corerl.config.verl_conversion import Conversion, is_number, is_true
 from corerl.config.verl_correction import rollout_correction
 from corerl.config.verl_keys import PREFIX, verl_key
 from corerl.config.verl_rewards import reward_manager, scorers
@@ -50,6 +50,18 @@ _LISTS = ("data.train_files", "data.val_files", "tracking.loggers")
 _SECTIONS = ("actor.policy_loss", "algorithm.rollout_correction")
 """may be given as mappings"""
 
+_NO_LIMIT = 1_000_000
+"""generated batches of a step"""
+
+
+def _dynamic_sampling(conversion: Conversion) -> None:
+    """verl's default for ``max_num_gen_batches``, 0, is no limit."""
+    key = "algorithm.filter_groups.max_num_gen_batches"
+    limit = conversion.given.get(key)
+    if is_true(conversion.given.get("algorithm.filter_groups.enable")) and (limit is None or is_number(limit, most=0)):
+        conversion.given[key] = _NO_LIMIT
+
+
 RULES: tuple[Callable[[Conversion], None], ...] = (
     scorers,
     reward_manager,
@@ -57,6 +69,7 @@ RULES: tuple[Callable[[Conversion], None], ...] = (
     advantage_estimator,
     kl_controller,
     rollout_correction,
+    _dynamic_sampling,
 )
 """Conversions of several keys together, in this order. What they leave is converted key by key."""
 

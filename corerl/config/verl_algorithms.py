@@ -7,7 +7,7 @@ and ``actor.yaml`` in 2026.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from corerl.config.verl_conversion import Conversion, is_true
+from corerl.config.verl_conversion import Conversion, is_number, is_true
 
 
 class Read(NamedTuple):
@@ -165,7 +165,8 @@ def _select(conversion: Conversion, key: str, kind: str, parts: Mapping[str, Ver
         if value is None:
             value = read.default
         if value is not None:
-            conversion.values[read.here] = value if read.most is None else min(value, read.most)
+            above = read.most is not None and is_number(value) and value > read.most
+            conversion.values[read.here] = read.most if above else value
     for verl, value in given.items():
         if value is not None:
             conversion.remark(f"{verl}={value}", f"verl's {kind} {name} does not read it either")

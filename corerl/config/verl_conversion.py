@@ -1,5 +1,6 @@
 """A conversion of verl's arguments under way."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +37,11 @@ class Conversion:
     def remarks(self) -> list[str]:
         """One sentence a line."""
         return [f"{', '.join(arguments)}: {reason}" for reason, arguments in self.reasons.items()]
+
+
+def is_number(value: Any, most: float = math.inf) -> bool:
+    """Whether it is a number, at most ``most``; a text or an interpolation is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value <= most
 
 
 def is_true(value: Any) -> bool:

@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from corerl.config.verl_conversion import Conversion, is_true
+from corerl.config.verl_conversion import Conversion, is_number, is_true
 
 SECTION = "algorithm.rollout_correction"
 _OLDER_RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
 _OLDER = ("level", "mode", "threshold_lower", "veto_threshold")
+_OF_WHOLE_RESPONSES = ("grpo", "grpo_passk", "rloo", "gpg")
+"""estimators of scores alone, on which rejected tokens have no effect in verl"""
 _NO_UPPER_BOUND = 1e9
 """above exp(20), to which ratios are clamped"""
 _DENOMINATOR = "tokens outside the bounds leave the loss's denominator too, where verl counts them in it"
@@ -32,8 +34,8 @@ def rollout_correction(conversion: Conversion) -> None:
             "with bypass_mode and loss_type=ppo_clip verl only measures these weights; left out",
         )
         weights = {}
-    if bypass and rules:
-        conversion.remark(f"{SECTION}.bypass_mode=True", "rejected tokens leave the denominator, where verl keeps them")
+    if rules:
+        _rejection_remarks(conversion, bypass)
     if bypass and weights.get("rollout_is_batch_normalize"):
         conversion.remark(
             f"{SECTION}.rollout_is_batch_normalize=True",
@@ -56,11 +58,28 @@ def _loss(conversion: Conversion) -> Any:
     return conversion.values.get("actor.policy_loss")
 
 
+def _rejection_remarks(conversion: Conversion, bypass: bool) -> None:
+    """Where rejected tokens count in verl and not here, or here and not in verl."""
+    mode = str(conversion.values.get("actor.loss_agg_mode"))
+    if bypass or mode.startswith("seq-mean"):
+        what = "tokens" if bypass else "responses"
+        conversion.remark(
+            f"{SECTION}.bypass_mode=True" if bypass else f"actor.loss_agg_mode={mode}",
+            f"rejected {what} leave the loss's denominator, where verl counts them in it",
+        )
+    estimator = conversion.values.get("algorithm.adv_estimator")
+    if not bypass and estimator not in _OF_WHOLE_RESPONSES:
+        conversion.remark(
+            f"algorithm.adv_estimator={estimator}",
+            "verl leaves rejected tokens out of advantages and critic too, CoreRL out of the policy's loss alone",
+        )
+
+
 def _older(conversion: Conversion) -> dict[str, Any]:
     """verl 0.5's cap and verl 0.6's keys directly in ``algorithm``, by the names of the section."""
     section: dict[str, Any] = {}
     cap = conversion.take("actor.tis_imp_ratio_cap", -1)
-    if cap > 0:
+    if not is_number(cap, most=0):
         section |= {"rollout_is": "token", "rollout_is_threshold": cap}
     older = {f"rollout_is_{name}": conversion.take(f"algorithm.rollout_is_{name}") for name in _OLDER}
     level, veto = older.pop("rollout_is_level"), older.pop("rollout_is_veto_threshold")
@@ -104,7 +123,7 @@ def _weights(conversion: Conversion, section: dict[str, Any]) -> dict[str, Any]:
 
 def _rules(conversion: Conversion, section: dict[str, Any]) -> dict[str, Any]:
     """Rule -> threshold, or [lower, upper]."""
-    names = list(dict.fromkeys(_listed(section.pop("rollout_rs", None))))
+    names = list(dict.fromkeys(map(str, _listed(section.pop("rollout_rs", None)))))
     threshold = section.pop("rollout_rs_threshold", None)
     lower, veto = section.pop("rollout_rs_threshold_lower", None), section.pop("rollout_token_veto_threshold", None)
     thresholds = _listed(threshold)
@@ -131,6 +150,8 @@ def _threshold(conversion: Conversion, name: str, written: Any) -> Any:
     if len(bounds) == 1:
         return bounds[0]
     lower, upper = bounds
+    if min(bounds) <= 0:
+        return bounds
     if abs(lower * upper - 1) < 1e-12:
         return upper
     conversion.remark(f"{SECTION}.rollout_rs_threshold={written}", _INVERTED)

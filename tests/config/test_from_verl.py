@@ -213,6 +213,17 @@ def test_the_older_switch_between_tokens_and_sequences() -> None:
     )
 
 
+def test_dynamic_sampling_has_no_limit_unless_verls_has_one() -> None:
+    enabled, limit = "algorithm.filter_groups.enable=True", "algorithm.filter_groups.max_num_gen_batches"
+    for arguments, expected in (
+        ([], 10),
+        ([enabled], 1_000_000),
+        ([enabled, f"{limit}=0"], 1_000_000),
+        ([enabled, f"{limit}=5"], 5),
+    ):
+        assert convert(*arguments)[0].algorithm.filter_groups.max_num_gen_batches == expected
+
+
 def test_verls_newer_names_of_engine_and_reward() -> None:
     config, remarks = convert(
         "model_engine=megatron",

@@ -124,8 +124,8 @@ def test_nothing_given_writes_nothing_and_null_is_none() -> None:
 
 
 def test_bounds_of_k1_are_said_to_be_turned_round() -> None:
-    values, remarks = from_verl([*section(rollout_rs="seq_mean_k1", rollout_rs_threshold="0.5_4.0")])
-    assert values["algorithm"]["rollout_correction"]["rollout_rs"] == {"seq_mean_k1": [0.25, 2.0]}
+    config, remarks = converted(*section(rollout_rs="seq_mean_k1", rollout_rs_threshold="0.5_4.0"))
+    assert _correction(config).rollout_rs == {"seq_mean_k1": [0.25, 2.0]}
     [remark] = remarks
     assert remark.startswith(f"{SECTION}.rollout_rs_threshold=0.5_4.0: verl compares pi_rollout / pi_old")
 
@@ -166,6 +166,18 @@ def test_older_names_of_rules_have_bounds_on_the_ratio_itself() -> None:
         ratios = old[row, :n] - rollout[row, :n]
         stays = 0.8 <= math.exp(ratios.mean()) <= 1.1 and math.exp(ratios.min()) >= 1e-3
         assert kept.response_mask[row].tolist() == [bool(token) and stays for token in mask[row]]
+
+
+def test_where_rejected_tokens_count_elsewhere_in_verl_is_said() -> None:
+    rejection = section(rollout_rs="seq_mean_k3", rollout_rs_threshold=0.01)
+    assert converted(*rejection)[1] == []
+    _, remarks = converted(*rejection, "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum")
+    assert remarks == [
+        "actor.loss_agg_mode=seq-mean-token-sum: rejected responses leave the loss's denominator, where verl counts "
+        "them in it"
+    ]
+    _, remarks = converted(*rejection, "algorithm.adv_estimator=gae")
+    assert len(remarks) == 1 and remarks[0].startswith("algorithm.adv_estimator=gae: verl leaves rejected tokens out")
 
 
 def test_bypass_mode_runs_the_loss_of_its_type() -> None:

@@ -91,6 +91,33 @@ def test_every_estimator_of_verl_is_one_here_and_takes_the_options_that_verls_re
         assert said or getattr(parts.adv_estimator.options, read[key]) == value
 
 
+VERLS_ESTIMATORS = {
+    "gae": {"gamma": 1.0, "lam": 1.0},
+    "grpo": {"norm_adv_by_std_in_grpo": True},
+    "grpo_vectorized": {"norm_adv_by_std_in_grpo": True},
+    "grpo_passk": {"norm_adv_by_std_in_grpo": True},
+    "reinforce_plus_plus": {"gamma": 1.0},
+    "gpg": {"f_norm": 1.0},
+    "optimal_token_baseline": {"handle_zero_tail": True},
+    "tir_optimal_token_baseline": {"handle_zero_tail": True},
+}
+"""of verl's ppo_trainer.yaml and the signatures in its core_algos.py"""
+
+
+@pytest.mark.parametrize("name", VERLS_ESTIMATORS)
+def test_a_bare_estimator_has_verls_options(name: str) -> None:
+    config, parts, remarks = converted(f"algorithm.adv_estimator={name}")
+    assert (vars(parts.adv_estimator.options), remarks) == (VERLS_ESTIMATORS[name], [])
+    assert parts.value_loss is None or vars(parts.value_loss.options)["cliprange_value"] == 0.5
+    assert config.critic.loss_agg_mode == "token-mean"
+
+
+def test_a_bare_adaptive_controller_has_verls_options() -> None:
+    _, parts, _ = converted("algorithm.use_kl_in_reward=True", "algorithm.kl_ctrl.type=adaptive")
+    assert vars(parts.kl_controller.options) == {"target_kl": 0.1, "horizon": 10000}
+    assert parts.kl_penalty.entry.name == "kl"
+
+
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_a_kl_controller_takes_what_verls_reads(name: str) -> None:
     arguments = ("algorithm.use_kl_in_reward=True", f"algorithm.kl_ctrl.type={name}", "algorithm.adv_estimator=grpo")
