@@ -8,6 +8,7 @@ from corerl.batch.experience import Experience
 from corerl.config.schema import RolloutCorrectionConfig
 from corerl.objective.rollout_correction import Correction, check_agreement, correct, mismatch
 from corerl.registry.losses import Mean
+from corerl.trainer.workers import PolicyWorker
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,12 @@ class RolloutCorrector:
             return None
         return correction.response_mask.float() if correction.weights is None else correction.weights
 
+    def apply(self, correction: Correction | None, experience: Experience) -> None:
+        """Give a batch its weights, and take the rejected tokens out of it."""
+        if correction is not None:
+            experience.rollout_weights = correction.weights
+            experience.response_mask = experience.response_mask & correction.response_mask
+
     def of_mini_batch(self, mini_batch: Experience, present: Tensor) -> dict[str, Mean]:
         """Change a mini-batch in bypass mode: its weights, its mask and, with weights, its old log-probs.
 
@@ -62,3 +69,10 @@ class RolloutCorrector:
         if self.config.acts:
             means["rejected_fraction"] = Mean((mask & ~correction.response_mask).sum(), mask.sum())
         return correction, means
+
+
+def present_log_probs(actor: PolicyWorker, mini_batch: Experience) -> Tensor:
+    """(b, T), log pi of the sampled tokens under the policy as it is."""
+    present = actor.forward(mini_batch.tokens(), ["log_probs"]).log_probs
+    assert present is not None
+    return present

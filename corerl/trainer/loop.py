@@ -28,7 +28,7 @@ from corerl.telemetry.notices import say
 from corerl.telemetry.throughput import ModelShape
 from corerl.telemetry.timers import Timers
 from corerl.trainer.collection import Collector, ScoredRollouts
-from corerl.trainer.correction import RolloutCorrector
+from corerl.trainer.correction import RolloutCorrector, present_log_probs
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.episodes import episode_metrics
@@ -98,7 +98,8 @@ class Trainer:
                     metrics |= self.kl_penalty.subtract(experience)
                 correction, measured = self.corrector.of_batch(experience, max(batch.staleness(self.step)))
                 metrics |= merge_means([measured], "rollout_corr")
-                inputs = self.advantage_inputs(experience, batch, correction)
+                weights = self.corrector.weights(correction)
+                inputs = dataclasses.replace(self.advantage_inputs(experience, batch), rollout_weights=weights)
                 experience.advantages, experience.returns = self.estimate_advantages(inputs)
                 nonfinite += self.nonfinite.mask_samples(self.step, experience, batch)
             with timers("metrics"):
@@ -153,9 +154,7 @@ class Trainer:
             wanted.append("sum_pi_squared")
         return wanted
 
-    def advantage_inputs(
-        self, experience: Experience, batch: ScoredRollouts, correction: Correction | None
-    ) -> AdvantageInputs:
+    def advantage_inputs(self, experience: Experience, batch: ScoredRollouts) -> AdvantageInputs:
         """What the advantage estimator is given."""
         assert experience.rewards is not None
         if experience.values is not None:
@@ -168,7 +167,6 @@ class Trainer:
             greedy_scores=experience.greedy_scores,
             log_probs=experience.old_log_probs,
             sum_pi_squared=experience.sum_pi_squared,
-            rollout_weights=self.corrector.weights(correction),
             components=batch.components(),
         )
 
@@ -187,9 +185,7 @@ class Trainer:
                 metrics |= merge_means(self.updates(self.critic.update, cut, experience, batch), "critic")
         if self.step <= config.trainer.critic_warmup:
             return metrics
-        if correction is not None:
-            experience.rollout_weights = correction.weights
-            experience.response_mask = experience.response_mask & correction.response_mask
+        self.corrector.apply(correction, experience)
         actor = config.actor
         cut = self.mini_batches(experience, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
         with timers("update_actor"):
@@ -242,30 +238,20 @@ class Trainer:
     def prepared(
         self, cut: Iterator[tuple[torch.Tensor, Experience]], measured: list[dict[str, Mean]]
     ) -> Iterator[tuple[torch.Tensor, Experience]]:
-        """Mini-batches with what the policy's objective needs of the whole of each, just before its update.
-
-        Args:
-            measured: takes what rollout correction measures of each, in bypass mode.
-        """
+        """Mini-batches, each just before its update; ``measured`` takes what rollout correction measures of them."""
         for number, (rows, mini_batch) in enumerate(cut):
             if self.corrector.acts_on_mini_batches:
-                measured.append(self.corrector.of_mini_batch(mini_batch, self.present_log_probs(mini_batch)))
+                measured.append(self.corrector.of_mini_batch(mini_batch, present_log_probs(self.actor, mini_batch)))
                 if not mini_batch.response_mask.any():
                     continue
                 self.weigh(mini_batch, self.run.config.actor.loss_agg_mode)
             if self.vocabulary_reference is not None and self.run.parts.kl_loss is not None:
                 self.vocabulary_reference.add(mini_batch)
             if self.select_tokens is not None:
-                present = self.present_log_probs(mini_batch)
+                present = present_log_probs(self.actor, mini_batch)
                 uniforms = torch.from_numpy(self.seeds.uniforms(self.step, number, tuple(present.shape)))
                 mini_batch.selected = self.select_tokens(policy_loss_inputs(present, mini_batch), uniforms)
             yield rows, mini_batch
-
-    def present_log_probs(self, mini_batch: Experience) -> torch.Tensor:
-        """(b, T), log pi of the sampled tokens under the policy as it is."""
-        present = self.actor.forward(mini_batch.tokens(), ["log_probs"]).log_probs
-        assert present is not None
-        return present
 
     def evaluate(self) -> dict[str, float]:
         """Generate for the validation prompts and score; the state of training is not touched."""

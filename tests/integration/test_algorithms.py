@@ -44,6 +44,12 @@ def nan_advantage(inputs):
     advantages = inputs.rewards.clone()
     advantages[3] = torch.nan
     return Advantages(advantages, advantages)
+
+def weighted(inputs):
+    if inputs.rollout_weights is None:
+        raise RuntimeError("there are no rollout weights")
+    assert (inputs.rollout_weights[inputs.response_mask] > 0).all()
+    return Advantages(inputs.rewards, inputs.rewards)
 """
 
 TIMINGS = ("timing", "perf/")
@@ -166,6 +172,14 @@ def test_rollout_correction_weighs_rejects_and_reports(train):
         assert record["rollout_corr/rollout_is_mean"] == pytest.approx(1.0, abs=1e-3)
         assert abs(record["rollout_corr/kl"]) < 1e-4
         assert 0 < record["rollout_corr/rejected_fraction"] <= 1
+
+
+def test_an_estimator_is_given_the_weights_of_rollout_correction(train, tmp_path):
+    estimator = f"algorithm.adv_estimator={tmp_path}/parts.py:weighted"
+    code, _, errors = train("a", estimator, "algorithm.rollout_correction.rollout_is=token")
+    assert code == 0, errors
+    code, _, errors = train("b", estimator)
+    assert code == 1 and "there are no rollout weights" in errors
 
 
 def test_bypass_takes_the_rollout_log_probs(train):
