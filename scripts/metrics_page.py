@@ -25,9 +25,10 @@ registered.
 """
 NOTES = {
     "Rollout correction": "lr = log pi_old (trainer) - log pi_rollout (engine), clamped to ±20, before correction.\n"
-    "They are there whenever the rollout backend gives log-probs, unless\n"
-    "`algorithm.rollout_correction.bypass_mode` is on. The weights w are those of level\n"
-    "`rollout_is` (token where there is none).\n"
+    "They are there whenever the rollout backend gives log-probs. With\n"
+    "`algorithm.rollout_correction.bypass_mode` they are there only with `rollout_is` or `rollout_rs`, and\n"
+    "compare the engine with the policy before each update. The weights w are those of level `rollout_is`\n"
+    "(token if there is none).\n"
     "`algorithm.rollout_correction.max_log_prob_diff` stops the run where `log_prob_abs_diff` is above it.",
     "Time": "The parts follow each other and never overlap. With `trainer.max_staleness` the batch is collected\n"
     "beside earlier steps, and `wait` takes the place of `gen`, `reward` and `filter`.",

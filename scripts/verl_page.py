@@ -1,16 +1,18 @@
-"""Write docs/verl.md: from "## Defaults that differ" on it is corerl.config.from_verl and corerl.config.verl_keys.
+"""Write docs/verl.md: from "## Defaults that differ" on it is made of the tables in corerl/config/.
 
-Run it after a key is added to one of the two::
+Run it after from_verl.py, verl_keys.py or verl_algorithms.py has changed::
 
     python scripts/verl_page.py
 """
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from corerl.config.from_verl import DEFAULTS
 from corerl.config.load import load
 from corerl.config.schema import TrainConfig
+from corerl.config.verl_algorithms import ESTIMATORS, LOSSES, VerlPart
 from corerl.config.verl_keys import TABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "verl.md"
@@ -18,7 +20,7 @@ MARK = "## Defaults that differ\n"
 
 
 def render(page: str) -> str:
-    """The page, with its two tables made anew."""
+    """The page, with its tables made anew."""
     config = load(TrainConfig, None, ["model.path=x"])
     lines = [page.partition(MARK)[0] + MARK, "| key | verl | CoreRL |", "|---|---|---|"]
     for key, default in DEFAULTS.items():
@@ -26,8 +28,8 @@ def render(page: str) -> str:
         for part in key.split("."):
             own = getattr(own, part)
         lines.append(f"| `{key}` | {_code(default)} | {_code(own)} |")
+    lines += ["", *_parts("Policy losses", "loss_mode", LOSSES), *_parts("Advantage estimators", "name", ESTIMATORS)]
     lines += [
-        "",
         "## Keys",
         "",
         "A key that is not here has its name in CoreRL, without `actor_rollout_ref.`. `…` is the rest of a key. A",
@@ -40,6 +42,22 @@ def render(page: str) -> str:
         here = ", ".join(f"`{_shown(key)}`" for key in row.here) or "none"
         lines.append(f"| `{_shown(row.verl)}` | {here} | {row.note} |")
     return "\n".join(lines) + "\n"
+
+
+def _parts(title: str, column: str, parts: Mapping[str, VerlPart]) -> Iterator[str]:
+    """A table of verl's names, with what a converted config has of each; losses have an aggregation."""
+    losses = parts is LOSSES
+    yield from (f"## {title}", "")
+    yield f"| {column} of verl | CoreRL | reads |" + (" verl's defaults, written | aggregation |  |" if losses else "")
+    yield "|---|---|---|" + ("---|---|---|" if losses else "")
+    for name, part in parts.items():
+        reads = ", ".join(f"`{read.verl.rpartition('.')[2]}`" for read in part.reads) or "nothing"
+        row = f"| `{name}` | `{part.name}` | {reads} |"
+        if losses:
+            written = [f"`{read.verl.rpartition('.')[2]}={read.default}`" for read in part.reads if read.default]
+            row += f" {', '.join(written)} | `{part.aggregation or 'loss_agg_mode'}` | {part.note} |"
+        yield row
+    yield ""
 
 
 def _code(value: object) -> str:

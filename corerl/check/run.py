@@ -79,6 +79,7 @@ def check(
     if config.model.path != configuration.NOT_GIVEN:
         report.findings += data.look(config, looked.parts, looked.plugins)
         sizes = _sizes(config, looked.parts, _on(config, machine), report.findings)
+    report.findings += _truncated_sampling(config, sizes["actor"].vocabulary if sizes else None)
     if looked.parts is not None and sizes:
         report.findings += _shapes(config, sizes["actor"])
         report.estimate = memory.estimate(
@@ -150,6 +151,26 @@ def _output(config: TrainConfig) -> Iterator[Finding]:
     free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
     if free < GIB:
         yield finding("warning", "trainer.output_dir", f"{free / GIB:.1f} GiB of disk are free below {folder}")
+
+
+def _truncated_sampling(config: TrainConfig, vocabulary: int | None) -> Iterator[Finding]:
+    """Sampling in training from fewer tokens than its log-probs are over; evaluation may truncate."""
+    top_p, top_k = config.rollout.top_p, config.rollout.top_k
+    given: dict[str, tuple[float, float]] = {}
+    if top_p < 1:
+        given["rollout.top_p"] = (top_p, 1.0)
+    if top_k > 0 and (vocabulary is None or top_k < vocabulary):
+        given["rollout.top_k"] = (top_k, -1)
+    if given:
+        yield finding(
+            "warning",
+            next(iter(given)),
+            f"{' and '.join(f'{key}={value}' for key, (value, _) in given.items())}: responses are drawn from a "
+            "truncated distribution, and the log-probs of training are over the whole vocabulary, so the policy "
+            "gradient, importance weights and KL estimates are biased",
+            f"Set {' and '.join(f'{key}={whole}' for key, (_, whole) in given.items())} in training; "
+            "rollout.val_kwargs may truncate.",
+        )
 
 
 def _sizes(config: TrainConfig, parts: Parts | None, device: str, findings: list[Finding]) -> dict[str, ModelSize]:

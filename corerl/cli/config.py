@@ -44,7 +44,7 @@ def from_verl(arguments: tuple[str, ...]) -> None:
     """Print the training config that arguments of verl.trainer.main_ppo stand for.
 
     In a script that starts verl, write this command in place of `python3 -m verl.trainer.main_ppo`. What verl sets by
-    default is set where CoreRL's default is another; what has no counterpart is said in comments.
+    default is set where CoreRL's default is another; comments name the arguments that are lost or mean something else.
     """
     from corerl.config.from_verl import from_verl as translate
 

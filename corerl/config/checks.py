@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from corerl.config.parts import Parts
+from corerl.config.rejection import uses_shared_threshold
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError, RequestError
 
@@ -93,11 +94,13 @@ def _check_rollout_correction(config: TrainConfig, parts: Parts) -> Iterator[Req
             yield ConfigError(
                 f"algorithm.rollout_correction.{name}_lower", f"is {lower}, which is more than {name} = {upper}"
             )
-    if correction.bypass_mode and (correction.rollout_is not in (None, "none") or correction.rollout_rs):
-        yield ConfigError(
-            "algorithm.rollout_correction.bypass_mode",
-            "takes the rollout backend's log-probs as the old ones: rollout_is and rollout_rs have nothing to correct",
-        )
+    if correction.rollout_rs is not None and not uses_shared_threshold(correction.rollout_rs):
+        for name, default in (("rollout_rs_threshold", 2.0), ("rollout_rs_threshold_lower", None)):
+            if getattr(correction, name) != default:
+                yield ConfigError(
+                    f"algorithm.rollout_correction.{name}",
+                    "has no effect: every rule of rollout_rs has a threshold of its own",
+                )
     if correction.bypass_mode and parts.adv_estimator.entry.needs_sum_pi_squared:
         yield ConfigError(
             "algorithm.rollout_correction.bypass_mode",

@@ -7,6 +7,7 @@ name or a mapping ``{name: …, option: …}``; it is typed ``Any`` here and che
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from corerl.config.rejection import Rule, rejection_rules
 from corerl.options import option
 
 LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
@@ -96,26 +97,19 @@ class RolloutCorrectionConfig:
     rollout_is_threshold_lower: float | None = option(
         None, "smallest weight, of mask and clip; null: 1 / rollout_is_threshold", ge=0
     )
-    rollout_is_batch_normalize: bool = option(False, "divide the weights by their mean over the batch")
-    rollout_rs: (
-        Literal[
-            "token_k1",
-            "token_k2",
-            "token_k3",
-            "seq_sum_k1",
-            "seq_sum_k2",
-            "seq_sum_k3",
-            "seq_mean_k1",
-            "seq_mean_k2",
-            "seq_mean_k3",
-            "seq_max_k1",
-            "seq_max_k2",
-            "seq_max_k3",
-        ]
-        | None
-    ) = option(None, "statistic by which tokens or whole responses are rejected; null: none")
+    rollout_is_batch_normalize: bool = option(
+        False, "divide the weights by their mean: of token over tokens, of sequence and geometric over responses"
+    )
+    rollout_rs: Any = option(
+        None,
+        "by which tokens or whole responses are rejected: a rule, a list of rules, or a mapping of rules to thresholds "
+        "such as {token_k1: [0.5, 2], seq_max_k3: 0.1}; null: none",
+    )
     rollout_rs_threshold: float = option(
-        2.0, "rejected above: k2, k3 themselves; of k1, the importance ratio exp(-k1)", gt=0
+        2.0,
+        "of rules without one of their own, rejected above: k2, k3, binary_kl themselves; of k1, the importance ratio "
+        "exp(-k1)",
+        gt=0,
     )
     rollout_rs_threshold_lower: float | None = option(
         None, "k1: the ratio rejected below; null: 1 / rollout_rs_threshold", gt=0
@@ -123,7 +117,23 @@ class RolloutCorrectionConfig:
     max_log_prob_diff: float | None = option(
         None, "stop when log pi_old and log pi_rollout of the same weights differ by more, mean over tokens", gt=0
     )
-    bypass_mode: bool = option(False, "take the rollout backend's log-probs as old_log_probs: no forward pass for them")
+    bypass_mode: bool = option(
+        False,
+        "take the rollout backend's log-probs as old_log_probs; rollout_is and rollout_rs then compare the engine with "
+        "the policy just before each update",
+    )
+
+    def __post_init__(self) -> None:
+        self.rules()
+
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of ``rollout_rs``."""
+        return rejection_rules(self.rollout_rs, self.rollout_rs_threshold, self.rollout_rs_threshold_lower)
+
+    @property
+    def acts(self) -> bool:
+        """Whether tokens are weighted or rejected."""
+        return self.rollout_is not in (None, "none") or self.rollout_rs is not None
 
 
 @dataclass

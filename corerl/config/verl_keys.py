@@ -55,6 +55,27 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("model.use_fused_kernels", (), "actor.strategy.logits_chunk_size bounds the logits that exist at a time"),
     VerlKey("actor.clip_ratio", ("actor.clip_ratio_low", "actor.clip_ratio_high")),
     VerlKey("actor.policy_loss.loss_mode", ("actor.policy_loss",)),
+    VerlKey("actor.policy_loss.dro_beta", ("actor.policy_loss.beta",), "of dro"),
+    VerlKey("actor.tau_pos", ("actor.policy_loss.tau_pos",), "of sapo"),
+    VerlKey("actor.tau_neg", ("actor.policy_loss.tau_neg",), "of sapo"),
+    VerlKey("actor.calculate_sum_pi_squared", (), "computed for the advantage estimators that need it"),
+    VerlKey("actor.use_token_level_loss", ("actor.loss_agg_mode",), "token-mean; false: seq-mean-token-mean"),
+    VerlKey(
+        "actor.use_rollout_log_probs",
+        (),
+        "algorithm.rollout_correction.bypass_mode=true takes the engine's log-probs as the old ones",
+    ),
+    VerlKey("actor.calculate_entropy", (), "actor/entropy is always measured"),
+    *_same("algorithm", "algorithm.adv_estimator", "gdpo_reward_keys", "gdpo_reward_weights"),
+    VerlKey("algorithm.rollout_correction.loss_type", (), "with bypass_mode, ppo_clip is vanilla and reinforce is gpg"),
+    VerlKey(
+        "algorithm.rollout_correction.rollout_token_veto_threshold",
+        ("algorithm.rollout_correction.rollout_rs.seq_max_k1",),
+        "[threshold, 1e9]: a response with a ratio below it is rejected",
+    ),
+    VerlKey(
+        "algorithm.rollout_correction.debug_rollout_actor_probs", (), "rollout_corr/* are measured without bypass_mode"
+    ),
     VerlKey("actor.use_torch_compile", ("actor.strategy.compile",), "of fsdp and torch"),
     VerlKey("actor.ppo_micro_batch_size", ("actor.ppo_micro_batch_size_per_gpu",), _PER_GPU),
     VerlKey("actor.optim.warmup_style", ("actor.optim.lr_scheduler_type",)),
@@ -63,8 +84,8 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("actor.checkpoint.*", (), "trainer.save_huggingface says which checkpoints hold a model folder"),
     VerlKey(
         "actor.tis_imp_ratio_cap",
-        (),
-        "algorithm.rollout_correction.rollout_is=token does it, and rollout_is_threshold beside it is the cap",
+        ("algorithm.rollout_correction.rollout_is_threshold",),
+        "and rollout_is=token beside it",
     ),
     VerlKey(
         "actor.ulysses_sequence_parallel_size", ("actor.strategy.ulysses_sequence_parallel_size",), "with strategy fsdp"
@@ -122,12 +143,32 @@ TABLE: tuple[VerlKey, ...] = (
         "extra_info)",
     ),
     VerlKey("custom_reward_function.name", ("reward.scorer",), "one value for path and name, ./file.py:function"),
+    VerlKey("reward.custom_reward_function.path", ("reward.scorer",), "as custom_reward_function.path"),
+    VerlKey("reward.custom_reward_function.name", ("reward.scorer",), "as custom_reward_function.name"),
     VerlKey("reward_model.reward_manager", ("reward.manager",)),
+    VerlKey("reward.reward_manager.name", ("reward.manager",)),
+    VerlKey(
+        "reward.reward_kwargs.overlong_buffer_cfg.len",
+        ("reward.manager.overlong_buffer_len",),
+        "of reward.manager=dapo",
+    ),
+    VerlKey(
+        "reward.reward_kwargs.overlong_buffer_cfg.penalty_factor",
+        ("reward.manager.overlong_penalty_factor",),
+        "of reward.manager=dapo",
+    ),
+    VerlKey("reward.reward_kwargs.max_resp_len", ("reward.manager.max_resp_len",), "of reward.manager=dapo"),
+    VerlKey("model_engine", ("actor.strategy",), "fsdp or megatron"),
     VerlKey("reward_model.overlong_buffer.len", ("reward.manager.overlong_buffer_len",), "of reward.manager=dapo"),
     VerlKey(
         "reward_model.overlong_buffer.penalty_factor",
         ("reward.manager.overlong_penalty_factor",),
         "of reward.manager=dapo",
+    ),
+    VerlKey(
+        "reward_model.overlong_buffer.enable",
+        ("reward.manager",),
+        "dapo if true, parallel if false, as it is by default",
     ),
     VerlKey("reward_model.overlong_buffer.*", (), "reward.manager=dapo shapes the scores of long responses"),
     VerlKey("reward_model.launch_reward_fn_async", (), "responses are scored while others are generated anyway"),

@@ -14,13 +14,30 @@ and ``rollout_is_mode`` bounds it by the thresholds lo and hi::
     mask        w where lo <= w <= hi; elsewhere the token leaves the batch
 
 Truncated importance sampling: Espeholt et al. 2018 (IMPALA), arXiv 1802.01561, section 4.1, rho-bar; masking: IcePop,
-Ling Team 2025, "Every Step Evolves", arXiv 2510.18855. ``rollout_rs`` rejects tokens, or whole responses, by k1 = -lr,
-k2 = lr²/2 or k3 = exp(lr) - 1 - lr (Schulman 2020) of each token, or by their sum, mean or maximum over a response: k2
-and k3 above ``rollout_rs_threshold``, k1 where exp(-k1) is outside the two thresholds.
+Ling Team 2025, "Every Step Evolves", arXiv 2510.18855.
+
+``rollout_rs`` rejects tokens, or whole responses, by statistics of each token, or by their sum, mean or maximum over a
+response::
+
+    k1 = -lr    k2 = lr²/2    k3 = exp(lr) - 1 - lr
+    binary_kl = the larger of KL(b(pi_old) || b(pi_rollout)) and KL(b(pi_rollout) || b(pi_old)), b(p) = {p, 1 - p}
+
+k1, k2, k3: Schulman 2020. k2, k3 and binary_kl reject above the threshold, k1 where exp(-k1) is outside two thresholds;
+``seq_max_k1`` rejects a response with a token outside them. Of several rules each must keep a token.
+
+``rollout_is_batch_normalize`` divides the weights by their mean over what is kept. Under pi_rollout the weight exp(lr)
+of a token has expectation 1 given the tokens before it, and so has its mean over tokens. The weight exp(sum lr) of a
+response has expectation 1 over responses; its mean over tokens has E[w n] / E[n], the ratio of the mean lengths under
+the two policies. So token weights are divided by their mean over tokens, the others by their mean over responses.
 
 A token that is masked or rejected counts in no numerator and in no denominator of the loss. Advantages are estimated
 before: a rejected response is still part of its group's baseline. Frameworks in common use leave masked tokens in the
 denominator, so that the effective learning rate falls as the mismatch grows; here it does not.
+
+With ``bypass_mode`` pi_old is pi_rollout, and what is corrected is the distance to the policy that is trained: before
+each update lr = log pi - log pi_rollout, with pi the policy as it then is. Weights then hold the whole ratio of pi to
+pi_rollout, so the policy loss is given pi as pi_old: its own ratio is 1, and nothing is counted twice. Every loss has
+the gradient -w A grad log pi there, that of REINFORCE with importance weights.
 """
 
 import dataclasses
@@ -30,6 +47,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from corerl.config.rejection import Rule
 from corerl.config.schema import RolloutCorrectionConfig
 from corerl.errors import RunError
 from corerl.registry.losses import Mean
@@ -76,8 +94,12 @@ def correct(
     """Weights and rejection for a whole batch; log-probs are (B, T), finite where the mask is true."""
     log_ratio = _log_ratio(old_log_probs, rollout_log_probs, response_mask)
     kept = response_mask
-    if config.rollout_rs is not None:
-        kept = kept & _accepted(log_ratio, response_mask, config)
+    for rule in config.rules():
+        if rule.statistic == "binary_kl":
+            divergence = _binary_kl(old_log_probs, rollout_log_probs, response_mask)
+            kept = kept & (divergence <= rule.upper)
+        else:
+            kept = kept & _accepted(log_ratio, response_mask, rule)
     if config.rollout_is in (None, "none"):
         return Correction(None, kept)
     weights = _level(log_ratio, response_mask, str(config.rollout_is)).exp()
@@ -89,7 +111,10 @@ def correct(
     else:
         kept = kept & (weights >= lower) & (weights <= upper)
     if config.rollout_is_batch_normalize:
-        weights = weights / _mean(weights, kept).clamp(min=1e-8)
+        mean = (
+            _mean(weights, kept) if config.rollout_is == "token" else _mean(weights[:, :1], kept.any(1, keepdim=True))
+        )
+        weights = weights / mean.clamp(min=1e-8)
     return Correction(torch.where(kept, weights, 0.0), kept)
 
 
@@ -154,31 +179,44 @@ def _level(log_ratio: Tensor, response_mask: Tensor, level: str) -> Tensor:
     return total.clamp(-20.0, 20.0).expand_as(log_ratio)
 
 
-def _accepted(log_ratio: Tensor, response_mask: Tensor, config: RolloutCorrectionConfig) -> Tensor:
-    """(B, T) bool, what ``rollout_rs`` does not reject."""
-    assert config.rollout_rs is not None
-    reduction, _, statistic = config.rollout_rs.rpartition("_")
-    values = {
-        "k1": -log_ratio,
-        "k2": log_ratio.square() / 2,
-        "k3": log_ratio.exp() - 1 - log_ratio,
-    }[statistic]
-    if reduction != "token":
-        values = _of_response(values, response_mask, reduction.removeprefix("seq_"))
-    lower, upper = _bounds(config.rollout_rs_threshold_lower, config.rollout_rs_threshold)
-    if statistic != "k1":
-        return values <= upper
-    ratio = (-values).exp()
-    return (ratio >= lower) & (ratio <= upper)
+def _accepted(log_ratio: Tensor, response_mask: Tensor, rule: Rule) -> Tensor:
+    """Where a rule keeps, (B, T) or (B, 1) bool; of no meaning outside the responses."""
+    if rule.statistic == "k1":
+        values = log_ratio  # exp(-k1) = exp(lr), between the two thresholds
+        if rule.over not in ("token", "seq_max"):
+            values = _of_response(values, response_mask, rule.over)
+        ratio = values.exp()
+        inside = (ratio >= rule.lower) & (ratio <= rule.upper)
+        return (inside | ~response_mask).all(1, keepdim=True) if rule.over == "seq_max" else inside
+    values = log_ratio.square() / 2 if rule.statistic == "k2" else log_ratio.exp() - 1 - log_ratio
+    if rule.over != "token":
+        values = _of_response(values, response_mask, rule.over)
+    return values <= rule.upper
 
 
-def _of_response(values: Tensor, response_mask: Tensor, reduction: str) -> Tensor:
-    """(B, 1): the sum, mean or largest magnitude (with its sign) of a response's values."""
-    if reduction == "max":
-        largest = values.abs().where(response_mask, -1.0).argmax(1, keepdim=True)
-        return values.gather(1, largest)
+def _of_response(values: Tensor, response_mask: Tensor, over: str) -> Tensor:
+    """(B, 1): the sum, mean or maximum of a response's values; those outside the responses are 0."""
+    if over == "seq_max":
+        return values.amax(1, keepdim=True)
     total = values.sum(1, keepdim=True)
-    return total if reduction == "sum" else total / response_mask.sum(1, keepdim=True).clamp(min=1)
+    return total if over == "seq_sum" else total / response_mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def _binary_kl(log_probs: Tensor, other_log_probs: Tensor, response_mask: Tensor) -> Tensor:
+    """(B, T), the larger of the two directions; probabilities are kept 1e-6 away from 0 and 1, so that it is finite."""
+
+    def probabilities(values: Tensor) -> Tensor:
+        return torch.where(response_mask, values, 0.0).exp().clamp(1e-6, 1 - 1e-6)
+
+    p, q = probabilities(log_probs), probabilities(other_log_probs)
+    log_odds = (p / q).log() - ((1 - p) / (1 - q)).log()
+    rest = ((1 - p) / (1 - q)).log()
+    return torch.maximum(p * log_odds + rest, -(q * log_odds + rest))
+
+
+def _batch_mean(weights: Tensor, kept: Tensor, level: str) -> Tensor:
+    """Mean of the weights that are kept: of tokens, or of responses, which have one weight each."""
+    return _mean(weights, kept) if level == "token" else _mean(weights[:, :1], kept.any(1, keepdim=True))
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:

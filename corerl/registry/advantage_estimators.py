@@ -24,6 +24,8 @@ class AdvantageInputs:
         sum_pi_squared: (B, T) float32, the sum of pi(v)^2 over the vocabulary at each token, under that policy, with
             ``needs_sum_pi_squared``.
         components: name -> (B,) float32, named parts of the scores, 0 in a row that lacks one.
+        rollout_weights: (B, T) float32, what rollout correction multiplies the terms of the policy loss by, 0 at a
+            token that it rejects; None if it changes no term.
     """
 
     rewards: "Tensor"
@@ -34,6 +36,7 @@ class AdvantageInputs:
     log_probs: "Tensor | None" = None
     sum_pi_squared: "Tensor | None" = None
     components: Mapping[str, "Tensor"] = field(default_factory=dict)
+    rollout_weights: "Tensor | None" = None
 
 
 class Advantages(NamedTuple):

@@ -28,6 +28,7 @@ from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 from corerl.telemetry.notices import say
 from corerl.telemetry.run_status import recorded
 from corerl.trainer.collection import Collector
+from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.episodes import EpisodePlayer
@@ -139,7 +140,7 @@ def _start(plan: Plan, stack: ExitStack, stopping: Stopping) -> Trainer:
         notices=Notices(plan.scorers),
         nonfinite=NonFiniteGuard(run.folder / "nonfinite", skip=config.trainer.on_nonfinite == "skip"),
         log=log,
-        correction=resolve_level(config.algorithm.rollout_correction, config.trainer.max_staleness),
+        corrector=RolloutCorrector(resolve_level(config.algorithm.rollout_correction, config.trainer.max_staleness)),
         checkpoints=_checkpoint_store(run),
         seeds=seeds,
         validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),

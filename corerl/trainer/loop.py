@@ -11,11 +11,10 @@ from corerl.batch.experience import Experience
 from corerl.batch.micro_batches import mini_batches
 from corerl.batch.rollouts import Episode
 from corerl.checkpoint.store import CheckpointStore
-from corerl.config.schema import RolloutCorrectionConfig
 from corerl.data.prompts import Prompt
 from corerl.errors import EngineDeadError, NonFiniteError, RunError
 from corerl.objective import loss_weights, policy_loss_inputs
-from corerl.objective.rollout_correction import check_agreement, correct, mismatch
+from corerl.objective.rollout_correction import Correction
 from corerl.registry.advantage_estimators import AdvantageEstimator, AdvantageInputs
 from corerl.registry.losses import Mean
 from corerl.registry.policy_losses import TokenSelector
@@ -29,6 +28,7 @@ from corerl.telemetry.notices import say
 from corerl.telemetry.throughput import ModelShape
 from corerl.telemetry.timers import Timers
 from corerl.trainer.collection import Collector, ScoredRollouts
+from corerl.trainer.correction import RolloutCorrector, present_log_probs
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.episodes import episode_metrics
@@ -63,7 +63,7 @@ class Trainer:
     notices: Notices
     nonfinite: NonFiniteGuard
     log: MetricsLog
-    correction: RolloutCorrectionConfig
+    corrector: RolloutCorrector
     checkpoints: CheckpointStore
     seeds: Seeds
     validation_sampling: SamplingParams
@@ -96,14 +96,17 @@ class Trainer:
                 nonfinite = self.nonfinite.mask_samples(self.step, experience, batch)
                 if self.kl_penalty is not None:
                     metrics |= self.kl_penalty.subtract(experience)
-                inputs = self.advantage_inputs(experience, batch)
+                correction, measured = self.corrector.of_batch(experience, max(batch.staleness(self.step)))
+                metrics |= merge_means([measured], "rollout_corr")
+                weights = self.corrector.weights(correction)
+                inputs = dataclasses.replace(self.advantage_inputs(experience, batch), rollout_weights=weights)
                 experience.advantages, experience.returns = self.estimate_advantages(inputs)
                 nonfinite += self.nonfinite.mask_samples(self.step, experience, batch)
             with timers("metrics"):
                 metrics["training/nonfinite_samples"] = float(nonfinite)
                 longest, ranks = self.run.config.data.max_prompt_length, self.shape.data_parallel_size
                 metrics |= step_metrics(experience, batch.results, batch.rollouts.truncated, longest, ranks)
-            metrics |= self.update(experience, batch, timers)
+            metrics |= self.update(experience, batch, correction, timers)
             self.hand_over(timers)
             metrics["rollout/restarts"] = float(self.engines.restarts)
             with timers("metrics"):
@@ -167,7 +170,9 @@ class Trainer:
             components=batch.components(),
         )
 
-    def update(self, experience: Experience, batch: ScoredRollouts, timers: Timers) -> dict[str, float]:
+    def update(
+        self, experience: Experience, batch: ScoredRollouts, correction: Correction | None, timers: Timers
+    ) -> dict[str, float]:
         """All optimizer steps, of the critic and of the policy."""
         config = self.run.config
         metrics: dict[str, float] = {}
@@ -180,13 +185,14 @@ class Trainer:
                 metrics |= merge_means(self.updates(self.critic.update, cut, experience, batch), "critic")
         if self.step <= config.trainer.critic_warmup:
             return metrics
-        with timers("adv"):
-            metrics |= self.correct_rollouts(experience, max(batch.staleness(self.step)))
+        self.corrector.apply(correction, experience)
         actor = config.actor
         cut = self.mini_batches(experience, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
         with timers("update_actor"):
-            prepared = ((rows, self.prepare(mini_batch, number)) for number, (rows, mini_batch) in enumerate(cut))
+            measured: list[dict[str, Mean]] = []
+            prepared = self.prepared(cut, measured)
             metrics |= merge_means(self.updates(self.actor.update, prepared, experience, batch), "actor")
+            metrics |= merge_means(measured, "rollout_corr")
             if not experience.response_mask.any():
                 say(f"step {self.step}: no response has a score, so the weights stay as they are")
         if "actor/kl_loss" in metrics:
@@ -210,19 +216,6 @@ class Trainer:
                 metrics = {}
             yield metrics | {"skipped_updates": Mean(float(not metrics), 1.0)}
 
-    def correct_rollouts(self, experience: Experience, staleness: int) -> dict[str, float]:
-        """``algorithm.rollout_correction``: weights and rejected tokens; how far engine and trainer are apart."""
-        config, old, rollout = self.correction, experience.old_log_probs, experience.rollout_log_probs
-        if old is None or rollout is None or config.bypass_mode:
-            return {}
-        means = mismatch(old, rollout, experience.response_mask, config)
-        check_agreement(means, staleness, config.max_log_prob_diff)
-        before = experience.response_mask
-        experience.rollout_weights, experience.response_mask = correct(old, rollout, before, config)
-        if config.rollout_is != "none" or config.rollout_rs:
-            means["rejected_fraction"] = Mean((before & ~experience.response_mask).sum(), before.sum())
-        return merge_means([means], "rollout_corr")
-
     def mini_batches(
         self, experience: Experience, size: int, epochs: int, loss_agg_mode: str
     ) -> Iterator[tuple[torch.Tensor, Experience]]:
@@ -230,25 +223,35 @@ class Trainer:
 
         One without a trained token is left out: its gradient is 0, and yet momentum and decay would move the weights.
         """
-        config = self.run.config
-        scale_factor = config.actor.loss_scale_factor or config.data.max_response_length
         for _ in range(epochs):
             for rows in mini_batches(experience.group_ids, size):
                 mini_batch = experience.select(rows)
                 if mini_batch.response_mask.any():
-                    mini_batch.loss_weights = loss_weights(mini_batch.response_mask, loss_agg_mode, scale_factor)
+                    self.weigh(mini_batch, loss_agg_mode)
                     yield rows, mini_batch
 
-    def prepare(self, mini_batch: Experience, number: int) -> Experience:
-        """Add what the policy's objective needs of the whole mini-batch just before its update."""
-        if self.vocabulary_reference is not None and self.run.parts.kl_loss is not None:
-            self.vocabulary_reference.add(mini_batch)
-        if self.select_tokens is not None:
-            present = self.actor.forward(mini_batch.tokens(), ["log_probs"]).log_probs
-            assert present is not None
-            uniforms = torch.from_numpy(self.seeds.uniforms(self.step, number, tuple(present.shape)))
-            mini_batch.selected = self.select_tokens(policy_loss_inputs(present, mini_batch), uniforms)
-        return mini_batch
+    def weigh(self, mini_batch: Experience, loss_agg_mode: str) -> None:
+        """Give a mini-batch the loss weights of its trained tokens."""
+        scale_factor = self.run.config.actor.loss_scale_factor or self.run.config.data.max_response_length
+        mini_batch.loss_weights = loss_weights(mini_batch.response_mask, loss_agg_mode, scale_factor)
+
+    def prepared(
+        self, cut: Iterator[tuple[torch.Tensor, Experience]], measured: list[dict[str, Mean]]
+    ) -> Iterator[tuple[torch.Tensor, Experience]]:
+        """Mini-batches, each just before its update; ``measured`` takes what rollout correction measures of them."""
+        for number, (rows, mini_batch) in enumerate(cut):
+            if self.corrector.acts_on_mini_batches:
+                measured.append(self.corrector.of_mini_batch(mini_batch, present_log_probs(self.actor, mini_batch)))
+                if not mini_batch.response_mask.any():
+                    continue
+                self.weigh(mini_batch, self.run.config.actor.loss_agg_mode)
+            if self.vocabulary_reference is not None and self.run.parts.kl_loss is not None:
+                self.vocabulary_reference.add(mini_batch)
+            if self.select_tokens is not None:
+                present = present_log_probs(self.actor, mini_batch)
+                uniforms = torch.from_numpy(self.seeds.uniforms(self.step, number, tuple(present.shape)))
+                mini_batch.selected = self.select_tokens(policy_loss_inputs(present, mini_batch), uniforms)
+            yield rows, mini_batch
 
     def evaluate(self) -> dict[str, float]:
         """Generate for the validation prompts and score; the state of training is not touched."""

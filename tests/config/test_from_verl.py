@@ -71,13 +71,168 @@ def test_a_command_becomes_a_config_with_verls_defaults_and_reasons_for_what_is_
     assert config.tracking.loggers == ["console", "tensorboard"]
     assert (config.runtime.name, config.runtime.nnodes, config.trainer.val_before_train) == ("ray", 2, False)
     assert (config.rollout.n, config.actor.use_dynamic_bsz, config.runtime.n_gpus_per_node) == (1, False, 8)
-    packed, reference, micro_batches, unknown = remarks
+    clip, packed, reference, micro_batches, unknown = remarks
+    assert clip == (
+        "actor.clip_ratio=0.1: written as actor.clip_ratio_low and actor.clip_ratio_high; today's verl reads "
+        "clip_ratio only if those are null, and clips at their default of 0.2"
+    )
     assert packed.startswith("model.use_remove_padding=True: ")
     assert reference.startswith("ref.fsdp_config.param_offload=True: the reference has the strategy of the actor")
     assert micro_batches.startswith(
         "rollout.log_prob_use_dynamic_bsz=True, rollout.log_prob_max_token_len_per_gpu=9: log-probs are computed in "
     )
     assert unknown == "trainer.balance=True: there is no such key"
+
+
+def convert(*arguments: str) -> tuple[TrainConfig, list[str]]:
+    values, remarks = from_verl(["actor_rollout_ref.model.path=m", *arguments])
+    return typed.build(TrainConfig, values), remarks
+
+
+def test_of_two_names_of_a_clip_width_verls_wins() -> None:
+    low, high = "actor_rollout_ref.actor.clip_ratio_low=0.1", "actor_rollout_ref.actor.clip_ratio_high=0.28"
+    for arguments in (
+        [high, low, "actor_rollout_ref.actor.clip_ratio=0.2"],
+        ["actor_rollout_ref.actor.clip_ratio=0.2", low, high],
+    ):
+        config, remarks = convert(*arguments)
+        assert (config.actor.clip_ratio_low, config.actor.clip_ratio_high, remarks) == (0.1, 0.28, [])
+    config, remarks = convert(f"{low[:-3]}null", f"{high[:-4]}null", "actor_rollout_ref.actor.clip_ratio=0.3")
+    assert (config.actor.clip_ratio_low, config.actor.clip_ratio_high, remarks) == (0.3, 0.3, [])
+
+
+def test_options_of_losses_that_are_not_selected_are_named_and_left_out() -> None:
+    config, remarks = convert(
+        "actor_rollout_ref.actor.policy_loss.loss_mode=sapo",
+        "actor_rollout_ref.actor.clip_ratio_high=0.28",
+        "actor_rollout_ref.actor.policy_loss.kl_cov_ratio=0.002",
+        "actor_rollout_ref.actor.tau_neg=1.5",
+    )
+    assert config.actor.policy_loss == {"name": "sapo", "tau_neg": 1.5}
+    assert remarks == [
+        "actor.clip_ratio_high=0.28, actor.policy_loss.kl_cov_ratio=0.002: verl's policy loss sapo does not read it "
+        "either"
+    ]
+
+
+def test_options_of_a_loss_reach_it() -> None:
+    config, remarks = convert(
+        "actor_rollout_ref.actor.policy_loss={loss_mode: kl_cov, ppo_kl_coef: 0.5}",
+        "actor_rollout_ref.actor.policy_loss.kl_cov_ratio=0.002",
+    )
+    assert config.actor.policy_loss == {"name": "kl_cov", "kl_cov_ratio": 0.002, "ppo_kl_coef": 0.5}
+    assert remarks == [
+        "actor.policy_loss=kl_cov: verl chooses tokens from each micro-batch, CoreRL from the whole mini-batch"
+    ]
+    config, remarks = convert(
+        "actor_rollout_ref.actor.policy_loss.loss_mode=dro", "actor_rollout_ref.actor.policy_loss.dro_beta=0.2"
+    )
+    assert (config.actor.policy_loss, remarks) == ({"name": "dro", "beta": 0.2}, [])
+    assert any("dro_beta" in remark for remark in convert("actor_rollout_ref.actor.policy_loss.loss_mode=dro")[1])
+
+
+def test_a_loss_that_verl_aggregates_its_own_way_says_what_that_changes() -> None:
+    gspo = "actor_rollout_ref.actor.policy_loss.loss_mode=gspo"
+    config, remarks = convert(
+        gspo, "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum", "critic.loss_agg_mode=token-sum"
+    )
+    assert (config.actor.loss_agg_mode, config.critic.loss_agg_mode) == ("seq-mean-token-mean", "token-sum")
+    assert remarks == [
+        "actor.loss_agg_mode=seq-mean-token-sum: verl aggregates the terms of gspo by seq-mean-token-mean anyway"
+    ]
+    _, remarks = convert(gspo, "actor_rollout_ref.actor.use_kl_loss=True")
+    assert remarks == [
+        "actor.policy_loss.loss_mode=gspo: verl aggregates the KL loss and the entropy by token-mean, CoreRL all of "
+        "the loss by seq-mean-token-mean"
+    ]
+    assert (
+        convert(gspo, "actor_rollout_ref.actor.use_kl_loss=False", "actor_rollout_ref.actor.entropy_coeff=0")[1] == []
+    )
+
+
+def test_the_critic_has_the_aggregation_of_the_actor_as_in_verl() -> None:
+    config, _ = convert("actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-sum")
+    assert config.critic.loss_agg_mode == "seq-mean-token-sum"
+    config, _ = convert("actor_rollout_ref.actor.policy_loss.loss_mode=gspo")
+    assert config.critic.loss_agg_mode == "token-mean"
+
+
+def test_a_loss_or_estimator_that_is_not_verls_is_named() -> None:
+    config, remarks = convert(
+        "actor_rollout_ref.actor.policy_loss.loss_mode=up", "algorithm.adv_estimator=mine", "algorithm.gamma=0.9"
+    )
+    assert (config.actor.policy_loss, config.algorithm.adv_estimator) == ("up", "mine")
+    assert remarks == [
+        "actor.policy_loss=up: CoreRL has no policy loss of verl by this name; a file or a plugin must give it, and "
+        "its options",
+        "algorithm.adv_estimator=mine, algorithm.gamma=0.9: CoreRL has no advantage estimator of verl by this name; a "
+        "file or a plugin must give it, and its options",
+    ]
+
+
+def test_math_dapo_scores_as_verls_unless_something_else_scores() -> None:
+    expected = {"name": "math_dapo", "wrong_score": -1.0, "fallback_to_boxed": True}
+    for arguments in ([], ["reward_model.reward_manager=dapo"], ["reward_model.enable=False"]):  # verl's own rewards
+        config, _ = convert(*arguments)
+        assert config.reward.scorers == dict.fromkeys(("aime*", "math", "math_dapo", "math_dapo_*"), expected)
+    for argument in ("custom_reward_function.path=./f.py", "reward_model.enable=True"):
+        assert convert(argument)[0].reward.scorers == {}
+
+
+BUFFERS = {
+    "reward_model.overlong_buffer": "reward_model.reward_manager=dapo",
+    "custom_reward_function.overlong_buffer": "reward_model.reward_manager=dapo",
+    "reward_model.reward_kwargs.overlong_buffer_cfg": "reward_model.reward_manager=dapo",
+    "reward.reward_kwargs.overlong_buffer_cfg": "reward.reward_manager.name=dapo",
+}
+
+
+@pytest.mark.parametrize("section", BUFFERS)
+def test_the_manager_dapo_penalises_length_only_if_verls_does(section: str) -> None:
+    buffer = [f"+{section}.len=512", f"+{section}.penalty_factor=0.5", f"+{section}.log=False"]
+    config, remarks = convert(BUFFERS[section], f"{section}.enable=True", *buffer)
+    assert config.reward.manager == {"name": "dapo", "overlong_buffer_len": 512, "overlong_penalty_factor": 0.5}
+    for arguments in ([f"{section}.enable=False", *buffer], []):
+        config, more = convert(BUFFERS[section], *arguments)
+        assert (config.reward.manager, remarks, more) == ("parallel", [], [])
+
+
+def test_values_above_which_verl_does_the_same_are_in_corerls_range() -> None:
+    cispo = "actor_rollout_ref.actor.policy_loss.loss_mode=cispo"
+    config, remarks = convert(cispo, "actor_rollout_ref.actor.clip_ratio_low=10")
+    assert (config.actor.clip_ratio_low, remarks) == (1.0, [])
+
+
+def test_the_older_switch_between_tokens_and_sequences() -> None:
+    switch = "actor_rollout_ref.actor.use_token_level_loss"
+    assert convert(f"{switch}=False")[0].actor.loss_agg_mode == "seq-mean-token-mean"
+    assert convert(f"{switch}=True")[0].actor.loss_agg_mode == "token-mean"
+    assert (
+        convert(f"{switch}=False", "actor_rollout_ref.actor.loss_agg_mode=token-sum")[0].actor.loss_agg_mode
+        == "token-sum"
+    )
+
+
+def test_dynamic_sampling_has_no_limit_unless_verls_has_one() -> None:
+    enabled, limit = "algorithm.filter_groups.enable=True", "algorithm.filter_groups.max_num_gen_batches"
+    for arguments, expected in (
+        ([], 10),
+        ([enabled], 1_000_000),
+        ([enabled, f"{limit}=0"], 1_000_000),
+        ([enabled, f"{limit}=5"], 5),
+    ):
+        assert convert(*arguments)[0].algorithm.filter_groups.max_num_gen_batches == expected
+
+
+def test_verls_newer_names_of_engine_and_reward() -> None:
+    config, remarks = convert(
+        "model_engine=megatron",
+        "reward.custom_reward_function.path=./f.py",
+        "reward.custom_reward_function.name=g",
+        "reward.reward_manager.name=naive",
+    )
+    assert (config.actor.strategy, config.reward.scorer, config.reward.manager) == ("megatron", "./f.py:g", "naive")
+    assert (config.reward.scorers, remarks) == ({}, [])
 
 
 def test_the_name_of_megatrons_config_selects_it_and_its_options_follow() -> None:

@@ -223,9 +223,9 @@ WRONG = {
         ["algorithm.rollout_correction.rollout_is_threshold_lower=3"],
         r"^algorithm.rollout_correction.rollout_is_threshold_lower: is 3.0, which is more than rollout_is_threshold",
     ),
-    "correcting what is bypassed": (
-        ["algorithm.rollout_correction={bypass_mode: true, rollout_is: token}"],
-        r"^algorithm.rollout_correction.bypass_mode: takes the rollout backend's log-probs as the old ones",
+    "a threshold that no rule takes": (
+        ["algorithm.rollout_correction={rollout_rs: {token_k2: 0.1}, rollout_rs_threshold: 3}"],
+        r"^algorithm.rollout_correction.rollout_rs_threshold: has no effect: every rule of rollout_rs has a threshold",
     ),
     "no tokens": (["rollout.top_k=0"], r"^rollout.top_k: must be at least 1, or -1 for all tokens, not 0$"),
     "no tokens in evaluation": (["rollout.val_kwargs.top_k=0"], r"^rollout.val_kwargs.top_k: must be at least 1"),

@@ -44,6 +44,12 @@ def nan_advantage(inputs):
     advantages = inputs.rewards.clone()
     advantages[3] = torch.nan
     return Advantages(advantages, advantages)
+
+def weighted(inputs):
+    if inputs.rollout_weights is None:
+        raise RuntimeError("there are no rollout weights")
+    assert (inputs.rollout_weights[inputs.response_mask] > 0).all()
+    return Advantages(inputs.rewards, inputs.rewards)
 """
 
 TIMINGS = ("timing", "perf/")
@@ -168,10 +174,35 @@ def test_rollout_correction_weighs_rejects_and_reports(train):
         assert 0 < record["rollout_corr/rejected_fraction"] <= 1
 
 
+def test_an_estimator_is_given_the_weights_of_rollout_correction(train, tmp_path):
+    estimator = f"algorithm.adv_estimator={tmp_path}/parts.py:weighted"
+    code, _, errors = train("a", estimator, "algorithm.rollout_correction.rollout_is=token")
+    assert code == 0, errors
+    code, _, errors = train("b", estimator)
+    assert code == 1 and "there are no rollout weights" in errors
+
+
 def test_bypass_takes_the_rollout_log_probs(train):
     code, folder, _ = train("a", "algorithm.rollout_correction.bypass_mode=true")
     assert code == 0
     assert all("actor/entropy" not in record and "rollout_corr/kl" not in record for record in records(folder))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    ["rollout_is: sequence, rollout_is_batch_normalize: true", "rollout_rs: {seq_mean_k1: 1.0000001, seq_max_k2: 9}"],
+    ids=["weights", "rejection"],
+)
+def test_bypass_corrects_each_mini_batch_by_the_policy_before_its_update(train, rules):
+    correction = f"algorithm.rollout_correction={{bypass_mode: true, {rules}}}"
+    code, folder, err = train("a", correction, "actor.optim.lr=1e-2", "actor.ppo_epochs=2")
+    assert code == 0, err
+    for record in records(folder):
+        assert "actor/entropy" not in record
+        assert record["rollout_corr/log_prob_abs_diff"] > 1e-4, "the second pass compares a policy that has moved"
+        assert (record["rollout_corr/rejected_fraction"] > 0) == ("rollout_rs" in rules)
+        if "rollout_is" in rules:
+            assert record["actor/ppo_kl"] == pytest.approx(0.0, abs=1e-5), "the loss has no ratio of its own left"
 
 
 @pytest.mark.parametrize(

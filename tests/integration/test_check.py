@@ -102,6 +102,26 @@ def test_every_error_and_warning_has_key_sentence_and_remedy(check, override):
     assert all(each["key"] for each in found) or override == "plugins.load=[nope.py]"
 
 
+def test_truncated_sampling_in_training_is_a_warning_and_in_evaluation_it_is_not(check):
+    evaluation = "rollout.val_kwargs={do_sample: true, top_p: 0.9, top_k: 20}"
+    assert keys(check(evaluation)[1], "warning") == []
+    assert keys(check("rollout.top_k=1000000")[1], "warning") == [], "no fewer tokens than the vocabulary has"
+    for overrides, named, remedy in (
+        (["rollout.top_p=0.9"], "rollout.top_p=0.9: ", "Set rollout.top_p=1.0 in training"),
+        (["rollout.top_k=20"], "rollout.top_k=20: ", "Set rollout.top_k=-1 in training"),
+        (
+            ["rollout.top_p=0.9", "rollout.top_k=20"],
+            "rollout.top_p=0.9 and rollout.top_k=20: ",
+            "and rollout.top_k=-1 in",
+        ),
+    ):
+        code, report = check(evaluation, *overrides)
+        [warning] = [each for each in report["findings"] if each["severity"] == "warning"]
+        assert code == 0 and report["ok"] and warning["key"] == overrides[0].partition("=")[0]
+        assert warning["sentence"].startswith(named) and "KL estimates are biased" in warning["sentence"]
+        assert remedy in warning["remedy"] and "rollout.val_kwargs may truncate" in warning["remedy"]
+
+
 def test_memory_is_held_against_planned_gpus(check):
     code, report = check("--gpus", "1", "--gpu-memory-gb", "0.5")
     assert code == 2

@@ -99,6 +99,101 @@ def test_normalised_weights_have_a_mean_of_one_over_the_kept_tokens():
     assert float(weights[kept].mean()) == pytest.approx(1.0, rel=1e-12)
 
 
+@pytest.mark.parametrize("level", ["sequence", "geometric"])
+def test_normalised_weights_of_responses_have_a_mean_of_one_over_responses(level):
+    old, rollout, mask = case(2)
+    config = RolloutCorrectionConfig(rollout_is=level, rollout_is_threshold=1.5, rollout_is_batch_normalize=True)
+    weights, kept = correct(old, rollout, mask, config)
+    before = {}
+    for row in range(len(mask)):
+        ratios = log_ratios(old, rollout, mask, row)
+        if ratios:
+            before[row] = min(weight(ratios, next(iter(ratios)), level), 1.5)
+    lengths = mask.sum(1)
+    assert len({int(lengths[row]) for row in before}) > 1, "responses of one length show no difference"
+    mean = sum(before.values()) / len(before)
+    assert torch.equal(kept, mask)
+    for row, value in before.items():
+        assert weights[row][mask[row]].tolist() == pytest.approx([value / mean] * int(lengths[row]), rel=1e-12)
+
+
+def test_a_rejected_response_has_no_part_in_the_mean_of_the_weights():
+    old = torch.zeros(3, 2, dtype=torch.float64)
+    rollout = torch.tensor([[-0.1, -0.1], [0.2, 0.0], [9.0, 0.0]], dtype=torch.float64)
+    mask = torch.ones(3, 2, dtype=torch.bool)
+    config = RolloutCorrectionConfig(rollout_is="sequence", rollout_rs="seq_max_k3", rollout_is_batch_normalize=True)
+    weights, kept = correct(old, rollout, mask, config)
+    first, second = math.exp(0.2), math.exp(-0.2)
+    assert kept.tolist() == [[True, True], [True, True], [False, False]]
+    mean = (first + second) / 2
+    assert weights[:, 0].tolist() == pytest.approx([first / mean, second / mean, 0.0], rel=1e-12)
+
+
+def test_a_token_is_kept_where_every_rule_keeps_it():
+    old, rollout, mask = case(5, rows=12, tokens=7)
+    rules = {"token_k1": [0.6, 2.5], "seq_mean_k2": 0.2, "seq_max_k3": 0.8}
+    _, kept = correct(old, rollout, mask, RolloutCorrectionConfig(rollout_rs=rules))
+    values = {name: rejection_values(old, rollout, mask, name) for name in rules}
+    each = {
+        "token_k1": {place for place, value in values["token_k1"].items() if 0.6 <= math.exp(-value) <= 2.5},
+        "seq_mean_k2": {place for place, value in values["seq_mean_k2"].items() if value <= 0.2},
+        "seq_max_k3": {place for place, value in values["seq_max_k3"].items() if value <= 0.8},
+    }
+    expected = set.intersection(*each.values())
+    assert {tuple(place) for place in kept.nonzero().tolist()} == expected
+    assert 0 < len(expected) < min(map(len, each.values())), "no rule does the work of all"
+
+
+def test_a_list_of_rules_shares_the_threshold():
+    old, rollout, mask = case(6)
+    shared = RolloutCorrectionConfig(rollout_rs=["token_k1", "token_k2"], rollout_rs_threshold=1.3)
+    own = RolloutCorrectionConfig(rollout_rs={"token_k1": [1 / 1.3, 1.3], "token_k2": 1.3})
+    kept = [correct(old, rollout, mask, config).response_mask for config in (shared, own)]
+    assert torch.equal(*kept) and 0 < int(kept[0].sum()) < int(mask.sum())
+
+
+def test_one_token_below_the_lower_ratio_rejects_its_response_by_seq_max_k1():
+    rollout = torch.tensor([[0.0, 3.0, -8.0], [0.0, 0.5, -8.0]], dtype=torch.float64)
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    config = RolloutCorrectionConfig(rollout_rs={"seq_max_k1": [0.1, 1e9]})
+    _, kept = correct(torch.zeros_like(rollout), rollout, mask, config)
+    assert kept.tolist() == [[False, False, False], [True, True, False]]
+
+
+def test_binary_kl_is_the_larger_of_both_directions():
+    p, q = [0.9, 0.5, 0.02, 0.3], [0.6, 0.52, 0.4, 0.3]
+
+    def divergence(a, b):
+        return a * math.log(a / b) + (1 - a) * math.log((1 - a) / (1 - b))
+
+    larger = [max(divergence(a, b), divergence(b, a)) for a, b in zip(p, q, strict=True)]
+    old, rollout = (torch.tensor([values], dtype=torch.float64).log() for values in (p, q))
+    mask = torch.ones(1, 4, dtype=torch.bool)
+    for threshold in (larger[0] * 0.999, larger[0] * 1.001, larger[2] * 1.001):
+        config = RolloutCorrectionConfig(rollout_rs="token_binary_kl", rollout_rs_threshold=threshold)
+        kept = correct(old, rollout, mask, config).response_mask
+        assert kept.tolist() == [[value <= threshold for value in larger]]
+    certain = RolloutCorrectionConfig(rollout_rs="token_binary_kl", rollout_rs_threshold=100.0)
+    zero = torch.zeros(1, 4, dtype=torch.float64)
+    assert correct(zero, zero - 500, mask, certain).response_mask.all(), "probabilities of 0 and 1 give no NaN"
+
+
+@pytest.mark.parametrize(
+    ("rollout_rs", "message"),
+    [
+        ("token_k4", "must name rules among token_k1, .*, not 'token_k4'"),
+        ({"token_k2": [0.5, 2]}, r"token_k2 has one bound, above which it rejects; \[lower, upper\] is for k1 alone"),
+        ({"token_k1": [2, 0.5]}, "keeps ratios from 2 to 0.5, which is none"),
+        ({"token_k1": -1}, r"token_k1 must be a number above 0, or \[lower, upper\], not -1"),
+        ({"token_k1": "0.5_2"}, "must be a number above 0"),
+        (["token_k1", 3], "must be a rule, a list of rules or a mapping of rules to thresholds"),
+    ],
+)
+def test_a_wrong_rule_is_an_error_of_one_sentence(rollout_rs, message):
+    with pytest.raises(ValueError, match=message):
+        RolloutCorrectionConfig(rollout_rs=rollout_rs)
+
+
 def test_equal_policies_are_left_alone():
     old, _, mask = case(3)
     weights, kept = correct(old, old, mask, RolloutCorrectionConfig(rollout_is="sequence", rollout_rs="seq_max_k3"))

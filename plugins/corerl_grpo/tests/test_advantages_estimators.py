@@ -1,5 +1,6 @@
 """Every estimator against plain loops in float64, written from the papers, and on the edges of the contract."""
 
+import dataclasses
 import math
 from statistics import fmean, stdev
 
@@ -200,23 +201,29 @@ def test_remax_subtracts_the_greedy_score_from_the_return(shape):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("handle_zero_tail", [True, False])
-def test_the_optimal_token_baseline_is_the_energy_weighted_return_at_each_token(shape, handle_zero_tail):
+@pytest.mark.parametrize("weighted", [False, True], ids=["equal terms", "rollout weights"])
+def test_the_optimal_token_baseline_is_the_energy_weighted_return_at_each_token(shape, handle_zero_tail, weighted):
     inputs = batch(shape)
+    if weighted:
+        random = torch.Generator().manual_seed(3)
+        weights = 2 * torch.rand(10, 6, generator=random, dtype=torch.float64)
+        weights[torch.rand(10, 6, generator=random) < 0.2] = 0  # rejected tokens
+        inputs = dataclasses.replace(inputs, rollout_weights=weights)
     reference = Reference(inputs)
     returns, expected = reference.returns(), torch.zeros(10, 6, dtype=torch.float64)
 
     def energy(row, k):
         tokens = reference.own[row][: k + 1]
         pi = {t: math.exp(inputs.log_probs[row, t]) for t in tokens}
-        return sum(1 - 2 * pi[t] + float(inputs.sum_pi_squared[row, t]) for t in tokens)
+        correction = {t: float(inputs.rollout_weights[row, t]) ** 2 if weighted else 1.0 for t in tokens}
+        return sum(correction[t] * (1 - 2 * pi[t] + float(inputs.sum_pi_squared[row, t])) for t in tokens)
 
     for row in reference.scored:
         for k, t in enumerate(reference.own[row]):
             alive = [j for j in reference.members(row) if len(reference.own[j]) > k]
             weights = [energy(j, k) for j in alive]
-            baseline = sum(
-                w * float(returns[j, reference.own[j][k]]) for w, j in zip(weights, alive, strict=True)
-            ) / sum(weights)
+            total = sum(w * float(returns[j, reference.own[j][k]]) for w, j in zip(weights, alive, strict=True))
+            baseline = total / sum(weights) if sum(weights) else 0.0
             if len(alive) == 1 and handle_zero_tail:
                 baseline = 0.0
             if len(reference.members(row)) > 1:

@@ -41,6 +41,7 @@ class MathDapoOptions:
 
     window: int = option(300, "characters at the end of the response in which the answer line is looked for", ge=1)
     wrong_score: float = option(0.0, "score of all else; verl: -1", ge=-1, le=0)
+    fallback_to_boxed: bool = option(False, "without an answer line, judge the last \\boxed{}, as verl does")
 
 
 @dataclass
