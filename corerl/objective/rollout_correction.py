@@ -111,10 +111,7 @@ def correct(
     else:
         kept = kept & (weights >= lower) & (weights <= upper)
     if config.rollout_is_batch_normalize:
-        mean = (
-            _mean(weights, kept) if config.rollout_is == "token" else _mean(weights[:, :1], kept.any(1, keepdim=True))
-        )
-        weights = weights / mean.clamp(min=1e-8)
+        weights = weights / _batch_mean(weights, kept, str(config.rollout_is)).clamp(min=1e-8)
     return Correction(torch.where(kept, weights, 0.0), kept)
 
 
