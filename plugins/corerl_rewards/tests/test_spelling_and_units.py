@@ -75,7 +75,17 @@ def test_fractions_are_read_exactly(text: str, value: Fraction | None) -> None:
         ("5", "5", None),
         ("3x", "3x", None),
         (r"3\text{ hours and }5\text{ minutes}", r"3\text{ hours and }5", "min"),
-        ("7 dwarfs", "7 dwarfs", None),
+        ("7 dwarfs", "7", ""),
+        ("40 pieces of candy", "40", ""),
+        (r"40 \text{ blue songs}", "40", ""),
+        ("40 million", "40 million", None),
+        (r"40\text{ or more}", r"40\text{ or more}", None),
+        ("40 sin", "40 sin", None),
+        ("4 abc", "4 abc", None),  # variables
+        (r"\$18", "18", "dollar"),
+        ("-€77", "-77", "euro"),
+        ("77€", "77", "euro"),
+        ("$5$", "$5$", None),
         ("", "", None),
     ],
 )
