@@ -8,8 +8,9 @@ _SIGN_AND_CURRENCY = r"(?:[-+−–]?\\?[$€£¥₹]?|\\?[$€£¥₹][-−–]
 _DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _WHOLE = re.compile(f"{_SIGN_AND_CURRENCY}{_DIGITS}\\.?")
 _ANOTHER = (  # "42 or 43", "42, 43", "42 (or 43)", "3 hours and 5 minutes"
-    r"[ \t*]*(?:[,;][ \t]*\\?[$€£¥₹]?[0-9]|(?:(?:\\text\{)?[ \t]*[A-Za-z]+[ \t]*|[,(])?[ \t]*(?:\\text\{[ \t]*)?"
-    r"(?:or\b[^\n0-9]{0,20}|(?:and|to)\b[ \t\\$€£¥₹}({]{0,6})[0-9])"
+    r"[ \t*]*(?:[,;][ \t]*[-−–]?\\?[$€£¥₹]?[0-9]"
+    r"|(?:(?:\\text\{)?[ \t]*[A-Za-z]+[ \t]*|[,(])?[ \t]*(?:\\text\{[ \t(,]*)?"
+    r"(?:or\b[^\n0-9]{0,20}|(?:and|to)\b[ \t\\$€£¥₹}({−–-]{0,6})[0-9])"
 )
 _LEADING = re.compile(  # not part of a longer number, a word or a formula, and not the first of several
     rf"[\s*]*({_SIGN_AND_CURRENCY}{_DIGITS})"

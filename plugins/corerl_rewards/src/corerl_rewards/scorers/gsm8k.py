@@ -36,4 +36,4 @@ def gsm8k(
 def after_mark(text: str) -> str | None:
     """The number right after the last ``####``, as it is written there, or None."""
     _, mark, tail = text.rpartition(MARK)
-    return leading_number(tail) if mark else None
+    return leading_number(tail.replace("{,}", ",")) if mark else None
