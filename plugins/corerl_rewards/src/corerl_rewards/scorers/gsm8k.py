@@ -28,7 +28,7 @@ def gsm8k(
     truth = exact(written)
     answer = answer_part(response, options)
     found = after_mark(answer) if options.method == "strict" else last_number(answer)
-    if found is None or (not (found.isascii() and written.isascii()) and other_currency(found, written)):
+    if found is None or other_currency(found, written):
         return {"score": 0.0, "extracted": found}
     return {"score": float(exact(found) == truth), "extracted": found}
 

@@ -15,17 +15,14 @@ response                                 answer part
 Other tags (``<reasoning>``, ``[THINK]``) are text.
 """
 
-from typing import Literal
-
 from corerl_rewards.options import ReasoningOptions
 
 
 def answer_part(response: str, options: ReasoningOptions) -> str:
     """The response without its reasoning, as ``options.reasoning`` says; '' for one that never ends its reasoning."""
-    mode: Literal["tagged", "opened", "kept"] = options.reasoning
-    if mode == "kept":
+    if options.reasoning == "kept":
         return response
+    if "think>" not in response:
+        return "" if options.reasoning == "opened" else response
     _, end, answer = response.rpartition("</think>")
-    if mode == "opened" and not end:
-        return ""
-    return answer.partition("<think>")[0]
+    return answer.partition("<think>")[0] if end or options.reasoning == "tagged" else ""

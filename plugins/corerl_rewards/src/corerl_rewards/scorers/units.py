@@ -105,5 +105,7 @@ def other_currency(one: str, other: str) -> bool:
     >>> other_currency("€5", r"\$5"), other_currency("€5", "5")
     (True, False)
     """
+    if one.isascii() and other.isascii():  # dollars at most
+        return False
     signs, others = (_PREFIXES.keys() & set(text) for text in (one, other))
     return bool(signs and others) and not signs & others
