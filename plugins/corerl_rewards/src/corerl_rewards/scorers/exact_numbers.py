@@ -7,16 +7,16 @@ from decimal import Decimal
 _SIGN_AND_CURRENCY = r"(?:[-+−–]?\\?[$€£¥₹]?|\\?[$€£¥₹][-−–])"
 _DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _WHOLE = re.compile(f"{_SIGN_AND_CURRENCY}{_DIGITS}\\.?")
-_ANOTHER = (  # "42 or 43", "42, 43", "42 (or 43)", "3 hours and 5 minutes"
-    r"[ \t*]*(?:[,;][ \t]*[-−–]?\\?[$€£¥₹]?[0-9]"
-    r"|(?:(?:\\text\{)?[ \t]*[A-Za-z]+[ \t]*|[,(])?[ \t]*(?:\\text\{[ \t(,]*)?"
+_ANOTHER = (  # "42 or 43", "42, 43", "42 (or 43)", "3 hours and 5 minutes"; bounded, as spaces may be many
+    r"[ \t*]{0,4}(?:[,;][ \t]{0,4}[-−–]?\\?[$€£¥₹]?[0-9]"
+    r"|(?:(?:\\text\{)?[ \t]{0,4}[A-Za-z]{1,20}[ \t]{0,4}|[,(])?[ \t]{0,4}(?:\\text\{[ \t(,]{0,4})?"
     r"(?:or\b[^\n0-9]{0,20}|(?:and|to)\b[ \t\\$€£¥₹}({−–-]{0,6})[0-9])"
 )
 _LEADING = re.compile(  # not part of a longer number, a word or a formula, and not the first of several
     rf"[\s*]*({_SIGN_AND_CURRENCY}{_DIGITS})"
-    r"(?![0-9A-Za-z_]|[.,][0-9]|[ \t]*[-−–+*/^=×÷±~≈][ \t]*\\?[$€£¥₹]?[0-9(]"
-    rf"|[ \t]*\\(?:pi|sqrt|d?frac|cdot|times|div|pm|approx)|{_ANOTHER}"
-    r"|[ \t]*(?:\\text\{)?[ \t]*(?:hundred|thousand|million|billion|trillion|dozen|squared|cubed)\b)"
+    r"(?![0-9A-Za-z_]|[.,][0-9]|[ \t]{0,4}[-−–+*/^=×÷±~≈][ \t]{0,4}\\?[$€£¥₹]?[0-9(]"
+    rf"|[ \t]{{0,4}}\\(?:pi|sqrt|d?frac|cdot|times|div|pm|approx)|{_ANOTHER}"
+    r"|[ \t]{0,4}(?:\\text\{)?[ \t]{0,4}(?:hundred|thousand|million|billion|trillion|dozen|squared|cubed)\b)"
 )
 _ANYWHERE = re.compile(rf"(?<![\w.)^])(?<!\^\{{){_SIGN_AND_CURRENCY}{_DIGITS}(?![0-9]|[eE][0-9])")
 
