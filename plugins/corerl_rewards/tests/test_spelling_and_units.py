@@ -78,6 +78,8 @@ def test_fractions_are_read_exactly(text: str, value: Fraction | None) -> None:
         ("7 dwarfs", "7", ""),
         ("40 pieces of candy", "40", ""),
         (r"40 \text{ blue songs}", "40", ""),
+        (r"\frac{1}{3} \textbf{meters}", r"\frac{1}{3}", "m"),
+        (r"125\textnormal{ miles}", "125", "mi"),
         ("40 million", "40 million", None),
         (r"40\text{ or more}", r"40\text{ or more}", None),
         ("40 sin", "40 sin", None),

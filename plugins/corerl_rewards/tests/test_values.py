@@ -50,6 +50,8 @@ def test_lists_and_alternatives_are_parted_outside_of_brackets(answer: str, foun
         (r"\text{Area} = 42", ["42"]),
         (r"42 \approx 43", ["42"]),
         ("= 42", ["42"]),
+        (r"x \approx 42", ["42"]),
+        (r"x = 42 \approx 43", ["42"]),
     ],
 )
 def test_the_numbers_of_an_equation_and_its_last_side(answer: str, found: list[str]) -> None:
@@ -67,6 +69,7 @@ def test_roundings_are_pairs() -> None:
         ("1,234,567.5", "1234567.5"),
         (r"1{,}234", "1234"),
         (r"1\,234,\!567", "1234567"),
+        (r"11,\! 111,\! 100", "11111100"),
         ("1,23", "1,23"),
         ("1234,567", "1234,567"),
         ("12,5000", "12,5000"),
@@ -111,7 +114,8 @@ def test_a_word_that_leaves_the_answer_open_counts_unless_the_truth_has_one() ->
 
 
 @pytest.mark.parametrize(
-    "text", ["(" * 1000, "," * 1000, "=" * 1000, "1," * 500, r"\text{" * 200, "1 or " * 200, "A " * 500]
+    "text",
+    ["(" * 1000, "," * 1000, "=" * 1000, "1," * 500, r"\text{" * 200, r"\text{" + " " * 990, "1 or " * 200, "A " * 500],
 )
 def test_the_longest_answer_is_taken_apart_quickly(text: str) -> None:
     start = time.monotonic()

@@ -41,11 +41,14 @@ _PREFIXES = {"$": "dollar"} | {sign: _CANONICAL[sign] for sign in "€£¥₹"}
 _POWER = r"(?P<power>\s*\^\s*\{?[23]\}?)?"
 _WORDS = rf"(?P<square>square|sq\.?|cubic)?\s*(?P<word>{_WORD})?\.?"
 _SPACE = r"(?:\s|\\[,;: ]|~)*"
-_TEXT = re.compile(rf"(?<=[0-9}})]){_SPACE}\\(?:text|mathrm|mbox)\s*\{{\s*{_WORDS}\s*\}}{_POWER}$", re.IGNORECASE)
+_TEXT = re.compile(
+    rf"(?<=[0-9}})]){_SPACE}\\(?:text(?:bf|it|rm|normal)?|mathrm|mathbf|mbox)\s*\{{\s*{_WORDS}\s*\}}{_POWER}$",
+    re.IGNORECASE,
+)
 _BARE = re.compile(rf"(?<=[0-9}})])(?P<space>{_SPACE}){_WORDS}{_POWER}$", re.IGNORECASE)
 _PREFIX = re.compile(r"(?P<minus>[-−–]?)\\?(?P<sign>[$€£¥₹])\s*(?=[-−–]?[.0-9])")
 _THINGS = re.compile(  # songs, blue songs, pieces of candy
-    rf"(?<=[0-9}}])(?:{_SPACE}\\(?:text|textrm|mathrm|mbox)\s*\{{(?P<text>[A-Za-z\s().,'-]*[A-Za-z]{{2}}[A-Za-z\s().,'-]*)\}}"
+    rf"(?<=[0-9}}])(?:{_SPACE}\\(?:text(?:bf|it|rm|normal)?|mathrm|mathbf|mbox)\s*\{{(?P<text>[A-Za-z\s().,'-]*[A-Za-z]{{2}}[A-Za-z\s().,'-]*)\}}"
     r"|\s+(?P<bare>[A-Za-z]{4,}(?:[ -][A-Za-z]+){0,5}))\.?$"
 )
 _NO_THINGS = re.compile(

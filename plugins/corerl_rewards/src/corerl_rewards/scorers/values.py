@@ -16,7 +16,7 @@ _SEPARATORS = (",", ";", "\\lor", "\\vee", "\\quad", "\\qquad", "\\\\")
 _ALTERNATIVES = re.compile(
     r"\\(?:text|textrm|mbox|mathrm)\s*\{\s*,?\s*(?:and|or)\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
 )
-_THOUSANDS = re.compile(r"(?<![0-9.,])([0-9]{1,3}(?:(?:,|\{,\}|\\,|,\\!)[0-9]{3})+)(?![0-9]|,[0-9])")
+_THOUSANDS = re.compile(r"(?<![0-9.,])([0-9]{1,3}(?:(?:,(?:\\!\s*)?|\{,\}|\\,)[0-9]{3})+)(?![0-9]|,[0-9])")
 _LABEL = re.compile(
     r"\s*(?:\\(?:text|textbf|textrm|mbox|mathrm)\s*\{(?P<text>[^{}0-9]*)\}|(?P<bare>[A-Za-z][A-Za-z ]*))"
     r"\s*(?P<colon>:)?(?P<rest>.*)",
@@ -101,7 +101,9 @@ def sides(answer: str) -> list[str]:
     >>> sides("x = 3 + 4 = 7"), sides(r"f(2) = 7"), sides(r"7 \approx 8"), sides("7")
     (['3 + 4', '7'], ['7'], ['7'], ['7'])
     """
-    exact, *_ = _split(answer, ("\\approx", "≈"))
+    exact, *rounded = _split(answer, ("\\approx", "≈"))
+    if rounded and _has_letters(exact.rpartition("=")[2]):  # x \approx 7
+        exact = rounded[0]
     found = [side.strip() for side in _split(exact, ("=",))]
     return [side for side in found[:-1] if side and not _has_letters(side)] + found[-1:]
 
