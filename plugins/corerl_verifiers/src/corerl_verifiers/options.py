@@ -10,7 +10,7 @@ from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError
 
 FIRST, END = (0, 1, 14), (0, 4)
-"""tested: 0.1.14, 0.2.0, 0.2.1, 0.3.0, 0.3.1; 0.1.12 has another interface, 0.4.0 has no SingleTurnEnv, MultiTurnEnv and ToolEnv"""
+"""tested: 0.1.14, 0.2.0, 0.2.1, 0.3.0, 0.3.1. 0.1.12 has another interface, 0.4.0 none of the classes."""
 
 INSTALL = "pip install 'corerl-verifiers[verifiers]'"
 
