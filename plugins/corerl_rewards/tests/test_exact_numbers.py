@@ -1,3 +1,4 @@
+import time
 from decimal import Decimal
 
 import pytest
@@ -55,6 +56,20 @@ def test_numbers_are_not_compared_as_floats() -> None:
         (" 4.2.1", None),
         (" 3e5", None),
         (" --5", None),
+        (" €42", "€42"),
+        (" 42 or 43", None),
+        (" 42, 43", None),
+        (" -9, -8", None),
+        (" 42 (or 43)", None),
+        (" 42 \\text{ (or 43)}", None),
+        (" 42 dollars or 43 dollars", None),
+        (" 42 to 43", None),
+        (" 3\\text{ hours and }5\\text{ minutes}", None),
+        (" 42 = 43", None),
+        (" 42 ± 1", None),
+        (" 42 million", None),
+        (" 42 and a half-truth", "42"),
+        (" 42 apples", "42"),
         (" ", None),
     ],
 )
@@ -76,3 +91,11 @@ def test_a_leading_number_stands_alone(text: str, number: str | None) -> None:
 )
 def test_the_last_number_is_found_with_its_sign(text: str, number: str | None) -> None:
     assert last_number(text) == number
+
+
+@pytest.mark.parametrize("filler", [" ", "\t", "*", "a", "a ", "or ", "and ", "(", ",", "\\text{", "1,", "€"])
+def test_a_number_before_any_number_of_signs_is_read_in_linear_time(filler: str) -> None:
+    start = time.monotonic()
+    leading_number("42" + filler * 50_000)
+    last_number("42" + filler * 5_000)
+    assert time.monotonic() - start < 5

@@ -27,6 +27,12 @@ from corerl_rewards.scorers.math_dapo import math_dapo, undressed
         ("Answer: 3 4", 0.0),
         ("Answer: -34", 0.0),
         ("Answer: 34x", 0.0),
+        ("Answer: 33=34", 0.0),
+        ("Answer: 30 + 4 = 34", 1.0),
+        ("Answer: x=33, x=34", 0.0),
+        ("Answer: .34", 0.0),
+        ("<think>Answer: 34", 0.0),
+        ("Answer: 34</think>", 0.0),
         ("Answer: ", 0.0),
         (r"\boxed{34}", 0.0),  # no line
         ("", 0.0),
@@ -63,3 +69,36 @@ def test_an_empty_ground_truth_is_an_error_and_not_a_score() -> None:
 
 def test_of_an_equation_the_right_side_stays() -> None:
     assert undressed("a + b = 3 + 4 = 7.") == "7"
+
+
+BOXED = MathDapoOptions(fallback_to_boxed=True, wrong_score=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("response", "score"),
+    [
+        (r"so it is \boxed{34}", 1.0),
+        (r"so it is $\boxed{x = 34\text{ cm}}$.", 1.0),
+        (r"so it is \boxed{1{,}034}", -1.0),
+        (r"\boxed{5} no, \boxed{34}", 1.0),  # the last one
+        (r"\boxed{34} no, \boxed{5}", -1.0),
+        ("Answer: 34", 1.0),
+        ("Answer: 5\n\\boxed{34}", -1.0),  # a line comes first
+        ("Answer: 34\n\\boxed{5}", 1.0),
+        ("Answer: \\boxed{34}", 1.0),
+        (r"\boxed{34}" + "x" * 90, 1.0),  # 10 + 90 characters
+        (r"\boxed{34}" + "x" * 91, -1.0),
+        ("Answer: 5\n" + "x" * 300 + r"\boxed{34}", 1.0),  # the line is before the window
+        (r"\boxed{34", -1.0),
+        (r"\boxed{}", -1.0),
+        ("34", -1.0),
+        ("", -1.0),
+    ],
+)
+def test_without_a_line_a_box_at_the_end_counts_as_in_verl(response: str, score: float) -> None:
+    assert math_dapo(response, "34", "math_dapo", {}, BOXED)["score"] == score
+
+
+def test_a_decimal_point_at_the_start_is_no_full_stop() -> None:
+    assert math_dapo("Answer: .5", "1/2", "math_dapo", {})["score"] == 1.0
+    assert math_dapo("Answer: .5", "5", "math_dapo", {})["score"] == 0.0

@@ -28,6 +28,10 @@ from corerl_rewards.scorers.math_verify import final_answer, math_verify
         (r"\boxed{6} is a part. The final answer is $7$. I hope it is correct.", "7"),
         (r"\boxed{6} The final answer is positive, as 2 factors are negative.", "6"),
         (r"The final answer is $\boxed{7}$. I hope it is correct.", "7"),
+        ("The answer is 40 songs. #### 40", "40"),
+        ("\\boxed{7}, no.\n#### 6", "6"),
+        ("#### 6\nNo: \\boxed{7}", "7"),
+        (r"\boxed{7} \boxed{}", ""),
         ("Final Answer: The final answer is 12,000,023. I hope it is correct.", "12,000,023"),
         ("Final Answer: Jane started 3 hours ago.", "3"),
         ("Final Answer: The number of points of $f(x)$ is 19.", "19"),
@@ -76,9 +80,11 @@ def test_the_answer_is_looked_for_in_boxes_phrases_formulas_and_numbers(response
         (r"0.\overline{3}", r"\frac{1}{3}", 1.0),
         ("0.3333333333", r"\frac{1}{3}", 0.0),
         ("3 4", "34", 0.0),
-        ("1000,99", "1000.99", 1.0),  # a decimal comma
-        ("0,5", "0.5", 1.0),
+        ("1000,99", "1000.99", 0.0),  # a comma is never a decimal point
+        ("0,5", "0.5", 0.0),
         ("1,2", "12", 0.0),
+        ("12.5", "12,500", 0.0),
+        ("25,740", "25740.0", 1.0),
     ],
 )
 def test_equal_means_equal_mathematics(answer: str, truth: str, score: float) -> None:

@@ -21,6 +21,13 @@ from corerl_rewards.scorers.multiple_choice import chosen, multiple_choice
         ("Option A is wrong.\nThe correct option is C.", "C"),
         ("Answer: A\nAnswer: C", "C"),
         (r"Answer: A. No, \boxed{C}", "C"),
+        ("\\boxed{A} at first.\n#### B", "B"),
+        ("#### A\nNo: \\boxed{B}", "B"),
+        ("<answer>A</answer> No, the answer is B.", "B"),
+        (r"\boxed{B} Option A is wrong.", "B"),
+        (r"<answer>A</answer> \boxed{B}", "B"),
+        (r"\boxed{A} <answer>B</answer>", "B"),
+        ("#### A or B", None),
         ("The answer is A or B.", None),
         ("<answer>A, B</answer>", None),
         ("A bicycle", None),  # an article

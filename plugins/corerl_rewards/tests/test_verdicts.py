@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from corerl_rewards.options import Gsm8kOptions
+from corerl_rewards.scorers.exact_match import exact_match
 from corerl_rewards.scorers.gsm8k import gsm8k
 from corerl_rewards.scorers.math import math
 from corerl_rewards.scorers.math_dapo import math_dapo
@@ -31,7 +32,7 @@ HARD = {
 
 
 def test_the_table_is_large_varied_and_without_doubles() -> None:
-    assert len(ROWS) >= 500
+    assert len(ROWS) >= 700
     assert min(Counter(row["verdict"] for row in ROWS).values()) > 150
     assert len({row["kind"] for row in ROWS}) >= 25
     assert len({json.dumps(row) for row in ROWS}) == len(ROWS)
@@ -53,6 +54,23 @@ def test_mathematics_is_accepted_and_rejected_as_written_by_hand(
 
 
 @pytest.mark.parametrize(
+    ("name", "score", "rejected"),
+    [
+        ("math", math, set()),
+        ("math_verify", math_verify, {"She ate 3 of the 8 slices."}),
+        ("gsm8k", gsm8k, {"#### seven"}),
+        ("math_dapo", math_dapo, set()),
+        ("multiple_choice", multiple_choice, {"I would go with (B)", "It is B, because Paris is the capital."}),
+        ("exact_match", exact_match, {"Zurich"}),
+    ],
+)
+def test_right_responses_are_accepted(name: str, score: Callable[..., Any], rejected: set[str]) -> None:
+    right = [row for row in ROWS if name in row.get("scorers", ()) and row["verdict"] == 1]
+    assert len(right) >= 4
+    assert {row["response"] for row in right if score(row["response"], row["gold"], "", {})["score"] < 1} == rejected
+
+
+@pytest.mark.parametrize(
     ("name", "score", "accepted"),
     [
         ("math", math, {r"\boxed{1} \boxed{2} \boxed{3} \boxed{4} \boxed{5} \boxed{6} \boxed{7} \boxed{8} \boxed{9}"}),
@@ -65,6 +83,7 @@ def test_mathematics_is_accepted_and_rejected_as_written_by_hand(
         ),
         ("math_dapo", math_dapo, set()),
         ("multiple_choice", multiple_choice, set()),
+        ("exact_match", exact_match, set()),
     ],
 )
 def test_wrong_responses_are_rejected(name: str, score: Callable[..., Any], accepted: set[str]) -> None:

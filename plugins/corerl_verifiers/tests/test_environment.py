@@ -23,6 +23,10 @@ ENVIRONMENTS = """
     def right(completion, answer, **kwargs):
         return float(answer in completion[-1].content)
 
+    def same_text(completion, answer):
+        assert isinstance(answer, str), f"answer is {answer!r}"
+        return float(answer == completion[-1].content)
+
     def polite(completion):
         return float("please" in completion[-1].content)
 
@@ -98,6 +102,16 @@ def test_a_single_turn_is_rewarded_by_the_rubric(played, text, reward):
     assert (turn.done, turn.reward, last) == (True, reward, None)
 
 
+@pytest.mark.parametrize(
+    ("ground_truth", "text"),
+    [(4, "4"), (2.5, "2.5"), (["4", "four"], '["4", "four"]'), ({"low": 1}, '{"low": 1}'), (None, ""), ("4", "4")],
+)
+def test_the_rubric_gets_the_ground_truth_as_text(played, ground_truth, text):
+    task = Task(TASK.messages, ground_truth, TASK.data_source)
+    _, [turn], _ = played("single", text, task=task, funcs=["same_text"])
+    assert turn.reward == 1.0
+
+
 def test_several_turns_go_on_until_the_environment_is_done(played):
     _, turns, last = played("guess", "9", "1", "4")
     assert [turn.done for turn in turns] == [False, False, True]
@@ -147,9 +161,12 @@ def test_what_cannot_be_played_is_said_at_once(played):
     ("version", "words"),
     [
         (None, r"needs the library verifiers, which is not installed: pip install 'corerl-verifiers\[verifiers\]'"),
-        ("0.4.0", r"from 0\.1\.14 to before 0\.2, not 0\.4\.0"),
+        ("0.4.0", r"from 0\.1\.14 to before 0\.4, not 0\.4\.0"),
         ("0.1.9", "not 0.1.9"),
         ("0.1.14", None),
+        ("0.2.1", None),
+        ("0.3.0", None),
+        ("0.3.1", None),
     ],
 )
 def test_the_library_is_looked_for_before_anything_is_loaded(monkeypatch, version, words):

@@ -12,9 +12,20 @@ from corerl.registry import Selected
 from corerl.registry.scorers import Scorer
 
 
+@dataclass(kw_only=True)
+class ReasoningOptions:
+    """What every scorer of an answer has."""
+
+    reasoning: Literal["tagged", "opened", "kept"] = option(
+        "tagged",
+        "tagged: text in <think>…</think> is no answer; opened: the prompt ends in <think>, so a response without "
+        "</think> has no answer; kept: tags are text",
+    )
+
+
 @dataclass
-class Gsm8kOptions:
-    """Options of the scorer ``gsm8k``."""
+class Gsm8kOptions(ReasoningOptions):
+    """Options of the scorers ``gsm8k`` and ``arithmetic``."""
 
     method: Literal["strict", "flexible"] = option(
         "strict", "strict: the number after the last ####; flexible: the last number in the response"
@@ -22,30 +33,40 @@ class Gsm8kOptions:
 
 
 @dataclass
-class MathOptions:
+class MathOptions(ReasoningOptions):
     """Options of the scorer ``math``."""
 
     timeout: float = option(10.0, "seconds that math-verify may take for one comparison", gt=0)
 
 
 @dataclass
-class MathVerifyOptions:
+class MathVerifyOptions(ReasoningOptions):
     """Options of the scorer ``math_verify``."""
 
     timeout: float = option(10.0, "seconds that math-verify may take for one comparison", gt=0)
 
 
 @dataclass
-class MathDapoOptions:
+class Geometry3kOptions(ReasoningOptions):
+    """Options of the scorer ``geometry3k``."""
+
+    timeout: float = option(10.0, "seconds that math-verify may take for one comparison", gt=0)
+    format_weight: float = option(0.1, "weight of the component format; that of accuracy is the rest", ge=0, le=1)
+
+
+@dataclass
+class MathDapoOptions(ReasoningOptions):
     """Options of the scorer ``math_dapo``."""
 
     window: int = option(300, "characters at the end of the response in which the answer line is looked for", ge=1)
     wrong_score: float = option(0.0, "score of all else; verl: -1", ge=-1, le=0)
-    fallback_to_boxed: bool = option(False, "without an answer line, judge the last \\boxed{}, as verl does")
+    fallback_to_boxed: bool = option(
+        False, r"without an answer line the last \boxed{} of the last 100 characters counts; verl: true"
+    )
 
 
 @dataclass
-class MultipleChoiceOptions:
+class MultipleChoiceOptions(ReasoningOptions):
     """Options of the scorer ``multiple_choice``."""
 
     letters: str = option("ABCDEFGHIJ", "that can be chosen")
@@ -56,7 +77,7 @@ class MultipleChoiceOptions:
 
 
 @dataclass
-class ExactMatchOptions:
+class ExactMatchOptions(ReasoningOptions):
     """Options of the scorer ``exact_match``."""
 
     compare: Literal["words", "text"] = option(
@@ -65,7 +86,7 @@ class ExactMatchOptions:
 
 
 @dataclass
-class FuzzyMatchOptions:
+class FuzzyMatchOptions(ReasoningOptions):
     """Options of the scorer ``fuzzy_match``."""
 
     method: Literal["characters", "f1"] = option(
@@ -147,7 +168,7 @@ def _component(name: str, written: Any, select: Callable[[Any, str], Selected[Sc
 
 
 @dataclass
-class CountdownOptions:
+class CountdownOptions(ReasoningOptions):
     """Options of the scorer ``countdown``."""
 
     format_score: float = option(0.0, "score of a wrong answer between <answer> tags; TinyZero uses 0.1", ge=0, le=1)

@@ -20,6 +20,7 @@ def register_scorers(register: Register[Scorer]) -> None:
     register(
         "arithmetic",
         "corerl_rewards.scorers.gsm8k:gsm8k",
+        options=options.Gsm8kOptions,
         summary="1 where the number after the last #### is the ground truth",
         data_sources=("corerl/arithmetic",),
     )
@@ -36,6 +37,13 @@ def register_scorers(register: Register[Scorer]) -> None:
         options=options.MathVerifyOptions,
         summary="1 where the answer, boxed or not, is the ground truth as mathematics (math-verify)",
         data_sources=sources.MATHEMATICS_IN_PROSE,
+    )
+    register(
+        "geometry3k",
+        "corerl_rewards.scorers.geometry3k:geometry3k",
+        options=options.Geometry3kOptions,
+        summary=r"0.9 for a \boxed{} equal to the ground truth, 0.1 for <think>…</think> before it, as verl scores",
+        data_sources=("hiyouga/geometry3k",),
     )
     register(
         "math_dapo",
@@ -56,7 +64,7 @@ def register_scorers(register: Register[Scorer]) -> None:
         "corerl_rewards.scorers.code:code",
         options=options.CodeOptions,
         summary="1 where the response's Python program passes the tests, run in a sandbox",
-        data_sources=("apps", "codecontests", "taco", "code_contests"),
+        data_sources=sources.PROGRAMS,
     )
     register(
         "multiple_choice",

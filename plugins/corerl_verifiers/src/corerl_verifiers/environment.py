@@ -16,7 +16,7 @@ from typing import Any
 
 from corerl.errors import ConfigError
 from corerl.registry.environments import Start, Task, Turn
-from corerl_verifiers.messages import described_tools, from_library, response_of
+from corerl_verifiers.messages import answer_of, described_tools, from_library, response_of
 from corerl_verifiers.options import VerifiersOptions, require_library
 
 KEY = "rollout.multi_turn.environment"
@@ -48,7 +48,7 @@ class VerifiersEnvironment:
         _tell_failures(self._environment.rubric)
 
     async def reset(self, task: Task, seed: int) -> Start:
-        """Begin a rollout of the row: ``ground_truth`` is its answer, ``extra_info.info`` its info."""
+        """Begin a rollout of the row: ``ground_truth`` as text is its answer, ``extra_info.info`` its info."""
         info = task.extra_info.get("info") or {}
         episode = _Episode()
         episode.play(
@@ -56,7 +56,7 @@ class VerifiersEnvironment:
             {
                 "prompt": [dict(message) for message in task.messages],
                 "example_id": task.extra_info.get("index", 0),
-                "answer": task.ground_truth,
+                "answer": answer_of(task.ground_truth),
                 "info": info,
             },
         )

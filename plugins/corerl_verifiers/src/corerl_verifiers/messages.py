@@ -35,6 +35,17 @@ def from_library(messages: Sequence[Any]) -> list[dict[str, str]]:
     return [{"role": str(message.role), "content": _text(message)} for message in messages]
 
 
+def answer_of(ground_truth: Any) -> str:
+    """A ground truth as the text that rubrics expect: numbers, lists and mappings as JSON, None as ''.
+
+    >>> answer_of("4"), answer_of(4), answer_of({"low": 1}), answer_of(None)
+    ('4', '4', '{"low": 1}', '')
+    """
+    if ground_truth is None or isinstance(ground_truth, str):
+        return ground_truth or ""
+    return json.dumps(ground_truth, ensure_ascii=False, default=str)
+
+
 def described_tools(messages: list[dict[str, str]], tools: Sequence[Any]) -> list[dict[str, str]]:
     """The prompt with a description of the tools in its system message."""
     if not tools:

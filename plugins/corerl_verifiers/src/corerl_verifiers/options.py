@@ -9,8 +9,8 @@ from corerl import option
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError
 
-FIRST, END = (0, 1, 14), (0, 2)
-"""tested; from 0.3 on the library has no SingleTurnEnv, MultiTurnEnv and ToolEnv: a program plays each episode"""
+FIRST, END = (0, 1, 14), (0, 4)
+"""tested: 0.1.14, 0.2.0, 0.2.1, 0.3.0, 0.3.1. 0.1.12 has another interface, 0.4.0 none of the classes."""
 
 INSTALL = "pip install 'corerl-verifiers[verifiers]'"
 

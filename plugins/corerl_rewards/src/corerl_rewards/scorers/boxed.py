@@ -54,6 +54,7 @@ _SPELLINGS = [
     for pattern, replacement in (
         (r"\\(?:left|right)(?![A-Za-z])", ""),
         (r"(?<!\\)\\[!,;: ]|\\quad|~", ""),
+        (r"\{,\}", ","),
         (r"(?<=[0-9]),\s+(?=[0-9]{3}(?![0-9]))", ";"),  # "32, 349" is two numbers too
         (r"(?<![0-9])\s+|\s+(?![0-9])|\s+(?=[0-9]{3}(?![0-9]))", ""),  # "1 000" is a number, "3 4" is two
         (r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\{([^{}]*)\}", r"\1"),

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from corerl_rewards.options import CountdownOptions
+from corerl_rewards.scorers.reasoning import answer_part
 
 LONGEST_EXPRESSION = 500
 """characters; also bounds how deep parentheses and signs can nest"""
@@ -39,7 +40,7 @@ def countdown(
     scores ``options.format_score``, and no tags at all 0.0.
     """
     numbers, target = sorted(int(number) for number in ground_truth["numbers"]), int(ground_truth["target"])
-    expression = last_answer(response)
+    expression = last_answer(answer_part(response, options))
     if expression is None:
         return {"score": 0.0, "extracted": None}
     return {"score": 1.0 if _value(expression, numbers) == target else options.format_score, "extracted": expression}

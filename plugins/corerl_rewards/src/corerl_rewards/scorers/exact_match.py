@@ -9,6 +9,7 @@ response                                   ground truth                    score
 ``<answer>The Beatles</answer>``           ``["Beatles", "Fab Four"]``     1
 ``beatles.``                               ``Beatles``                     1
 ``It was the Beatles``                     ``Beatles``                     0
+``<think>Who?</think> The Beatles``        ``Beatles``                     1
 =========================================  ==============================  =====
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corerl_rewards.options import ExactMatchOptions
+from corerl_rewards.scorers.reasoning import answer_part
 from corerl_rewards.scorers.texts import accepted, given_answer, plain
 
 _DEFAULT = ExactMatchOptions()
@@ -38,5 +40,5 @@ def exact_match(
     """
     spelling = plain if options.compare == "words" else str.strip
     truths = {spelling(truth) for truth in accepted(ground_truth)}
-    answer = given_answer(response)
+    answer = given_answer(answer_part(response, options))
     return {"score": float(spelling(answer) in truths), "extracted": answer}

@@ -4,16 +4,23 @@ import functools
 import re
 from decimal import Decimal
 
-_SIGN_AND_CURRENCY = r"(?:[-+−–]?\\?\$?|\\?\$[-−–])"
+_SIGN_AND_CURRENCY = r"(?:[-+−–]?\\?[$€£¥₹]?|\\?[$€£¥₹][-−–])"
 _DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _WHOLE = re.compile(f"{_SIGN_AND_CURRENCY}{_DIGITS}\\.?")
-_LEADING = re.compile(  # not part of a longer number, a word or a formula
+_ANOTHER = (  # "42 or 43", "42, 43", "42 (or 43)", "3 hours and 5 minutes"; bounded, as spaces may be many
+    r"[ \t*]{0,4}(?:[,;][ \t]{0,4}[-−–]?\\?[$€£¥₹]?[0-9]"
+    r"|(?:(?:\\text\{)?[ \t]{0,4}[A-Za-z]{1,20}[ \t]{0,4}|[,(])?[ \t]{0,4}(?:\\text\{[ \t(,]{0,4})?"
+    r"(?:or\b[^\n0-9]{0,20}|(?:and|to)\b[ \t\\$€£¥₹}({−–-]{0,6})[0-9])"
+)
+_LEADING = re.compile(  # not part of a longer number, a word or a formula, and not the first of several
     rf"[\s*]*({_SIGN_AND_CURRENCY}{_DIGITS})"
-    r"(?![0-9A-Za-z_]|[.,][0-9]|[ \t]*[-−–+*/^=×÷][ \t]*\\?\$?[0-9(]|\\(?:pi|sqrt|d?frac|cdot|times|div))"
+    r"(?![0-9A-Za-z_]|[.,][0-9]|[ \t]{0,4}[-−–+*/^=×÷±~≈][ \t]{0,4}\\?[$€£¥₹]?[0-9(]"
+    rf"|[ \t]{{0,4}}\\(?:pi|sqrt|d?frac|cdot|times|div|pm|approx)|{_ANOTHER}"
+    r"|[ \t]{0,4}(?:\\text\{)?[ \t]{0,4}(?:hundred|thousand|million|billion|trillion|dozen|squared|cubed)\b)"
 )
 _ANYWHERE = re.compile(rf"(?<![\w.)^])(?<!\^\{{){_SIGN_AND_CURRENCY}{_DIGITS}(?![0-9]|[eE][0-9])")
 
-_SIGNS_ALONE = str.maketrans({"\\": "", "$": "", ",": "", "−": "-", "–": "-"})
+_SIGNS_ALONE = str.maketrans({**dict.fromkeys("\\$€£¥₹,", ""), "−": "-", "–": "-"})
 LONGEST_CACHED = 40
 """characters: what a response writes may be of any length, and must not stay in memory"""
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corerl_rewards.options import FuzzyMatchOptions
+from corerl_rewards.scorers.reasoning import answer_part
 from corerl_rewards.scorers.texts import accepted, given_answer, plain
 
 _DEFAULT = FuzzyMatchOptions()
@@ -36,7 +37,7 @@ def fuzzy_match(
 
     What ``ground_truth`` may be, and the errors, are those of ``exact_match``.
     """
-    answer = given_answer(response)
+    answer = given_answer(answer_part(response, options))
     compare = similarity if options.method == "characters" else f1
     best = max(compare(plain(answer), plain(truth)) for truth in accepted(ground_truth))
     return {"score": best if best >= options.threshold else 0.0, "extracted": answer}

@@ -5,6 +5,8 @@ from typing import Any
 
 from corerl_rewards.options import Gsm8kOptions
 from corerl_rewards.scorers.exact_numbers import exact, last_number, leading_number
+from corerl_rewards.scorers.reasoning import answer_part
+from corerl_rewards.scorers.units import other_currency
 
 MARK = "####"
 _DEFAULT = Gsm8kOptions()
@@ -22,12 +24,16 @@ def gsm8k(
     Raises:
         ValueError: ``ground_truth`` is not a number.
     """
-    truth = exact(str(ground_truth))
-    found = after_mark(response) if options.method == "strict" else last_number(response)
-    return {"score": float(found is not None and exact(found) == truth), "extracted": found}
+    written = str(ground_truth)
+    truth = exact(written)
+    answer = answer_part(response, options)
+    found = after_mark(answer) if options.method == "strict" else last_number(answer)
+    if found is None or other_currency(found, written):
+        return {"score": 0.0, "extracted": found}
+    return {"score": float(exact(found) == truth), "extracted": found}
 
 
 def after_mark(text: str) -> str | None:
     """The number right after the last ``####``, as it is written there, or None."""
     _, mark, tail = text.rpartition(MARK)
-    return leading_number(tail) if mark else None
+    return leading_number(tail.replace("{,}", ",")) if mark else None

@@ -3,14 +3,27 @@ r"""Scorer of MATH (Hendrycks et al., 2021, arXiv 2103.03874) and of any set who
 import importlib.util
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from corerl_rewards.options import MathOptions
 from corerl_rewards.scorers.boxed import last_boxed, normalise
 from corerl_rewards.scorers.exact_numbers import exact, is_number
 from corerl_rewards.scorers.magnitude import enormous
+from corerl_rewards.scorers.reasoning import answer_part
 from corerl_rewards.scorers.spelling import as_interval, as_latex, is_interval, rational
-from corerl_rewards.scorers.units import split_unit
+from corerl_rewards.scorers.units import other_currency, split_unit
+from corerl_rewards.scorers.values import (
+    has_words,
+    hedged,
+    other_base,
+    parts,
+    plain_bases,
+    plain_thousands,
+    roundings,
+    sides,
+    without_label,
+)
 from corerl_rewards.scorers.verifier import Verifier
 
 if importlib.util.find_spec("math_verify") is None:
@@ -19,7 +32,6 @@ if importlib.util.find_spec("math_verify") is None:
 LONGEST_ANSWER = 1000
 """characters; what is longer is a response gone astray, and is not handed to math-verify"""
 
-_COMMA = re.compile(r"\s*-?(?:0|[1-9][0-9]{0,30}),[0-9]{1,30}\s*")
 _BRACED = re.compile(r"\{(\w)\}")
 _DEFAULT = MathOptions()
 _VERIFIER = Verifier()
@@ -42,7 +54,7 @@ def math(
         TimeoutError: math-verify took longer than ``options.timeout``.
     """
     truth = readable_truth(ground_truth)
-    answer = last_boxed(response)
+    answer = last_boxed(answer_part(response, options))
     return {"score": float(bool(answer) and equal_answers(str(answer), truth, options.timeout)), "extracted": answer}
 
 
@@ -59,36 +71,75 @@ def readable_truth(ground_truth: Any) -> str:
 
 
 def equal_answers(answer: str, truth: str, timeout: float) -> bool:
-    """Whether two answers in LaTeX are equal: as text, as numbers, as quantities of one unit, or for math-verify.
+    r"""Whether two answers in LaTeX are equal: as text, as numbers, as quantities of one unit, or for math-verify.
 
-    A number of more than a million digits, such as ``10^{10^{10}}``, is compared as text: nobody could work it out.
+    A comma between digits parts thousands or the elements of a list, as for math-verify: ``2,5`` is never 2.5.
+    Where the truth is a number, every part of the answer must have its value: ``42 \text{ or } 43`` and ``41 = 42``
+    are not 42. A number of more than a million digits, such as ``10^{10^{10}}``, is compared as text: nobody could
+    work it out.
 
     Raises:
         TimeoutError: math-verify took longer than ``timeout`` seconds.
     """
-    answer, truth = _with_point(answer, truth), _with_point(truth, answer)
     if is_number(answer) and is_number(truth):
-        return exact(answer) == exact(truth)
+        return exact(answer) == exact(truth) and not other_currency(answer, truth)
     if len(answer) > LONGEST_ANSWER:
         return normalise(answer) == normalise(truth)
-    answer, truth = as_latex(answer), as_latex(truth)
+    answer, truth = plain_bases(as_latex(answer)), plain_bases(as_latex(truth))
+    (quantity, unit), (wanted, unit_wanted) = split_unit(answer), split_unit(truth)
+    if other_currency(answer, truth) or (unit and unit_wanted and unit != unit_wanted):
+        return False
     settled = _settled(answer, truth)
-    if settled is None:
-        (answer, unit), (truth, wanted) = split_unit(answer), split_unit(truth)
-        if unit and wanted and unit != wanted:
-            return False
-        settled = _settled(answer, truth) if unit is not None or wanted is not None else None
+    if settled is None and (unit is not None or unit_wanted is not None):
+        settled = _settled(quantity, wanted)
     if settled is not None:
         return settled
-    answer, truth = _alike(answer, truth)
+    if hedged(quantity, wanted) or other_base(quantity, wanted):
+        return False
+    if _number(wanted) is not None:
+        found = parts(plain_thousands(quantity))
+        return bool(found) and all(_is_number(part, wanted, timeout) for part in found)
+    return _verified(quantity, wanted, timeout) and all(
+        _verified(side, wanted, timeout) for side in _stated(quantity, wanted)
+    )
+
+
+def _is_number(part: str, truth: str, timeout: float) -> bool:
+    """Whether a part of an answer has the value of ``truth`` on every side of its equation that is a number."""
+    part = without_label(part)
+    return not any(_misrounded(*pair) for pair in roundings(part)) and all(
+        _has_value(side, truth, timeout) for side in sides(part)
+    )
+
+
+def _has_value(side: str, truth: str, timeout: float) -> bool:
+    side, _ = split_unit(without_label(side))
+    settled = _settled(side, truth)
+    return _verified(side, truth, timeout) if settled is None and not has_words(side) else bool(settled)
+
+
+def _misrounded(value: str, rounded: str) -> bool:
+    """Whether two numbers differ by one unit of the last digit of the second, or more."""
+    number, other = _number(value), _number(rounded)
+    digits = len(normalise(rounded).partition(".")[2])
+    return number is not None and other is not None and abs(number - other) >= Fraction(1, 10**digits)
+
+
+def _stated(answer: str, truth: str) -> list[str]:
+    """The numbers that an equation states beside its last side, unless the truth is one too or the answer a list."""
+    return sides(answer)[:-1] if "=" in answer and "=" not in truth and len(parts(answer)) == 1 else []
+
+
+def _number(text: str) -> Fraction | None:
+    return rational(_without_percent(normalise(text)))
+
+
+def _verified(answer: str, truth: str, timeout: float) -> bool:
+    """Whether two answers are the same object for math-verify, which would round a decimal to six places."""
+    answer, truth = _alike(_as_fraction(answer), truth)
     if enormous(answer) or enormous(truth):
         return _without_needless_braces(answer) == _without_needless_braces(truth)
     return _VERIFIER.equal(truth, answer, timeout)
-
-
-def _with_point(number: str, other: str) -> str:
-    """``1000,99`` as ``1000.99`` where the other number is written so."""
-    return number.replace(",", ".") if "." in other and is_number(other) and _COMMA.fullmatch(number) else number
 
 
 def _settled(answer: str, truth: str) -> bool | None:
@@ -119,6 +170,11 @@ def _alike(answer: str, truth: str) -> tuple[str, str]:
     if is_interval(right):
         return as_interval(answer) or answer, truth
     return (answer, as_interval(truth) or truth) if is_interval(left) else (answer, truth)
+
+
+def _as_fraction(answer: str) -> str:
+    value = _number(answer) if "." in answer and "%" not in answer else None
+    return answer if value is None else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
 def _without_needless_braces(text: str) -> str:

@@ -10,12 +10,13 @@ response ends in                         ground truth  score
 ``Answer: 34``                           34            1
 ``**Answer:** $x = \\boxed{34}$.``        34            1
 ``Answer: 34 or 35``                     34            0
-``so it is \\boxed{34}``                  34            0
+``so it is \\boxed{34}``                  34            0; 1 with ``fallback_to_boxed: true``
 =======================================  ============  ======
 
 verl looks at the last 300 characters too, and gives -1 for a wrong answer (``wrong_score: -1``; with CoreRL's preset
-``dapo`` the reward manager does that). It takes no asterisks and no final full stop off the answer; here they do not
-count.
+``dapo`` the reward manager does that). If these characters hold no ``Answer:`` line, verl takes the last ``\\boxed{}``
+that begins in the last 100 (``fallback_to_boxed: true``); a box never saves a wrong ``Answer:`` line. verl takes no
+asterisks and no final full stop off the answer, and reads reasoning as text; here these do not count.
 """
 
 import re
@@ -25,12 +26,16 @@ from typing import Any
 from corerl_rewards.options import MathDapoOptions
 from corerl_rewards.scorers.boxed import last_boxed, normalise
 from corerl_rewards.scorers.exact_numbers import is_number
+from corerl_rewards.scorers.reasoning import answer_part
 from corerl_rewards.scorers.spelling import as_latex, rational
-from corerl_rewards.scorers.units import split_unit
+from corerl_rewards.scorers.units import other_currency, split_unit
+from corerl_rewards.scorers.values import parts, plain_thousands, sides
 
 _LINE = re.compile(r"answer[ \t*_]*:\s*([^\n]+)", re.IGNORECASE)
 _DOLLARS = re.compile(r"\$(.*?)\$", re.DOTALL)
 _DEFAULT = MathDapoOptions()
+BOX_WINDOW = 100
+"""characters at the end of the response in which verl looks for a box"""
 
 
 def math_dapo(
@@ -48,10 +53,15 @@ def math_dapo(
     truth = undressed(str(ground_truth))
     if not truth:
         raise ValueError("the ground truth is empty")
-    lines = _LINE.findall(response[-options.window :])
-    answer = undressed(lines[-1]) if lines else None
-    correct = answer is not None and _same(answer, truth)
+    answer = _answer(answer_part(response, options)[-options.window :], options.fallback_to_boxed)
+    correct = answer is not None and _same(answer, truth) and not other_currency(answer, str(ground_truth))
     return {"score": 1.0 if correct else options.wrong_score, "extracted": answer}
+
+
+def _answer(tail: str, fallback_to_boxed: bool) -> str | None:
+    lines = _LINE.findall(tail)
+    found = lines[-1] if lines else last_boxed(tail[-BOX_WINDOW:]) if fallback_to_boxed else None
+    return None if found is None else undressed(found)
 
 
 def undressed(answer: str) -> str:
@@ -60,7 +70,7 @@ def undressed(answer: str) -> str:
     >>> undressed(r"** $x = \boxed{1,234}$ square units."), undressed(r"\frac12")
     ('1,234', '\\frac{1}{2}')
     """
-    answer = answer.strip(" \t*_.")
+    answer = answer.lstrip(" \t*_").rstrip(" \t*_.")
     if is_number(answer):
         return answer
     boxed = last_boxed(answer)
@@ -68,8 +78,17 @@ def undressed(answer: str) -> str:
         answer = boxed
     elif dollars := _DOLLARS.findall(answer):
         answer = dollars[-1] if dollars[-1].strip() else answer
-    value, _ = split_unit(as_latex(answer.rpartition("=")[2].strip(" .")))
+    value, _ = split_unit(as_latex(_last_side(answer).strip(" .")))
     return normalise(value).removesuffix("%").removesuffix("\\")
+
+
+def _last_side(answer: str) -> str:
+    """The right side of an equation; all of several equations, and of one between different numbers."""
+    if "=" not in answer:
+        return answer
+    values = {rational(normalise(side)) for side in sides(answer)} - {None}
+    several = len(values) > 1 or len(parts(plain_thousands(answer))) > 1
+    return answer if several else answer.rpartition("=")[2]
 
 
 def _same(answer: str, truth: str) -> bool:

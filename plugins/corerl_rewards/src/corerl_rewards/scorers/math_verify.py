@@ -1,9 +1,9 @@
 r"""Scorer for mathematics in any form, on the library math-verify (Kydlíček, 2024, github.com/huggingface/Math-Verify).
 
-The answer is looked for in this order: the last ``\boxed{}``, or several that only "and", "or" and commas part; after
-the last "answer is" or "Answer:"; the last formula between ``$…$``, ``\(…\)`` or ``\[…\]``, or the last number after
-it. It scores 1 where it is the same mathematical object as the
-ground truth:
+The answer is looked for in this order: the last ``\boxed{}``, or several that only "and", "or" and commas part,
+unless "final answer is" or ``####`` comes later; after the last "answer is", "Answer:" or ``####``; the last formula
+between ``$…$``, ``\(…\)`` or ``\[…\]``, or the last number after it. It scores 1 where it is the same mathematical
+object as the ground truth:
 
 ==============================  =========================  =====
 answer                          ground truth               score
@@ -28,6 +28,7 @@ from typing import Any
 from corerl_rewards.options import MathVerifyOptions
 from corerl_rewards.scorers.boxed import last_boxes, normalise
 from corerl_rewards.scorers.math import equal_answers, readable_truth
+from corerl_rewards.scorers.reasoning import answer_part
 
 _ONE = r"\$\$.+?\$\$|(?<!\\)\$(?:\\.|[^$\n\\])+\$|\\\((?!\s*\n).+?\\\)|\\\[.+?\\\]"
 _AND = r"\s*(?:,?\s*\\?q?quad\s*|,?\s*(?:and|or)\s+|,)\s*"
@@ -35,8 +36,8 @@ _FORMULAS = re.compile(rf"(?:{_ONE})(?:{_AND}(?:{_ONE}))*", re.DOTALL)
 _FORMULA = re.compile(_ONE, re.DOTALL)
 _BROKEN = re.compile(rf"({_ONE})|(?<!\\)\$[ \t]*\n[^$]*\n[ \t]*\$|\\\(\s*\n.*?\n[ \t]*\\\)", re.DOTALL)
 """a formula, or one in a line that is broken over lines: that is none, here as for math-verify"""
-_PHRASE = re.compile(r".*\banswer(?:[ \t]+is|[ \t*]*:)[ \t:*]*\n?([^\n]+)", re.IGNORECASE | re.DOTALL)
-_FINALLY = re.compile(r".*\bfinal answer is[ \t:*]*([^\n]+)", re.IGNORECASE | re.DOTALL)
+_PHRASE = re.compile(r".*(?:\banswer(?:[ \t]+is|[ \t*]*:)[ \t:*]*\n?|####[ \t*]*)([^\n]+)", re.IGNORECASE | re.DOTALL)
+_FINALLY = re.compile(r".*(?:\bfinal answer is[ \t:*]*|####[ \t*]*)([^\n]+)", re.IGNORECASE | re.DOTALL)
 _CLAUSE = re.compile(r"\.(?:\s|$)|;|,?\s(?:because|since|which|as|so|not|but)\s")
 _VERB = re.compile(r".*(?:\b(?:is|are|was|were|equals)\b|=)\s*(.+)", re.DOTALL)
 _NUMBER = re.compile(
@@ -71,7 +72,7 @@ def math_verify(
     truth = readable_truth(ground_truth)
     if "\\boxed" in truth or _FORMULA.search(truth):  # a solution, or an answer between dollars
         truth = final_answer(truth) or truth
-    answer = final_answer(response)
+    answer = final_answer(answer_part(response, options))
     return {"score": float(bool(answer) and equal_answers(str(answer), truth, options.timeout)), "extracted": answer}
 
 
@@ -94,7 +95,9 @@ def _boxed(response: str) -> str | None:
     later = _FINALLY.match(response[end_of_last:][-TAIL:])
     if later and re.match(r"[-−–$\\(\[]*[0-9$\\]", later[1]):  # mathematics: "the final answer is positive" is a remark
         return _said(later[1])
-    answers = {normalise(last): last} if last is not None else {}
+    if not last:
+        return last
+    answers = {normalise(last): last}
     for begin, end, content in others:
         if content is None or end > start or not _BETWEEN_BOXES.fullmatch(response[end : min(start, end + 60)]):
             break

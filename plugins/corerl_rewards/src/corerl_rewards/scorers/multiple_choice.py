@@ -1,8 +1,9 @@
 r"""Scorer of multiple choice: the letter that the response settles on.
 
-It is looked for in this order, and the last of its kind counts: ``\boxed{}``; ``<answer>…</answer>``; "answer is",
-"answer:", "option", "choice"; a last line that is a letter, ``B``, ``(B)`` or ``B. …``. A letter elsewhere is none
-("A" and "I" are words), and two letters are no answer. ``Answer: B`` is what simple-evals asks of GPQA and MMLU.
+The last of these counts: ``\boxed{}``; ``<answer>…</answer>``; "answer is", "answer:" or ``####`` before a letter.
+Without any, the last "option" or "choice" before a letter; then a last line that is a letter, ``B``, ``(B)`` or
+``B. …``. A letter elsewhere is none ("A" and "I" are words), and two letters are no answer. ``Answer: B`` is what
+simple-evals asks of GPQA and MMLU.
 
 =======================================  ============  =====
 response                                 ground truth  score
@@ -10,6 +11,7 @@ response                                 ground truth  score
 ``A is too small. The answer is (B).``   B             1
 ``Answer: **B**``                        B             1
 ``\boxed{\text{B}}``                     (B)           1
+``\boxed{A}`` … ``#### B``               B             1
 ``The answer is A or B``                 B             0
 ``A bicycle``                            A             0
 =======================================  ============  =====
@@ -21,10 +23,14 @@ from functools import lru_cache
 from typing import Any
 
 from corerl_rewards.options import MultipleChoiceOptions
-from corerl_rewards.scorers.boxed import last_boxed
+from corerl_rewards.scorers.boxed import last_boxes
 from corerl_rewards.scorers.countdown import last_answer
+from corerl_rewards.scorers.reasoning import answer_part
 
 _DRESS = re.compile(r"\\(?:textbf|text|mathrm|mathbf)\s*|[*_$\\{}]")
+TAIL = 2000
+"""characters at the end of a response in which phrases are looked for"""
+
 _DEFAULT = MultipleChoiceOptions()
 
 
@@ -43,19 +49,35 @@ def multiple_choice(
     truth = str(ground_truth).strip().strip("().").upper()
     if len(truth) != 1 or truth not in options.letters:
         raise ValueError(f"the ground truth {ground_truth!r:.60} is none of the letters {options.letters}")
-    answer = chosen(response, options.letters)
+    answer = chosen(answer_part(response, options), options.letters)
     return {"score": float(answer == truth), "extracted": answer}
 
 
 def chosen(response: str, letters: str) -> str | None:
     """The letter that a response settles on, or None."""
-    alone, phrase = _patterns(letters)
-    for part in (last_boxed(response), last_answer(response)):
-        if part is not None:
-            return _single(alone.match(_DRESS.sub("", part).strip()))
-    text = _DRESS.sub("", response[-2000:]).rstrip()
-    phrases = list(phrase.finditer(text))
-    return _single(phrases[-1] if phrases else alone.match(text.rpartition("\n")[2].strip()))
+    alone, marked, named = _patterns(letters)
+    tail = response[-TAIL:]
+    begin, part = _framed(response)
+    marks = list(marked.finditer(_undressed(tail[max(0, begin - len(response) + len(tail)) :])))
+    if marks:
+        return _single(marks[-1])
+    if part is not None:
+        return _single(alone.match(_undressed(part).strip()))
+    text = _undressed(tail).rstrip()
+    names = list(named.finditer(text))
+    return _single(names[-1] if names else alone.match(text.rpartition("\n")[2].strip()))
+
+
+def _framed(response: str) -> tuple[int, str | None]:
+    """Where the last box or ``<answer>…</answer>`` ends, whichever comes later, and what it holds; 0 and None."""
+    found = [(end, content or "") for _, end, content in last_boxes(response, most=1)]
+    if (answer := last_answer(response)) is not None:
+        found.append((response.rindex("</answer>"), answer))
+    return max(found, default=(0, None))
+
+
+def _undressed(text: str) -> str:
+    return _DRESS.sub("", text)
 
 
 def _single(match: re.Match[str] | None) -> str | None:
@@ -63,13 +85,12 @@ def _single(match: re.Match[str] | None) -> str | None:
 
 
 @lru_cache(maxsize=16)
-def _patterns(letters: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """A text that is a letter, perhaps with what it stands for; and a phrase that names one."""
+def _patterns(letters: str) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """A text that is a letter, perhaps with what it stands for; a mark of the answer, and a phrase, with a letter."""
     letter = f"[(\\[]?(?P<letter>[{letters}])"
     another = rf"(?P<another>[)\]]?\s*(?:,|/|&|or\b|and\b)\s*[(\[]?[{letters}](?![A-Za-z]))?"
     alone = re.compile(rf"{letter}{another}(?:[)\].:,]|$)")
-    phrase = re.compile(
-        rf"(?i:\b(?:answer|option|choice)\b(?:\s+(?:is|should be|must be))?)[\s:]*(?i:option\s*|choice\s*)?"
-        rf"{letter}(?![A-Za-z0-9'’]){another}"
-    )
-    return alone, phrase
+    option, end = r"[\s:]*(?i:option\s*|choice\s*)?", rf"{letter}(?![A-Za-z0-9'’]){another}"
+    marked = re.compile(rf"(?:(?i:\banswer\b)(?:\s*:|\s+(?i:is|should be|must be))|####){option}{end}")
+    named = re.compile(rf"(?i:\b(?:answer|option|choice)\b(?:\s+(?:is|should be|must be))?){option}{end}")
+    return alone, marked, named
