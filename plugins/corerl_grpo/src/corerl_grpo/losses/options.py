@@ -50,7 +50,7 @@ class ClipCovOptions:
 class KlCovOptions:
     kl_cov_ratio: float = option(2e-4, "share of the mini-batch's tokens that get the KL term", gt=0, le=1)
     ppo_kl_coef: float = option(1.0, "coefficient of the KL term", ge=0)
-    kl_estimator: Literal["k3", "abs"] = option("k3", "estimator of the KL term; abs: the absolute log-ratio, as the authors' code")
+    kl_estimator: Literal["k3", "abs"] = option("k3", "estimator of the KL term; abs: that of the authors' code")
 
 
 @dataclass(frozen=True)
