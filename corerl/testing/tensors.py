@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from corerl.testing.results import CheckFailed, CheckSkipped
+from corerl.testing.state import explained
 
 T = TypeVar("T")
 DTYPES = (torch.float32, torch.float64)
@@ -31,7 +32,7 @@ def in_both_dtypes(check: Callable[[T], None], make: Callable[[torch.dtype], T])
     """Check what ``make`` gives for float32 and for float64; the message of a failure names which."""
     for dtype in DTYPES:
         try:
-            check(make(dtype))
+            explained(lambda dtype=dtype: check(make(dtype)))  # type: ignore[misc]
         except CheckFailed as failure:
             raise CheckFailed(f"{failure} ({str(dtype).removeprefix('torch.')})") from None
 
