@@ -79,7 +79,8 @@ def one_response(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -
     """A batch of one response, of one token too, and one in which every group is one response."""
     for row, width in ((0, inputs.rewards.shape[1]), (1, 1)):
         alone = changed(
-            inputs, lambda tensor, row=row, width=width: tensor[[row], :width] if tensor.dim() == 2 else tensor[[row]]  # type: ignore[misc]
+            inputs,
+            lambda tensor, row=row, width=width: tensor[[row], :width] if tensor.dim() == 2 else tensor[[row]],  # type: ignore[misc]
         )
         alone = dataclasses.replace(alone, group_ids=torch.zeros(1, dtype=torch.int64))
         _expect_usable(entry, estimate, alone, f"of a batch of one response of {width} tokens")

@@ -52,9 +52,7 @@ def expect_rises(estimate: Estimate, inputs: AdvantageInputs, rows: list[int]) -
     """Raise CheckFailed when a row's mean advantage falls with its score, or is no larger at 0.9 than at 0.1."""
     others = random_scores(inputs, 11)
     for row in rows:
-        means = [
-            float(_of_row(estimate, scored(inputs, _with(others, row, level)), row).mean()) for level in LEVELS
-        ]
+        means = [float(_of_row(estimate, scored(inputs, _with(others, row, level)), row).mean()) for level in LEVELS]
         for step, (before, after) in enumerate(itertools.pairwise(means)):
             expect(
                 after >= before - 1e-5 * max(1.0, abs(before)),

@@ -28,9 +28,11 @@ def expect(holds: object, message: str) -> None:
         raise CheckFailed(message)
 
 
-def in_both_dtypes(check: Callable[[T], None], make: Callable[[torch.dtype], T]) -> None:
+def in_both_dtypes(
+    check: Callable[[T], None], make: Callable[[torch.dtype], T], dtypes: tuple[torch.dtype, ...] = DTYPES
+) -> None:
     """Check what ``make`` gives for float32 and for float64; the message of a failure names which."""
-    for dtype in DTYPES:
+    for dtype in dtypes:
         try:
             explained(lambda dtype=dtype: check(make(dtype)))  # type: ignore[misc]
         except CheckFailed as failure:
