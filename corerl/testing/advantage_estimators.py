@@ -112,8 +112,10 @@ def _padding(estimate: Estimate, inputs: AdvantageInputs) -> None:
 
 
 def _tied(inputs: AdvantageInputs) -> AdvantageInputs:
-    """The same with scores of 0 and 1, equal ones in a group among them."""
-    return scored(inputs, (random_scores(inputs, 10) > 0.5).double())
+    """The same with scores of 0 and 1, two of a group's three responses being right."""
+    scores = torch.zeros(len(inputs.rewards))
+    scores[[0, 6, 1, 8, 3, 9]] = 1
+    return scored(inputs, scores)
 
 
 def _row_order(estimate: Estimate, inputs: AdvantageInputs) -> None:

@@ -12,6 +12,7 @@ from corerl.registry.base import Entry
 from corerl.testing.advantage_examples import (
     compared,
     emptied,
+    example,
     first,
     last,
     random_scores,
@@ -131,8 +132,11 @@ def credit_flows_back(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInpu
 
 def no_advantage_from_rounding(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
     """All scores equal, and those of one group beside others: as with the scores 0 and 1, whatever the number is."""
+    sizes = torch.tensor([2, 3, 5, 6, 7, 11, 33])
+    groups = tuple(torch.arange(len(sizes)).repeat_interleave(sizes).tolist())
+    inputs = example(entry, inputs.rewards.dtype, groups=groups)
     scores = random_scores(inputs, 14)
-    for group in (None, *range(int(inputs.group_ids.max()) + 1)):
+    for group in (None, *range(len(sizes))):
         rows = torch.ones(len(scores), dtype=torch.bool) if group is None else inputs.group_ids == group
 
         def largest(score: float, rows: Tensor = rows) -> float:
@@ -183,12 +187,13 @@ def greedy_score_lowers(entry: AnyEntry, estimate: Estimate, inputs: AdvantageIn
     for group in range(int(inputs.group_ids.max()) + 1):
         own = inputs.group_ids == group
         better = dataclasses.replace(inputs, greedy_scores=inputs.greedy_scores + 0.5 * own)
-        change = (estimate(better).advantages - estimate(inputs).advantages)[own][inputs.response_mask[own]]
-        largest = float(change.max()) if len(change) else -1.0
+        change = estimate(better).advantages - estimate(inputs).advantages
+        of_own, of_others = change[own][inputs.response_mask[own]], change[~own][inputs.response_mask[~own]]
+        fall = float(of_others.mean() - of_own.mean())
         expect(
-            largest <= -RISE,
-            f"when the greedy response of a prompt scores 0.5 more, the advantage of one of its responses changes by "
-            f"{largest:.3g}: it must fall",
+            fall >= RISE and bool((of_own <= -RISE).all()),
+            f"when the greedy response of a prompt scores 0.5 more, the advantages of its responses "
+            f"change by {float(of_own.mean()):.3g}, others by {float(of_others.mean()):.3g}: its own must fall",
         )
 
 

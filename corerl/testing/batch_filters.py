@@ -123,7 +123,7 @@ def _rounding(keep: Keep, inputs: FilterInputs) -> None:
         below, above = fate(low), fate(high)
         expect(
             fate(number) == below or below != above,
-            f"a group whose scores are all {number:.3g} is {'dropped' if below else 'kept'}, and with {low:g} or {high:g} "
+            f"a group of scores of {number:.3g} is {'dropped' if below else 'kept'}, and with {low:g} or {high:g} "
             "it is not: a deviation that is rounding decides",
         )
 
