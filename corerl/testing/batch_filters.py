@@ -96,19 +96,22 @@ def _nothing_scored(keep: Keep, inputs: FilterInputs) -> None:
 
 
 def _unscored_numbers(keep: Keep, inputs: FilterInputs) -> None:
-    """What stands in the row of a failed scorer is no score."""
-    kept = _kept(keep, inputs)
-    for number in (0.6, 1.0, -1.0):
+    """What stands in the row of a failed scorer is no score, also where all scores of its group are equal."""
+    equal = torch.where(inputs.scored, 0.5, inputs.scores).to(inputs.scores.dtype)
+    for given in (inputs, dataclasses.replace(inputs, scores=equal, components=_parts(equal))):
+        kept = _kept(keep, given)
+        for number in (0.5, 1.0, -1.0):
+            same = torch.equal(_kept(keep, _filled(given, number)), kept)
+            expect(
+                same,
+                f"the rows kept change when {number:g} stands in the rows without a score: they are read as scores",
+            )
 
-        def filled(part: Tensor, number: float = number) -> Tensor:
-            return torch.where(inputs.scored, part, number)
 
-        components = {name: filled(part) for name, part in inputs.components.items()}
-        other = dataclasses.replace(inputs, scores=filled(inputs.scores), components=components)
-        same = torch.equal(_kept(keep, other), kept)
-        expect(
-            same, f"the rows kept change when {number:g} stands in the rows without a score: they are read as scores"
-        )
+def _filled(inputs: FilterInputs, number: float) -> FilterInputs:
+    components = {name: torch.where(inputs.scored, part, number) for name, part in inputs.components.items()}
+    scores = torch.where(inputs.scored, inputs.scores, number)
+    return dataclasses.replace(inputs, scores=scores, components=components)
 
 
 def _rounding(keep: Keep, inputs: FilterInputs) -> None:

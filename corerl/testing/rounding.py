@@ -6,6 +6,7 @@ that rounding into gradient.
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import torch
@@ -41,6 +42,7 @@ def kl_type(selected: Selected[KLType]) -> None:
     """Noise in log pi_ref, where policy and reference are the same model; a kink is reported.
 
     Raises:
+        CheckFailed: the gradient is not finite where the two agree.
         CheckSkipped: the noise changes the update by more than ``MOST``.
     """
     case = setting(Selected(Entry("policy loss", "surrogate", surrogate, Owner("corerl-testing"))))
@@ -51,7 +53,8 @@ def kl_type(selected: Selected[KLType]) -> None:
     noisy = "ref_vocabulary_log_probs" if selected.entry.needs_logits else "ref_log_probs"
     on_policy = Setting(case.policy, objective, batch)
     change = _change(on_policy, ("old_log_probs", "ref_log_probs"), (noisy,))
-    if not change <= MOST:
+    expect(math.isfinite(change), "where policy and reference agree its gradient is not finite")
+    if change > MOST:
         raise CheckSkipped(
             f"noise of {NOISE:g} in reference log-probs changes the first update by {change:.2g} (relative) with a "
             f"coefficient of {COEFFICIENT:g}: its gradient has a step where policy and reference agree, so as a loss "
@@ -72,12 +75,12 @@ def _change(case: Setting, equal: tuple[str, ...], noisy: tuple[str, ...]) -> fl
     exact = dict.fromkeys(equal, log_probs)
     whole = [torch.arange(len(case.batch))]
     want = _with(case, exact).gradient(whole)
-    worst = 0.0
+    changes = []
     for seed in range(3):
         rounded = {name: _noisy(exact.get(name, getattr(case.batch, name)), seed) for name in noisy}
         got = _with(case, {**exact, **rounded}).gradient(whole)
-        worst = max(worst, float((got - want).norm() / want.norm().clamp(min=1e-12)))
-    return worst
+        changes.append(float((got - want).norm() / want.norm().clamp(min=1e-12)))
+    return changes[0] if math.isnan(changes[0]) else max(changes)
 
 
 def _with(case: Setting, tensors: dict[str, Any]) -> Setting:

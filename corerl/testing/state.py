@@ -28,10 +28,9 @@ def expect_the_same_elsewhere(selected: Selected[Any], earlier: tuple[Any, ...],
     here, there = _tensors(target(*arguments)), _tensors(call_elsewhere(selected, *arguments))
     same = len(here) == len(there) and all(map(_close, here, there))
     if not same:
-        difference = max(float((a - b).abs().max()) for a, b in zip(here, there, strict=True) if a.is_floating_point())
         raise CheckFailed(
-            f"in a process where it is the first call it gives something else, by {difference:.3g}: it remembers "
-            "earlier calls (a module's variable, a cache, a running mean)"
+            "in a process where it is the first call it gives something else: it remembers earlier calls (a module's "
+            "variable, a cache, a running mean)"
         )
 
 
