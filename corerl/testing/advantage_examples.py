@@ -9,7 +9,7 @@ from torch import Tensor
 
 from corerl.registry.advantage_estimators import AdvantageInputs
 from corerl.registry.base import Entry
-from corerl.testing.tensors import generator, response_mask
+from corerl.testing.tensors import generator, response_mask, scattered
 
 GROUPS = (0, 1, 0, 2, 1, 3, 0, 2, 1, 2, 0, 4, 4)
 """Of the example's rows; row 5 is alone in its group, and row 2 has no score."""
@@ -112,12 +112,5 @@ def emptied(inputs: AdvantageInputs, rows: Tensor) -> AdvantageInputs:
 
 
 def with_masked_tokens(inputs: AdvantageInputs, places: Tensor) -> AdvantageInputs:
-    """``inputs`` spread over the columns ``places``, (B, T) int64 rising in each row; the others are masked tokens."""
-    width = int(places.max()) + 1
-
-    def spread(tensor: Tensor) -> Tensor:
-        if tensor.dim() != 2:
-            return tensor
-        return tensor.new_zeros(len(tensor), width).scatter(1, places, tensor)
-
-    return changed(inputs, spread)
+    """``inputs`` with the columns of :func:`corerl.testing.tensors.spread_out`."""
+    return changed(inputs, lambda tensor: scattered(tensor, places) if tensor.dim() == 2 else tensor)

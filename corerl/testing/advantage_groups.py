@@ -19,7 +19,7 @@ from corerl.testing.tensors import TOLERANCE, expect, expect_equal, expect_finit
 
 Estimate = Callable[[AdvantageInputs], Advantages]
 AnyEntry = Entry[AdvantageEstimator]
-COPIES = 40
+COPIES = 60
 
 
 def group_isolation(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
@@ -103,11 +103,11 @@ def large_group(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) ->
 
 
 def many_groups(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """The batch forty times over, each time with groups of its own: every copy gets the same."""
+    """The batch sixty times over, each time with groups of its own: every copy gets the same."""
     groups = int(inputs.group_ids.max()) + 1
     many = changed(inputs, lambda tensor: tensor.repeat(COPIES, *[1] * (tensor.dim() - 1)))
     ids = torch.arange(COPIES).repeat_interleave(len(inputs.rewards)) * groups + many.group_ids
-    copies = estimate(dataclasses.replace(many, group_ids=ids)).advantages.unflatten(0, (COPIES, -1))
+    copies = estimate(dataclasses.replace(many, group_ids=ids)).advantages.view(COPIES, *inputs.rewards.shape)
     expect_equal(
         "the advantages", copies, copies[:1].expand_as(copies), f"from one copy of a batch to another, of {COPIES}"
     )

@@ -136,8 +136,8 @@ def _parts(scores: Tensor) -> dict[str, Tensor]:
 
 
 def _many_groups(keep: Keep, inputs: FilterInputs) -> None:
-    """The batch forty times over, each time with groups of its own: every copy fares the same."""
-    copies, groups = 40, int(inputs.group_ids.max()) + 1
+    """The batch sixty times over, each time with groups of its own: every copy fares the same."""
+    copies, groups = 60, int(inputs.group_ids.max()) + 1
     ids = torch.cat([inputs.group_ids + copy * groups for copy in range(copies)])
     parts = {name: part.repeat(copies) for name, part in inputs.components.items()}
     kept = _kept(keep, FilterInputs(inputs.scores.repeat(copies), inputs.scored.repeat(copies), ids, parts))

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -143,7 +144,7 @@ class StoppedGradients(TorchFunctionMode):
         now, then = tree_leaves(result), tree_leaves(recorded)
         if [_kind(leaf) for leaf in now] != [_kind(leaf) for leaf in then]:
             raise CheckSkipped("its path depends on the numbers, so stopped tensors cannot be held at their values")
-        if not isinstance(result, Tensor):
+        if not isinstance(result, Tensor) or not isinstance(recorded, Tensor):
             return tree_map(_copy, recorded)
         with torch.no_grad():
             if any(result is each for each in given):  # in place, or out=
@@ -169,12 +170,10 @@ def _means(func: Any, result: Any) -> str | None:
 
 def _inside_function() -> bool:
     """Whether a torch.autograd.Function's forward is at work."""
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code is _APPLY:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not _APPLY:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _copy(leaf: Any) -> Any:

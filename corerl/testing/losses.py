@@ -26,6 +26,8 @@ from corerl.testing.tensors import (
     generator,
     in_both_dtypes,
     on_cuda,
+    scattered,
+    spread_out,
     tensors_of,
 )
 
@@ -145,6 +147,14 @@ def _padding(case: Case) -> None:
     expect_equal("the terms", wide.terms()[:, :width], case.terms(), "with five columns of padding")
 
 
+def _masked_tokens_between(case: Case) -> None:
+    for what, places in spread_out(case.mask).items():
+        apart = case.changed(lambda each, places=places: scattered(each, places))  # type: ignore[misc]
+        expect_equal(
+            "the terms", apart.terms().gather(1, places), case.terms(), f"with masked tokens {what} between the others"
+        )
+
+
 def _row_order(case: Case) -> None:
     order = torch.randperm(len(case.mask), generator=generator(1))
     expect_equal(
@@ -260,6 +270,7 @@ _CHECKS: dict[str, Callable[[Case], None]] = {
     "same_on_cuda": _same_on_cuda,
     "rows_are_independent": _rows_independent,
     "invariant_to_padding": _padding,
+    "invariant_to_masked_tokens": _masked_tokens_between,
     "invariant_to_row_order": _row_order,
     "masked_tokens_do_not_count": _masked_tokens,
     "empty_rows_do_not_count": _empty_rows,

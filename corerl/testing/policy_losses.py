@@ -35,6 +35,7 @@ def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
     yield "finite_at_extreme_ratios", partial(in_both_dtypes, _finite_at_extreme_ratios, make)
     yield "gradient_follows_the_advantage", partial(in_both_dtypes, _gradient_follows_the_advantage, make)
     yield "gradient_grows_with_the_advantage", partial(in_both_dtypes, _gradient_grows_with_the_advantage, make)
+    yield "brings_back_what_moved_away", partial(in_both_dtypes, _brings_back_what_moved_away, make)
     yield "unchanged_by_rounding", partial(rounding.policy_loss, selected)
     has_one = selected.entry.select_tokens is not None
     for name, check in _SELECTOR_CHECKS.items():
@@ -144,6 +145,23 @@ def _gradient_grows_with_the_advantage(case: Case) -> None:
                 f"on-policy, the gradient of a token does not grow with a {'positive' if sign > 0 else 'negative'} "
                 f"advantage: {float(smaller.sum()):.4g} in all with one, {float(larger.sum()):.4g} with a larger one",
             )
+
+
+def _brings_back_what_moved_away(case: Case) -> None:
+    """A token whose probability has moved against its advantage keeps its gradient; a clip holds the others."""
+    mask, old = case.mask, case.inputs.old_log_probs
+    for sign in (1.0, -1.0):
+        case_of_sign = _on_policy(case, torch.where(mask, sign, 0.0).to(old.dtype))
+        moved = case_of_sign.given(log_probs=torch.where(mask, old - 0.5 * sign, 0.0))
+        _, gradient = moved.gradient()
+        if case.inputs.ref_log_probs is not None and not gradient.any():
+            return  # it learns from the reference model alone
+        kept = (gradient * sign < 0)[mask]
+        expect(
+            2 * int(kept.sum()) > len(kept),
+            f"of {len(kept)} tokens whose log-ratio is {-0.5 * sign:g} and whose advantage is {sign:g} only "
+            f"{int(kept.sum())} are led back: a clip must hold those that moved with their advantage alone",
+        )
 
 
 def _selection(selected: Selected[PolicyLoss], inputs: PolicyLossInputs, uniforms: Tensor) -> Any:

@@ -72,6 +72,20 @@ def response_mask(rows: int, width: int, random: torch.Generator) -> Tensor:
     return mask
 
 
+def spread_out(mask: Tensor) -> dict[str, Tensor]:
+    """Ways to put masked tokens between the columns of (B, T) tensors: a phrase -> the (B, T) int64 new columns."""
+    rows, width = mask.shape
+    random = generator(15)
+    columns = torch.arange(width) + 2 * (torch.arange(width) >= width // 2)
+    by_row = torch.stack([torch.randperm(width + 4, generator=random)[:width].sort().values for _ in range(rows)])
+    return {"in two columns": columns.expand(rows, width), "at places of each row's own": by_row}
+
+
+def scattered(tensor: Tensor, places: Tensor) -> Tensor:
+    """``tensor``, (B, T), at the columns ``places``, (B, T) rising in each row; 0 or false at the others."""
+    return tensor.new_zeros(len(tensor), int(places.max()) + 1).scatter(1, places, tensor)
+
+
 def tensors_of(inputs: Any) -> dict[str, Tensor]:
     """The tensors among the attributes of an inputs dataclass, those of mappings under ``attribute.key``."""
     found: dict[str, Tensor] = {}

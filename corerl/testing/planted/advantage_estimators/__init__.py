@@ -189,6 +189,12 @@ FAULTS = [
         "the advantages of a group of 64 hold nan",
     ),
     _of_groups(
+        groups.groups_in_8_bits,
+        "group 256 is taken for group 0",
+        "copes_with_many_groups",
+        "from one copy of a batch to another",
+    ),
+    _of_groups(
         groups.groups_modulo_64,
         "group 64 is taken for group 0",
         "copes_with_many_groups",
@@ -206,7 +212,7 @@ FAULTS = [
         "tool tokens are discounted",
         returns.reward_to_go,
         "invariant_to_masked_tokens",
-        "between the trained ones",
+        "between the others",
     ),
     _fault(
         returns.token_by_token, "there is a loop over tokens", returns.reward_to_go, "vectorised", "it loops in Python"

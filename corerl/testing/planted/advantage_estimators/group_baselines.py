@@ -253,3 +253,10 @@ def groups_modulo_64(inputs: AdvantageInputs) -> Advantages:
     scored, scores = scores_of(inputs)
     count, mean, _ = moments(scores, scored, inputs.group_ids % 64)
     return spread(torch.where(count > 1, scores - mean, 0.0), inputs)
+
+
+def groups_in_8_bits(inputs: AdvantageInputs) -> Advantages:
+    """Small integers for small memory."""
+    scored, scores = scores_of(inputs)
+    count, mean, _ = moments(scores, scored, inputs.group_ids.to(torch.int8))
+    return spread(torch.where(count > 1, scores - mean, 0.0), inputs)

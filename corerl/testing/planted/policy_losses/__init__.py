@@ -20,6 +20,19 @@ def _selector(select: Any, flaw: str, check: str, reason: str) -> Fault:
 
 FAULTS = [
     _fault(
+        losses.clipped_on_the_wrong_side,
+        "of the two bounds the optimistic one counts",
+        "brings_back_what_moved_away",
+        "a clip must hold those that moved with their advantage alone",
+        losses.clipped,
+    ),
+    _fault(
+        losses.weighed_by_column,
+        "the weight of a token falls with its column, masked ones counted",
+        "invariant_to_masked_tokens",
+        "between the others",
+    ),
+    _fault(
         losses.micro_batch_mean,
         "terms are divided by the tokens of the micro-batch",
         "rows_are_independent",

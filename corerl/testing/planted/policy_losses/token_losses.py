@@ -48,6 +48,22 @@ def near_by_the_absolute_ratio(inputs: PolicyLossInputs) -> LossOutput:
     return LossOutput(-inputs.advantages * difference.exp() + 0.5 * difference.abs())
 
 
+def clipped(inputs: PolicyLossInputs) -> LossOutput:
+    """max(-A rho, -A clip(rho))."""
+    found, advantages = ratio(inputs), inputs.advantages
+    return LossOutput(torch.maximum(-advantages * found, -advantages * found.clamp(0.8, 1.2)))
+
+
+def clipped_on_the_wrong_side(inputs: PolicyLossInputs) -> LossOutput:
+    found, advantages = ratio(inputs), inputs.advantages
+    return LossOutput(torch.minimum(-advantages * found, -advantages * found.clamp(0.8, 1.2)))
+
+
+def weighed_by_column(inputs: PolicyLossInputs) -> LossOutput:
+    columns = torch.arange(1, inputs.log_probs.shape[1] + 1, dtype=inputs.log_probs.dtype)
+    return LossOutput(surrogate(inputs).terms / columns)
+
+
 def rising_tokens_alone(inputs: PolicyLossInputs) -> LossOutput:
     found = ratio(inputs)
     return LossOutput(torch.where(found >= 1, -inputs.advantages * found, 0.0))
