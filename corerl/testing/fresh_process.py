@@ -20,6 +20,9 @@ from corerl.testing.results import CheckFailed, CheckSkipped
 SECONDS = 600.0
 """until an answer, the import of torch included"""
 
+_ANSWERED = 77
+"""exit code of a child that has sent its answer"""
+
 _SERVER = "from corerl.testing.fresh_process import serve; serve()"
 
 
@@ -125,11 +128,16 @@ def serve() -> None:
         data = jobs.read(int.from_bytes(head, "big"))
         child = os.fork()
         if child == 0:
-            _write(answers, pickle.dumps(_answer(data)))
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if status:
-            _write(answers, pickle.dumps(("raised", f"the process ended with the status {status}")))
+            try:
+                _write(answers, pickle.dumps(_answer(data)))
+                os._exit(_ANSWERED)
+            finally:
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code != _ANSWERED:
+            _write(
+                answers, pickle.dumps(("raised", f"it ended its process, or gave what no process can send ({code})"))
+            )
 
 
 def _answer(data: bytes) -> tuple[str, Any]:
