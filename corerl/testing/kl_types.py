@@ -1,6 +1,8 @@
 """Checks of KL types: the contract of :mod:`corerl.registry.kl_types`.
 
-Whether an estimator is unbiased is no declared fact (k1, k3 and full are, abs and k2 are not), so it is not checked.
+Whether an estimator is unbiased is no declared fact (k1, k3 and full are, abs and k2 are not), nor is whether its
+gradient is that of its value (that of a form with ``+`` is not), or has a step where the policies agree (that of abs
+does). These are reported: the check is skipped with the figure.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +14,10 @@ from torch import Tensor
 
 from corerl.registry.base import Selected
 from corerl.registry.kl_types import KLType
+from corerl.testing import rounding
+from corerl.testing.kl_directions import gradient_is_of_the_value, mean_is_the_divergence, pulls_towards_the_reference
 from corerl.testing.results import Run
+from corerl.testing.state import expect_precision, expect_the_same_elsewhere, explained
 from corerl.testing.tensors import (
     expect,
     expect_equal,
@@ -34,6 +39,10 @@ def checks(selected: Selected[KLType]) -> Iterator[tuple[str, Run]]:
         yield name, partial(_in_both_dtypes, check, selected)
     yield "finite_at_extreme_ratios", partial(_in_both_dtypes, _finite_at_extreme_ratios, selected, spread=50.0)
     yield "vectorised", partial(_vectorised, selected)
+    for name, over_vocabulary in _OVER_THE_VOCABULARY.items():
+        yield name, partial(explained, partial(over_vocabulary, selected))
+    yield "unchanged_by_rounding", partial(rounding.kl_type, selected)
+    yield "same_in_a_fresh_process", partial(_same_in_a_fresh_process, selected)
 
 
 def example(
@@ -120,17 +129,33 @@ def _finite_at_extreme_ratios(kl: Kl, pair: Pair) -> None:
     expect_finite("with log-ratios of ±50 the gradients", _gradient(kl, pair))
 
 
+def _precision(kl: Kl, pair: Pair) -> None:
+    expect_precision(lambda: _gradient(kl, pair), pair[0].dtype)
+
+
 def _vectorised(selected: Selected[KLType]) -> None:
     kl: Any = selected.load()
     expect_vectorised(lambda rows: partial(kl, *example(selected, torch.float32, rows=rows)), "responses")
     expect_vectorised(lambda width: partial(kl, *example(selected, torch.float32, width=width)), "tokens")
 
 
+def _same_in_a_fresh_process(selected: Selected[KLType]) -> None:
+    """Of two batches of one shape the second, which is the first call there."""
+    pair = example(selected, torch.float32, rows=4, width=11)
+    expect_the_same_elsewhere(selected, (pair[0].flip(0), pair[1].flip(0) * 0.9), pair)
+
+
 _CHECKS: dict[str, Callable[[Kl, Pair], None]] = {
     "shape_and_dtype": _shape_and_dtype,
     "inputs_untouched": _inputs_untouched,
     "deterministic": _deterministic,
+    "keeps_precision": _precision,
     "zero_where_the_policies_agree": _zero_where_the_policies_agree,
     "tokens_are_independent": _tokens_independent,
     "differentiable": _differentiable,
+}
+_OVER_THE_VOCABULARY: dict[str, Callable[[Selected[KLType]], None]] = {
+    "gradient_matches_differences": gradient_is_of_the_value,
+    "mean_is_the_divergence": mean_is_the_divergence,
+    "pulls_towards_the_reference": pulls_towards_the_reference,
 }

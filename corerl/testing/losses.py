@@ -1,19 +1,20 @@
 """Checks that policy losses and value losses share: terms of each row alone, and the right gradient."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from corerl.objective import loss_weights
+from corerl.registry.base import Selected
 from corerl.registry.losses import LossOutput, Mean, add_means
-from corerl.testing.results import CheckFailed, CheckSkipped, Run
+from corerl.testing.differences import gradient_of_the_value
+from corerl.testing.results import CheckFailed, Run
+from corerl.testing.state import expect_precision, expect_the_same_elsewhere
 from corerl.testing.tensors import (
     expect,
     expect_equal,
@@ -25,10 +26,10 @@ from corerl.testing.tensors import (
     generator,
     in_both_dtypes,
     on_cuda,
+    scattered,
+    spread_out,
     tensors_of,
 )
-
-STEP = 1e-6
 
 
 @dataclass(frozen=True)
@@ -94,12 +95,14 @@ Make = Callable[..., Case]
 """``make(dtype, rows=…, width=…)`` gives a seeded case."""
 
 
-def checks(make: Make) -> Iterator[tuple[str, Run]]:
+def checks(selected: Selected[Any], make: Make) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
     for name, check in _CHECKS.items():
         yield name, partial(in_both_dtypes, check, make)
-    yield "gradient_matches_differences", lambda: _gradient_matches_differences(make(torch.float64))
+    differences = partial(in_both_dtypes, _gradient_matches_differences, make, (torch.float64,))
+    yield "gradient_matches_differences", differences
     yield "vectorised", partial(_vectorised, make)
+    yield "same_in_a_fresh_process", partial(_same_in_a_fresh_process, selected, make)
 
 
 def _shape_and_dtype(case: Case) -> None:
@@ -144,6 +147,14 @@ def _padding(case: Case) -> None:
     expect_equal("the terms", wide.terms()[:, :width], case.terms(), "with five columns of padding")
 
 
+def _masked_tokens_between(case: Case) -> None:
+    for what, places in spread_out(case.mask).items():
+        apart = case.changed(lambda each, places=places: scattered(each, places))  # type: ignore[misc]
+        expect_equal(
+            "the terms", apart.terms().gather(1, places), case.terms(), f"with masked tokens {what} between the others"
+        )
+
+
 def _row_order(case: Case) -> None:
     order = torch.randperm(len(case.mask), generator=generator(1))
     expect_equal(
@@ -174,6 +185,39 @@ def expect_same(want: Tensor, got: Tensor, message: str) -> None:
     expect(same, message)
 
 
+def _empty_rows(case: Case) -> None:
+    """Rows without a trained token that stand beside the others: the padding of a micro-batch."""
+    rows = len(case.mask)
+    more = case.changed(lambda each: torch.nn.functional.pad(each, (0, 0, 0, 2)))
+    when = "with two rows without a trained token beside the others"
+    expect_equal("the terms", more.terms()[:rows], case.terms(), when)
+    _expect_same_metrics(case, more, when)
+
+
+def _metrics_of_trained_tokens(case: Case) -> None:
+    wide = case.changed(lambda each: torch.nn.functional.pad(each, (0, 5)))
+    _expect_same_metrics(case, wide, "with five columns of padding")
+    numbers = [name for name, tensor in tensors_of(case.inputs).items() if tensor.is_floating_point()]
+    filled = case.filled(numbers, lambda each: each - 3 * torch.rand(each.shape, generator=generator(5)).to(each.dtype))
+    _expect_same_metrics(case, filled, "with other numbers at masked tokens")
+
+
+def _expect_same_metrics(case: Case, other: Case, when: str) -> None:
+    metrics, others = case.output().metrics, other.output().metrics
+    for name, mean in metrics.items():
+        now = others.get(name, Mean(0.0, 0.0))
+        for number, before, after in (("total", mean.total, now.total), ("count", mean.count, now.count)):
+            expect(
+                abs(float(after) - float(before)) <= 1e-5 * max(1.0, abs(float(before))),
+                f"the {number} of the metric {name} changes from {float(before):.6g} to {float(after):.6g} {when}: "
+                "a metric is of trained tokens alone",
+            )
+
+
+def _precision(case: Case) -> None:
+    expect_precision(lambda: case.gradient(), getattr(case.inputs, case.moving).dtype)
+
+
 def _metrics_add_up(case: Case) -> None:
     whole = case.differentiable().output().metrics
     parts: dict[str, Mean] = {}
@@ -192,57 +236,19 @@ def _metrics_add_up(case: Case) -> None:
 
 
 def _gradient_matches_differences(case: Case) -> None:
-    """Central differences of the loss; a loss that stops gradients has another gradient on purpose."""
-    _, gradient = case.gradient()
-    moving = case.differentiable()
-    with _StoppedGradients() as stopped:
-        means = stopped.means(moving.output().terms)
-    point = getattr(case.inputs, case.moving).detach()
-    numeric = torch.zeros_like(point)
-    for row, column in case.mask.nonzero().tolist():
-        sides = []
-        for step in (STEP, -STEP):
-            moved = point.clone()
-            moved[row, column] += step
-            sides.append(float(case.given(**{case.moving: moved}).total().detach()))
-        numeric[row, column] = (sides[0] - sides[1]) / (2 * STEP)
-    error = float((gradient - numeric).abs().max() / numeric.abs().max().clamp(min=1e-3))
-    if not error <= 1e-5 and means:
-        raise CheckSkipped(f"it stops gradients ({means}), so its gradient is not that of its value")
-    expect(error <= 1e-5, f"the gradient differs from central differences of the loss by {error:.3g} (relative)")
+    """That of the loss, with whatever it stops held at its value."""
+
+    def total(point: Tensor) -> Tensor:
+        return case.given(**{case.moving: point}).total()
+
+    gradient_of_the_value(total, getattr(case.inputs, case.moving), case.mask)
 
 
-class _StoppedGradients(TorchFunctionMode):
-    """Follows what is computed from numbers whose gradient was stopped, and by what means it was."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._means: dict[int, tuple[Tensor, str, bool]] = {}
-
-    def means(self, tensor: Tensor) -> str:
-        """How a gradient was stopped on the way to ``tensor``, or ''."""
-        _, means, without_grad = self._means.get(id(tensor), (tensor, "", False))
-        own_backward = without_grad and tensor.requires_grad  # made inside a torch.autograd.Function
-        return "" if own_backward else means
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        means = next(filter(None, map(self.means, given)), "")
-        name = getattr(func, "__name__", "")
-        if name in ("detach", "detach_"):
-            means = "detach"
-        elif name == "__get__" and func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
-            means = "data"
-        without_grad = not torch.is_grad_enabled()
-        if without_grad and any(each.requires_grad for each in given):
-            means = means or "no_grad"
-        for leaf in tree_leaves(result):
-            if means and isinstance(leaf, Tensor) and leaf.is_floating_point():  # a comparison has no gradient anyway
-                self._means[id(leaf)] = (leaf, means, without_grad)
-        return result
+def _same_in_a_fresh_process(selected: Selected[Any], make: Make) -> None:
+    """Of two batches of one shape the second, which is the first call there."""
+    case = make(torch.float32, rows=7, width=11)
+    earlier = case.changed(lambda each: each.flip(0) if each.dtype is torch.bool else each.flip(0) * 0.5)
+    expect_the_same_elsewhere(selected, (earlier.inputs,), (case.inputs,))
 
 
 def _vectorised(make: Make) -> None:
@@ -260,10 +266,14 @@ _CHECKS: dict[str, Callable[[Case], None]] = {
     "shape_and_dtype": _shape_and_dtype,
     "inputs_untouched": _inputs_untouched,
     "deterministic": _deterministic,
+    "keeps_precision": _precision,
     "same_on_cuda": _same_on_cuda,
     "rows_are_independent": _rows_independent,
     "invariant_to_padding": _padding,
+    "invariant_to_masked_tokens": _masked_tokens_between,
     "invariant_to_row_order": _row_order,
     "masked_tokens_do_not_count": _masked_tokens,
+    "empty_rows_do_not_count": _empty_rows,
     "metrics_add_up": _metrics_add_up,
+    "metrics_are_of_trained_tokens": _metrics_of_trained_tokens,
 }

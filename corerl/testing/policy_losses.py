@@ -1,5 +1,6 @@
 """Checks of policy losses: the contract of :mod:`corerl.registry.policy_losses`."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from corerl.registry.base import Selected
 from corerl.registry.policy_losses import PolicyLoss, PolicyLossInputs
-from corerl.testing import invariance, losses
+from corerl.testing import invariance, losses, rounding
 from corerl.testing.losses import Case
 from corerl.testing.results import Run, skipping
 from corerl.testing.tensors import (
@@ -30,9 +31,12 @@ ROWS, WIDTH = 6, 8
 def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
     make = partial(example, selected)
-    yield from losses.checks(make)
+    yield from losses.checks(selected, make)
     yield "finite_at_extreme_ratios", partial(in_both_dtypes, _finite_at_extreme_ratios, make)
     yield "gradient_follows_the_advantage", partial(in_both_dtypes, _gradient_follows_the_advantage, make)
+    yield "gradient_grows_with_the_advantage", partial(in_both_dtypes, _gradient_grows_with_the_advantage, make)
+    yield "brings_back_what_moved_away", partial(in_both_dtypes, _brings_back_what_moved_away, make)
+    yield "unchanged_by_rounding", partial(rounding.policy_loss, selected)
     has_one = selected.entry.select_tokens is not None
     for name, check in _SELECTOR_CHECKS.items():
         yield name, partial(check, selected) if has_one else skipping("it declares no select_tokens")
@@ -91,6 +95,13 @@ def _finite_at_extreme_ratios(case: Case) -> None:
             expect_finite(f"{where} the gradients", extreme.gradient()[1])
 
 
+def _on_policy(case: Case, advantages: Tensor) -> Case:
+    """The reference model, where there is one, agrees too."""
+    old = case.inputs.old_log_probs
+    given = case.given(log_probs=old, rollout_log_probs=old, advantages=advantages)
+    return given if case.inputs.ref_log_probs is None else given.given(ref_log_probs=old)
+
+
 def _gradient_follows_the_advantage(case: Case) -> None:
     """On-policy, where the gradient is -A times something that is never negative.
 
@@ -99,9 +110,7 @@ def _gradient_follows_the_advantage(case: Case) -> None:
     """
     mask, old = case.mask, case.inputs.old_log_probs
     signs = torch.where(torch.arange(len(mask)) % 2 == 0, 1.0, -1.0)[:, None].to(old.dtype).expand_as(old) * mask
-    on_policy = case.given(log_probs=old, rollout_log_probs=old, advantages=signs)
-    if case.inputs.ref_log_probs is not None:
-        on_policy = on_policy.given(ref_log_probs=old)
+    on_policy = _on_policy(case, signs)
     _, gradient = on_policy.gradient()
     if case.inputs.ref_log_probs is not None and not gradient.any():
         _, gradient = on_policy.given(ref_log_probs=old + signs).gradient()
@@ -112,6 +121,47 @@ def _gradient_follows_the_advantage(case: Case) -> None:
     )
     for sign, what in ((1, "positive"), (-1, "negative")):
         expect(gradient[signs == sign].any(), f"on-policy, tokens with a {what} advantage get no gradient")
+
+
+def _gradient_grows_with_the_advantage(case: Case) -> None:
+    """On-policy: none without an advantage, and the larger the advantage the larger the gradient."""
+    mask = case.mask
+    for sign in (1.0, -1.0):
+        sizes = [
+            _on_policy(case, torch.where(mask, sign * size, 0.0).to(case.inputs.log_probs.dtype)).gradient()[1].abs()
+            for size in (0.0, 0.5, 1.0, 2.0)
+        ]
+        if case.inputs.ref_log_probs is not None and not sizes[-1].any():
+            return  # it learns from the reference model alone
+        largest = float(sizes[0].max())
+        expect(
+            largest <= 1e-6 or case.inputs.ref_log_probs is not None,
+            f"on-policy, tokens whose advantage is 0 get the gradient {largest:.3g}: an entropy bonus or a KL term "
+            "belongs to the objective, not to the loss",
+        )
+        for smaller, larger in itertools.pairwise(sizes):
+            expect(
+                bool((larger >= smaller - 1e-7).all()) and float(larger.sum()) > float(smaller.sum()) * 1.01,
+                f"on-policy, the gradient of a token does not grow with a {'positive' if sign > 0 else 'negative'} "
+                f"advantage: {float(smaller.sum()):.4g} in all with one, {float(larger.sum()):.4g} with a larger one",
+            )
+
+
+def _brings_back_what_moved_away(case: Case) -> None:
+    """A token whose probability has moved against its advantage keeps its gradient; a clip holds the others."""
+    mask, old = case.mask, case.inputs.old_log_probs
+    for sign in (1.0, -1.0):
+        case_of_sign = _on_policy(case, torch.where(mask, sign, 0.0).to(old.dtype))
+        moved = case_of_sign.given(log_probs=torch.where(mask, old - 0.5 * sign, 0.0))
+        _, gradient = moved.gradient()
+        if case.inputs.ref_log_probs is not None and not gradient.any():
+            return  # it learns from the reference model alone
+        kept = (gradient * sign < 0)[mask]
+        expect(
+            2 * int(kept.sum()) > len(kept),
+            f"of {len(kept)} tokens whose log-ratio is {-0.5 * sign:g} and whose advantage is {sign:g} only "
+            f"{int(kept.sum())} are led back: a clip must hold those that moved with their advantage alone",
+        )
 
 
 def _selection(selected: Selected[PolicyLoss], inputs: PolicyLossInputs, uniforms: Tensor) -> Any:

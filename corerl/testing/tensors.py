@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from corerl.testing.results import CheckFailed, CheckSkipped
+from corerl.testing.state import explained
 
 T = TypeVar("T")
 DTYPES = (torch.float32, torch.float64)
@@ -27,11 +28,13 @@ def expect(holds: object, message: str) -> None:
         raise CheckFailed(message)
 
 
-def in_both_dtypes(check: Callable[[T], None], make: Callable[[torch.dtype], T]) -> None:
+def in_both_dtypes(
+    check: Callable[[T], None], make: Callable[[torch.dtype], T], dtypes: tuple[torch.dtype, ...] = DTYPES
+) -> None:
     """Check what ``make`` gives for float32 and for float64; the message of a failure names which."""
-    for dtype in DTYPES:
+    for dtype in dtypes:
         try:
-            check(make(dtype))
+            explained(lambda dtype=dtype: check(make(dtype)))  # type: ignore[misc]
         except CheckFailed as failure:
             raise CheckFailed(f"{failure} ({str(dtype).removeprefix('torch.')})") from None
 
@@ -67,6 +70,20 @@ def response_mask(rows: int, width: int, random: torch.Generator) -> Tensor:
     if rows > 2:
         mask[2] = False
     return mask
+
+
+def spread_out(mask: Tensor) -> dict[str, Tensor]:
+    """Ways to put masked tokens between the columns of (B, T) tensors: a phrase -> the (B, T) int64 new columns."""
+    rows, width = mask.shape
+    random = generator(15)
+    columns = torch.arange(width) + 2 * (torch.arange(width) >= width // 2)
+    by_row = torch.stack([torch.randperm(width + 4, generator=random)[:width].sort().values for _ in range(rows)])
+    return {"in two columns": columns.expand(rows, width), "at places of each row's own": by_row}
+
+
+def scattered(tensor: Tensor, places: Tensor) -> Tensor:
+    """``tensor``, (B, T), at the columns ``places``, (B, T) rising in each row; 0 or false at the others."""
+    return tensor.new_zeros(len(tensor), int(places.max()) + 1).scatter(1, places, tensor)
 
 
 def tensors_of(inputs: Any) -> dict[str, Tensor]:

@@ -143,11 +143,57 @@ def test_a_drawn_token_of_clip_cov_has_no_term_and_no_gradient():
     assert float(output.metrics["clip_cov_frac"].total) == 1
 
 
-def test_a_chosen_token_of_kl_cov_gets_the_distance():
-    output, value, gradient = run(kl_cov, options.KlCovOptions(ppo_kl_coef=0.5), -1.0, -1.1, 2.0, selected=True)
-    assert value == pytest.approx(-2 * math.exp(0.1) + 0.05, rel=1e-12)
-    assert gradient == pytest.approx(-2 * math.exp(0.1) + 0.5, rel=1e-12)
+@pytest.mark.parametrize("log_ratio", [-25.0, -1.7, -0.1, -1e-4, 0.0, 1e-4, 0.1, 1.7])
+@pytest.mark.parametrize(
+    ("estimator", "value", "slope"),
+    [
+        ("k3", lambda d: math.expm1(max(d, -20.0)) - max(d, -20.0), lambda d: math.expm1(d) if d > -20 else 0.0),
+        ("abs", abs, lambda d: math.copysign(1.0, d) if d else 0.0),
+    ],
+)
+def test_a_chosen_token_of_kl_cov_gets_the_kl_term(log_ratio, estimator, value, slope):
+    """The reference in plain Python floats: rho - 1 - d and its derivative rho - 1, or |d|; d held at -20."""
+    settings = options.KlCovOptions(ppo_kl_coef=0.5, kl_estimator=estimator)
+    d = -30.0 - (-30.0 - log_ratio)  # as rounding leaves it
+    output, term, gradient = run(kl_cov, settings, -30.0, -30.0 - log_ratio, 2.0, selected=True)
+    ratio = math.exp(max(d, -20.0))
+    assert term == pytest.approx(-2 * ratio + 0.5 * value(d), rel=1e-12)
+    assert gradient == pytest.approx((-2 * ratio if d > -20 else 0.0) + 0.5 * slope(d), rel=1e-12, abs=1e-15)
     assert float(output.metrics["kl_cov_frac"].total) == 1
+
+
+def test_over_tokens_of_the_old_policy_the_kl_term_of_kl_cov_is_the_divergence_and_has_its_gradient():
+    """Enumerated over a vocabulary, against the KL(pi_old || pi) of equation 14."""
+    old = torch.tensor([0.3, -0.5, 1.1, 0.0], dtype=torch.float64).log_softmax(0)
+    logits = torch.tensor([0.1, 0.4, 0.9, -1.2], dtype=torch.float64, requires_grad=True)
+    policy = logits.log_softmax(0)
+    divergence = (old.exp() * (old - policy)).sum()
+    (expected,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+    every = torch.ones(1, 4, dtype=torch.bool)
+    inputs = PolicyLossInputs(policy[None], old[None], torch.zeros(1, 4), every, selected=every)
+    mean = (kl_cov(inputs, options.KlCovOptions()).terms[0] * old.exp()).sum()
+    mean.backward()
+    assert mean.item() == pytest.approx(divergence.item(), rel=1e-12)
+    assert torch.allclose(logits.grad, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("estimator", "most"), [("k3", 1e-5), ("abs", 10.0)])
+def test_rounding_in_the_old_log_probs_changes_no_first_update_of_kl_cov(estimator, most):
+    generator = torch.Generator().manual_seed(0)
+    log_probs = -3 * torch.rand(64, 32, generator=generator)
+    advantages = torch.randn(64, 1, generator=generator).expand(64, 32)
+    selected = torch.rand(64, 32, generator=generator) < 2e-2
+    everywhere = torch.ones(64, 32, dtype=torch.bool)
+
+    def update(old):
+        leaf = log_probs.clone().requires_grad_()
+        inputs = PolicyLossInputs(leaf, old, advantages, everywhere, selected=selected)
+        kl_cov(inputs, options.KlCovOptions(kl_estimator=estimator)).terms.sum().backward()
+        return leaf.grad
+
+    rounded = log_probs + 1e-7 * torch.randn(64, 32, generator=generator)
+    change = (update(rounded) - update(log_probs)).norm() / update(log_probs).norm()
+    assert change <= most and (estimator == "k3" or change > 1e-2)
 
 
 @pytest.mark.parametrize("task", [False, True])

@@ -1,16 +1,22 @@
 """KL-Cov: a KL term on the few tokens with the largest covariance.
 
-With d = log pi - log pi_old, rho = exp(d), N the mini-batch's number of response tokens and cov the covariance of a
-token (:func:`corerl_grpo.losses.covariance.token_covariance`)::
+With d = log pi - log pi_old clamped to ±20, rho = exp(d), N the mini-batch's number of response tokens and cov the
+covariance of a token (:func:`corerl_grpo.losses.covariance.token_covariance`)::
 
     I = the kl_cov_ratio · N tokens with the largest cov
-    term = -A rho + ppo_kl_coef |d|      on I
-         = -A rho                        elsewhere
+    term = -A rho + ppo_kl_coef (rho - 1 - d)      on I
+         = -A rho                                  elsewhere
 
 Cui et al. 2025, "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models", arXiv 2505.22617,
-equations 10, 13 and 14. As in the authors' code, |d| stands for the KL divergence, and one token is chosen at least.
-Frameworks in common use choose from a micro-batch at a time; here it is the mini-batch. d is clamped to ±20 before the
-exponential.
+equations 10, 13 and 14. rho - 1 - d is the estimator k3 (Schulman 2020, "Approximating KL divergence") of the
+KL(pi_old || pi) of equation 14: over tokens of pi_old the mean of the term is the divergence, and the mean of its
+gradient, (rho - 1) grad log pi, is the divergence's gradient. It is 0 while pi is pi_old.
+
+The authors' code, and frameworks in common use, take |d|: ``kl_estimator: abs``. Its gradient is ±1 however small d is.
+In the first update of a step d is rounding, so the sign is a coin toss that changes with the cut of the mini-batch.
+
+As in the authors' code, one token is chosen at least. Frameworks in common use choose from a micro-batch at a time;
+here it is the mini-batch.
 """
 
 from torch import Tensor
@@ -19,7 +25,7 @@ from corerl.errors import MissingInputError
 from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.covariance import smallest, token_budget, token_covariance
 from corerl_grpo.losses.options import KlCovOptions
-from corerl_grpo.losses.ratio import importance_ratio, share
+from corerl_grpo.losses.ratio import MAX_LOG_RATIO, importance_ratio, share
 
 
 def kl_cov(inputs: PolicyLossInputs, options: KlCovOptions) -> LossOutput:
@@ -27,9 +33,16 @@ def kl_cov(inputs: PolicyLossInputs, options: KlCovOptions) -> LossOutput:
     if inputs.selected is None:
         raise MissingInputError("selected", "select_tokens=…")
     terms = -inputs.advantages * importance_ratio(inputs.log_probs, inputs.old_log_probs)
-    distance = (inputs.log_probs - inputs.old_log_probs).abs()
-    terms = terms + (options.ppo_kl_coef * distance).masked_fill(~inputs.selected, 0.0)
+    divergence = _divergence(inputs.log_probs - inputs.old_log_probs, options)
+    terms = terms + (options.ppo_kl_coef * divergence).masked_fill(~inputs.selected, 0.0)
     return LossOutput(terms, {"kl_cov_frac": share(inputs.selected, inputs.response_mask)})
+
+
+def _divergence(log_ratio: Tensor, options: KlCovOptions) -> Tensor:
+    if options.kl_estimator == "abs":
+        return log_ratio.abs()
+    log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return log_ratio.expm1() - log_ratio
 
 
 def select_tokens(inputs: PolicyLossInputs, uniforms: Tensor, options: KlCovOptions) -> Tensor:

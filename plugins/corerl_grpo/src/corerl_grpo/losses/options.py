@@ -1,6 +1,7 @@
 """Options of the policy losses; light, so that they can be checked without torch."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from corerl import option
 
@@ -49,6 +50,7 @@ class ClipCovOptions:
 class KlCovOptions:
     kl_cov_ratio: float = option(2e-4, "share of the mini-batch's tokens that get the KL term", gt=0, le=1)
     ppo_kl_coef: float = option(1.0, "coefficient of the KL term", ge=0)
+    kl_estimator: Literal["k3", "abs"] = option("k3", "estimator of the KL term; abs: that of the authors' code")
 
 
 @dataclass(frozen=True)
