@@ -73,7 +73,11 @@ LOSSES: Mapping[str, VerlPart] = {
         (*_CLIP, _loss("clip_cov_ratio"), _loss("clip_cov_lb"), _loss("clip_cov_ub")),
         note=_MICRO_BATCH,
     ),
-    "kl_cov": VerlPart("kl_cov", (_loss("kl_cov_ratio"), _loss("ppo_kl_coef", 0.1)), note=_MICRO_BATCH),
+    "kl_cov": VerlPart(
+        "kl_cov",
+        (_loss("kl_cov_ratio"), _loss("ppo_kl_coef", 0.1), _loss("kl_estimator", "abs")),
+        note=f"{_MICRO_BATCH}; the first update of verl's term |d| follows rounding, that of kl_estimator=k3 does not",
+    ),
 }
 
 _NORM = Read("algorithm.norm_adv_by_std_in_grpo", "algorithm.norm_adv_by_std_in_grpo")

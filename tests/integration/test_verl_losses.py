@@ -41,7 +41,7 @@ VERLS_OPTIONS = {
     "dppo_kl": CLIP | {"clip_ratio_c": 3.0},
     "gpg": {},
     "clip_cov": CLIP | {"clip_cov_ratio": 2e-4, "clip_cov_lb": 1.0, "clip_cov_ub": 5.0},
-    "kl_cov": {"kl_cov_ratio": 2e-4, "ppo_kl_coef": 0.1},
+    "kl_cov": {"kl_cov_ratio": 2e-4, "ppo_kl_coef": 0.1, "kl_estimator": "abs"},
 }
 """of verl's actor.yaml and the functions in its core_algos.py; dro has no default there"""
 BY_SEQUENCES = {"gspo", "geo_mean", "sapo"}
