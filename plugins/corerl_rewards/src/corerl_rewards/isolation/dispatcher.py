@@ -13,18 +13,27 @@ from contextlib import suppress
 
 from corerl.errors import RunError
 from corerl.registry.reward_managers import RewardRequest, RewardResult
-from corerl_rewards.isolation import linux
+from corerl_rewards.isolation import nursery
+from corerl_rewards.isolation.connection import Worker
 from corerl_rewards.isolation.jobs import Job, Task
 from corerl_rewards.isolation.pace import Pace, Rules
-from corerl_rewards.isolation.pool import NurseryEndedError, Pool, Worker
+from corerl_rewards.isolation.pool import NurseryEndedError, Pool, how_ended
 from corerl_rewards.isolation.worker import READY
 
 CHUNK_SECONDS = 0.02
 """what a worker is sent at a time should keep it busy so long"""
 CHUNK_CALLS = 256
 CHUNK_BYTES = 1 << 18
+START_SECONDS = 30.0
+"""that a worker may take to wait for requests, and to end"""
 MOST_FAILED_STARTS = 5
-MOST_NURSERIES = 10
+MOST_RESTARTS = 3
+"""of the nursery, one after the other, with no call under way"""
+LONGEST_WAIT = 0.5
+"""seconds between two looks at the nursery while there is something to do"""
+NOT_COUNTED = "waiting for a processor or the disk does not count"
+TIMER_SIGNALS = ("SIGALRM", "SIGPROF", "SIGVTALRM")
+"""that end a process which set itself a deadline"""
 
 
 class Dispatcher:
@@ -33,11 +42,14 @@ class Dispatcher:
     def __init__(self, pool: Pool, rules: Rules) -> None:
         self._pool = pool
         self._rules = rules
+        self._jobs: list[Job] = []
         self._queue: deque[Task] = deque()
+        self._again: deque[Task] = deque()
+        """lost their worker, perhaps by no fault of their own: each gets one of its own while no other call runs"""
         self._workers: dict[int, Worker] = {}
         self._pace = Pace(rules)
         self._failed_starts = 0
-        self._nurseries = 1
+        self._restarts = 0
         self._lock = threading.Lock()
         self._inbox: list[Job] = []
         self._end: RunError | None = None
@@ -51,10 +63,11 @@ class Dispatcher:
 
     def submit(self, requests: Sequence[RewardRequest]) -> "Future[list[RewardResult]]":
         """The results, in the order of the requests, when all are there."""
-        job = Job(requests)
         with self._lock:
             if self._end is not None:
                 raise self._end
+            before = sum(job.missing for job in (*self._jobs, *self._inbox))
+            job = Job(requests, self._rules.batch_seconds(before + len(requests)))
             self._inbox.append(job)
         self._wake()
         return job.future
@@ -87,11 +100,9 @@ class Dispatcher:
 
     def _leave(self) -> None:
         assert self._end is not None
-        jobs = list(self._inbox)
         for worker in self._workers.values():
-            jobs += [task.job for task in worker.tasks]
             worker.connection.close()
-        for job in [*jobs, *(task.job for task in self._queue)]:
+        for job in (*self._jobs, *self._inbox):
             if not job.future.done():
                 job.future.set_exception(self._end)
         self._selector.close()
@@ -110,8 +121,16 @@ class Dispatcher:
             elif key.fileobj is self._wakeup:
                 self._take_jobs()
             else:
-                self._bury(*self._pool.next_end())
-        self._look_at_clock()
+                self._listen()
+        self._look_at_clocks()
+
+    def _listen(self) -> None:
+        """Hear which workers were born, and which ended."""
+        for word, number, value in self._pool.messages():
+            if word == nursery.END:
+                self._bury(self._workers[number], how_ended(value))
+            else:
+                self._workers[number].pid = value
 
     def _serve(self, worker: Worker, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -123,13 +142,11 @@ class Dispatcher:
         self._wakeup.recv(4096)
         with self._lock:
             jobs, self._inbox = self._inbox, []
-        if not self._queue and not any(worker.tasks for worker in self._workers.values()):
+        if not self._jobs and not any(worker.tasks for worker in self._workers.values()):
             self._pace.begin()
+        self._jobs += jobs
         for job in jobs:
-            for position in range(len(job.requests)):
-                task = Task(job, position)
-                if task.frame:
-                    self._queue.append(task)
+            self._queue += job.tasks()
 
     def _start_workers(self) -> None:
         """As many as should score now, beside those that are late or being ended, and some that stand ready."""
@@ -148,26 +165,40 @@ class Dispatcher:
 
     def _hand_out(self) -> None:
         """Keep the workers busy, and no more of them than there should be."""
-        alive = [worker for worker in self._workers.values() if worker.pid and not worker.ending]
+        alive = [worker for worker in self._workers.values() if worker.ready and not worker.ending]
         idle = sorted((worker for worker in alive if not worker.tasks), key=lambda worker: -worker.calls)
         if not self._queue:
             for worker in idle[2 * self._rules.num_workers :]:
                 self._pool.end(worker)
+            self._hand_out_again()
             return
         busy = [worker for worker in alive if worker.tasks and not worker.late]
+        if any(worker.tasks and worker.tasks[0].again for worker in alive):
+            return
         more = [worker for worker in busy if len(worker.tasks) <= worker.low and not self._is_old(worker)]
         for worker in [*idle[: max(0, self._wanted() - len(busy))], *more]:
             self._fill(worker)
             self._send(worker)
+
+    def _hand_out_again(self) -> None:
+        """Give a call that lost its worker another, while there is nothing else: it alone is to blame then."""
+        while self._again and self._again[0].settled:
+            self._again.popleft()
+        if not self._again or any(worker.tasks for worker in self._workers.values()):
+            return
+        idle = [worker for worker in self._workers.values() if worker.ready and not worker.ending]
+        fresh = [worker for worker in idle if not worker.calls]
+        if fresh:
+            self._give(fresh[0], self._again.popleft())
+            self._send(fresh[0])
+        elif idle:
+            self._pool.end(idle[0])  # another takes its place
 
     def _is_old(self, worker: Worker) -> bool:
         return worker.calls >= self._rules.calls_per_worker
 
     def _fill(self, worker: Worker) -> None:
         """Give a worker what should keep it busy for a moment, and leave the others their share."""
-        worker.waited = linux.waited(worker.pid)
-        if not worker.tasks:
-            worker.begin()
         most = min(CHUNK_CALLS, math.ceil(len(self._queue) / (2 * self._rules.num_workers)))
         given = 0
         seconds = 0.0
@@ -177,10 +208,15 @@ class Dispatcher:
                 break
             task = self._queue.popleft()
             if not task.settled:
-                worker.tasks.append(task)
-                worker.unsent += task.frame
+                self._give(worker, task)
                 given += 1
         worker.low = given // 2
+
+    def _give(self, worker: Worker, task: Task) -> None:
+        if not worker.tasks:
+            worker.clock.begin()
+        worker.tasks.append(task)
+        worker.unsent += task.frame
 
     def _send(self, worker: Worker) -> None:
         worker.send()
@@ -196,72 +232,90 @@ class Dispatcher:
             return
         self._read(worker, lines)
         if not worker.tasks:
-            worker.late = worker.behind
-            if lines and (worker.behind or self._is_old(worker)):
+            worker.late = False
+            if lines and self._is_old(worker):
                 self._pool.end(worker)
 
     def _read(self, worker: Worker, lines: Sequence[bytearray]) -> None:
         for line in lines:
-            if worker.pid is not None:
+            if worker.tasks:
                 self._take_result(worker, line)
-                continue
-            word, _, pid = line.partition(b" ")
-            if word != READY:
-                raise RunError(f"a worker of the reward manager began with {bytes(line[:80])!r}")
-            worker.pid = int(pid)
-            self._failed_starts = 0
+            elif line == READY and not worker.ready:
+                worker.ready = True
+                self._failed_starts = 0
+            else:  # what an earlier call left behind writes
+                self._pool.end(worker)
 
     def _take_result(self, worker: Worker, line: bytearray) -> None:
-        if not worker.tasks:  # it is being ended
-            return
+        task = worker.tasks[0]
         try:
-            score, components, extracted, error, kind, seconds = json.loads(line)
-            result = RewardResult(score, components, extracted, error, kind)
-        except (TypeError, ValueError):
+            if not line.startswith(task.token):
+                raise ValueError
+            score, components, extracted, error, kind, seconds = json.loads(line[len(task.token) :])
+        except (TypeError, ValueError, RecursionError):
             self._condemn(worker, "crash", "wrote into the connection of its process")
             return
-        task = worker.tasks.popleft()
-        task.done(result)
-        worker.begin()
+        if kind == "memory" and worker.calls and not task.again:  # earlier calls may have taken it
+            self._condemn(worker, kind, "took too much memory")
+            return
+        worker.tasks.popleft()
+        task.done(RewardResult(score, components, extracted, error, kind))
+        worker.clock.begin()
         worker.calls += 1
         self._pace.took(task.source, seconds)
         if kind == "memory":  # what is left of its memory is in pieces
             self._dismiss(worker)
 
     def _until_next_look(self) -> float | None:
-        """Seconds until a call may be late."""
+        """Seconds until something must be looked at; None: there is nothing to do."""
         busy = [worker for worker in self._workers.values() if worker.tasks and not worker.ending]
-        if not busy:
+        if not busy and not self._jobs:
             return None
-        return max(0.0, min(map(self._pace.next_mark, busy)) - time.monotonic()) + 0.001
-
-    def _start_again(self, error: NurseryEndedError) -> None:
-        """After the nursery was killed: any of the calls that were running may have done it."""
-        self._nurseries += 1
-        if self._nurseries > MOST_NURSERIES:
-            raise error
-        self._selector.unregister(self._pool.control)
-        for number in list(self._workers):
-            self._bury(number, str(error))
-        self._pool.reopen()
-        self._selector.register(self._pool.control, selectors.EVENT_READ)
-
-    def _look_at_clock(self) -> None:
         now = time.monotonic()
+        return max(0.0, min((self._pace.next_look(worker) - now for worker in busy), default=LONGEST_WAIT)) + 0.001
+
+    def _look_at_clocks(self) -> None:
+        now = time.monotonic()
+        self._jobs = [job for job in self._jobs if not job.is_over(now)]
         for worker in list(self._workers.values()):
-            if not worker.tasks or worker.ending or now < self._pace.next_mark(worker):
-                continue
-            worker.excused = linux.waited(worker.pid) - worker.waited
-            if now < self._pace.next_mark(worker) or worker.has_answered:
-                continue
-            if now >= self._pace.deadline(worker):
-                self._condemn(worker, "timeout", f"ran past reward.timeout ({self._rules.timeout:g} s)")
-            elif worker.late:
-                worker.behind = True
-                linux.stand_back(worker.pid)
-            else:
-                self._give_back(worker, list(worker.tasks)[1:])  # it still has them: whoever is first scores them
-                worker.late = True
+            if worker.ending or not worker.ready:
+                self._look_at_start_or_end(worker)
+            elif worker.tasks and now >= self._pace.next_look(worker):
+                self._look_at_call(worker)
+        if self._jobs:
+            self._pool.look()
+
+    def _look_at_start_or_end(self, worker: Worker) -> None:
+        if not self._jobs or worker.pid is None or time.monotonic() < worker.clock.looked + LONGEST_WAIT:
+            return
+        worker.clock.look(worker.pid)
+        if not worker.clock.is_past(START_SECONDS):
+            return
+        if worker.ending:  # the kernel does not let it go
+            self._condemn(worker, "crash", "closed the connection of its process")
+        else:
+            self._pool.end(worker)
+
+    def _look_at_call(self, worker: Worker) -> None:
+        task = worker.tasks[0]
+        self._take_results(worker)  # this process may be slower than its workers
+        if worker.ending or not worker.tasks or worker.tasks[0] is not task:
+            return
+        assert worker.pid is not None
+        clock, timeout = worker.clock, self._rules.timeout
+        clock.look(worker.pid)
+        if clock.counted >= timeout:
+            self._condemn(worker, "timeout", f"ran past reward.timeout ({timeout:g} s); {NOT_COUNTED}")
+        elif clock.is_past(timeout):
+            self._condemn(
+                worker,
+                "timeout",
+                f"was not done after {clock.passed:.3g} s, of which {clock.counted:.2g} s count towards reward.timeout "
+                f"({timeout:g} s): the machine is too busy; {NOT_COUNTED}",
+            )
+        elif self._pace.is_late(worker):
+            self._give_back(worker, list(worker.tasks)[1:])  # it still has them: whoever is first scores them
+            worker.late = True
 
     def _give_back(self, worker: Worker, tasks: Iterable[Task]) -> None:
         """Put what a worker has not begun in front of the queue, unless it is there since it is late."""
@@ -275,25 +329,57 @@ class Dispatcher:
         self._pool.end(worker)
 
     def _condemn(self, worker: Worker, kind: str, what: str) -> None:
-        """End a worker for what its call did."""
-        if worker.tasks and not worker.ending:
-            worker.tasks.popleft().fail(kind, what)
+        """End a worker for what its call did, or an earlier one of that worker."""
+        self._blame(worker, kind, what, sure=kind == "timeout")
         self._dismiss(worker)
 
-    def _bury(self, number: int, how: str) -> None:
+    def _blame(self, worker: Worker, kind: str, what: str, *, sure: bool) -> None:
+        """The call of a worker has no score, or another chance where it may not be its own fault."""
+        if worker.tasks:
+            task = worker.tasks.popleft()
+            if sure or task.again or task.settled:
+                task.fail(kind, what)
+            else:
+                task.again = True
+                self._again.append(task)
+
+    def _start_again(self, error: NurseryEndedError) -> None:
+        """After the nursery was killed or stopped: any of the calls that were running may have done it."""
+        running = any(worker.tasks for worker in self._workers.values())
+        self._restarts = 0 if running else self._restarts + 1
+        if self._restarts > MOST_RESTARTS:
+            raise error
+        self._selector.unregister(self._pool.control)
+        for worker in list(self._workers.values()):
+            self._read_last(worker)
+            self._blame(
+                worker, "crash", f"ended or stopped the process that workers are started from: {error}", sure=False
+            )
+            self._remove(worker)
+        self._failed_starts = 0
+        self._pool.reopen()
+        self._selector.register(self._pool.control, selectors.EVENT_READ)
+
+    def _bury(self, worker: Worker, how: str) -> None:
         """A worker ended: its last results count, then the call that was running is to blame."""
-        worker = self._workers[number]
-        while lines := worker.receive():
+        self._read_last(worker)
+        alone = not worker.calls
+        by_timer = how in TIMER_SIGNALS
+        self._blame(worker, "timeout" if by_timer else "crash", f"ended its process ({how})", sure=alone or by_timer)
+        self._remove(worker)
+        if worker.ready:
+            return
+        self._failed_starts += 1  # it never came to its first call
+        if self._failed_starts >= MOST_FAILED_STARTS:
+            raise NurseryEndedError(f"{self._failed_starts} workers in a row ended before their first call, with {how}")
+
+    def _read_last(self, worker: Worker) -> None:
+        while worker.tasks and (lines := worker.receive()):
             self._read(worker, lines)
+
+    def _remove(self, worker: Worker) -> None:
+        self._give_back(worker, worker.tasks)
         with suppress(KeyError):
             self._selector.unregister(worker.connection)
         worker.connection.close()
-        del self._workers[number]
-        if worker.pid is None:  # it never came to its first call
-            self._failed_starts += 1
-            if self._failed_starts >= MOST_FAILED_STARTS:
-                raise RunError(f"{self._failed_starts} workers in a row ended before their first call, with {how}")
-        if worker.tasks:
-            kind = "timeout" if how == "SIGALRM" else "crash"  # an alarm that the scorer itself set
-            worker.tasks.popleft().fail(kind, f"ended its process ({how})")
-        self._give_back(worker, worker.tasks)
+        del self._workers[worker.number]
