@@ -92,13 +92,6 @@ def _forge_without_end() -> None:
             os.write(descriptor, b"x" * (1 << 16) + b"\n")
 
 
-def _trickle() -> None:
-    """No line, a byte at a time, so that there is always something to read."""
-    while True:
-        for descriptor in _connections():
-            os.write(descriptor, b"x")
-
-
 def _leave_a_forger() -> None:
     if not os.fork():
         try:
@@ -152,7 +145,6 @@ ATTACKS: dict[str, Callable[[], object]] = {
     "print": _print_much,
     "forge": _forge,
     "forge without end": _forge_without_end,
-    "trickle": _trickle,
     "leave a forger": _leave_a_forger,
     "leave a killer": _leave_a_killer,
     "print low": _print_to_low_descriptors,

@@ -12,7 +12,7 @@ import time
 from corerl_rewards.isolation import linux
 
 MOST_TIMES = 10
-LEAST_SECONDS = 60.0
+LEAST_SECONDS = 300.0
 """a call ends after so many times its deadline by the clock on the wall, at least so many seconds, whatever counts"""
 
 

@@ -49,7 +49,7 @@ class Worker:
         It reads once: a worker that writes without end must not keep its reader.
         """
         try:
-            data = self.connection.recv(1 << 18)
+            data = self.connection.recv(1 << 16)
         except BlockingIOError:
             return []
         except ConnectionError:
