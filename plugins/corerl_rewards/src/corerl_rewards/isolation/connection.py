@@ -44,21 +44,23 @@ class Worker:
             del self.unsent[: self.connection.send(self.unsent)]
 
     def receive(self) -> list[bytearray] | None:
-        """The lines that have come, of some that is there; None when there will be none any more.
+        """Lines that have come; empty when none has come whole, None when there will be none any more.
 
-        It reads once: a worker that writes without end must not keep its reader.
+        It reads no further than to the end of one: a worker that writes without end must not keep its reader.
         """
-        try:
-            data = self.connection.recv(1 << 16)
-        except BlockingIOError:
-            return []
-        except ConnectionError:
-            return None
-        if not data:
-            return None
-        self.unread += data
-        *lines, self.unread = self.unread.split(b"\n")
-        if len(self.unread) > 2 * LONGEST_LINE:
-            lines.append(self.unread)  # which is no line either
-            self.unread = bytearray()
+        lines: list[bytearray] = []
+        while not lines:
+            try:
+                data = self.connection.recv(1 << 16)
+            except BlockingIOError:
+                return []
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            self.unread += data
+            *lines, self.unread = self.unread.split(b"\n")
+            if len(self.unread) > 2 * LONGEST_LINE:
+                lines.append(self.unread)  # which is no line either
+                self.unread = bytearray()
         return lines

@@ -1,5 +1,6 @@
 """Requests on their way to a worker, and their results on the way back."""
 
+import json
 import os
 import pickle
 import time
@@ -82,6 +83,16 @@ class Task:
             self.frame = HEAD.pack(len(pickled), token) + pickled
         except Exception as error:
             self.done(failed("exception", f"the row of a response cannot be sent to a worker process: {error}"))
+
+    def read(self, line: bytearray) -> tuple[RewardResult, float] | None:
+        """The result that a worker sent, and how many seconds it took; None when it is no result of this request."""
+        if not line.startswith(self.token):
+            return None
+        try:
+            *result, seconds = json.loads(line[len(self.token) :])
+            return RewardResult(*result), seconds
+        except (TypeError, ValueError, RecursionError):
+            return None
 
     def done(self, result: RewardResult) -> None:
         """Take the result."""

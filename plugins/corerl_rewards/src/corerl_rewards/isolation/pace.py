@@ -19,6 +19,7 @@ FIRST_LOOK = 0.05
 """a call is first looked at after so many seconds: quicker ones cost nothing"""
 LOOKS = 30
 """and then so many times until its deadline, at least"""
+NOT_COUNTED = "waiting for a processor or the disk does not count"
 SHORTEST_LOOK = 0.005
 LONGEST_LOOK = 0.5
 
@@ -83,6 +84,18 @@ class Pace:
             return False
         counted, passed = self._marks(worker)
         return worker.clock.counted >= counted and worker.clock.passed >= passed
+
+    def over(self, worker: Worker) -> str:
+        """What to say of a call whose time is over; empty for all others."""
+        clock, timeout = worker.clock, self._rules.timeout
+        if clock.counted >= timeout:
+            return f"ran past reward.timeout ({timeout:g} s); {NOT_COUNTED}"
+        if clock.is_past(timeout):
+            return (
+                f"was not done after {clock.passed:.3g} s, of which {clock.counted:.2g} s count towards reward.timeout "
+                f"({timeout:g} s): the machine is too busy; {NOT_COUNTED}"
+            )
+        return ""
 
     def _marks(self, worker: Worker) -> tuple[float, float]:
         """Of a late call at least so many seconds count, and so many have passed."""
