@@ -34,8 +34,8 @@ class Crew:
 
     @property
     def alive(self) -> list[Worker]:
-        """Those that take requests."""
-        return [worker for worker in self.workers.values() if worker.ready and not worker.ending]
+        """Those that take requests; the nursery may tell of one later than it does itself."""
+        return [worker for worker in self.workers.values() if worker.ready and worker.pid and not worker.ending]
 
     @property
     def is_busy(self) -> bool:

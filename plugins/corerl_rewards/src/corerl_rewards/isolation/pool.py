@@ -61,7 +61,7 @@ class Pool:
         self._unsent: deque[tuple[bytes, list[socket.socket]]] = deque()
         self._asked: Clock | None = None
         self._ask_at = 0.0
-        self._has_answered = False
+        self._is_loaded = False
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.setblocking(False)
         with theirs:
@@ -121,8 +121,9 @@ class Pool:
             if not message:
                 raise self._ended()
             word, number, value = nursery.MESSAGE.unpack(message)
+            self._is_loaded = True
             if word == nursery.ANSWER:
-                self._has_answered, self._asked = True, None
+                self._asked = None
             else:
                 yield word, number, value
 
@@ -141,10 +142,10 @@ class Pool:
             self._ask_at = self._asked.since + ASK_EVERY
             self._command(nursery.ASK, 0)
         self._asked.look(self.pid, family=False)
-        seconds = ANSWER_SECONDS if self._has_answered else LOAD_SECONDS
+        seconds = ANSWER_SECONDS if self._is_loaded else LOAD_SECONDS
         if not self._asked.is_past(seconds):
             return
-        if self._has_answered:
+        if self._is_loaded:
             raise NurseryEndedError(f"the process that scorers are started from did not answer for {seconds:g} s")
         raise RunError(
             f"the scorers were not loaded in a worker process within {seconds:g} s: importing them must not take longer"
