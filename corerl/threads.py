@@ -71,7 +71,7 @@ class CallQueue(Generic[T, R]):
 
     def _fail(self, error: RunError) -> None:
         """Give up all that is not done; the lock is held."""
-        for job in {id(each[0]): each[0] for each in (*self._waiting, *self._running.values())}.values():
+        for job in {*(job for job, _ in self._waiting), *(job for job, _, _ in self._running.values())}:
             job.future.set_exception(error)
         self._waiting.clear()
         self._running.clear()
