@@ -195,7 +195,11 @@ print(parallel._dispatcher._pool.pid, *{{int(result.components["pid"]) for resul
 """
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)", "sys.exit()", "1 / 0"])
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+STOP_NURSERY = "os.kill(parallel._dispatcher._pool.pid, signal.SIGSTOP)"
+
+
+@pytest.mark.parametrize("end", [KILL, f"{STOP_NURSERY}; {KILL}", "os._exit(0)", "sys.exit()", "1 / 0"])
 def test_nothing_outlives_the_run(end: str) -> None:
     program = PROGRAM.format(folder=str(Path(attacks.__file__).parent), end=end)
     done = subprocess.run(
