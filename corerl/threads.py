@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+from corerl.errors import RunError
+
 ALONE = 0.02
 """seconds that calls wait for a thread that works alone: threads in each other's way make quick calls much slower"""
 
@@ -57,31 +59,43 @@ class CallQueue(Generic[T, R]):
             if self._is_watched:
                 self._changed.notify()
             elif items:
-                self._is_watched = True
                 threading.Thread(target=self._watch, name="corerl-calls", daemon=True).start()
+                self._is_watched = True
         return job.future
 
     def close(self) -> None:
-        """Begin no further call; who still waits for results waits in vain."""
+        """Begin no further call; who still waits for results gets a RunError."""
         with self._changed:
-            self._waiting.clear()
-            self._running.clear()
+            self._fail(RunError("the calls were given up: their queue is closed"))
             self._changed.notify()
+
+    def _fail(self, error: RunError) -> None:
+        """Give up all that is not done; the lock is held."""
+        for job in {*(job for job, _ in self._waiting), *(job for job, _, _ in self._running.values())}:
+            job.future.set_exception(error)
+        self._waiting.clear()
+        self._running.clear()
 
     def _watch(self) -> None:
         """Start threads and keep the deadlines, while there is work."""
         with self._changed:
-            while self._waiting or self._running:
-                now = time.monotonic()
-                self._give_up_late(now)
-                if self._waiting and now >= self._alone_until:
-                    for _ in range(min(len(self._waiting), self._num_workers - len(self._running))):
-                        self._start_thread()
-                elif self._waiting and not self._running:
-                    self._start_thread()
-                if self._running:
-                    self._changed.wait(self._until_next_look())
+            try:
+                self._keep_deadlines()
+            except RuntimeError as error:  # no thread can be started
+                self._fail(RunError(f"the calls were given up: {error}"))
             self._is_watched = False
+
+    def _keep_deadlines(self) -> None:
+        while self._waiting or self._running:
+            now = time.monotonic()
+            self._give_up_late(now)
+            if self._waiting and now >= self._alone_until:
+                for _ in range(min(len(self._waiting), self._num_workers - len(self._running))):
+                    self._start_thread()
+            elif self._waiting and not self._running:
+                self._start_thread()
+            if self._running:
+                self._changed.wait(self._until_next_look())
 
     def _start_thread(self) -> None:
         """Start one more worker, its first item taken; the lock is held."""

@@ -289,7 +289,11 @@ class RewardConfig:
         factory=dict,
     )
     num_workers: int = option(4, "scorers that run at a time", ge=1)
-    timeout: float = option(30.0, "seconds that one score may take", gt=0)
+    timeout: float = option(
+        30.0,
+        "seconds that one score may take; in worker processes, waiting for a processor or the disk does not count",
+        gt=0,
+    )
     memory_limit_gb: float | None = option(None, "option of the reward manager, where it has one", gt=0)
     max_error_rate: float = option(
         0.5, "largest share of a batch's responses that may end without a score; above it the run stops", ge=0, le=1

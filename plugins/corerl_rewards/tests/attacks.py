@@ -2,7 +2,10 @@
 
 import ctypes
 import os
+import re
+import resource
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -57,12 +60,73 @@ def _print_much() -> None:
         print("x" * 1_000_000, file=sys.stderr)
 
 
-def _talk_into_the_connection() -> None:
-    for descriptor in range(3, 50):
+FORGED = b"[7.0, {}, null, null, null, 0.0]\n"
+
+
+def _connections() -> list[int]:
+    """Descriptors of sockets that this process has open."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:
-            os.write(descriptor, b"1.0\n")
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                found.append(int(name))
+        except OSError:  # that of the listing itself
+            continue
+    return found
+
+
+def _forge(seconds: float = 0.0) -> None:
+    """Results of other calls, into every connection of this process."""
+    end = time.monotonic() + seconds
+    while True:
+        for descriptor in _connections():
+            os.write(descriptor, 20 * FORGED)
+        if time.monotonic() >= end:
+            return
+        time.sleep(0.01)
+
+
+def _forge_without_end() -> None:
+    while True:
+        for descriptor in _connections():
+            os.write(descriptor, b"x" * (1 << 16) + b"\n")
+
+
+def _leave_a_forger() -> None:
+    if not os.fork():
+        try:
+            _forge(0.5)
+        finally:
+            os._exit(0)
+
+
+def _print_to_low_descriptors() -> None:
+    """As a library does that takes a number for its own."""
+    for descriptor in range(3, 256):
+        try:
+            os.write(descriptor, FORGED)
         except OSError:
             continue
+
+
+def _let_the_child_answer() -> None:
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+
+
+def _limit_the_parent() -> None:
+    resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (0, 0))
+    resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (5, 5))
+    os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)
+
+
+def _leave_a_killer() -> None:
+    """That kills a later call."""
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    if not os.fork():
+        time.sleep(0.05)
+        os.kill(os.getppid(), signal.SIGUSR1)
+        os._exit(0)
 
 
 def _recurse() -> None:
@@ -79,7 +143,17 @@ ATTACKS: dict[str, Callable[[], object]] = {
     "fork": _fork_and_return,
     "children": _leave_children,
     "print": _print_much,
-    "talk": _talk_into_the_connection,
+    "forge": _forge,
+    "forge without end": _forge_without_end,
+    "leave a forger": _leave_a_forger,
+    "leave a killer": _leave_a_killer,
+    "print low": _print_to_low_descriptors,
+    "child": _let_the_child_answer,
+    "stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "stop parent": lambda: os.kill(os.getppid(), signal.SIGSTOP),
+    "kill parent": lambda: os.kill(os.getppid(), signal.SIGKILL),
+    "limit parent": _limit_the_parent,
+    "backtrack": lambda: re.match("(a+)+$", "a" * 64 + "b"),
     "recurse": _recurse,
     "sys.exit": lambda: sys.exit(3),
     "os._exit": lambda: os._exit(0),
@@ -103,6 +177,19 @@ def slow(response: str, ground_truth: Any, data_source: str, extra_info: Mapping
     return float(response)
 
 
+def burn(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> float:
+    """Takes so many seconds of processor time."""
+    end = time.process_time() + float(response)
+    while time.process_time() < end:
+        pass
+    return float(response)
+
+
+def long(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> dict[str, Any]:
+    """A result of nearly 1 MiB."""
+    return {"score": float(response), "extracted": "x", **{f"{number:0500}": 1.0 for number in range(2000)}}
+
+
 async def coroutine(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> float:
     return float(response)
 
@@ -116,4 +203,10 @@ def leaking(response: str, ground_truth: Any, data_source: str, extra_info: Mapp
 
 
 def whereabouts(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> dict[str, float]:
-    return {"score": 1.0, "pid": float(os.getpid()), "threads": float(threading.active_count())}
+    return {
+        "score": 1.0,
+        "pid": float(os.getpid()),
+        "threads": float(threading.active_count()),
+        "niceness": float(os.getpriority(os.PRIO_PROCESS, 0)),
+        "file_size": float(resource.getrlimit(resource.RLIMIT_FSIZE)[0]),
+    }

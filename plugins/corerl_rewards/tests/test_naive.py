@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corerl.errors import RunError
 from corerl.registry.coroutines import blocking
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
@@ -149,3 +150,51 @@ def test_a_hung_scorer_does_not_keep_the_process_alive() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.strip() == "the scorer of 's' ran past reward.timeout (0.1 s)"
+
+
+def test_close_ends_the_wait_of_who_still_waits() -> None:
+    def forever(*_: Any) -> float:
+        time.sleep(60)
+        return 1.0
+
+    naive = manager(forever, num_workers=1, timeout=60.0)
+    future = naive.submit(requests("x", "y"))
+    time.sleep(0.2)
+    naive.close()
+    with pytest.raises(RunError, match="the calls were given up: their queue is closed"):
+        future.result(5)  # type: ignore[call-arg]
+
+
+def test_a_value_that_raises_when_it_is_read_is_an_error_at_once() -> None:
+    class Two:
+        def __float__(self) -> float:
+            raise RuntimeError("two elements are no number")
+
+    result = manager(returning(Two()), timeout=60.0).score(requests("x"))[0]
+    assert result.error_kind == "exception"
+    assert "raised RuntimeError: two elements are no number" in str(result.error)
+
+
+NO_MORE_THREADS = """
+import resource, time
+from corerl.registry.reward_managers import RewardRequest
+from corerl_rewards.naive import NaiveRewardManager
+
+def hang(*_):
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))  # no stack for another thread
+    time.sleep(60)
+
+naive = NaiveRewardManager({"s": hang}, num_workers=1, timeout=0.3)
+try:
+    naive.submit([RewardRequest("x", "", "s")] * 3).result(20)
+except BaseException as error:
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print(type(error).__name__, error)
+"""
+
+
+def test_when_no_thread_can_take_the_place_of_one_that_hangs_nobody_waits_for_ever() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NO_MORE_THREADS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout.strip() == "RunError the calls were given up: can't start new thread"

@@ -1,5 +1,8 @@
+import contextlib
 import functools
+import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,14 +18,19 @@ from corerl.errors import PluginError, RunError
 from corerl.registry.coroutines import blocking
 from corerl.registry.modules import load_object
 from corerl.registry.reward_managers import RewardRequest, RewardResult
+from corerl_rewards.isolation import pool
+from corerl_rewards.isolation.pace import Rules
 from corerl_rewards.options import Gsm8kOptions, ParallelOptions
 from corerl_rewards.parallel import ParallelRewardManager
 from corerl_rewards.scorers.gsm8k import gsm8k
+from corerl_rewards.scorers.math import math
 from plugins.corerl_rewards.tests import attacks
 
 SCORERS: dict[str, Any] = {
     "s": attacks.score,
     "slow": attacks.slow,
+    "burn": attacks.burn,
+    "long": attacks.long,
     "leaking": attacks.leaking,
     "coroutine": blocking(attacks.coroutine),
     "whereabouts": attacks.whereabouts,
@@ -83,7 +91,10 @@ def test_results_come_in_the_order_of_the_requests(quick: ParallelRewardManager)
         ("kill", "crash", "ended its process (SIGKILL)"),
         ("os._exit", "crash", "ended its process (exit code 0)"),
         ("close", "crash", "ended its process"),
-        ("talk", "crash", "wrote into the connection of its process"),
+        ("backtrack", "timeout", "waiting for a processor or the disk does not count"),
+        ("stop", "timeout", "ran past reward.timeout (1.5 s)"),
+        ("forge", "crash", "wrote into the connection of its process"),
+        ("forge without end", "crash", "wrote into the connection of its process"),
         ("sys.exit", "exception", "raised SystemExit: 3"),
         ("recurse", "exception", "raised RecursionError"),
         ("not a number", "exception", "raised ValueError"),
@@ -99,7 +110,7 @@ def test_an_attack_ends_at_most_its_own_call(
     assert words in str(results[2].error)
 
 
-@pytest.mark.parametrize("nuisance", ["print", "fork", "interrupt"])
+@pytest.mark.parametrize("nuisance", ["print", "fork", "interrupt", "print low", "child"])
 def test_a_nuisance_is_none(patient: ParallelRewardManager, nuisance: str) -> None:
     results = patient.score(requests("1", nuisance, "3", nuisance, "5"))
     assert [result.score for result in results] == [1.0, 1.0, 3.0, 1.0, 5.0]
@@ -184,7 +195,11 @@ print(parallel._dispatcher._pool.pid, *{{int(result.components["pid"]) for resul
 """
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)", "sys.exit()", "1 / 0"])
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+STOP_NURSERY = "os.kill(parallel._dispatcher._pool.pid, signal.SIGSTOP)"
+
+
+@pytest.mark.parametrize("end", [KILL, f"{STOP_NURSERY}; {KILL}", "os._exit(0)", "sys.exit()", "1 / 0"])
 def test_nothing_outlives_the_run(end: str) -> None:
     program = PROGRAM.format(folder=str(Path(attacks.__file__).parent), end=end)
     done = subprocess.run(
@@ -195,17 +210,171 @@ def test_nothing_outlives_the_run(end: str) -> None:
     assert gone(pids)
 
 
-def test_when_the_nursery_is_killed_its_workers_are_replaced() -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_calls_that_ran_when_the_nursery_ended_or_stopped_are_scored_by_another(
+    how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "ANSWER_SECONDS", 1.0)
     parallel = manager(num_workers=2, timeout=20.0)
     try:
         before = parallel.score(requests("x", source="whereabouts"))[0].components["pid"]
-        waiting = parallel.submit(requests("sleep", *["1"] * 50))
+        long = parallel.submit(requests("3", "3", source="slow"))
         time.sleep(0.5)
-        os.kill(parallel._dispatcher._pool.pid, signal.SIGKILL)
-        results = waiting.result(30)
-        assert [result.score for result in results] == [None, *[1.0] * 50]
-        assert results[0].error_kind == "crash"
+        nursery = parallel._dispatcher._pool.pid
+        os.kill(nursery, how)
+        others = parallel.submit(requests(*["os._exit"] * 6, *["1"] * 20))  # more workers end than stand ready
+        assert [result.score for result in long.result(60)] == [3.0, 3.0]
+        assert [result.score for result in others.result(60)] == [*[None] * 6, *[1.0] * 20]
         assert parallel.score(requests("x", source="whereabouts"))[0].components["pid"] != before
+        assert gone([nursery])
+    finally:
+        parallel.close()
+
+
+@pytest.mark.parametrize("attack", ["kill parent", "stop parent"])
+def test_a_call_that_ends_or_stops_the_nursery_again_and_again_spoils_no_other(
+    attack: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "ANSWER_SECONDS", 1.0)
+    parallel = manager(num_workers=3, timeout=20.0)
+    batch = [*map(str, range(100)), *["os._exit"] * 8]
+    for position in (3, 40, 41, 90):
+        batch[position] = attack
+    try:
+        results = parallel.submit(requests(*batch)).result(90)
+    finally:
+        parallel.close()
+    own = [(each, result.score) for each, result in zip(batch, results, strict=True) if each.isdecimal()]
+    assert [(each, score) for each, score in own if score != float(each)] == []
+    assert {result.error_kind for each, result in zip(batch, results, strict=True) if each == attack} <= {"crash", None}
+
+
+def test_limits_and_priority_that_a_call_gives_the_nursery_reach_no_worker() -> None:
+    parallel = manager(num_workers=1, timeout=20.0)
+    try:
+        parallel.score(requests("limit parent"))
+        for _ in range(4):  # with those that stood ready: what takes their place is forked under these limits
+            parallel.score(requests("os._exit"))
+        after = parallel.score(requests("x", source="whereabouts"))[0].components
+    finally:
+        parallel.close()
+    assert after["niceness"] == os.getpriority(os.PRIO_PROCESS, 0)
+    assert after["file_size"] == resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+
+
+@pytest.mark.parametrize("attack", ["forge", "leave a forger", "leave a killer"])
+def test_forged_results_and_what_a_call_leaves_behind_change_no_other_result(attack: str) -> None:
+    parallel = manager(num_workers=2, timeout=20.0)
+    forged = set(range(5, 2000, 100)) if attack == "forge" else {100, 1100}
+    try:
+        results = parallel.score(requests(*[attack if n in forged else str(n) for n in range(2000)]))
+    finally:
+        parallel.close()
+    assert [results[n].score for n in range(2000) if n not in forged] == [
+        float(n) for n in range(2000) if n not in forged
+    ]
+    if attack == "forge":
+        assert {results[n].error_kind for n in forged} == {"crash"}
+
+
+def test_long_results_arrive(patient: ParallelRewardManager) -> None:
+    results = patient.score(requests(*map(str, range(40)), source="long"))
+    assert [result.score for result in results] == list(map(float, range(40)))
+
+
+def test_a_stopped_worker_is_replaced_and_only_its_call_is_lost() -> None:
+    parallel = manager(num_workers=1, timeout=2.0)
+    try:
+        pid = int(parallel.score(requests("x", source="whereabouts"))[0].components["pid"])
+        os.kill(pid, signal.SIGSTOP)
+        results = parallel.submit(requests(*["x"] * 20, source="whereabouts")).result(60)
+    finally:
+        parallel.close()
+    assert [result.error_kind for result in results] in ([None] * 20, ["timeout", *[None] * 19])
+    assert gone([pid])
+
+
+@contextlib.contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """As many processes that take what they can get, in sessions of their own: the kernel may share by session."""
+    program = "import time\nend = time.monotonic() + 120\nwhile time.monotonic() < end: pass"
+    started = [
+        subprocess.Popen([sys.executable, "-S", "-c", program], start_new_session=True) for _ in range(processes)
+    ]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_a_call_that_waits_for_a_processor_is_not_past_its_deadline() -> None:
+    parallel = manager(num_workers=2, timeout=0.8)
+    try:
+        parallel.score(requests("0.001", source="burn"))
+        with busy(6 * (os.cpu_count() or 1)):
+            start = time.monotonic()
+            results = parallel.score(requests("0.4", "0.4", source="burn"))
+            took = time.monotonic() - start
+    finally:
+        parallel.close()
+    assert [result.score for result in results] == [0.4, 0.4], results
+    assert took > 0.8  # by the clock on the wall it was past it
+
+
+@pytest.mark.slow
+def test_no_ordinary_row_is_lost_beside_forty_busy_processes() -> None:
+    lines = (Path(__file__).parent / "verdicts.jsonl").read_text().splitlines()
+    rows = [row for row in map(json.loads, lines) if "answer" in row]
+    batch = [
+        RewardRequest(f"So it is \\boxed{{{row['answer']}}}.", row["gold"], "math") for row in [*rows, *rows][:500]
+    ]
+    parallel = ParallelRewardManager({"math": math}, num_workers=8, timeout=3.0)
+    try:
+        parallel.score(batch[:1])
+        with busy(40):
+            results = parallel.score(batch)
+    finally:
+        parallel.close()
+    assert [result.error for result in results if result.score is None] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ["loop", "sleep", "backtrack", "hold"])
+def test_a_call_that_hangs_ends_on_a_busy_machine_too(attack: str) -> None:
+    parallel = manager(num_workers=2, timeout=0.5)
+    try:
+        parallel.score(requests("1"))
+        with busy(40):
+            results = parallel.submit(requests("1", attack, "2")).result(90)
+    finally:
+        parallel.close()
+    assert [result.score for result in results] == [1.0, None, 2.0]
+    assert results[1].error_kind == "timeout"
+    assert "reward.timeout" in str(results[1].error)
+
+
+def test_a_batch_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rules, "batch_seconds", lambda self, calls: 1.0)
+    parallel = manager(num_workers=1, timeout=60.0)
+    try:
+        results = parallel.submit(requests("1", "sleep", "2")).result(30)
+    finally:
+        parallel.close()
+    assert results[1].error == "a response was not scored within 1 s, the deadline of its batch of 3"
+    assert results[1].error_kind == "timeout"
+
+
+def test_workers_that_cannot_start_are_an_error_of_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "scorer.py"
+    file.write_text(
+        "import os, time\nos.register_at_fork(after_in_child=lambda: os._exit(5))\ndef score(*_): return 1.0\n"
+    )
+    parallel = ParallelRewardManager({"s": load_object(f"{file}:score")}, num_workers=2, timeout=5)
+    try:
+        with pytest.raises(RunError, match="workers in a row ended before their first call, with exit code 5"):
+            parallel.submit(requests("1")).result(60)
     finally:
         parallel.close()
 

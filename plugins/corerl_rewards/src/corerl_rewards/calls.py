@@ -60,6 +60,8 @@ def returned(data_source: str, value: Any) -> RewardResult:
         return _result(value)
     except ValueError as error:
         return failed("value", f"the scorer of '{data_source}' returned {error}")
+    except Exception as error:  # of the value's own methods
+        return raised(data_source, error)
 
 
 def failed(kind: str, error: str) -> RewardResult:

@@ -36,14 +36,14 @@ class Gsm8kOptions(ReasoningOptions):
 class MathOptions(ReasoningOptions):
     """Options of the scorer ``math``."""
 
-    timeout: float = option(10.0, "seconds that math-verify may take for one comparison", gt=0)
+    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one comparison", gt=0)
 
 
 @dataclass
 class MathVerifyOptions(ReasoningOptions):
     """Options of the scorer ``math_verify``."""
 
-    timeout: float = option(10.0, "seconds that math-verify may take for one comparison", gt=0)
+    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one comparison", gt=0)
 
 
 @dataclass
@@ -298,7 +298,7 @@ class ParallelOptions:
     patience: float | None = option(
         1.0,
         "seconds after which a source's first calls hold up no others: more workers are started; later ones after "
-        "5 times what nine of ten take (0.1 s at least); null: never",
+        "5 times what nine of ten take (0.1 s at least, waiting for a processor not counted); null: never",
         gt=0,
     )
     max_late_workers: int = option(128, "workers beyond reward.num_workers while calls are late", ge=0)

@@ -22,6 +22,9 @@ class ParallelRewardManager:
     such a call is ended with all that it started, and a new one takes its place; nothing else is affected. A call
     that takes much longer than the others of its data source keeps no one waiting: further workers are started.
 
+    Of a call's time, that in which it waits for a processor or the disk does not count; by the clock on the wall it has
+    ten times ``timeout``, 300 s at least (:mod:`corerl_rewards.isolation.clock`).
+
     Safe to call from several threads. The processes start here, at once, and end with :meth:`close` or with this
     process, however that ends.
     """

@@ -1,50 +1,102 @@
 """Requests on their way to a worker, and their results on the way back."""
 
+import json
+import os
+import pickle
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 
 from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl_rewards.calls import failed
-from corerl_rewards.isolation.pool import frame
+from corerl_rewards.isolation.worker import HEAD
+
+TOKEN_BYTES = 8
+"""random ones of a token, written as twice as many digits"""
 
 
 class Job:
-    """The requests of one call of a reward manager; ``future`` has their results when all are there."""
+    """The requests of one call of a reward manager; ``future`` has their results when all are there.
 
-    def __init__(self, requests: Sequence[RewardRequest]) -> None:
+    Args:
+        seconds: after so many, what is not scored is an error.
+    """
+
+    def __init__(self, requests: Sequence[RewardRequest], seconds: float) -> None:
         self.requests = requests
         self.results: list[RewardResult | None] = [None] * len(requests)
         self.missing = len(requests)
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
         self.future: Future[list[RewardResult]] = Future()
         self.future.set_running_or_notify_cancel()
         if not requests:
             self.future.set_result([])
 
+    def tasks(self) -> list["Task"]:
+        """One for each request that can be sent."""
+        tokens = os.urandom(TOKEN_BYTES * len(self.requests)).hex().encode()
+        size = 2 * TOKEN_BYTES
+        tasks = [Task(self, each, tokens[each * size : (each + 1) * size]) for each in range(len(self.requests))]
+        return [task for task in tasks if task.frame]
+
+    def settle(self, position: int, result: RewardResult) -> None:
+        """Take a result; of several, when more than one worker was sent the request, the first counts."""
+        if self.results[position] is None:
+            self.results[position] = result
+            self.missing -= 1
+            if not self.missing:
+                self.future.set_result(self.results)  # type: ignore[arg-type]
+
+    def is_over(self, now: float) -> bool:
+        """Whether all results are there; those that are not at the job's deadline are errors."""
+        if self.missing and now >= self._end:
+            error = f"was not scored within {self.seconds:g} s, the deadline of its batch of {len(self.requests)}"
+            for position in range(len(self.requests)):
+                self.settle(position, failed("timeout", f"a response {error}"))
+        return not self.missing
+
 
 class Task:
-    """One request; ``frame`` is empty when it cannot be sent, which is its result already."""
+    """One request.
 
-    __slots__ = ("_position", "frame", "job", "source")
+    Attributes:
+        token: what its result must begin with.
+        frame: as it is sent; empty when it cannot be sent, which is its result already.
+        again: it has lost its worker, perhaps by no fault of its own, and is not begun a third time.
+    """
 
-    def __init__(self, job: Job, position: int) -> None:
+    __slots__ = ("_position", "again", "frame", "job", "source", "token")
+
+    def __init__(self, job: Job, position: int, token: bytes) -> None:
         request = job.requests[position]
         self.job = job
         self._position = position
         self.source = request.data_source
+        self.token = token
+        self.again = False
         self.frame = b""
         try:
-            self.frame = frame((request.response, request.ground_truth, self.source, request.extra_info))
+            pickled = pickle.dumps(
+                (request.response, request.ground_truth, self.source, request.extra_info), pickle.HIGHEST_PROTOCOL
+            )
+            self.frame = HEAD.pack(len(pickled), token) + pickled
         except Exception as error:
             self.done(failed("exception", f"the row of a response cannot be sent to a worker process: {error}"))
 
+    def read(self, line: bytearray) -> tuple[RewardResult, float] | None:
+        """The result that a worker sent, and how many seconds it took; None when it is no result of this request."""
+        if not line.startswith(self.token):
+            return None
+        try:
+            *result, seconds = json.loads(line[len(self.token) :])
+            return RewardResult(*result), seconds
+        except (TypeError, ValueError, RecursionError):
+            return None
+
     def done(self, result: RewardResult) -> None:
-        """Take the result; of several, when more than one worker was sent the request, the first counts."""
-        job = self.job
-        if job.results[self._position] is None:
-            job.results[self._position] = result
-            job.missing -= 1
-            if not job.missing:
-                job.future.set_result(job.results)  # type: ignore[arg-type]
+        """Take the result."""
+        self.job.settle(self._position, result)
 
     def fail(self, kind: str, what: str) -> None:
         """It has no score, for what its scorer did."""
@@ -52,5 +104,5 @@ class Task:
 
     @property
     def settled(self) -> bool:
-        """Whether nobody needs to score it any more."""
-        return self.job.future.done() or self.job.results[self._position] is not None
+        """Somebody else has scored it."""
+        return self.job.results[self._position] is not None

@@ -2,15 +2,22 @@
 
 import contextlib
 import ctypes
+import fcntl
 import functools
 import os
 import resource
 import signal
 import sys
+from collections import deque
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+TICKS = os.sysconf("SC_CLK_TCK")
+WANTING = "RD"
+"""states of a process that runs or waits for a processor, or for the disk"""
+MOST_RELATIVES = 100
+"""processes that are looked at for one call"""
 
 
 @functools.cache
@@ -23,6 +30,12 @@ def die_with_parent() -> None:
     """The kernel ends this process when the thread that forked it ends."""
     if sys.platform == "linux":
         libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def continue_without_parent() -> None:
+    """Should this process be stopped when the thread that started it ends, it goes on."""
+    if sys.platform == "linux":
+        libc().prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
@@ -44,19 +57,64 @@ def prefer_for_oom_killer() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def stand_back(pid: int | None) -> None:
-    """Let all others go first; with SCHED_IDLE, which is still less, a process could not even be ended soon."""
-    if pid is not None:
+def activity(pid: int, *, family: bool = True) -> tuple[float, bool]:
+    """Seconds of processor time that a process has used, and whether it runs or waits for a processor or the disk.
+
+    Args:
+        family: with all processes that it started, as far as they have their parents; at most 100 of them.
+    """
+    seconds, wants, todo = 0.0, False, deque([pid])
+    for _ in range(MOST_RELATIVES):
+        if not todo:
+            break
+        process = todo.popleft()
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it ended
+            state, used, threads = _stat(f"/proc/{process}/stat")
+            seconds += used
+            wants |= state in WANTING
+            tasks = os.listdir(f"/proc/{process}/task") if threads > 1 else [str(process)]  # noqa: PTH208
+            for task in tasks:
+                wants = wants or (threads > 1 and _stat(f"/proc/{process}/task/{task}/stat")[0] in WANTING)
+                if family:
+                    todo += map(int, _read(f"/proc/{process}/task/{task}/children").split())
+    return seconds, wants
+
+
+def _stat(path: str) -> tuple[str, float, int]:
+    """State, seconds of processor time with that of children that ended, and number of threads."""
+    fields = _read(path).rpartition(")")[2].split()
+    return fields[0], sum(map(int, fields[11:15])) / TICKS, int(fields[17])
+
+
+def _read(path: str) -> str:
+    # called often; a Path would fill the interpreter's table of interned texts with its parts each time
+    with open(path) as file:  # noqa: PTH123
+        return file.read()
+
+
+def limits() -> object:
+    """The resource limits, priority and processors that children of this process inherit."""
+    names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+    processors = os.sched_getaffinity(0) if sys.platform == "linux" else None
+    return [resource.getrlimit(getattr(resource, name)) for name in names], os.getpriority(0, 0), processors
+
+
+def out_of_reach(descriptor: int) -> int:
+    """A copy of a descriptor at a number that nobody uses by habit; programs that this process starts do not get it."""
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 300 + os.urandom(1)[0])
+    except OSError:  # so many files are not allowed
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
+def end_all_of(folder: str) -> None:
+    """End the processes that have a folder's path in their environment."""
+    if sys.platform != "linux":
+        return
+    for pid in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, pid, 19)
-
-
-def waited(pid: int | None) -> float:
-    """Seconds for which a process has waited for a processor so far, as far as that is known."""
-    # called for every chunk; a Path would fill the interpreter's table of interned texts with its parts each time
-    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/schedstat") as file:  # noqa: PTH123
-        return int(file.read().split()[1]) / 1e9
-    return 0.0
+            if folder.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def limit_memory(more: int) -> None:

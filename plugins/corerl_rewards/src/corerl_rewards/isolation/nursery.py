@@ -4,9 +4,10 @@ Forking takes milliseconds where a new interpreter takes half a second, so that 
 goes wrong. The run's own process, with its threads and its GPU, is never forked. This process runs no scorer and has no
 thread; it ends, and every worker and whatever a worker started with it, when the run's process does.
 
-On stdin: a pickled :class:`Setup`. On the control socket, from the run: ``F`` and a worker's number, with the worker's
-end of its connection; ``K`` and a number, to end that worker. To the run: ``E``, a number and a wait status, when a
-worker ended; ``X`` and a text when the scorers cannot be loaded.
+The file ``setup`` of the folder TMPDIR holds a pickled :class:`Setup`. On the control socket, from the run: ``F`` and a
+worker's number, with the worker's end of its connection; ``K`` and a number, to end that worker; ``A``, to be answered
+by the same. To the run: ``B``, a number and a pid, when a worker was forked; ``E``, a number and a wait status, when
+one ended; ``X`` and a text when the scorers cannot be loaded.
 """
 
 import contextlib
@@ -23,6 +24,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from corerl.registry.modules import load_file
 from corerl.registry.scorers import Scorer
@@ -30,8 +32,10 @@ from corerl_rewards.isolation import linux
 from corerl_rewards.isolation.worker import Limits, run
 
 COMMAND = struct.Struct("<cQ")
-ENDED = struct.Struct("<cQi")
-FORK, KILL, END, FAILED = b"F", b"K", b"E", b"X"
+MESSAGE = struct.Struct("<cQi")
+FORK, KILL, ASK = b"F", b"K", b"A"
+BORN, END, ANSWER, FAILED = b"B", b"E", b"A", b"X"
+SETUP = "setup"
 LIFE_SIGN = 1.0
 """seconds between two looks at whether the run's process is there"""
 
@@ -43,33 +47,33 @@ class Setup:
     Attributes:
         files: Python files that are no part of a package and must be loaded first.
         scorers: data source -> the scorer, pickled: a name to import, and options.
-        folder: for the temporary files of workers, each in a folder that is removed when the worker ends.
     """
 
     files: list[str]
     scorers: dict[str, bytes]
     limits: Limits
-    folder: str
 
 
 def main() -> None:
     """Serve until the run closes the control socket."""
-    control = socket.socket(fileno=int(sys.argv[1]))
     parent = os.getppid()
-    setup: Setup = pickle.load(sys.stdin.buffer)
-    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    linux.continue_without_parent()
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    folder = Path(os.environ["TMPDIR"])
     try:
-        scorers = load(setup)
-    except BaseException as error:
-        control.send(FAILED + f"{type(error).__name__}: {error}"[:4000].encode(errors="replace"))
-        return
-    gc.collect()
-    gc.freeze()
-    linux.adopt_orphans()
-    try:
-        Nursery(control, scorers, setup, parent).serve()
+        setup: Setup = pickle.loads((folder / SETUP).read_bytes())
+        try:
+            scorers = load(setup)
+        except BaseException as error:
+            control.send(FAILED + f"{type(error).__name__}: {error}"[:4000].encode(errors="replace"))
+            return
+        gc.collect()
+        gc.freeze()
+        linux.adopt_orphans()
+        Nursery(control, scorers, setup.limits, folder, parent).serve()
     finally:
-        shutil.rmtree(setup.folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def load(setup: Setup) -> dict[str, Scorer]:
@@ -94,12 +98,15 @@ def load(setup: Setup) -> dict[str, Scorer]:
 class Nursery:
     """Forks workers, ends them, and says when they ended."""
 
-    def __init__(self, control: socket.socket, scorers: Mapping[str, Scorer], setup: Setup, parent: int) -> None:
+    def __init__(
+        self, control: socket.socket, scorers: Mapping[str, Scorer], limits: Limits, folder: Path, parent: int
+    ) -> None:
         self._control = control
         self._scorers = scorers
-        self._limits = setup.limits
-        self._folder = Path(setup.folder)
+        self._limits = limits
+        self._folder = folder
         self._parent = parent
+        self._inherited = linux.limits()
         self._numbers: dict[int, int] = {}
         """pid -> number of a living worker"""
         self._wakeup, self._waker = socket.socketpair()
@@ -129,37 +136,46 @@ class Nursery:
 
     def _obey(self) -> bool:
         """One command; False when there will be none any more."""
-        message, fds, _, _ = socket.recv_fds(self._control, COMMAND.size, 1)
+        message, fds, _, _ = socket.recv_fds(self._control, COMMAND.size, 1, socket.MSG_CMSG_CLOEXEC)
         if not message:
             return False
         what, number = COMMAND.unpack(message)
         if what == FORK:
-            self._fork(number, socket.socket(fileno=fds[0]))
+            self._fork(number, fds[0])
+        elif what == ASK:
+            self._control.send(MESSAGE.pack(ANSWER, 0, 0))
         else:
             pid = next((pid for pid, each in self._numbers.items() if each == number), None)
             if pid is not None:
                 _kill(pid)
         return True
 
-    def _fork(self, number: int, connection: socket.socket) -> None:
-        with connection:
-            pid = os.fork()
-            if pid:
-                self._numbers[pid] = number
-                with contextlib.suppress(OSError):  # the child does the same, whoever comes first
-                    os.setpgid(pid, pid)
-                return
-            status = 1
-            try:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for mine in (self._control, self._wakeup, self._waker):
-                    mine.close()
-                _use_folder(self._folder / str(number))
-                run(connection, self._scorers, self._limits)
-                status = 0
-            finally:
-                os._exit(status)
+    def _fork(self, number: int, descriptor: int) -> None:
+        if linux.limits() != self._inherited:
+            raise RuntimeError("somebody changed the limits of this process, which its workers would inherit")
+        pid = os.fork()
+        if not pid:
+            self._become_worker(number, descriptor)
+        os.close(descriptor)
+        self._numbers[pid] = number
+        with contextlib.suppress(OSError):  # the child does the same, whoever comes first
+            os.setpgid(pid, pid)
+        self._control.send(MESSAGE.pack(BORN, number, pid))
+
+    def _become_worker(self, number: int, descriptor: int) -> NoReturn:
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for mine in (self._control, self._wakeup, self._waker):
+                mine.close()
+            connection = socket.socket(fileno=linux.out_of_reach(descriptor))
+            os.close(descriptor)
+            _use_folder(self._folder / str(number))
+            run(connection, self._scorers, self._limits)
+            status = 0
+        finally:
+            os._exit(status)
 
     def _reap(self) -> None:
         """Collect ended children; with a worker ends all that it started."""
@@ -178,7 +194,7 @@ class Nursery:
             number = self._numbers.pop(child.si_pid, None)
             if number is not None:
                 shutil.rmtree(self._folder / str(number), ignore_errors=True)
-                self._control.send(ENDED.pack(END, number, status))
+                self._control.send(MESSAGE.pack(END, number, status))
         if ended:
             self._end_strays()
 

@@ -3,18 +3,25 @@
 import math
 from dataclasses import dataclass
 
-from corerl_rewards.isolation.pool import Worker
+from corerl_rewards.isolation.clock import wall_seconds
+from corerl_rewards.isolation.connection import Worker
+from corerl_rewards.isolation.pool import LOAD_SECONDS
 
 LATE_FACTOR = 5
 """a call is late that takes so many times as long as nine of ten of its data source's do at most"""
 LATE_SECONDS = 0.1
-"""at least; waiting for a processor does not count here, as it does in what the others took"""
-BEHIND_FACTOR = 2
-"""a call that takes so many times as long as makes it late lets all others go first"""
+"""at least, of what counts; in what the others took, waiting for a processor does"""
 MOST_MORE = 2
 """so many late calls are expected for each that is known, at most: the first may not be as the rest"""
 STEP = math.log(1.15)
 """by how much, as a logarithm, one call moves what is known"""
+FIRST_LOOK = 0.05
+"""a call is first looked at after so many seconds: quicker ones cost nothing"""
+LOOKS = 30
+"""and then so many times until its deadline, at least"""
+NOT_COUNTED = "waiting for a processor or the disk does not count"
+SHORTEST_LOOK = 0.005
+LONGEST_LOOK = 0.5
 
 
 @dataclass(frozen=True)
@@ -27,12 +34,17 @@ class Rules:
     max_late_workers: int
     calls_per_worker: int
 
+    def batch_seconds(self, calls: int) -> float:
+        """The deadline of so many calls: those of as many as follow each other at most, and the loading of scorers."""
+        return wall_seconds(LOAD_SECONDS) + (2 + math.ceil(calls / self.num_workers)) * wall_seconds(self.timeout)
+
 
 class Pace:
     """Moments are those of ``time.monotonic``."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
+        self._look = min(max(rules.timeout / LOOKS, SHORTEST_LOOK), LONGEST_LOOK)
         self._quantiles: dict[str, tuple[float, float]] = {}
         """data source -> how long half of its calls take at most, and nine of ten; running estimates"""
         self._answered = 0
@@ -55,18 +67,43 @@ class Pace:
         """Seconds of a data source's next call; infinite when none is known."""
         return self._quantiles[source][0] if source in self._quantiles else math.inf
 
-    def deadline(self, worker: Worker) -> float:
-        """When the call of a worker is to be ended."""
-        return worker.since + self._rules.timeout
+    def next_look(self, worker: Worker) -> float:
+        """When the clock of a call must be looked at again."""
+        clock = worker.clock
+        if clock.is_new:
+            return clock.since + min(FIRST_LOOK, self._look)
+        mark = clock.end(self._rules.timeout)
+        if not worker.late and self._rules.patience is not None:
+            counted, passed = self._marks(worker)
+            mark = min(mark, max(clock.looked + counted - clock.counted, clock.since + passed))
+        return max(min(mark, clock.looked + self._look), clock.looked + SHORTEST_LOOK)
 
-    def next_mark(self, worker: Worker) -> float:
-        """When something is to be done about the call of a worker that goes on as it is."""
-        if self._rules.patience is None or worker.behind:
-            return self.deadline(worker)
+    def is_late(self, worker: Worker) -> bool:
+        """Whether a call that goes on shall keep nobody waiting."""
+        if worker.late or self._rules.patience is None:
+            return False
+        counted, passed = self._marks(worker)
+        return worker.clock.counted >= counted and worker.clock.passed >= passed
+
+    def over(self, worker: Worker) -> str:
+        """What to say of a call whose time is over; empty for all others."""
+        clock, timeout = worker.clock, self._rules.timeout
+        if clock.counted >= timeout:
+            return f"ran past reward.timeout ({timeout:g} s); {NOT_COUNTED}"
+        if clock.is_past(timeout):
+            return (
+                f"was not done after {clock.passed:.3g} s, of which {clock.counted:.2g} s count towards reward.timeout "
+                f"({timeout:g} s): the machine is too busy; {NOT_COUNTED}"
+            )
+        return ""
+
+    def _marks(self, worker: Worker) -> tuple[float, float]:
+        """Of a late call at least so many seconds count, and so many have passed."""
         known = self._quantiles.get(worker.tasks[0].source)
-        factor = BEHIND_FACTOR if worker.late else 1
-        least, late = (self._rules.patience, 0.0) if known is None else (LATE_SECONDS, LATE_FACTOR * known[1])
-        return min(worker.since + max(factor * least + worker.excused, factor * late), self.deadline(worker))
+        if known is None:
+            assert self._rules.patience is not None
+            return self._rules.patience, 0.0
+        return LATE_SECONDS, LATE_FACTOR * known[1]
 
 
 def _moved(quantile: float, seconds: float, share: float) -> float:

@@ -13,15 +13,17 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from corerl.errors import PluginError, RunError
 from corerl.registry.coroutines import blocking
 from corerl.registry.scorers import Scorer
-from corerl_rewards.isolation import nursery
-from corerl_rewards.isolation.worker import LENGTH, LONGEST_LINE, Limits
+from corerl_rewards.isolation import linux, nursery
+from corerl_rewards.isolation.clock import Clock
+from corerl_rewards.isolation.connection import Worker
+from corerl_rewards.isolation.worker import Limits
 
 _PLUGIN_FILE = "corerl_file_"
 """how modules begin that were loaded from a file (corerl.registry.modules)"""
@@ -29,85 +31,19 @@ _PLUGIN_FILE = "corerl_file_"
 _PROGRAM = f"import sys; sys.path[:] = sys.argv[2:]; from {nursery.__name__} import main; main()"
 
 CLOSE_SECONDS = 5.0
+LOAD_SECONDS = 300.0
+"""that the nursery may take to load the scorers"""
+ANSWER_SECONDS = 10.0
+"""that it may take to answer, once it has loaded them"""
+ASK_EVERY = 1.0
 
 
 class NurseryEndedError(RunError):
-    """Somebody killed the nursery, and with it the workers."""
-
-
-@dataclass(eq=False)
-class Worker:
-    """A process that scores what it was sent, in that order.
-
-    Attributes:
-        pid: None until it is ready.
-        tasks: sent, and not answered.
-        low: with no more of them it is sent some more.
-        since: when the first of them began (``time.monotonic``).
-        waited: for a processor, in seconds, before it was sent something last.
-        excused: how much of the time of the first task it has waited for a processor.
-        late: the first of them takes so long that the others were given to somebody else as well.
-        behind: it lets all others go first, and is to end with that call.
-        ending: the nursery was told to end it.
-    """
-
-    number: int
-    connection: socket.socket
-    pid: int | None = None
-    tasks: deque[Any] = field(default_factory=deque)
-    low: int = 0
-    since: float = 0.0
-    waited: float = 0.0
-    excused: float = 0.0
-    late: bool = False
-    behind: bool = False
-    ending: bool = False
-    calls: int = 0
-    unsent: bytearray = field(default_factory=bytearray)
-    unread: bytearray = field(default_factory=bytearray)
-
-    def begin(self) -> None:
-        """Its first task begins."""
-        self.since = time.monotonic()
-        self.excused = 0.0
-
-    def send(self) -> None:
-        """As much of ``unsent`` as the connection takes now."""
-        with contextlib.suppress(BlockingIOError, ConnectionError):  # the nursery tells when it ends
-            del self.unsent[: self.connection.send(self.unsent)]
-
-    @property
-    def has_answered(self) -> bool:
-        """Whether there is something to receive: this process may be slower than its workers."""
-        try:
-            return bool(self.connection.recv(1, socket.MSG_PEEK))
-        except OSError:
-            return False
-
-    def receive(self) -> list[bytearray] | None:
-        """The lines that have come; None when the worker closed its connection or sends what is no line."""
-        lines: list[bytearray] = []
-        while True:
-            try:
-                data = self.connection.recv(1 << 16)
-            except BlockingIOError:
-                return lines
-            except ConnectionError:
-                data = b""
-            if not data:
-                return lines or None
-            self.unread += data
-            *complete, rest = self.unread.split(b"\n")
-            self.unread = rest
-            lines += complete
-            if len(rest) > 2 * LONGEST_LINE:
-                return lines or None
-            if len(data) < 1 << 16:
-                return lines
+    """Somebody killed or stopped the nursery; its workers end with it."""
 
 
 class Pool:
-    """Starts the nursery at once; one thread uses it, but for :meth:`close`.
+    """Starts the nursery at once; one thread uses it, but for :meth:`close`. Nothing here waits for the nursery.
 
     Raises:
         PluginError: a scorer cannot be named to another process.
@@ -115,29 +51,33 @@ class Pool:
 
     def __init__(self, scorers: Mapping[str, Scorer], limits: Limits) -> None:
         pickled = _pickled(scorers)
-        folder = tempfile.mkdtemp(prefix="corerl-reward-")
-        self._setup = nursery.Setup(_plugin_files(pickled.values()), pickled, limits, folder)
+        self._setup = nursery.Setup(_plugin_files(pickled.values()), pickled, limits)
         self._started = 0
         self._open()
 
     def _open(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="corerl-reward-"))
+        (self._folder / nursery.SETUP).write_bytes(pickle.dumps(self._setup))
+        self._unsent: deque[tuple[bytes, list[socket.socket]]] = deque()
+        self._asked: Clock | None = None
+        self._ask_at = 0.0
+        self._is_loaded = False
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.setblocking(False)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _PROGRAM, str(theirs.fileno()), *sys.path],
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={"OMP_NUM_THREADS": "1", **os.environ},
+                env={"OMP_NUM_THREADS": "1", **os.environ, "TMPDIR": str(self._folder)},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
-            pickle.dump(self._setup, stdin)
 
     def reopen(self) -> None:
-        """Start another nursery after one that ended."""
+        """Start another nursery in the place of one that ended or does not answer."""
+        self._process.kill()
         self.close()
         self._open()
 
@@ -147,70 +87,115 @@ class Pool:
         return self._process.pid
 
     def start(self) -> Worker:
-        """Ask for a worker.
-
-        Raises:
-            NurseryEndedError: the nursery ended.
-        """
+        """Ask for a worker."""
         self._started += 1
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        with theirs:
-            self._command(nursery.FORK, self._started, theirs)
+        self._command(nursery.FORK, self._started, theirs)
         return Worker(self._started, ours)
 
     def end(self, worker: Worker) -> None:
         """Kill a worker and everything that it started; the nursery tells when that is done."""
         if not worker.ending:
             worker.ending = True
+            worker.clock.begin()
             self._command(nursery.KILL, worker.number)
 
-    def next_end(self) -> tuple[int, str]:
-        """Number of a worker that ended, and how, after :attr:`control` became readable.
+    def messages(self) -> Iterator[tuple[bytes, int, int]]:
+        """What the nursery has told: a word, the number of a worker, and its pid or wait status.
 
         Raises:
             NurseryEndedError: the nursery ended.
             RunError: it could not load the scorers.
         """
-        try:
-            message = self.control.recv(1 << 13)
-        except ConnectionError:
-            message = b""
-        if message[:1] == nursery.END:
-            _, number, status = nursery.ENDED.unpack(message)
-            return number, how_ended(status)
-        if message[:1] == nursery.FAILED:
-            raise RunError(f"the scorers cannot be loaded in a worker process: {message[1:].decode(errors='replace')}")
-        raise self._ended()
+        while True:
+            try:
+                message = self.control.recv(1 << 13)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                message = b""
+            if message[:1] == nursery.FAILED:
+                why = message[1:].decode(errors="replace")
+                raise RunError(f"the scorers cannot be loaded in a worker process: {why}")
+            if not message:
+                raise self._ended()
+            word, number, value = nursery.MESSAGE.unpack(message)
+            self._is_loaded = True
+            if word == nursery.ANSWER:
+                self._asked = None
+            else:
+                yield word, number, value
+
+    def look(self) -> None:
+        """Send what could not be sent before, and see whether the nursery answers.
+
+        Raises:
+            NurseryEndedError: the nursery ended, or has not answered in time.
+            RunError: it has not loaded the scorers in time.
+        """
+        self._send()
+        if self._asked is None:
+            if time.monotonic() < self._ask_at:
+                return
+            self._asked = Clock()
+            self._ask_at = self._asked.since + ASK_EVERY
+            self._command(nursery.ASK, 0)
+        self._asked.look(self.pid, family=False)
+        seconds = ANSWER_SECONDS if self._is_loaded else LOAD_SECONDS
+        if not self._asked.is_past(seconds):
+            return
+        if self._is_loaded:
+            raise NurseryEndedError(f"the process that scorers are started from did not answer for {seconds:g} s")
+        raise RunError(
+            f"the scorers were not loaded in a worker process within {seconds:g} s: importing them must not take longer"
+        )
 
     def close(self) -> None:
         """End all processes."""
         self.control.close()
+        for _, sockets in self._unsent:
+            _close(sockets)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSE_SECONDS)
         self._process.kill()
-        self._process.wait()
-        shutil.rmtree(self._setup.folder, ignore_errors=True)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel does not let it go, and will some time
+            self._process.wait(CLOSE_SECONDS)
+        if self._process.returncode != 0:  # what workers started outlived it
+            linux.end_all_of(str(self._folder))
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _command(self, what: bytes, number: int, *sockets: socket.socket) -> None:
-        try:
-            socket.send_fds(self.control, [nursery.COMMAND.pack(what, number)], [each.fileno() for each in sockets])
-        except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
-                raise
-            self.control.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                while True:  # its last words
-                    self.next_end()
-            raise self._ended() from None
+        self._unsent.append((nursery.COMMAND.pack(what, number), list(sockets)))
+        self._send()
+
+    def _send(self) -> None:
+        while self._unsent:
+            command, sockets = self._unsent[0]
+            try:
+                socket.send_fds(self.control, [command], [each.fileno() for each in sockets])
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
+                    raise
+                for _ in self.messages():  # its last words
+                    continue
+                raise self._ended() from None
+            self._unsent.popleft()
+            _close(sockets)
 
     def _ended(self) -> NurseryEndedError:
-        deadline = time.monotonic() + 1.0
-        while self._process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
         code = self._process.returncode
         how = "" if code is None else f" ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
         return NurseryEndedError(f"the process that scorers are started from ended{how}")
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
 
 
 def how_ended(status: int) -> str:
@@ -218,12 +203,6 @@ def how_ended(status: int) -> str:
     if os.WIFSIGNALED(status):
         return signal.Signals(os.WTERMSIG(status)).name
     return f"exit code {os.waitstatus_to_exitcode(status)}"
-
-
-def frame(request: Any) -> bytes:
-    """A request as a worker reads it."""
-    pickled = pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
-    return LENGTH.pack(len(pickled)) + pickled
 
 
 def _plugin_files(pickled: Iterable[bytes]) -> list[str]:

@@ -1,8 +1,9 @@
 """A worker: requests come in over a socket, a result goes out for each before the next one is begun.
 
-A request is a length (4 bytes) and a pickled (response, ground_truth, data_source, extra_info); a result is a line of
-JSON, ``[score, components, extracted, error, kind, seconds]``. JSON, because nothing that a scorer could write into
-the socket may run in the process that reads it.
+A request is a length (4 bytes), a token (16) and a pickled (response, ground_truth, data_source, extra_info); a result
+is a line, the token and JSON, ``[score, components, extracted, error, kind, seconds]``. JSON, because nothing that a
+scorer could write into the socket may run in the process that reads it; a token, because nothing else that is written
+there may pass for a result.
 """
 
 import contextlib
@@ -25,7 +26,8 @@ from corerl_rewards import isolation
 from corerl_rewards.calls import failed, raised, score_one
 from corerl_rewards.isolation import linux
 
-LENGTH = struct.Struct("<I")
+HEAD = struct.Struct("<I16s")
+"""length of the pickle, and token"""
 READY = b"ready"
 LONGEST_LINE = 1 << 20
 """bytes of a result"""
@@ -51,20 +53,21 @@ def run(connection: socket.socket, scorers: Mapping[str, Scorer], limits: Limits
     random.seed()
     gc.set_threshold(20_000, 20, 20)  # the default collects all too often where what was loaded is frozen
     pid = os.getpid()
-    connection.sendall(READY + b" %d\n" % pid)
+    connection.sendall(READY + b"\n")
     requests = connection.makefile("rb")
-    while head := requests.read(LENGTH.size):
-        frame = requests.read(LENGTH.unpack(head)[0])
+    while head := requests.read(HEAD.size):
+        length, token = HEAD.unpack(head)
+        pickled = requests.read(length)
         start = time.perf_counter()
-        line = _line(_score(frame, scorers), start)
+        line = _line(_score(pickled, scorers), start)
         if os.getpid() != pid:  # a scorer forked, and this is the copy
             return
-        connection.sendall(line)
+        connection.sendall(token + line)
 
 
-def _score(frame: bytes, scorers: Mapping[str, Scorer]) -> RewardResult:
+def _score(pickled: bytes, scorers: Mapping[str, Scorer]) -> RewardResult:
     try:
-        request = pickle.loads(frame)
+        request = pickle.loads(pickled)
     except BaseException as error:
         return raised("?", error)
     return score_one(scorers, *request)

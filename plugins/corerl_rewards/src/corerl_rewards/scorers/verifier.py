@@ -2,8 +2,8 @@ r"""math-verify in processes of its own.
 
 A response such as ``\boxed{\prod_{k=1}^{10^8} k}`` sends sympy into one multiplication of big integers that lasts for
 hours and never lets go of the interpreter, so that no deadline of this process could fire. A worker process can be
-ended: it sets itself an alarm before each comparison. One worker serves one thread at a time, so the comparisons also
-run in parallel.
+ended: it sets itself an alarm before each comparison, in processor time, which a busy machine does not shorten. One
+worker serves one thread at a time, so the comparisons also run in parallel.
 In a worker of the reward manager ``parallel``, which can be ended itself, the comparison runs right there.
 """
 
@@ -32,7 +32,7 @@ class Verifier:
         """Whether two LaTeX answers are the same mathematical object.
 
         Args:
-            timeout: seconds; the start of a worker, about one second, is not counted.
+            timeout: seconds of processor time; the start of a worker, about one second, is not counted.
 
         Raises:
             TimeoutError: the comparison took longer than ``timeout``.
@@ -48,7 +48,7 @@ class Verifier:
         if reply is None:
             code = worker.wait()
             _end(worker)
-            if code == -signal.SIGALRM:
+            if code == -signal.SIGPROF:
                 raise TimeoutError(f"math-verify took longer than {timeout:g} s to compare {answer[:60]!r}")
             raise RuntimeError(f"the math-verify process ended with code {code}")
         self._idle.append(worker)
@@ -78,8 +78,8 @@ def _equal_here(truth: str, answer: str, timeout: float) -> bool:
     equal = load()
     if equal is None:
         raise RuntimeError("math-verify cannot be imported")
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, timeout)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, timeout)
     try:
         return equal(truth, answer)
     except MemoryError:
@@ -87,7 +87,7 @@ def _equal_here(truth: str, answer: str, timeout: float) -> bool:
     except Exception as error:
         raise RuntimeError(f"math-verify: {type(error).__name__}: {error}") from error
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _start() -> subprocess.Popen[str]:

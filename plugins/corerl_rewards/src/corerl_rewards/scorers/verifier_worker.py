@@ -1,6 +1,7 @@
 """The process in which math-verify runs: a request a line on stdin, a reply a line on stdout.
 
-Request: ``{"truth": LaTeX, "answer": LaTeX, "timeout": seconds}``; reply: ``{"equal": bool}`` or ``{"error": text}``.
+Request: ``{"truth": LaTeX, "answer": LaTeX, "timeout": seconds of processor time}``; reply: ``{"equal": bool}`` or
+``{"error": text}``.
 """
 
 import json
@@ -20,18 +21,18 @@ def main() -> None:
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whatever a library prints is no reply
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends this process, even inside one long C call
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends this process, even inside one long C call
     equal: Callable[[str, str], bool] | None = None
     for line in sys.stdin:
         request = json.loads(line)
         reply: dict[str, Any]
         try:
             equal = equal or load()
-            signal.setitimer(signal.ITIMER_REAL, request["timeout"])
+            signal.setitimer(signal.ITIMER_PROF, request["timeout"])
             reply = {"equal": equal(request["truth"], request["answer"])}
         except Exception as error:
             reply = {"error": f"math-verify: {type(error).__name__}: {error}"}
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
