@@ -50,7 +50,7 @@ def command(fd: int, folder: Path) -> list[str]:
 
 
 def main(fd: int, folder: str, parent: int) -> None:
-    """The parent sends over ``fd`` the plugin files to load, and then the selected entry and the module of its checks."""
+    """Take from ``fd`` the plugin files to load, then the selected entry and the module of its checks; serve these."""
     settle(Path(folder), parent)
     connection = Connection(fd)
     try:
@@ -92,8 +92,8 @@ def settle(folder: Path, parent: int) -> None:
         opened = os.open(path, flags)
         os.dup2(opened, fd)
         os.close(opened)
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", closefd=False, encoding="utf-8", errors="backslashreplace")
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False, encoding="utf-8", errors="backslashreplace")
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     if "torch" in sys.modules:  # a fork has none of the threads that its parent's libraries count on
         sys.modules["torch"].set_num_threads(1)

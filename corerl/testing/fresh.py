@@ -87,8 +87,7 @@ def _run(outcomes: Outcomes, selected: Selected[Any], surroundings: Surroundings
         done = subprocess.run(
             [sys.executable, "-c", program],
             input=pickle.dumps(task) + pickle.dumps((payload, surroundings.backwards)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             env={**os.environ, **surroundings.variables},
             check=False,
         )

@@ -32,7 +32,7 @@ def state() -> dict[str, Any]:
     """What of this process all code in it shares."""
     sys.stdout.flush()
     found = {
-        "the working folder": os.getcwd(),
+        "the working folder": str(Path.cwd()),
         "environment variables": dict(os.environ),
         "the handlers of signals": _signals(),
         "the recursion limit": sys.getrecursionlimit(),
@@ -47,7 +47,9 @@ def state() -> dict[str, Any]:
 
 
 def _signals() -> dict[str, Any]:
-    handlers = {each.name: signal.getsignal(each) for each in signal.valid_signals() if isinstance(each, signal.Signals)}
+    handlers = {
+        each.name: signal.getsignal(each) for each in signal.valid_signals() if isinstance(each, signal.Signals)
+    }
     return {**handlers, "alarm": signal.getitimer(signal.ITIMER_REAL)[0] > 0}
 
 
@@ -72,7 +74,7 @@ def counts() -> dict[str, int]:
     """Threads, processes and open files of this process; where there is no /proc, threads alone."""
     found = {"threads": threading.active_count()}
     if Path("/proc/self/fd").exists():
-        found["open files"] = len(os.listdir("/proc/self/fd"))
+        found["open files"] = len([*Path("/proc/self/fd").iterdir()])
         found["processes"] = _children()
     return found
 
@@ -95,4 +97,6 @@ def expect_no_growth(before: Mapping[str, int], after: Mapping[str, int], calls:
     for name, count in after.items():
         more = count - before.get(name, count)
         if more >= MOST:
-            raise CheckFailed(f"{calls} calls left {more} {name} more: close what a call opens, or keep it for the next")
+            raise CheckFailed(
+                f"{calls} calls left {more} more {name}: close what a call opens, or keep it for the next"
+            )
