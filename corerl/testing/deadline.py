@@ -13,10 +13,12 @@ T = TypeVar("T")
 Report = Callable[[str, float], None]
 
 _reports: list[Report] = []
+_active: list[tuple[str, float]] = []
+_lock = threading.Lock()
 
 
 def report_to(report: Report) -> None:
-    """Call ``report(what, seconds)`` at the beginning of every call that has a deadline, and ``report("", 0)`` after.
+    """Call ``report(what, seconds)`` whenever the oldest call with a deadline is another one, with "" and 0 for none.
 
     The process of an entry's checks does (:mod:`corerl.testing.child`): an implementation that holds the interpreter's
     lock lets no thread of its own process notice the deadline.
@@ -27,13 +29,21 @@ def report_to(report: Report) -> None:
 @contextlib.contextmanager
 def noted(what: str, seconds: float) -> Iterator[None]:
     """The calls in this ``with`` may take so many seconds; only the parent process sees to it."""
-    for report in _reports:
-        report(what, seconds)
+    call = (what, seconds)
+    with _lock:
+        _active.append(call)
+        _report()
     try:
         yield
     finally:
-        for report in _reports:
-            report("", 0.0)
+        with _lock:
+            _active.remove(call)
+            _report()
+
+
+def _report() -> None:
+    for report in _reports:
+        report(*(_active[0] if _active else ("", 0.0)))
 
 
 def only_here(function: Callable[[], T]) -> T:

@@ -1,6 +1,6 @@
 """Checks of reward managers with batches of many requests, and of requests that are nearly equal."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -22,8 +22,8 @@ MANY_SECONDS = 60.0
 
 def _many_requests(selected: Selected[RewardManagerFactory]) -> None:
     """Distinct answers, slow and late ones among them: none is lost, given twice or given to another request."""
-    seconds: Mapping[int, float] = dict.fromkeys(SLOW, 0.3) | dict.fromkeys(LATE, HANG)
-    requests = [ask(str(n), **({"seconds": seconds[n]} if n in seconds else {})) for n in range(MANY)]
+    seconds = dict.fromkeys(SLOW, 0.3) | dict.fromkeys(LATE, HANG)
+    requests = [ask(str(n), seconds=seconds.get(n, 0.0)) for n in range(MANY)]
     with Manager(selected, workers=8, timeout=DEADLINE) as manager:
         results = manager.score(requests, MANY_SECONDS)
     failed = [n for n, result in enumerate(results) if result.score is None]

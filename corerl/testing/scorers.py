@@ -196,13 +196,4 @@ def _arguments_unchanged(selected: Selected[Scorer]) -> None:
 
 def _leaves_the_process_alone(selected: Selected[Scorer]) -> None:
     """The run's own, with a reward manager that scores in threads."""
-    _expect_left_alone(lambda: outcomes(selected), len(calls(*SPEAKS)), "it")
-
-
-def _expect_left_alone(run: Callable[[], Any], count: int, who: str) -> None:
-    before = surroundings.state()
-    run()
-    surroundings.expect_same(before, surroundings.state(), who)
-    left = surroundings.counts()
-    run()
-    surroundings.expect_no_growth(left, surroundings.counts(), count)
+    surroundings.expect_left_alone(lambda: outcomes(selected), len(calls(*SPEAKS)))

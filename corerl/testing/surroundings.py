@@ -6,7 +6,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,25 @@ def _signals() -> dict[str, Any]:
     return {**handlers, "alarm": signal.getitimer(signal.ITIMER_REAL)[0] > 0}
 
 
-def expect_same(before: Mapping[str, Any], after: Mapping[str, Any], who: str) -> None:
+def expect_left_alone(run: Callable[[], object], calls: int) -> None:
+    """Run ``calls`` calls twice.
+
+    Raises:
+        CheckFailed: they change what the whole process shares, or the second time leave threads, processes or files.
+    """
+    before, modules = state(), len(sys.modules)
+    run()
+    first = state()
+    if len(sys.modules) > modules:  # libraries set variables as they are imported
+        before["environment variables"] = first["environment variables"]
+    _expect_same(before, first)
+    left = counts()
+    run()
+    _expect_same(first, state())
+    _expect_no_growth(left, counts(), calls)
+
+
+def _expect_same(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """
     Raises:
         CheckFailed: something is not as it was; the message names it and the remedy.
@@ -67,7 +85,7 @@ def expect_same(before: Mapping[str, Any], after: Mapping[str, Any], who: str) -
         else:
             name_of_it = name
         verb = "wrote to" if name == "standard output" else "changed"
-        raise CheckFailed(f"{who} {verb} {name_of_it}, which the whole run shares: {REMEDIES[name]}")
+        raise CheckFailed(f"it {verb} {name_of_it}, which the whole run shares: {REMEDIES[name]}")
 
 
 def counts() -> dict[str, int]:
@@ -89,7 +107,7 @@ def _children() -> int:
     return count
 
 
-def expect_no_growth(before: Mapping[str, int], after: Mapping[str, int], calls: int) -> None:
+def _expect_no_growth(before: Mapping[str, int], after: Mapping[str, int], calls: int) -> None:
     """
     Raises:
         CheckFailed: calls that were made before as well left threads, processes or open files.

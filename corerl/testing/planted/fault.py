@@ -23,6 +23,7 @@ class Fault:
         check: the name of the check that must fail.
         reason: a part of the message that it must fail with.
         facts: further fields of both entries (``needs_groups``, ``options``, …).
+        wrong_facts: fields of the wrong entry alone, where they are the flaw.
     """
 
     registry: str
@@ -33,6 +34,7 @@ class Fault:
     check: str
     reason: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    wrong_facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -46,7 +48,7 @@ class Fault:
 
     def checks(self, target: Any) -> Iterator[Check]:
         """The conformance checks of ``wrong`` or ``right``."""
-        facts = {"summary": self.flaw, **self.facts}
+        facts = {"summary": self.flaw, **self.facts, **(self.wrong_facts if target is self.wrong else {})}
         entry: Entry[Any] = Entry(self.kind, self.name, target, Owner("corerl-testing"), **facts)
         return checks_of(self._registry, entry)
 
