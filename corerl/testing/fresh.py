@@ -65,7 +65,7 @@ def same_in_a_new_process(outcomes: Outcomes, selected: Selected[Any]) -> None:
     here = outcomes(selected, False)
     if _run(outcomes, selected, ALL) == here:
         return
-    plain = _run(outcomes, selected, Surroundings("", variables={"PYTHONHASHSEED": "0"}))
+    plain = _run(outcomes, selected, Surroundings(""))
     for surroundings in SINGLE:
         _compare(plain, _run(outcomes, selected, surroundings), f"in a process {surroundings.label}")
     _compare(here, plain, "in a new process")
@@ -75,7 +75,14 @@ def same_in_a_new_process(outcomes: Outcomes, selected: Selected[Any]) -> None:
 def _compare(expected: list[tuple[str, str]], given: list[tuple[str, str]], where: str) -> None:
     for (call, left), (_, right) in zip(expected, given, strict=True):
         if left != right:
-            raise CheckFailed(f"{call} gave {left:.80}, and {right:.80} {where}")
+            raise CheckFailed(f"{call} gave {excerpt(left, right)}, and {excerpt(right, left)} {where}")
+
+
+def excerpt(text: str, other: str) -> str:
+    """80 characters of ``text`` from a little before the place where it differs from ``other``."""
+    same = next((n for n, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), 0)
+    begin = max(0, same - 30)
+    return f"{'…' if begin else ''}{text[begin : begin + 80]}"
 
 
 def _run(outcomes: Outcomes, selected: Selected[Any], surroundings: Surroundings) -> list[tuple[str, str]]:
@@ -88,7 +95,7 @@ def _run(outcomes: Outcomes, selected: Selected[Any], surroundings: Surroundings
             [sys.executable, "-c", program],
             input=pickle.dumps(task) + pickle.dumps((payload, surroundings.backwards)),
             capture_output=True,
-            env={**os.environ, **surroundings.variables},
+            env={**os.environ, "PYTHONHASHSEED": "0", **surroundings.variables},
             check=False,
         )
     if done.returncode:

@@ -15,6 +15,7 @@ GROUND_TRUTHS: tuple[Any, ...] = (
     42,
     0.5,
     {"target": 24, "numbers": [2, 3, 4]},
+    {"target": 42, "numbers": [6, 7]},
     ["42", "43"],
     "",
     None,

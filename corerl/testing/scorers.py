@@ -18,7 +18,7 @@ from corerl.registry.base import Selected
 from corerl.registry.scorers import Scorer
 from corerl.testing import surroundings
 from corerl.testing.deadline import noted, within
-from corerl.testing.fresh import same_in_a_new_process
+from corerl.testing.fresh import excerpt, same_in_a_new_process
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
 from corerl.testing.scorer_calls import ANY_SOURCE, RESPONSES, SPEAKS, Call, calls, outcome, shown, sources
 
@@ -165,7 +165,7 @@ def _switching_often() -> Iterator[None]:
 def _same(expected: list[tuple[str, str]], given: list[tuple[str, str]], when: str) -> None:
     for (call, left), (_, right) in zip(expected, given, strict=True):
         if left != right:
-            raise CheckFailed(f"{call} gave {left:.80}, and {right:.80} {when}")
+            raise CheckFailed(f"{call} gave {excerpt(left, right)}, and {excerpt(right, left)} {when}")
 
 
 def _named(selected: Selected[Scorer]) -> None:

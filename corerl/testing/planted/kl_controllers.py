@@ -149,7 +149,7 @@ FAULTS = [
         "a default is outside its range",
         with_options,
         "options",
-        "target: must be above 0, not 0.0",
+        "target: must be greater than 0, not 0.0",
         "corerl.testing.planted.kl_controllers:with_options",
         facts={"options": Options},
         wrong_facts={"options": OutOfRange},
