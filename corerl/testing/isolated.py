@@ -194,8 +194,8 @@ class Child:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _end_process(self, kill: bool) -> None:
+        started = _descendants(self._pid)  # while they are: those of a process that has ended are nobody's
         self._connection.close()
-        started = _descendants(self._pid)
         if kill or self._wait(ENDING) is None:
             started |= _descendants(self._pid)
             _kill(os.kill, self._pid)
