@@ -106,7 +106,10 @@ def serve(selected: Selected[Any], module: str, connection: Connection) -> None:
     def send(message: Any) -> None:
         if os.getpid() != owner:  # the implementation forked, and its copy came back from the call
             os._exit(0)
-        connection.send(message)
+        try:
+            connection.send(message)
+        except OSError:  # the implementation closed it, or the parent has ended
+            os._exit(1)
 
     deadline.report_to(lambda what, seconds: send(Begun(what, seconds)))
     checks: dict[str, Run] = dict(importlib.import_module(module).checks(selected))

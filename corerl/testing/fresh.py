@@ -11,11 +11,10 @@ from typing import Any
 
 from corerl.registry.base import Selected
 from corerl.registry.modules import load_file
-from corerl.testing.deadline import noted
 from corerl.testing.isolated import by_name
 from corerl.testing.results import CheckFailed, CheckSkipped
 
-SECONDS = 120.0
+SECONDS = 150.0
 """that all calls in a new process may take, its start with them"""
 
 Outcomes = Callable[[Selected[Any], bool], list[tuple[str, str]]]
@@ -89,20 +88,32 @@ def _run(outcomes: Outcomes, selected: Selected[Any], surroundings: Surroundings
     """What ``outcomes`` returns in a new process."""
     files, payload = by_name((outcomes, selected)) or ([], None)
     program = f"import sys; sys.path[:] = {sys.path!r}; from corerl.testing import fresh; fresh.main()"
-    with tempfile.TemporaryDirectory() as folder, noted("the calls in a new process", SECONDS):
-        task = (files, folder if surroundings.elsewhere else None)
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            input=pickle.dumps(task) + pickle.dumps((payload, surroundings.backwards)),
-            capture_output=True,
-            env={**os.environ, "PYTHONHASHSEED": "0", **surroundings.variables},
-            check=False,
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryFile() as task,  # files, not pipes: what an implementation starts may keep a pipe open
+        tempfile.TemporaryFile() as answer,
+        tempfile.TemporaryFile() as errors,
+    ):
+        pickle.dump((files, folder if surroundings.elsewhere else None), task)
+        pickle.dump((payload, surroundings.backwards), task)
+        task.seek(0)
+        environment = {**os.environ, "PYTHONHASHSEED": "0", **surroundings.variables}
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=task, stdout=answer, stderr=errors, env=environment
         )
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise CheckFailed(f"a new process that calls it ended with exit code {done.returncode}: {last:.200}")
-    result: list[tuple[str, str]] = pickle.loads(done.stdout)
-    return result
+        try:
+            code = process.wait(SECONDS)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            process.wait()
+            raise CheckFailed(f"the calls in a new process had not ended after {SECONDS:g} s") from error
+        if code:
+            errors.seek(0)
+            last = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+            raise CheckFailed(f"a new process that calls it ended with exit code {code}: {last:.200}")
+        answer.seek(0)
+        result: list[tuple[str, str]] = pickle.load(answer)
+        return result
 
 
 def main() -> None:
@@ -119,3 +130,4 @@ def main() -> None:
     result = outcomes(selected, backwards)
     with os.fdopen(answer, "wb") as stream:
         pickle.dump(result, stream)
+    os._exit(0)  # whatever the implementation would do or wait for at exit

@@ -46,6 +46,7 @@ RESPONSES: Mapping[str, tuple[str, ...]] = {
         "#### 1e999999999",
         r"\boxed{1/0}",
     ),
+    "alike": tuple(f"{'Let us think step by step. ' * 100}\n#### {answer}" for answer in (42, 43, 24, "none")),
     "repetitive": tuple(f"The answer is {unit * 2000}\x01" for unit in REPEATED),
     "very_long": (
         "word " * 60_000,
@@ -56,7 +57,7 @@ RESPONSES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-SPEAKS = ("ordinary", "empty", "unicode")
+SPEAKS = ("ordinary", "empty", "unicode", "alike")
 """responses that are scored again, to see whether the same comes out"""
 
 EXTRA_INFO: Mapping[str, Any] = {"index": 0, "split": "test"}

@@ -10,6 +10,7 @@ import functools
 import math
 import pickle
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -76,10 +77,11 @@ def _raised(selected: Selected[Scorer], given: list[Call], source: str) -> list[
 
 
 def _in_time(score: Callable[[], Any], what: str) -> Any:
-    """A second time if it is late: what the first call starts, a process or a model, is there then."""
+    """A second time, a little later, if it is late: what the first call starts, a process or a model, is there then."""
     try:
         return within(SECONDS, score, what)
     except CheckFailed:
+        time.sleep(SECONDS)
         return within(SECONDS, score, what)
 
 

@@ -1,11 +1,13 @@
 """What of a process an implementation must leave as it found it."""
 
 import locale
+import logging
 import os
 import random
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ REMEDIES = {
     "the state of the module random": "use a random.Random of its own",
     "the state of numpy.random": "use numpy.random.default_rng()",
     "standard output": "use the module logging",
+    "sys.stdout and sys.stderr": "use contextlib.redirect_stdout, in a process of its own",
+    "the settings of logging": "set those of a logger of its own",
+    "the filters of warnings": "use warnings.catch_warnings, in a process of its own",
 }
 
 MOST = 10
@@ -39,6 +44,9 @@ def state() -> dict[str, Any]:
         "the locale": locale.setlocale(locale.LC_ALL),
         "the limit of digits in an integer": sys.get_int_max_str_digits(),
         "the state of the module random": random.getstate(),
+        "sys.stdout and sys.stderr": (sys.stdout, sys.stderr),
+        "the settings of logging": (logging.root.manager.disable, logging.root.level, list(logging.root.handlers)),
+        "the filters of warnings": list(warnings.filters),
         "standard output": os.lseek(1, 0, os.SEEK_CUR) if not os.isatty(1) else 0,
     }
     if "numpy" in sys.modules:
@@ -62,8 +70,8 @@ def expect_left_alone(run: Callable[[], object], calls: int) -> None:
     before, modules = state(), len(sys.modules)
     run()
     first = state()
-    if len(sys.modules) > modules:  # libraries set variables as they are imported
-        before["environment variables"] = first["environment variables"]
+    if len(sys.modules) > modules:  # libraries set these as they are imported
+        before |= {name: first[name] for name in ("environment variables", "the filters of warnings")}
     _expect_same(before, first)
     left = counts()
     run()

@@ -104,8 +104,8 @@ def test_the_command_prints_ok_skipped_and_failed(capsys: pytest.CaptureFixture[
     lines = lines_of(capsys, plugin, "--plugin", plugin, code=1)
     assert [line.partition("  ")[2].strip() for line in lines if " ok" not in line] == [
         "behaviour                        skipped: the options factor have no default and were not given",
-        "finite_and_not_negative          FAILED: with coef 0, kl -1000 and 1 responses the coefficient becomes -1: it must be "
-        "finite and at least 0",
+        "finite_and_not_negative          FAILED: with coef 0, kl -1000 and 1 responses the coefficient becomes -1: "
+        "it must be finite and at least 0",
     ]
     assert lines[0].split()[-2:] == ["load", "ok"]
 

@@ -1,6 +1,8 @@
 """Scorers that harm the process in which they run."""
 
 import ctypes
+import io
+import logging
 import os
 import random
 import re
@@ -70,6 +72,18 @@ def keeps_a_lock(response: str, ground_truth: Any, data_source: str, extra_info:
 def prints(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
     """A line for each response."""
     print("response", len(response))
+    return 1.0
+
+
+def redirects(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
+    """Silences a library that prints, and everything else."""
+    sys.stdout = io.StringIO()
+    return 1.0
+
+
+def silences(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
+    """Switches off the messages of all loggers."""
+    logging.disable()
     return 1.0
 
 
@@ -169,6 +183,8 @@ FAULTS = [
         "had not ended after 10 s",
     ),
     _fault("prints", "it prints", prints, _ALONE, "it wrote to standard output"),
+    _fault("redirects", "it replaces sys.stdout", redirects, _ALONE, "it changed sys.stdout and sys.stderr"),
+    _fault("silences", "it disables logging", silences, _ALONE, "it changed the settings of logging"),
     _fault("changes_folder", "it changes the working folder", changes_folder, _ALONE, "it changed the working folder"),
     _fault("sets_a_variable", "it sets a variable", sets_a_variable, _ALONE, "environment variables (ANSWER)"),
     _fault("seeds", "it seeds the module random", seeds, _ALONE, "it changed the state of the module random"),

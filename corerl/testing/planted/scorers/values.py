@@ -121,6 +121,15 @@ def by_response(response: str, ground_truth: Any, data_source: str, extra_info: 
     return _BY_RESPONSE.setdefault(response, float(str(ground_truth) in response))
 
 
+_BY_BEGINNING: dict[tuple[str, str], float] = {}
+
+
+def by_beginning(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
+    """Remembers the score of a response by its first words."""
+    key = (response[:200], repr(ground_truth))
+    return _BY_BEGINNING.setdefault(key, float(str(ground_truth) in response))
+
+
 _BY_ROW: dict[Any, float] = {}
 
 
@@ -245,6 +254,7 @@ FAULTS = [
         "make it a function of a module",
     ),
     _fault("by_response", "a cache is keyed by the response alone", by_response, _NEW, "come in another order"),
+    _fault("by_beginning", "a cache is keyed by 200 characters", by_beginning, _NEW, "come in another order"),
     _fault("by_row", "a cache is keyed by extra_info.index", by_row, _NEW, "come in another order"),
     _fault("kind_of_the_first", "the first ground truth decides", kind_of_the_first, _NEW, "come in another order"),
     _fault("order_of_a_set", "a set's order decides", order_of_a_set, _NEW, "with another PYTHONHASHSEED"),
