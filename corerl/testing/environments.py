@@ -118,12 +118,17 @@ def _episode(environment: Environment, task: Task, seed: int) -> Record:
     """What the policy sees of an episode with all of :data:`RESPONSES`."""
     start = _start(environment, task, seed)
     record: Record = [(start.messages,)]
+    turns: list[tuple[Turn, Any]] = []
     for response in RESPONSES:
         turn = _step(environment, start.state, response)
-        record.append((turn.messages, turn.reward, turn.done))
+        turns.append((turn, copy.deepcopy(turn.messages)))
+        record.append((turns[-1][1], turn.reward, turn.done))
         if turn.done:
             break
-    return [*record, (_end(environment, start.state),)]
+    last = _end(environment, start.state)
+    if any(turn.messages != as_given for turn, as_given in turns):
+        raise CheckFailed("messages that step() had returned have changed: return new ones")
+    return [*record, (last,)]
 
 
 def _any_response(environment: Environment) -> None:

@@ -9,6 +9,7 @@ from corerl.registry.reward_managers import RewardManagerFactory, RewardRequest
 from corerl.testing.results import CheckFailed, CheckSkipped
 from corerl.testing.reward_harness import HANG, Manager, ascending, ask, by_truth, high, low
 
+SIZES = (3, 33, 64, 65, 129)
 MANY = 300
 SLOW = (0, 7, 100, 101, 255, 256, 298)
 LATE = (50, 150, 257)
@@ -25,6 +26,8 @@ def _many_requests(selected: Selected[RewardManagerFactory]) -> None:
     seconds = dict.fromkeys(SLOW, 0.3) | dict.fromkeys(LATE, HANG)
     requests = [ask(str(n), seconds=seconds.get(n, 0.0)) for n in range(MANY)]
     with Manager(selected, workers=8, timeout=DEADLINE) as manager:
+        for size in SIZES:
+            _expect_ascending(manager, [ask(str(n)) for n in range(size)], f"the response, {size} at a time,")
         results = manager.score(requests, MANY_SECONDS)
     failed = [n for n, result in enumerate(results) if result.score is None]
     if failed != list(LATE):

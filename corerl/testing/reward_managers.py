@@ -7,7 +7,6 @@ A manager that does not listen to the scorers passes over the checks that need o
 
 import copy
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -15,12 +14,15 @@ from typing import Any
 from corerl.registry.base import Selected
 from corerl.registry.reward_managers import RewardManagerFactory, RewardRequest, RewardResult
 from corerl.testing import reward_batches as batches
-from corerl.testing import surroundings
-from corerl.testing.fresh import same_in_a_new_process
+from corerl.testing.fresh import excerpt, same_in_a_new_process
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
+from corerl.testing.reward_closing import close_ends, close_gives_back
 from corerl.testing.reward_harness import HANG, PATIENCE, Manager, ascending, ask, high, low, timed, told
 
 Check = Callable[[Selected[RewardManagerFactory]], None]
+
+LONG = "x" * 3000
+"""with blanks around it: a scorer gets all of a response"""
 
 NOT_TWICE = "its scores are not the same twice"
 
@@ -45,8 +47,8 @@ def checks(selected: Selected[RewardManagerFactory]) -> Iterator[tuple[str, Run]
         "requests_unchanged": _requests_unchanged,
         "results_follow_the_requests": _results_follow_the_requests,
         "parts_are_scored_alike": _parts_are_scored_alike,
-        "close_ends": _close_ends,
-        "close_gives_back_threads_and_processes": _close_gives_back,
+        "close_ends": close_ends,
+        "close_gives_back_threads_and_processes": close_gives_back,
     }
     for name, run in plain.items():
         yield name, partial(run, selected)
@@ -129,7 +131,7 @@ def _order_of_slow_scorers(selected: Selected[RewardManagerFactory]) -> None:
 
 def _scorer_is_handed_its_row(selected: Selected[RewardManagerFactory]) -> None:
     requests = [
-        RewardRequest(f"response {n}", {"target": n}, "source", {"index": n}, response_length=8, max_response_length=99)
+        RewardRequest(f" {n}\n{LONG}\n ", {"target": n, 1: ("a", None)}, "source", {"index": n}, 8, 99)
         for n in range(5)
     ]
     with Manager(selected, told) as manager:
@@ -137,7 +139,10 @@ def _scorer_is_handed_its_row(selected: Selected[RewardManagerFactory]) -> None:
     for request, result in zip(requests, results, strict=True):
         expected = repr((request.response, request.ground_truth, request.data_source, dict(request.extra_info)))
         if result.extracted != expected:
-            raise CheckFailed(f"a scorer was to be called with {expected}, and its result says {result.extracted}")
+            given = result.extracted or ""
+            raise CheckFailed(
+                f"a scorer was to be called with {excerpt(expected, given)}, and was with {excerpt(given, expected)}"
+            )
 
 
 def _components_and_extracted(selected: Selected[RewardManagerFactory]) -> None:
@@ -241,12 +246,12 @@ def _a_part_that_hangs_holds_up_no_other(selected: Selected[RewardManagerFactory
 
 def _num_workers_at_a_time(selected: Selected[RewardManagerFactory]) -> None:
     with Manager(selected, timed, workers=3) as manager:
-        _most_at_a_time(manager.score([ask(seconds=0.1) for _ in range(12)]))
+        _most_at_a_time(manager.score([ask(str(n), seconds=0.1) for n in range(12)]))
 
 
 def _num_workers_at_a_time_over_parts(selected: Selected[RewardManagerFactory]) -> None:
     with Manager(selected, timed, workers=3) as manager:
-        parts = manager.parts([[ask(seconds=0.1)] * 2] * 6)
+        parts = manager.parts([[ask(str(n), seconds=0.1), ask(str(n + 6), seconds=0.1)] for n in range(6)])
         _most_at_a_time([result for part in parts for result in part])
 
 
@@ -255,36 +260,6 @@ def _most_at_a_time(results: Sequence[RewardResult]) -> None:
     most = max(sum(start <= moment < end for start, end in spans) for moment, _ in spans)
     if most != 3:
         raise CheckFailed(f"with num_workers=3 and twelve slow scorers, at most {most} ran at a time")
-
-
-def _close_ends(selected: Selected[RewardManagerFactory]) -> None:
-    """Even when a scorer still hangs."""
-    with Manager(selected, workers=2, timeout=0.2) as manager:
-        manager.score([ask(), ask(seconds=HANG), ask()], 0.4 + PATIENCE)
-
-
-def _close_gives_back(selected: Selected[RewardManagerFactory]) -> None:
-    """Runs are many in one process: a sweep, a test, a notebook."""
-    _use(selected)
-    before = surroundings.counts()
-    for _ in range(2):
-        _use(selected)
-    ends = time.monotonic() + PATIENCE
-    while more := _more(before):
-        if time.monotonic() > ends:
-            raise CheckFailed(f"two managers that were closed left {more} behind")
-        time.sleep(0.05)
-
-
-def _more(before: Mapping[str, int]) -> str:
-    """What there is more of than before, in words."""
-    more = {name: count - before[name] for name, count in surroundings.counts().items()}
-    return ", ".join(f"{count} {name}" for name, count in more.items() if count > 0)
-
-
-def _use(selected: Selected[RewardManagerFactory]) -> None:
-    with Manager(selected) as manager:
-        manager.score([ask(str(n)) for n in range(8)])
 
 
 _WITH_SCORERS: dict[str, Check] = {

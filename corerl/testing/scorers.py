@@ -61,6 +61,7 @@ def _raised(selected: Selected[Scorer], given: list[Call], source: str) -> list[
     """
     scorer = selected.load()
     raised: list[Exception] = []
+    before: Any = None
     for call in given:
         score = functools.partial(scorer, *call, source, {})
         try:
@@ -73,6 +74,10 @@ def _raised(selected: Selected[Scorer], given: list[Call], source: str) -> list[
             raised.append(error)
         else:
             _usable(value, shown(call))
+            if isinstance(value, Mapping):
+                if before is not None and before[0] != before[1]:
+                    raise CheckFailed(f"the mapping of the call before has become {before[0]}: return a new one")
+                before = (value, dict(value))
     return raised
 
 

@@ -58,6 +58,17 @@ class Bare(Counting):
         return MORE
 
 
+class GrowingMessages(Counting):
+    """One list of messages an episode."""
+
+    def reset(self, task: Task, seed: int) -> Start:
+        return Start([])
+
+    def step(self, state: Any, response: str) -> Turn:
+        state.append({"role": "user", "content": str(len(state))})
+        return Turn(state, reward=1.0)
+
+
 class MoreErrorsThanCalls(Counting):
     """Counts an error where no call was made."""
 
@@ -243,6 +254,7 @@ FAULTS = [
     _fault("not_a_number", "a reward is NaN", NotANumber, _COPES, "the reward nan"),
     _fault("bare", "step() returns messages", Bare, _COPES, "gave list, not Turn"),
     _fault("more_errors_than_calls", "errors outnumber calls", MoreErrorsThanCalls, _COPES, "1 errors in 0 calls"),
+    _fault("growing_messages", "messages change later", GrowingMessages, _COPES, "have changed: return new ones"),
     _fault("ends_with_text", "end() returns text", EndsWithText, _COPES, "end() gave 'done': it must be a finite"),
     _fault("exits", "a response ends the process", Exits, _COPES, "ended the process (exit code 1)"),
     _fault("ends_only_what_began", "end() needs a turn", EndsOnlyWhatBegan, "ends_at_once", "raised IndexError"),

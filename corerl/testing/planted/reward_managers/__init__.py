@@ -1,5 +1,5 @@
 """Wrong reward managers."""
 
-from corerl.testing.planted.reward_managers import scoring, waiting
+from corerl.testing.planted.reward_managers import mixing, scoring, waiting
 
-FAULTS = [*scoring.FAULTS, *waiting.FAULTS]
+FAULTS = [*scoring.FAULTS, *mixing.FAULTS, *waiting.FAULTS]

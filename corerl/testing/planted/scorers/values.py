@@ -64,6 +64,15 @@ def numbered_parts(response: str, ground_truth: Any, data_source: str, extra_inf
     return {"score": 1.0, 0: 1.0, 1: 0.0}
 
 
+_RESULT: dict[str, float] = {}
+
+
+def one_mapping(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> dict[str, float]:
+    """All calls return one mapping."""
+    _RESULT["score"] = float(str(ground_truth) in response)
+    return _RESULT
+
+
 def share_of_digits(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
     """A share of no characters is NaN."""
     return sum(map(str.isdigit, response)) / len(response) if response else math.nan
@@ -212,6 +221,7 @@ FAULTS = [
     _fault(
         "extracts_a_list", "extracted is a list", extracts_a_list, _ORDINARY, "it must be the text that was compared"
     ),
+    _fault("one_mapping", "calls share a mapping", one_mapping, _ORDINARY, "the mapping of the call before has become"),
     _fault("numbered_parts", "a component's name is a number", numbered_parts, _ORDINARY, "a name must be text"),
     _fault(
         "share_of_digits",
