@@ -163,7 +163,7 @@ class Pops(Right):
     """Takes something out of the row's extra_info."""
 
     def call(self, request: RewardRequest) -> Any:
-        dict.pop(request.extra_info, "index", None)  # type: ignore[arg-type]
+        request.extra_info.pop("index", None)  # type: ignore[attr-defined]
         return super().call(request)
 
 

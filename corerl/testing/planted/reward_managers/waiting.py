@@ -92,7 +92,8 @@ class OnePartAtATime(Right):
         return self.pool.submit(self.score, requests)
 
     def score(self, requests: Requests) -> Results:
-        return Right.submit(self, requests).result()
+        results: Results = super().submit(requests).result()
+        return results
 
     def close(self) -> None:
         super().close()
