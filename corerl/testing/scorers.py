@@ -29,7 +29,7 @@ SECONDS = 10.0
 TOGETHER = 60.0
 """that all scores in threads may take, and one with what a scorer starts for it"""
 
-THREADS = 8
+THREADS = 4
 
 
 def checks(selected: Selected[Scorer]) -> Iterator[tuple[str, Run]]:

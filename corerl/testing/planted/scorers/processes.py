@@ -174,7 +174,7 @@ FAULTS = [
         "number_or_exception_for_ordinary_responses",
         "raised SystemExit, which ends a process",
     ),
-    _fault("alarms", "it needs the main thread", alarms, "thread_safe", "and raised ValueError among 8 threads"),
+    _fault("alarms", "it needs the main thread", alarms, "thread_safe", "and raised ValueError among 4 threads"),
     _fault(
         "keeps_a_lock",
         "an exception leaves a lock closed",

@@ -255,7 +255,7 @@ FAULTS = [
     ),
     _fault("novelty", "the score counts calls", novelty, "deterministic", "the second time"),
     _fault("by_identity", "a ground truth is known by id()", by_identity, _NEW, "in another order"),
-    _fault("shared", "threads share the response", shared, "thread_safe", "among 8 threads"),
+    _fault("shared", "threads share the response", shared, "thread_safe", "among 4 threads"),
     _fault(
         "closure",
         "it is defined in a function",
