@@ -63,7 +63,8 @@ def _raised(selected: Selected[Scorer], given: list[Call], source: str) -> list[
     raised: list[Exception] = []
     before: Any = None
     for call in given:
-        score = functools.partial(scorer, *call, source, {})
+        response, truth = copy.deepcopy(call)  # what a scorer takes out of it would be missing in later checks
+        score = functools.partial(scorer, response, truth, source, {})
         try:
             value = _in_time(score, f"the scoring of {shown(call)}")
         except CheckFailed:

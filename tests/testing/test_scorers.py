@@ -7,6 +7,7 @@ import pytest
 
 from corerl.registry.base import Entry, Owner, Selected
 from corerl.testing import scorers
+from corerl.testing.planted.scorers.values import uses_up
 from corerl.testing.results import CheckFailed, CheckSkipped
 from corerl.testing.scorer_calls import sources
 
@@ -60,3 +61,8 @@ def test_a_data_source_that_it_is_registered_for_and_refuses_is_caught() -> None
 
     with pytest.raises(CheckFailed, match=r"'aime24', that it is registered for, and not for 'acme/sums': KeyError"):
         run(of_sums, "every_data_source", data_sources=("acme/sums", "aime*"))
+
+
+def test_what_a_scorer_takes_out_of_a_ground_truth_is_there_for_the_next_check(failures: Any) -> None:
+    """Else it had nothing left to take by the time that the arguments are compared."""
+    assert "they are shared" in failures("scorers", uses_up)["arguments_unchanged"]
