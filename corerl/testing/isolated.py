@@ -31,8 +31,8 @@ ENDING = 5.0
 """seconds that a process which is not needed any more may take for what it does at exit"""
 
 HOLDS_THE_LOCK = (
-    "and let no other thread of its process run, as a regular expression does that backtracks: limit the length of the "
-    "text that the expression sees, or use quantifiers that give nothing back, such as (?>a+) or a++"
+    "and let no other thread of its process run, as a regular expression that backtracks does, or a power of large "
+    "integers: limit what they are given, or use quantifiers that give nothing back, such as (?>a+) or a++"
 )
 
 _running: "list[Child]" = []

@@ -63,6 +63,8 @@ def test_a_data_source_that_it_is_registered_for_and_refuses_is_caught() -> None
         run(of_sums, "every_data_source", data_sources=("acme/sums", "aime*"))
 
 
-def test_what_a_scorer_takes_out_of_a_ground_truth_is_there_for_the_next_check(failures: Any) -> None:
+def test_what_a_scorer_takes_out_of_a_ground_truth_is_there_for_the_next_check() -> None:
     """Else it had nothing left to take by the time that the arguments are compared."""
-    assert "they are shared" in failures("scorers", uses_up)["arguments_unchanged"]
+    run(uses_up, "number_or_exception_for_ordinary_responses")
+    with pytest.raises(CheckFailed, match="they are shared"):
+        run(uses_up, "arguments_unchanged")

@@ -150,7 +150,7 @@ FAULTS = [
         "a regular expression backtracks",
         backtracks,
         "number_or_exception_for_repetitive_responses",
-        "had not ended after 10 s and let no other thread of its process run, as a regular expression does",
+        "had not ended after 10 s and let no other thread of its process run, as a regular expression",
         gives_nothing_back,
     ),
     _fault(
