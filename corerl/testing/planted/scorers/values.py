@@ -86,6 +86,12 @@ def share_of_capitals(response: str, ground_truth: Any, data_source: str, extra_
     return sum(map(str.isupper, latin)) / len(latin) if latin else math.nan
 
 
+def repetition(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
+    """A penalty that has no bound for a response that says the same again and again."""
+    words = response.split()
+    return -math.inf if len(words) > 20 * len(set(words)) else 0.0
+
+
 def infinite_number(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
     """The distance of a number: of one with 100,000 digits it is infinite."""
     return abs(float(response.rpartition("#### ")[2]) - 42)
@@ -243,6 +249,13 @@ FAULTS = [
         infinite_number,
         "number_or_exception_for_very_long_responses",
         "gave score=inf",
+    ),
+    _fault(
+        "repetition",
+        "a response that repeats itself gives infinity",
+        repetition,
+        "number_or_exception_for_alike_responses",
+        "gave score=-inf",
     ),
     _fault("depth", "a thousand braces give infinity", depth, "number_or_exception_for_garbage_responses", "score=inf"),
     _fault(
