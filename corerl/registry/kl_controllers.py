@@ -15,7 +15,7 @@ class KLController(Protocol):
         responses: how many responses ``kl`` is the mean of.
 
     Returns:
-        beta of the next step.
+        beta of the next step: finite, at least 0, and never lower for a larger ``kl``.
     """
 
     def __call__(self, coef: float, kl: float, responses: int) -> float: ...

@@ -20,6 +20,9 @@ class Scorer(Protocol):
 
     It may be ``async``: it then runs in one event loop with the others, and whoever calls it waits for its result.
 
+    Its result depends on its arguments alone, and it leaves the process as it is: the working folder, environment
+    variables, the handlers of signals, the state of the module random, standard output.
+
     Args:
         response: the decoded text, special tokens left out.
         ground_truth: ``reward_model.ground_truth`` of the prompt's row.

@@ -10,6 +10,8 @@ from typing import Any, Literal
 from corerl.errors import ConfigError
 from corerl.registry.base import Entry, Registry
 from corerl.testing import entries
+from corerl.testing.deadline import within
+from corerl.testing.isolated import isolated
 from corerl.testing.results import CheckFailed, CheckSkipped, Run, skipping
 
 __all__ = [
@@ -40,6 +42,12 @@ BEHAVIOUR = {
     "training strategy": "corerl.testing.training_strategies",
 }
 """kind -> the module with ``checks(selected)``; imported when its checks are asked for, because most need torch."""
+
+ISOLATED = ("KL controller", "environment", "preset", "reward manager", "scorer")
+"""kinds whose checks run in a process of their own: plain Python, which may hold the interpreter's lock for ever"""
+
+SECONDS = 600.0
+"""that a check of another kind may take"""
 
 
 @dataclass(frozen=True)
@@ -146,7 +154,13 @@ def _behaviour(
             raise
         yield "behaviour", skipping(f"the checks need the module {error.name}, which is not installed")
         return
-    yield from module.checks(selected)
+    checks = module.checks(selected)
+    yield from isolated(selected, module.__name__, checks) if entry.kind in ISOLATED else _timed(checks)
+
+
+def _timed(checks: Iterator[tuple[str, Run]]) -> Iterator[tuple[str, Run]]:
+    for name, run in checks:
+        yield name, functools.partial(within, SECONDS, run, f"the check {name}")
 
 
 def _check(entry: Entry[Any], name: str, run: Run) -> Check:

@@ -1,20 +1,30 @@
 """Checks of environments: the contract of :mod:`corerl.registry.environments`."""
 
-import asyncio
+import contextlib
 import copy
-import functools
-import inspect
+import dataclasses
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from corerl.registry.base import Selected
+from corerl.registry.coroutines import blocking
 from corerl.registry.environments import Environment, EnvironmentFactory, Start, Task, Turn
-from corerl.testing.deadline import within
+from corerl.testing import surroundings
+from corerl.testing.deadline import only_here, within
+from corerl.testing.fresh import same_in_a_new_process
 from corerl.testing.results import CheckFailed, Run
 
 SECONDS = 30.0
 """for one call"""
+
+MANY = 33
+"""episodes that are under way at a time"""
+
+THREADS = 8
 
 RESPONSES = ("", "yes", "I think\nthat 12 * (3 + 4) = 84", "<answer>42", "ü漢🙂\x00", "left " * 2000)
 
@@ -31,32 +41,36 @@ Record = list[tuple[Any, ...]]
 def checks(selected: Selected[EnvironmentFactory]) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
     for name, check in _CHECKS.items():
-        yield name, functools.partial(_with, check, selected)
+        yield name, partial(_with, check, selected)
+    yield "objects_do_not_meet", partial(_objects_apart, selected)
+    yield "same_in_a_new_process", partial(same_in_a_new_process, outcomes, selected)
+    yield "leaves_the_process_alone", partial(_leaves_the_process_alone, selected)
 
 
 def _with(check: Callable[[Environment], None], selected: Selected[EnvironmentFactory]) -> None:
-    environment = selected.load()()
-    try:
+    with _made(selected) as environment:
         check(environment)
+
+
+@contextlib.contextmanager
+def _made(selected: Selected[EnvironmentFactory]) -> Iterator[Environment]:
+    """An environment, closed at the end."""
+    environment = within(SECONDS, lambda: selected.load()(), "the making of an environment")
+    try:
+        yield environment
     finally:
-        environment.close()
+        within(SECONDS, environment.close, "close()")
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a plain method or a coroutine gives, within 30 s."""
-
-    def run() -> Any:
-        if inspect.iscoroutinefunction(function):
-            return asyncio.run(function(*arguments))
-        return function(*arguments)
-
+    """What a plain method or a coroutine gives, within 30 s; coroutines share one event loop, as those of a run do."""
     name = getattr(function, "__name__", "a call")
+    shown = ", ".join(f"{argument!r:.60}" for argument in arguments)
     try:
-        return within(SECONDS, run, f"{name}()")
+        return within(SECONDS, partial(blocking(function), *arguments), f"{name}({shown})")
     except CheckFailed:
         raise
     except Exception as error:
-        shown = ", ".join(f"{argument!r:.60}" for argument in arguments)
         raise CheckFailed(f"{name}({shown}) raised {type(error).__name__}: {error}") from error
 
 
@@ -104,12 +118,17 @@ def _episode(environment: Environment, task: Task, seed: int) -> Record:
     """What the policy sees of an episode with all of :data:`RESPONSES`."""
     start = _start(environment, task, seed)
     record: Record = [(start.messages,)]
+    turns: list[tuple[Turn, Any]] = []
     for response in RESPONSES:
         turn = _step(environment, start.state, response)
-        record.append((turn.messages, turn.reward, turn.done))
+        turns.append((turn, copy.deepcopy(turn.messages)))
+        record.append((turns[-1][1], turn.reward, turn.done))
         if turn.done:
             break
-    return [*record, (_end(environment, start.state),)]
+    last = _end(environment, start.state)
+    if any(turn.messages != as_given for turn, as_given in turns):
+        raise CheckFailed("messages that step() had returned have changed: return new ones")
+    return [*record, (last,)]
 
 
 def _any_response(environment: Environment) -> None:
@@ -133,22 +152,6 @@ def _deterministic(environment: Environment) -> None:
             raise CheckFailed("two episodes of one task, seed and responses differ")
 
 
-def _episodes_apart(environment: Environment) -> None:
-    """Two episodes that take turns are what they are alone."""
-    task = TASKS[1]
-    *alone, _ = _episode(environment, task, 7)
-    starts = [_start(environment, task, 7) for _ in range(2)]
-    records: list[Record] = [[(start.messages,)] for start in starts]
-    for response in RESPONSES[: len(alone) - 1]:
-        for start, record in zip(starts, records, strict=True):
-            turn = _step(environment, start.state, response)
-            record.append((turn.messages, turn.reward, turn.done))
-    for start in starts:
-        _end(environment, start.state)
-    if records != [alone, alone]:
-        raise CheckFailed("an episode changes when another one is under way: keep what belongs to it in its state")
-
-
 def _task_unchanged(environment: Environment) -> None:
     for task in TASKS:
         before = copy.deepcopy(task)
@@ -157,10 +160,118 @@ def _task_unchanged(environment: Environment) -> None:
             raise CheckFailed(f"it changed its task from {before} to {task}: all episodes of a row share it")
 
 
+class Open:
+    """An episode under way, with responses in an order of its own."""
+
+    def __init__(self, environment: Environment, task: Task, seed: int, first: int = 0) -> None:
+        self._environment = environment
+        self._left = [*RESPONSES[first:], *RESPONSES[:first]]
+        start = _start(environment, task, seed)
+        self._state = start.state
+        self.record: Record = [(start.messages,)]
+
+    def go_on(self) -> bool:
+        """Take a turn; whether there is another one."""
+        turn = _step(self._environment, self._state, self._left.pop(0))
+        self.record.append((turn.messages, turn.reward, turn.done))
+        return bool(self._left) and not turn.done
+
+    def end(self) -> Record:
+        """What the policy saw."""
+        return [*self.record, (_end(self._environment, self._state),)]
+
+    def run(self) -> Record:
+        """All turns, and the end."""
+        while self.go_on():
+            pass
+        return self.end()
+
+
+def _episodes_apart(environment: Environment) -> None:
+    """Episodes of one row that take turns, each with responses of its own, are what they are alone."""
+    task = TASKS[1]
+    alone = [Open(environment, task, 7, first).run() for first in range(len(RESPONSES))]
+    open_ones = [Open(environment, copy.deepcopy(task), 7, n % len(RESPONSES)) for n in range(MANY)]
+    going = open_ones
+    while going:
+        going = [each for each in going if each.go_on()]
+    for n, each in enumerate(open_ones):
+        if each.end() != alone[n % len(RESPONSES)]:
+            raise CheckFailed(
+                f"an episode changes when {MANY} of one row are under way: keep what belongs to it in its state"
+            )
+
+
+def _episodes_in_threads(environment: Environment) -> None:
+    """Episodes of several rows at the same moment."""
+    alone = [Open(environment, TASKS[n % 2], n).run() for n in range(MANY)]
+
+    def one(n: int) -> Record:
+        return only_here(lambda: Open(environment, copy.deepcopy(TASKS[n % 2]), n).run())
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        if [*pool.map(one, range(MANY))] != alone:
+            raise CheckFailed(
+                f"an episode changes when others run in {THREADS} threads: calls of several run at a time"
+            )
+
+
+def _tasks_by_content(environment: Environment) -> None:
+    """The trainer makes a new Task for each episode: one may have the ``id`` that another one had."""
+    alone = [_episode(environment, task, 7) for task in TASKS]
+    for which in random.Random(0).choices(range(len(TASKS)), k=MANY):
+        if _episode(environment, dataclasses.replace(TASKS[which]), 7) != alone[which]:
+            raise CheckFailed("an episode of an equal task, which is another object, differs")
+
+
+def _objects_apart(selected: Selected[EnvironmentFactory]) -> None:
+    """Training and validation have an environment each; the tasks come to them in different orders."""
+    with _made(selected) as first, _made(selected) as second:
+        forth = [_episode(first, task, 7) for task in TASKS]
+        back = [_episode(second, task, 7) for task in reversed(TASKS)][::-1]
+        if forth != back:
+            raise CheckFailed(
+                "an episode depends on the tasks before: a second object, with the other task first, differs"
+            )
+        mine, other = Open(first, TASKS[1], 7), Open(second, TASKS[0], 8)
+        while mine.go_on() and other.go_on():
+            pass
+        if mine.record != forth[1][: len(mine.record)]:
+            raise CheckFailed("an episode changes when one of a second object is under way")
+        other.end()
+    with _made(selected) as third, _made(selected) as fourth:
+        fourth.close()
+        if _episode(third, TASKS[1], 7) != forth[1]:
+            raise CheckFailed("an episode changes when a second object is closed")
+
+
+def outcomes(selected: Selected[EnvironmentFactory], backwards: bool = False) -> list[tuple[str, str]]:
+    """Each task with its episode."""
+    with _made(selected) as environment:
+        given = [(task, seed) for seed in (7, 8) for task in TASKS]
+        found = [
+            (f"the task {task.messages[-1]['content']!r} with seed {seed}", repr(_episode(environment, task, seed)))
+            for task, seed in (reversed(given) if backwards else given)
+        ]
+    return found[::-1] if backwards else found
+
+
+def _leaves_the_process_alone(selected: Selected[EnvironmentFactory]) -> None:
+    """The run's own."""
+
+    def episodes() -> None:
+        for _ in range(4):
+            outcomes(selected)
+
+    surroundings.expect_left_alone(episodes, 16)
+
+
 _CHECKS: dict[str, Callable[[Environment], None]] = {
     "copes_with_any_response": _any_response,
     "ends_at_once": _ends_at_once,
     "deterministic_by_seed": _deterministic,
     "episodes_do_not_meet": _episodes_apart,
+    "episodes_in_threads_do_not_meet": _episodes_in_threads,
+    "tasks_by_content": _tasks_by_content,
     "task_unchanged": _task_unchanged,
 }

@@ -1,6 +1,7 @@
 """Checks of presets: the contract of :mod:`corerl.registry.presets`."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from corerl.errors import ConfigError, RequestError
 from corerl.registry.base import Selected
 from corerl.registry.presets import Preset
+from corerl.testing.fresh import same_in_a_new_process
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
 
 PLAIN = (str, int, float, bool, type(None))
@@ -23,6 +25,12 @@ def checks(selected: Selected[Preset]) -> Iterator[tuple[str, Run]]:
     for name, check in checks.items():
         yield name, partial(_with_values, selected, check)
     yield "deterministic", partial(_deterministic, selected)
+    yield "same_in_a_new_process", partial(same_in_a_new_process, outcomes, selected)
+
+
+def outcomes(selected: Selected[Preset], backwards: bool = False) -> list[tuple[str, str]]:
+    """What it returns."""
+    return [("a call", repr(selected.load()()))]
 
 
 def _with_values(selected: Selected[Preset], check: Callable[[Mapping[str, Any]], None]) -> None:
@@ -40,12 +48,16 @@ def _expect_plain(key: str, value: Any) -> None:
     """Only what a YAML file can hold."""
     if isinstance(value, dict):
         for name, item in value.items():
-            _expect_plain(f"{key}.{name}" if key else str(name), item)
+            if type(name) is not str:
+                raise CheckFailed(f"{key or 'it'} has the key {name!r}: a key must be text")
+            _expect_plain(f"{key}.{name}" if key else name, item)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             _expect_plain(f"{key}[{index}]", item)
-    elif not isinstance(value, PLAIN):
+    elif type(value) not in PLAIN:  # a subclass, such as numpy.float64, cannot be written
         raise CheckFailed(f"{key} is a {type(value).__name__}: only what a YAML file can hold is a value")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise CheckFailed(f"{key} is {value}: a value must be finite")
 
 
 def _accepted_by_the_config(values: Mapping[str, Any]) -> None:

@@ -5,16 +5,26 @@ compared by their order alone: a manager may shift them.
 A manager that does not listen to the scorers passes over the checks that need one.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import pairwise
+from functools import cache, partial
 from typing import Any
 
 from corerl.registry.base import Selected
 from corerl.registry.reward_managers import RewardManagerFactory, RewardRequest, RewardResult
+from corerl.testing import reward_batches as batches
+from corerl.testing.fresh import excerpt, same_in_a_new_process
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
-from corerl.testing.reward_harness import HANG, PATIENCE, Manager, ask, high, low, timed, told
+from corerl.testing.reward_closing import close_ends, close_gives_back
+from corerl.testing.reward_harness import HANG, PATIENCE, Manager, ascending, ask, high, low, timed, told
+
+Check = Callable[[Selected[RewardManagerFactory]], None]
+
+LONG = "x" * 3000
+"""with blanks around it: a scorer gets all of a response"""
+
+NOT_TWICE = "its scores are not the same twice"
 
 UNUSABLE: Mapping[str, Any] = {
     "NaN": math.nan,
@@ -30,44 +40,33 @@ UNUSABLE: Mapping[str, Any] = {
 
 def checks(selected: Selected[RewardManagerFactory]) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
-    yield "one_result_a_request", lambda: _one_result_a_request(selected)
-    yield "empty_batch", lambda: _empty_batch(selected)
-    yield "results_follow_the_requests", lambda: _results_follow_the_requests(selected)
-    yield "parts_are_scored_alike", lambda: _parts_are_scored_alike(selected)
-    yield "close_ends", lambda: _close_ends(selected)
-    for name, run in _checks_with_scorers():
-        yield name, partial(_if_scorers_count, selected, run)
+    count = cache(lambda: _scorers_count(selected))
+    plain: dict[str, Check] = {
+        "one_result_a_request": _one_result_a_request,
+        "empty_batch": _empty_batch,
+        "requests_unchanged": _requests_unchanged,
+        "results_follow_the_requests": _results_follow_the_requests,
+        "parts_are_scored_alike": _parts_are_scored_alike,
+        "close_ends": close_ends,
+        "close_gives_back_threads_and_processes": close_gives_back,
+    }
+    for name, run in plain.items():
+        yield name, partial(run, selected)
+    yield "same_in_a_new_process", partial(same_in_a_new_process, outcomes, selected)
+    for name, run in (_WITH_SCORERS | batches.CHECKS).items():
+        yield name, partial(_if_scorers_count, count, run, selected)
 
 
-def _checks_with_scorers() -> Iterator[tuple[str, Callable[[Selected[RewardManagerFactory]], None]]]:
-    yield "order_of_slow_scorers", _order_of_slow_scorers
-    yield "scorer_is_handed_its_row", _scorer_is_handed_its_row
-    yield "components_and_extracted", _components_and_extracted
-    yield "exceptions_are_errors", _exceptions_are_errors
-    yield "exit_is_an_error", _exit_is_an_error
-    yield "no_number_is_an_error", _no_number_is_an_error
-    yield "no_component_is_nan", _no_component_is_nan
-    yield "unknown_data_source_is_an_error", _unknown_data_source_is_an_error
-    yield "hanging_scorer_is_an_error", _hanging_scorer_is_an_error
-    yield "deadline_of_each_score", _deadline_of_each_score
-    yield "late_score_is_dropped", _late_score_is_dropped
-    yield "num_workers_at_a_time", _num_workers_at_a_time
-    yield "num_workers_at_a_time_over_parts", _num_workers_at_a_time_over_parts
-    yield "a_part_that_hangs_holds_up_no_other", _a_part_that_hangs_holds_up_no_other
-
-
-def _ascending(scores: Sequence[float | None]) -> bool:
-    return all(a is not None and b is not None and a < b for a, b in pairwise(scores))
-
-
-def _if_scorers_count(
-    selected: Selected[RewardManagerFactory], run: Callable[[Selected[RewardManagerFactory]], None]
-) -> None:
-    scores = []
+def _scorers_count(selected: Selected[RewardManagerFactory]) -> bool:
+    results = []
     for scorer in (low, high):
         with Manager(selected, scorer) as manager:
-            scores.append(manager.score([ask()])[0])
-    if scores[0] == scores[1] and scores[0].error is None:
+            results.append(manager.score([ask()])[0])
+    return results[0] != results[1] or results[0].error is not None
+
+
+def _if_scorers_count(count: Callable[[], bool], run: Check, selected: Selected[RewardManagerFactory]) -> None:
+    if not count():
         raise CheckSkipped("its scores do not depend on the scorers")
     run(selected)
 
@@ -79,6 +78,26 @@ def _one_result_a_request(selected: Selected[RewardManagerFactory]) -> None:
             failed = [result.error for result in results if result.error is not None]
             if failed:
                 raise CheckFailed(f"a request with a scorer that returns a number gave the error {failed[0]!r}")
+
+
+def _requests_unchanged(selected: Selected[RewardManagerFactory]) -> None:
+    """Ground truth and extra_info of a row are shared by all responses to its prompt."""
+    requests = [ask(str(n), truth={"target": [n]}, index=n, tags=["a"]) for n in range(3)]
+    before = copy.deepcopy(requests)
+    with Manager(selected) as manager:
+        manager.score(requests)
+    for old, new in zip(before, requests, strict=True):
+        if old != new:
+            raise CheckFailed(f"it changed a request from {old} to {new}: a row's values are shared by its responses")
+
+
+def outcomes(selected: Selected[RewardManagerFactory], backwards: bool = False) -> list[tuple[str, str]]:
+    """Each of some requests, scored one by one, with the result."""
+    requests = [ask(str(100 * n), length=5 + 1000 * n, truth={"target": n}) for n in range(6)]
+    given = list(reversed(requests)) if backwards else requests
+    with Manager(selected) as manager:
+        found = [(f"the response {each.response!r}", repr(manager.score([each])[0])) for each in given]
+    return found[::-1] if backwards else found
 
 
 def _empty_batch(selected: Selected[RewardManagerFactory]) -> None:
@@ -93,7 +112,7 @@ def _results_follow_the_requests(selected: Selected[RewardManagerFactory]) -> No
     with Manager(selected) as manager:
         results = manager.score(requests)
         if manager.score(requests) != results:
-            raise CheckSkipped("its scores are not the same twice")
+            raise CheckSkipped(NOT_TWICE)
         permuted = manager.score([requests[n] for n in order])
     if permuted != [results[n] for n in order]:
         raise CheckFailed(
@@ -106,13 +125,13 @@ def _order_of_slow_scorers(selected: Selected[RewardManagerFactory]) -> None:
     requests = [ask(str(100 * n), seconds=0.04 * (7 - n)) for n in range(8)]
     with Manager(selected) as manager:
         scores = [result.score for result in manager.score(requests)]
-    if not _ascending(scores):
+    if not ascending(scores):
         raise CheckFailed(f"scores that rise from request to request came as {scores}: the order must be the requests'")
 
 
 def _scorer_is_handed_its_row(selected: Selected[RewardManagerFactory]) -> None:
     requests = [
-        RewardRequest(f"response {n}", {"target": n}, "source", {"index": n}, response_length=8, max_response_length=99)
+        RewardRequest(f" {n}\n{LONG}\n ", {"target": n, 1: ("a", None)}, "source", {"index": n}, 8, 99)
         for n in range(5)
     ]
     with Manager(selected, told) as manager:
@@ -120,7 +139,10 @@ def _scorer_is_handed_its_row(selected: Selected[RewardManagerFactory]) -> None:
     for request, result in zip(requests, results, strict=True):
         expected = repr((request.response, request.ground_truth, request.data_source, dict(request.extra_info)))
         if result.extracted != expected:
-            raise CheckFailed(f"a scorer was to be called with {expected}, and its result says {result.extracted}")
+            given = result.extracted or ""
+            raise CheckFailed(
+                f"a scorer was to be called with {excerpt(expected, given)}, and was with {excerpt(given, expected)}"
+            )
 
 
 def _components_and_extracted(selected: Selected[RewardManagerFactory]) -> None:
@@ -198,7 +220,7 @@ def _late_score_is_dropped(selected: Selected[RewardManagerFactory]) -> None:
     if late.error is None:
         raise CheckFailed(f"a scorer that took 0.7 s with a timeout of 0.4 s gave the score {late.score}")
     scores = [result.score for result in results]
-    if not _ascending(scores):
+    if not ascending(scores):
         raise CheckFailed(f"after a late scorer, scores that rise from request to request came as {scores}")
 
 
@@ -209,7 +231,7 @@ def _parts_are_scored_alike(selected: Selected[RewardManagerFactory]) -> None:
         parts = [result for part in manager.parts([requests[9:], [], requests[1:9], requests[:1]]) for result in part]
         whole = manager.score(requests)
         if manager.score(requests) != whole:
-            raise CheckSkipped("its scores are not the same twice")
+            raise CheckSkipped(NOT_TWICE)
     if parts != whole:
         raise CheckFailed("a batch in parts got other results than the whole batch: leave out submit()")
 
@@ -224,12 +246,12 @@ def _a_part_that_hangs_holds_up_no_other(selected: Selected[RewardManagerFactory
 
 def _num_workers_at_a_time(selected: Selected[RewardManagerFactory]) -> None:
     with Manager(selected, timed, workers=3) as manager:
-        _most_at_a_time(manager.score([ask(seconds=0.1) for _ in range(12)]))
+        _most_at_a_time(manager.score([ask(str(n), seconds=0.1) for n in range(12)]))
 
 
 def _num_workers_at_a_time_over_parts(selected: Selected[RewardManagerFactory]) -> None:
     with Manager(selected, timed, workers=3) as manager:
-        parts = manager.parts([[ask(seconds=0.1)] * 2] * 6)
+        parts = manager.parts([[ask(str(n), seconds=0.1), ask(str(n + 6), seconds=0.1)] for n in range(6)])
         _most_at_a_time([result for part in parts for result in part])
 
 
@@ -240,7 +262,19 @@ def _most_at_a_time(results: Sequence[RewardResult]) -> None:
         raise CheckFailed(f"with num_workers=3 and twelve slow scorers, at most {most} ran at a time")
 
 
-def _close_ends(selected: Selected[RewardManagerFactory]) -> None:
-    """Even when a scorer still hangs."""
-    with Manager(selected, workers=2, timeout=0.2) as manager:
-        manager.score([ask(), ask(seconds=HANG), ask()], 0.4 + PATIENCE)
+_WITH_SCORERS: dict[str, Check] = {
+    "order_of_slow_scorers": _order_of_slow_scorers,
+    "scorer_is_handed_its_row": _scorer_is_handed_its_row,
+    "components_and_extracted": _components_and_extracted,
+    "exceptions_are_errors": _exceptions_are_errors,
+    "exit_is_an_error": _exit_is_an_error,
+    "no_number_is_an_error": _no_number_is_an_error,
+    "no_component_is_nan": _no_component_is_nan,
+    "unknown_data_source_is_an_error": _unknown_data_source_is_an_error,
+    "hanging_scorer_is_an_error": _hanging_scorer_is_an_error,
+    "deadline_of_each_score": _deadline_of_each_score,
+    "late_score_is_dropped": _late_score_is_dropped,
+    "num_workers_at_a_time": _num_workers_at_a_time,
+    "num_workers_at_a_time_over_parts": _num_workers_at_a_time_over_parts,
+    "a_part_that_hangs_holds_up_no_other": _a_part_that_hangs_holds_up_no_other,
+}

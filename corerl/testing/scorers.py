@@ -9,111 +9,100 @@ import copy
 import functools
 import math
 import pickle
-import random
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from corerl.registry.base import Selected
 from corerl.registry.scorers import Scorer
-from corerl.testing.deadline import within
+from corerl.testing import surroundings
+from corerl.testing.deadline import noted, within
+from corerl.testing.fresh import excerpt, same_in_a_new_process
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
+from corerl.testing.scorer_calls import ANY_SOURCE, RESPONSES, SPEAKS, Call, calls, outcome, shown, sources
 
 SECONDS = 10.0
 """that one score may take"""
 
-GROUND_TRUTHS: tuple[Any, ...] = (
-    "42",
-    r"\frac{1}{2}",
-    42,
-    0.5,
-    {"target": 24, "numbers": [2, 3, 4]},
-    ["42", "43"],
-    "",
-    None,
-)
+TOGETHER = 60.0
+"""that all scores in threads may take, and one with what a scorer starts for it"""
 
-ORDINARY = (
-    "6 times 7 is 42.",
-    "Six sevens are 42.\n#### 42",
-    r"So the answer is \boxed{\frac{1}{2}}.",
-    "<think>2 * 3 * 4</think> <answer>2 * 3 * 4</answer>",
-    "```python\nprint(42)\n```",
-)
-
-RESPONSES: Mapping[str, tuple[str, ...]] = {
-    "ordinary": ORDINARY,
-    "empty": ("", " ", "\n\n\t"),
-    "unicode": ("答案是 四十二", "#### ٤٢", r"\boxed{½}", "\u202e24 \u200b\x00\ufffd", "🧮" * 50),
-    "garbage": (
-        "".join(random.Random(0).choices("\\{}[]()<>#$%^&*/=+-.,0123456789eE \n", k=2000)),
-        r"\boxed{" * 1000,
-        "<answer>" + "(" * 3000,
-        "#### -" + "-" * 1000,
-        r"\boxed{9^9^9^9^9}",
-        "<answer>9**9**9**9</answer>",
-        "#### 1e999999999",
-        r"\boxed{1/0}",
-    ),
-    "very_long": (
-        "word " * 60_000,
-        "#### " + "9" * 100_000,
-        r"\boxed{" + "1+" * 50_000 + "1}",
-        "<answer>" + "1+" * 50_000 + "1</answer>",
-        "{" * 100_000,
-    ),
-}
-
-SPEAKS = ("ordinary", "empty", "unicode")
-"""responses that are scored again, to see whether the same comes out"""
-
-Call = tuple[str, Any]
+THREADS = 4
 
 
 def checks(selected: Selected[Scorer]) -> Iterator[tuple[str, Run]]:
     """(name, run) pairs."""
-    source = (*selected.entry.data_sources, "acme/conformance")[0]
     for kind in RESPONSES:
-        yield f"number_or_exception_for_{kind}_responses", functools.partial(_numbers, selected, source, kind)
-    yield "deterministic", lambda: _deterministic(selected, source)
-    yield "thread_safe", lambda: _thread_safe(selected, source)
+        yield f"number_or_exception_for_{kind}_responses", functools.partial(_numbers, selected, kind)
+    yield "every_data_source", lambda: _every_data_source(selected)
+    yield "deterministic", lambda: _deterministic(selected)
+    yield "thread_safe", lambda: _thread_safe(selected)
     yield "named_to_another_process", lambda: _named(selected)
-    yield "arguments_unchanged", lambda: _arguments_unchanged(selected, source)
+    yield "same_in_a_new_process", functools.partial(same_in_a_new_process, outcomes, selected)
+    yield "arguments_unchanged", lambda: _arguments_unchanged(selected)
+    yield "leaves_the_process_alone", lambda: _leaves_the_process_alone(selected)
 
 
-def _calls(*kinds: str) -> list[Call]:
-    return [(response, truth) for kind in kinds for response in RESPONSES[kind] for truth in GROUND_TRUTHS]
-
-
-def _numbers(selected: Selected[Scorer], source: str, kind: str) -> None:
-    scorer = selected.load()
-    raised: list[Exception] = []
-    calls = _calls(kind)
-    for response, truth in calls:
-        shown = f"the response {response!r:.40} with ground truth {truth!r}"
-        score = functools.partial(scorer, response, truth, source, {})
-        try:
-            value = within(SECONDS, score, f"the scoring of {shown}")
-        except CheckFailed:
-            raise
-        except Exception as error:
-            raised.append(error)
-        else:
-            _usable(value, shown)
-    if len(raised) == len(calls):
+def _numbers(selected: Selected[Scorer], kind: str) -> None:
+    raised = _raised(selected, calls(kind), sources(selected)[0])
+    if len(raised) == len(calls(kind)):
         raise CheckSkipped(
             f"it takes none of the ground truths that were tried: {type(raised[0]).__name__}: {raised[0]}"
         )
 
 
-def _usable(value: Any, shown: str) -> None:
+def _raised(selected: Selected[Scorer], given: list[Call], source: str) -> list[Exception]:
+    """What it raises; what it returns is looked at.
+
+    Raises:
+        CheckFailed: it hangs, exits or returns no number.
+    """
+    scorer = selected.load()
+    raised: list[Exception] = []
+    before: Any = None
+    for call in given:
+        response, truth = copy.deepcopy(call)  # what a scorer takes out of it would be missing in later checks
+        score = functools.partial(scorer, response, truth, source, {})
+        try:
+            value = _in_time(score, f"the scoring of {shown(call)}")
+        except CheckFailed:
+            raise
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise CheckFailed(f"{shown(call)} raised {type(error).__name__}, which ends a process: return 0") from error
+        except Exception as error:
+            raised.append(error)
+        else:
+            _usable(value, shown(call))
+            if isinstance(value, Mapping):
+                if before is not None and before[0] != before[1]:
+                    raise CheckFailed(f"the mapping of the call before has become {before[0]}: return a new one")
+                before = (value, dict(value))
+    return raised
+
+
+def _in_time(score: Callable[[], Any], what: str) -> Any:
+    """A second time, a little later, if it is late: what the first call starts, a process or a model, is there then."""
+    try:
+        return within(SECONDS, score, what)
+    except CheckFailed:
+        time.sleep(SECONDS)
+        return within(SECONDS, score, what)
+
+
+def _usable(value: Any, call: str) -> None:
     if isinstance(value, Mapping) and "score" not in value:
-        raise CheckFailed(f"{shown} gave a mapping without 'score': {sorted(map(str, value))}")
+        raise CheckFailed(f"{call} gave a mapping without 'score': {sorted(map(str, value))}")
     numbers = {**value} if isinstance(value, Mapping) else {"score": value}
-    numbers.pop("extracted", None)
+    extracted = numbers.pop("extracted", None)
+    if not isinstance(extracted, str | None):
+        raise CheckFailed(f"{call} gave extracted={extracted!r:.80}: it must be the text that was compared, or None")
     for name, number in numbers.items():
+        if not isinstance(name, str):
+            raise CheckFailed(f"{call} gave a component named {name!r:.80}: a name must be text")
         if not _finite(number):
-            raise CheckFailed(f"{shown} gave {name}={number!r:.80}, which is not a finite number")
+            raise CheckFailed(f"{call} gave {name}={number!r:.80}, which is not a finite number")
 
 
 def _finite(number: Any) -> bool:
@@ -125,47 +114,66 @@ def _finite(number: Any) -> bool:
         return False
 
 
-def _outcome(scorer: Scorer, source: str, call: Call) -> str:
-    """What comes out, in words that can be compared: NaN differs from itself."""
-    try:
-        value = scorer(*call, source, {})
-    except Exception as error:
-        return f"raised {type(error).__name__}"
-    return repr(dict(value)) if isinstance(value, Mapping) else repr(value)
+def _every_data_source(selected: Selected[Scorer]) -> None:
+    """A config may select it for data of any name."""
+    first, *others = sources(selected)
+    ordinary = calls("ordinary")
+    taken = len(ordinary) - len(_raised(selected, ordinary, first))
+    for source in others:
+        raised = _raised(selected, ordinary, source)
+        if taken and len(raised) == len(ordinary):
+            whose = "that no scorer is registered for" if source == ANY_SOURCE else "that it is registered for"
+            raise CheckFailed(
+                f"it raises for every row of the data source '{source}', {whose}, and not for '{first}': "
+                f"{type(raised[0]).__name__}: {raised[0]}"
+            )
 
 
-def _deterministic(selected: Selected[Scorer], source: str) -> None:
+def outcomes(selected: Selected[Scorer], backwards: bool = False) -> list[tuple[str, str]]:
+    """Each call with what comes of it, made here and one after the other."""
+    given = calls(*SPEAKS)
+    score = functools.partial(outcome, selected.load(), sources(selected)[0])
+    found = []
+    for call in reversed(given) if backwards else given:
+        with noted(f"the scoring of {shown(call)}", TOGETHER):
+            found.append((shown(call), score(call)))
+    return found[::-1] if backwards else found
+
+
+def _deterministic(selected: Selected[Scorer]) -> None:
     """The second time in another order, with another instance."""
-    calls = _calls(*SPEAKS)
-    first = _all(calls, functools.partial(_outcome, selected.load(), source))
-    again = _all(calls[::-1], functools.partial(_outcome, selected.load(), source))[::-1]
-    _same(calls, first, again, "the second time")
+    _same(outcomes(selected), outcomes(selected, backwards=True), "the second time")
 
 
-def _thread_safe(selected: Selected[Scorer], source: str) -> None:
-    scorer = selected.load()
-    calls = _calls(*SPEAKS)
-    alone = _all(calls, functools.partial(_outcome, scorer, source))
+def _thread_safe(selected: Selected[Scorer]) -> None:
+    """Threads that take turns as often as they can."""
+    alone = outcomes(selected)
+    given = calls(*SPEAKS)
+    score = functools.partial(outcome, selected.load(), sources(selected)[0])
 
     def together() -> list[str]:
-        with ThreadPoolExecutor(8) as pool:
-            return list(pool.map(functools.partial(_outcome, scorer, source), calls))
+        with ThreadPoolExecutor(THREADS) as pool:
+            return list(pool.map(score, given))
 
-    _same(
-        calls, alone, within(60.0, together, f"the scoring of {len(calls)} responses in 8 threads"), "among 8 threads"
-    )
-
-
-def _all(calls: list[Call], score: Callable[[Call], str]) -> list[str]:
-    return within(60.0, lambda: [score(call) for call in calls], f"the scoring of {len(calls)} responses")
+    with _switching_often():
+        found = within(TOGETHER, together, f"the scoring of {len(given)} responses in {THREADS} threads")
+    _same(alone, [(shown(call), each) for call, each in zip(given, found, strict=True)], f"among {THREADS} threads")
 
 
-def _same(calls: list[Call], expected: list[str], given: list[str], when: str) -> None:
-    for (response, truth), left, right in zip(calls, expected, given, strict=True):
+@contextlib.contextmanager
+def _switching_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _same(expected: list[tuple[str, str]], given: list[tuple[str, str]], when: str) -> None:
+    for (call, left), (_, right) in zip(expected, given, strict=True):
         if left != right:
-            raise CheckFailed(
-                f"the response {response!r:.40} with ground truth {truth!r} gave {left:.80}, and {right:.80} {when}"
-            )
+            raise CheckFailed(f"{call} gave {excerpt(left, right)}, and {excerpt(right, left)} {when}")
 
 
 def _named(selected: Selected[Scorer]) -> None:
@@ -179,14 +187,21 @@ def _named(selected: Selected[Scorer]) -> None:
         ) from error
 
 
-def _arguments_unchanged(selected: Selected[Scorer], source: str) -> None:
+def _arguments_unchanged(selected: Selected[Scorer]) -> None:
     """One row's ground truth is shared by all responses to its prompt."""
     scorer = selected.load()
+    source = sources(selected)[0]
     extra_info = {"index": 3, "answer": "42", "numbers": [2, 3, 4]}
-    for response, truth in _calls("ordinary"):
+    for call in calls("ordinary"):
+        response, truth = call
         arguments = copy.deepcopy((truth, extra_info))
         with contextlib.suppress(Exception):  # a failed deadline is an AssertionError and seen by other checks
             score = functools.partial(scorer, response, arguments[0], source, arguments[1])
-            within(SECONDS, score, f"the scoring of {response!r:.40}")
+            within(SECONDS, score, f"the scoring of {shown(call)}")
         if arguments != (truth, extra_info):
             raise CheckFailed(f"it changed its arguments from {(truth, extra_info)} to {arguments}: they are shared")
+
+
+def _leaves_the_process_alone(selected: Selected[Scorer]) -> None:
+    """The run's own, with a reward manager that scores in threads."""
+    surroundings.expect_left_alone(lambda: outcomes(selected), len(calls(*SPEAKS)))

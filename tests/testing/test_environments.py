@@ -1,34 +1,33 @@
-"""Wrong environments, and the checks that catch them."""
+"""What the checks of environments do beside catching the planted faults."""
 
+import asyncio
+import re
 from typing import Any
 
 import pytest
 
 from corerl.registry.environments import Start, Task, Turn
-
-MORE = [{"role": "user", "content": "more?"}]
-
-
-class Counting:
-    """Right: three turns, each rewarded with the length of what was said."""
-
-    def reset(self, task: Task, seed: int) -> Start:
-        return Start(state=[seed])
-
-    def step(self, state: list[int], response: str) -> Turn:
-        state.append(len(response))
-        return Turn(MORE, reward=float(len(response)), done=len(state) > 3)
-
-    def close(self) -> None:
-        pass
+from corerl.testing import environments, isolated
+from corerl.testing.planted.environments import Counting
 
 
 class Coroutines(Counting):
-    async def reset(self, task: Task, seed: int) -> Start:  # type: ignore[override]
-        return Start(state=[seed])
+    """All calls of a run are in one event loop: a lock of it may be kept."""
 
-    async def step(self, state: list[int], response: str) -> Turn:  # type: ignore[override]
-        return Counting.step(self, state, response)
+    def __init__(self) -> None:
+        self.lock: asyncio.Lock | None = None
+
+    async def reset(self, task: Task, seed: int) -> Start:  # type: ignore[override]
+        self.lock = self.lock or asyncio.Lock()
+        async with self.lock:
+            await asyncio.sleep(0)
+        return super().reset(task, seed)
+
+    async def step(self, state: Any, response: str) -> Turn:  # type: ignore[override]
+        assert self.lock is not None
+        async with self.lock:
+            await asyncio.sleep(0)
+        return super().step(state, response)
 
 
 class Ending(Counting):
@@ -39,82 +38,19 @@ class Ending(Counting):
         return 1.0
 
 
-@pytest.mark.parametrize("environment", [Counting, Coroutines, Ending])
+@pytest.mark.parametrize("environment", [Coroutines, Ending])
 def test_right_environments_pass(outcomes: Any, environment: Any) -> None:
-    assert {result.status for result in outcomes("environments", environment).values()} == {"ok"}
+    assert {result.reason for result in outcomes("environments", environment).values()} == {""}
 
 
-class RaisesOnNothing(Counting):
-    def step(self, state: list[int], response: str) -> Turn:
-        return Turn(MORE, reward=float(ord(response[0])))
+def test_an_environment_that_holds_the_lock_is_caught(outcomes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Backtracks(Counting):  # local, so that the process of the checks is a fork, with the short deadlines
+        def step(self, state: Any, response: str) -> Turn:
+            re.match(r"(\w+\s?)+$", f"{response}!")
+            return super().step(state, response)
 
-
-class SaysNothing(Counting):
-    def step(self, state: list[int], response: str) -> Turn:
-        return Turn()
-
-
-class NotANumber(Counting):
-    def step(self, state: list[int], response: str) -> Turn:
-        return Turn(MORE, reward=float("nan"))
-
-
-class Bare(Counting):
-    def step(self, state: list[int], response: str) -> Any:
-        return MORE
-
-
-class Noisy(Counting):
-    def step(self, state: list[int], response: str) -> Turn:
-        return Turn(MORE, reward=float(id(object()) % 7 + len(NOISE.append(0) or NOISE)))
-
-
-NOISE: list[int] = []
-
-
-class EndsWithText(Counting):
-    def end(self, state: list[int]) -> Any:
-        return "done"
-
-
-class EndsOnlyWhatBegan(Counting):
-    def end(self, state: list[int]) -> float:
-        return float(state[1])
-
-
-class KeepsItsEpisode(Counting):
-    """The state is the object's, so that episodes meet."""
-
-    def reset(self, task: Task, seed: int) -> Start:
-        self.count = 0
-        return Start()
-
-    def step(self, state: None, response: str) -> Turn:
-        self.count += 1
-        return Turn(MORE, reward=float(self.count))
-
-
-class Rewrites(Counting):
-    def reset(self, task: Task, seed: int) -> Start:
-        task.messages[-1]["content"] += " Go on."  # type: ignore[index]
-        return Start(state=[seed])
-
-
-@pytest.mark.parametrize(
-    ("environment", "check", "words"),
-    [
-        (RaisesOnNothing, "copes_with_any_response", "raised IndexError"),
-        (SaysNothing, "copes_with_any_response", "nothing to read"),
-        (NotANumber, "copes_with_any_response", "the reward nan"),
-        (Bare, "copes_with_any_response", "gave list, not Turn"),
-        (Noisy, "deterministic_by_seed", "differ"),
-        (EndsWithText, "copes_with_any_response", "end() gave 'done': it must be a finite number, or None"),
-        (EndsOnlyWhatBegan, "ends_at_once", "raised IndexError"),
-        (KeepsItsEpisode, "episodes_do_not_meet", "keep what belongs to it in its state"),
-        (Rewrites, "task_unchanged", "all episodes of a row share it"),
-    ],
-)
-def test_a_wrong_environment_fails(outcomes: Any, environment: Any, check: str, words: str) -> None:
-    result = outcomes("environments", environment)[check]
+    monkeypatch.setattr(environments, "SECONDS", 1.0)
+    monkeypatch.setattr(isolated, "GRACE", 1.0)
+    result = outcomes("environments", Backtracks, only="copes_with_any_response")["copes_with_any_response"]
     assert result.status == "failed"
-    assert words in result.reason
+    assert "step(" in result.reason and "had not ended after 1 s and let no other thread" in result.reason

@@ -1,63 +1,20 @@
-"""The checks of scorers, held against scorers with one mistake each."""
+"""What the checks of scorers do beside catching the planted faults."""
 
-import math
-import threading
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from corerl.registry.base import Entry, Owner, Selected
 from corerl.testing import scorers
+from corerl.testing.planted.scorers.values import uses_up
 from corerl.testing.results import CheckFailed, CheckSkipped
+from corerl.testing.scorer_calls import sources
 
 
-def run(scorer: Any, name: str) -> None:
-    entry: Entry[Any] = Entry("scorer", "s", scorer, Owner("tests"), data_sources=("acme/sums",))
-    dict(scorers.checks(Selected(entry)))[name]()
-
-
-def good(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> Any:
-    if not isinstance(ground_truth, str):
-        raise TypeError(f"ground truth {ground_truth!r} is no text")
-    return {"score": float(ground_truth in response), "length_ok": len(response) < 50, "extracted": response[-5:]}
-
-
-NAMES = [name for name, _ in scorers.checks(Selected(Entry("scorer", "s", good, Owner("tests"))))]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_good_scorer_passes(name: str) -> None:
-    run(good, name)
-
-
-def always(value: Any) -> Any:
-    return lambda response, ground_truth, data_source, extra_info: value
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (math.nan, "gave score=nan, which is not a finite number"),
-        ("1.0", "gave score='1.0', which is not a finite number"),
-        (None, "gave score=None, which is not a finite number"),
-        ({"acc": 1.0}, r"gave a mapping without 'score': \['acc'\]"),
-        ({"score": 1.0, "format": math.inf}, "gave format=inf, which is not a finite number"),
-    ],
-)
-def test_what_is_no_finite_number_is_caught(value: Any, words: str) -> None:
-    with pytest.raises(CheckFailed, match=words):
-        run(always(value), "number_or_exception_for_ordinary_responses")
-
-
-def test_a_score_that_is_nan_for_an_empty_response_is_caught() -> None:
-    def share_of_digits(response: str, *_: Any) -> float:
-        return sum(map(str.isdigit, response)) / len(response) if response else math.nan
-
-    run(share_of_digits, "number_or_exception_for_ordinary_responses")
-    with pytest.raises(CheckFailed, match=r"the response '' with ground truth '42' gave score=nan"):
-        run(share_of_digits, "number_or_exception_for_empty_responses")
+def run(scorer: Any, name: str, **facts: Any) -> None:
+    """In this process."""
+    dict(scorers.checks(Selected(Entry("scorer", "s", scorer, Owner("tests"), **facts))))[name]()
 
 
 def test_a_scorer_that_hangs_on_a_long_response_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,50 +28,17 @@ def test_a_scorer_that_hangs_on_a_long_response_is_caught(monkeypatch: pytest.Mo
         run(slow, "number_or_exception_for_very_long_responses")
 
 
-def test_a_score_that_depends_on_the_calls_before_is_caught() -> None:
-    seen: list[str] = []
+def test_a_scorer_whose_first_call_takes_long_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scorers, "SECONDS", 0.3)
+    calls: list[str] = []
 
-    def novelty(response: str, *_: Any) -> float:
-        seen.append(response)
-        return 1.0 / seen.count(response)
+    def loads(response: str, *_: Any) -> float:
+        calls.append(response)
+        if len(calls) == 1:
+            time.sleep(0.5)
+        return 1.0
 
-    with pytest.raises(CheckFailed, match=r"gave 1.0, and .* the second time"):
-        run(novelty, "deterministic")
-
-
-def test_a_scorer_that_keeps_the_response_in_a_shared_place_is_caught() -> None:
-    class Shared:
-        def __call__(self, response: str, *_: Any) -> float:
-            self.response = response
-            time.sleep(0.0005)
-            return float(len(self.response))
-
-    run(Shared(), "deterministic")
-    with pytest.raises(CheckFailed, match="among 8 threads"):
-        run(Shared(), "thread_safe")
-
-
-def test_a_scorer_that_lets_threads_wait_for_each_other_passes() -> None:
-    lock = threading.Lock()
-
-    def locked(response: str, *_: Any) -> float:
-        with lock:
-            return float(len(response))
-
-    run(locked, "thread_safe")
-
-
-def test_a_scorer_that_another_process_cannot_load_is_caught() -> None:
-    with pytest.raises(CheckFailed, match="another process cannot load it by its name"):
-        run(always(1.0), "named_to_another_process")
-
-
-def test_a_scorer_that_uses_up_the_ground_truth_is_caught() -> None:
-    def pops(response: str, ground_truth: Any, data_source: str, extra_info: Any) -> float:
-        return float(str(ground_truth["numbers"].pop()) in response)
-
-    with pytest.raises(CheckFailed, match=r"it changed its arguments from .* they are shared"):
-        run(pops, "arguments_unchanged")
+    run(loads, "number_or_exception_for_empty_responses")
 
 
 def test_a_scorer_for_other_ground_truths_is_passed_over() -> None:
@@ -123,25 +47,24 @@ def test_a_scorer_for_other_ground_truths_is_passed_over() -> None:
 
     with pytest.raises(CheckSkipped, match="takes none of the ground truths that were tried: TypeError"):
         run(tests_of_code, "number_or_exception_for_ordinary_responses")
+    run(tests_of_code, "every_data_source", data_sources=("acme/code",))
 
 
-def test_the_scorer_is_called_with_one_of_its_data_sources() -> None:
+def test_the_scorer_is_called_with_its_data_sources_and_another() -> None:
+    entry: Entry[Any] = Entry("scorer", "s", print, Owner("tests"), data_sources=("acme/sums", "aime*"))
+    assert sources(Selected(entry)) == ["acme/sums", "aime24", "acme/conformance"]
+
+
+def test_a_data_source_that_it_is_registered_for_and_refuses_is_caught() -> None:
     def of_sums(response: str, ground_truth: Any, data_source: str, extra_info: Any) -> float:
-        return 1.0 if data_source == "acme/sums" else math.nan
+        return {"acme/sums": 1.0, "acme/conformance": 1.0}[data_source]
 
-    run(of_sums, "number_or_exception_for_ordinary_responses")
-
-
-async def length(response: str, ground_truth: Any, data_source: str, extra_info: Any) -> float:
-    return float(len(response))
+    with pytest.raises(CheckFailed, match=r"'aime24', that it is registered for, and not for 'acme/sums': KeyError"):
+        run(of_sums, "every_data_source", data_sources=("acme/sums", "aime*"))
 
 
-async def nothing(response: str, ground_truth: Any, data_source: str, extra_info: Any) -> float:
-    return math.nan
-
-
-def test_an_async_scorer_is_checked_like_any_other() -> None:
-    for name in NAMES:
-        run(length, name)
-    with pytest.raises(CheckFailed, match="not a finite number"):
-        run(nothing, "number_or_exception_for_ordinary_responses")
+def test_what_a_scorer_takes_out_of_a_ground_truth_is_there_for_the_next_check() -> None:
+    """Else it had nothing left to take by the time that the arguments are compared."""
+    run(uses_up, "number_or_exception_for_ordinary_responses")
+    with pytest.raises(CheckFailed, match="they are shared"):
+        run(uses_up, "arguments_unchanged")

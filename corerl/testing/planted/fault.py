@@ -23,7 +23,7 @@ class Fault:
         check: the name of the check that must fail.
         reason: a part of the message that it must fail with.
         facts: further fields of both entries (``needs_groups``, ``options``, …).
-        flawed_facts: further fields of the wrong entry alone, for a flaw that is in one of them (``select_tokens``).
+        wrong_facts: further fields of the wrong entry alone, for a flaw that is in one of them (``select_tokens``).
     """
 
     registry: str
@@ -34,7 +34,7 @@ class Fault:
     check: str
     reason: str
     facts: Mapping[str, Any] = field(default_factory=dict)
-    flawed_facts: Mapping[str, Any] = field(default_factory=dict)
+    wrong_facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -46,9 +46,9 @@ class Fault:
         registry: Registry[Any] = getattr(Registries(), self.registry)
         return registry
 
-    def checks(self, target: Any, flawed_facts: Mapping[str, Any] | None = None) -> Iterator[Check]:
+    def checks(self, target: Any, wrong_facts: Mapping[str, Any] | None = None) -> Iterator[Check]:
         """The conformance checks of ``wrong`` or ``right``."""
-        facts = {"summary": self.flaw, **self.facts, **(flawed_facts or {})}
+        facts = {"summary": self.flaw, **self.facts, **(wrong_facts or {})}
         entry: Entry[Any] = Entry(self.kind, self.name, target, Owner("corerl-testing"), **facts)
         return checks_of(self._registry, entry)
 
@@ -59,7 +59,7 @@ class Fault:
             CheckFailed: the check holds, fails with another message, or is not among the checks of the kind.
             CheckSkipped: the check cannot run here.
         """
-        check = next((check for check in self.checks(self.wrong, self.flawed_facts) if check.name == self.check), None)
+        check = next((check for check in self.checks(self.wrong, self.wrong_facts) if check.name == self.check), None)
         if check is None:
             raise CheckFailed(f"a {self.kind} has no check {self.check}")
         result = outcome(check)
