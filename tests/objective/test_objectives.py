@@ -40,6 +40,25 @@ def test_policy_objective_adds_kl_and_subtracts_entropy_with_their_weights():
     assert (float(output.metrics["ppo_kl"].total), int(output.metrics["ppo_kl"].count)) == (pytest.approx(1.0), 3)
 
 
+def test_rollout_correction_weights_the_policy_loss_alone():
+    """Terms 1, 2 and -4, weighted by 2, 0.5 and 3; KL terms 0.5, 0 and -2 and entropies 1, 2 and 3 count once."""
+    experience = batch()
+    experience.rollout_weights = torch.tensor([[2.0, 0.5], [3.0, 7.0]])
+    objective = PolicyObjective(
+        policy_loss=lambda inputs: LossOutput(-inputs.advantages * inputs.log_probs),
+        kl_type=lambda log_probs, ref: log_probs - ref,
+        kl_loss_coef=0.1,
+        entropy_coeff=0.01,
+    )
+    log_probs, entropy = torch.tensor([[-1.0, -2.0], [-4.0, 0.0]]), torch.tensor([[1.0, 2.0], [3.0, 99.0]])
+    output = objective(TokenOutputs(log_probs, entropy), experience)
+    policy, kl, bonus = (2 * 1 + 0.5 * 2 - 3 * 4) / 3, (0.5 + 0.0 - 2.0) / 3, (1 + 2 + 3) / 3
+    assert {name: float(value) for name, value in output.parts.items()} == pytest.approx(
+        {"pg_loss": policy, "kl_loss": kl, "entropy_loss": bonus}
+    )
+    assert float(output.loss) == pytest.approx(policy + 0.1 * kl - 0.01 * bonus)
+
+
 def test_nan_outside_the_mask_reaches_neither_loss_nor_gradient():
     log_probs = torch.tensor([[-1.0, -2.0], [-4.0, float("nan")]], requires_grad=True)
     output = SupervisedObjective()(TokenOutputs(log_probs), batch())
