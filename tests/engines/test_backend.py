@@ -96,7 +96,7 @@ def backend(tmp_path, diary):
     (library / "acme.py").write_text("__version__ = '1.0'\n")
     backend = EngineBackend(
         EngineKind("acme", "Acme", package),
-        ("1.0", "2.0"),
+        ((1, 0), (2, 0)),
         ModelConfig(path=str(tiny_model()), dtype="fp32"),
         RolloutConfig(),
         "cpu",

@@ -373,7 +373,8 @@ def test_an_update_that_is_not_finite_is_left_out_counted_and_its_samples_are_na
     scored, experience = batch([1.0] * 6, n=2)
     made.actor.says = {2: NonFiniteError("loss is nan", [1]), 3: NonFiniteError("norm is inf")}
     metrics = made.update(experience, scored, Timers())
-    assert metrics == {"actor/loss": 1.0, "actor/skipped_updates": pytest.approx(2 / 3)}
+    updates = {name: value for name, value in metrics.items() if name.startswith("actor/")}
+    assert updates == {"actor/loss": 1.0, "actor/skipped_updates": pytest.approx(2 / 3)}
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("step 1: loss is nan; 1 samples (response 3 to prompt 1 of 'acme/sums') are saved in ")
     assert second.startswith("step 1: norm is inf; 2 samples (response 4 to prompt 2 of 'acme/sums', response 5 to ")

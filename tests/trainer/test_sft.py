@@ -74,7 +74,7 @@ def cross_entropy(folder: Path) -> float:
     prompt = [257, *b"user\n1+1", 258, *b"\n", 257, *b"assistant\n"]
     answer = [*b"2", 258]
     log_probs = response_log_probs(reference(folder), prompt, answer)
-    return -float(log_probs.gather(1, torch.tensor(answer)[:, None]).mean())
+    return -float(log_probs.gather(1, torch.tensor(answer)[:, None]).mean().detach())
 
 
 def test_a_run_is_its_steps_and_leaves_a_model_that_can_be_loaded(sft):
