@@ -32,7 +32,8 @@ GRACE = 20.0
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     options = _parser().parse_args(arguments)
     os.environ["OMP_NUM_THREADS"] = "1"
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     packages = options.package or list(mirrors.PACKAGES)
     chosen = sample(root, packages, options.number, options.seed)
     began = time.monotonic()

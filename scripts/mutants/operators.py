@@ -11,7 +11,7 @@ A mutation replaces a stretch of the text, so that its diff shows nothing else. 
     condition    if x to if True and to if False, also in expressions and comprehensions
     statement    a call whose value nobody takes, or an assignment to an attribute or an element, left out
 
-Left alone are annotations, decorators, docstrings, assert, what is raised and printed, and code for type checkers.
+Left alone are annotations, decorators, docstrings, assert, raise, texts that are printed, and code for type checkers.
 """
 
 import ast
@@ -174,7 +174,8 @@ class _Finder:
     def _between(self, kind: str, left: ast.expr, right: ast.expr, was: str, now: str) -> Iterator[Mutation]:
         """The operator between two operands, behind brackets and comments that close the first."""
         start, end = self._span(left)[1], self._span(right)[0]
-        found = re.search(was.encode(), self.source[start:end])
+        between = re.sub(rb"#[^\n]*", lambda comment: b" " * len(comment[0]), self.source[start:end])
+        found = re.search(was.encode(), between)
         if found:
             yield Mutation(kind, start + found.start(), start + found.end(), now)
 

@@ -1,5 +1,6 @@
 """Starts that fail, with this interpreter (which has no vLLM) and made-up vLLMs; no engine is needed."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -18,6 +19,12 @@ from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_vllm.backend import KIND, VllmBackend
 
 Start = Callable[..., VllmBackend]
+
+
+@pytest.fixture
+def start(start: Start) -> Start:
+    """Of a vLLM that is made up, which is up or gone within seconds."""
+    return functools.partial(start, start_timeout=60.0)
 
 
 @pytest.fixture
