@@ -167,8 +167,9 @@ class _Finder:
             yield self._replace("constant", node, repr(f"{value}_"))
 
     def _arguments(self, node: ast.Call) -> Iterator[Mutation]:
+        given: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
         for dropped in node.keywords:
-            kept = ", ".join(self._text(each) for each in (*node.args, *node.keywords) if each is not dropped)
+            kept = ", ".join(self._text(each) for each in given if each is not dropped)
             yield self._replace("argument", node, f"{self._text(node.func)}({kept})")
 
     def _between(self, kind: str, left: ast.expr, right: ast.expr, was: str, now: str) -> Iterator[Mutation]:

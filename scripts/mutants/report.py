@@ -69,7 +69,7 @@ def diff(root: Path, mutant: Mutant) -> str:
 
 def summary(entries: Sequence[Entry], left: int) -> list[str]:
     """Counts by package, and the share that was noticed of those that can be."""
-    rows = [("package", *VERDICTS, "noticed")]
+    rows: list[tuple[str, ...]] = [("package", *VERDICTS, "noticed")]
     for package in [*dict.fromkeys(each.package for each in entries), "all"]:
         own = [each for each in entries if package in (each.package, "all")]
         counts = Counter(each.verdict for each in own)

@@ -162,7 +162,7 @@ import sys
 from pathlib import Path
 from scripts.mutants import __main__ as command, mirrors, runner
 
-runner.PRELOADED = ()
+runner.PRELOADED = ("pytest",)
 mirrors.PACKAGES = {"batch": ["corerl/batch/*.py"]}
 command.GRACE = 5.0
 sys.exit(command.main(sys.argv[1:], Path.cwd()))
@@ -214,7 +214,12 @@ def contents(folder):
 
 def start(project, temporary, *arguments):
     temporary.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "TMPDIR": str(temporary),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
     return subprocess.Popen(
         [sys.executable, "-c", SCRIPT, "--number=0", *arguments],
         cwd=project,
@@ -228,7 +233,7 @@ def start(project, temporary, *arguments):
 def test_a_run_finds_what_survives_and_what_never_ends_and_leaves_the_tree_as_it_was(project, tmp_path_factory):
     before, temporary = contents(project), tmp_path_factory.mktemp("parent") / "tmp"
     process = start(project, temporary, "--workers=2")
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=500)
     assert process.returncode == 0, output
     written = json.loads((project / ".mutants" / "report.json").read_text())
     verdicts = {
@@ -254,11 +259,11 @@ def test_a_run_that_is_ended_leaves_nothing_behind_but_its_report(project, tmp_p
     (project / "corerl/batch/loops.py").write_text(MODULE.replace("count = 0", "import time; time.sleep(2); count = 0"))
     before = contents(project)
     process = start(project, temporary, "--workers=1")
-    lines, end = [], time.monotonic() + 120
+    lines, end = [], time.monotonic() + 300
     while not any(line.startswith("1/") for line in lines) and time.monotonic() < end:
         lines.append(process.stdout.readline())
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert process.returncode == 143
     after = contents(project)
     report_ = json.loads(after.pop(".mutants/report.json"))
