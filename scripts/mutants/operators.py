@@ -1,6 +1,6 @@
-"""Mutations of Python source: what one wrong character, name or line could be.
+"""Mutations of Python source: one operator, constant, argument or line changed.
 
-A mutation replaces a stretch of the text, so that its diff shows nothing else. The kinds::
+A mutation replaces a stretch of the text; its diff shows nothing else. The kinds::
 
     comparison   < to <=, == to !=, is to is not, in to not in, and back
     arithmetic   + to -, * to /, // to /, % to *, ** to *, | to &, and back; += to -= likewise
@@ -9,9 +9,9 @@ A mutation replaces a stretch of the text, so that its diff shows nothing else. 
     return       return x to return None
     argument     a keyword argument left out
     condition    if x to if True and to if False, also in expressions and comprehensions
-    statement    a call whose value nobody takes, or an assignment to an attribute or an element, left out
+    statement    a call without a use of its value, or an assignment to an attribute or an element, left out
 
-Left alone are annotations, decorators, docstrings, assert, raise, texts that are printed, and code for type checkers.
+Not mutated: annotations, decorators, docstrings, assert, raise, printed texts, code for type checkers.
 """
 
 import ast
@@ -49,12 +49,12 @@ ARITHMETIC = {
 }
 
 TALKERS = ("say", "print", "TypeVar", "ParamSpec", "RunError", "ConfigError", "SaveError", "DataError", "CheckFailed")
-"""calls whose texts are for readers or for type checkers"""
+"""calls with texts for readers or for type checkers"""
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A stretch of a text, by byte offsets, and what stands there instead."""
+    """A stretch of a text, by byte offsets, and its replacement."""
 
     kind: str
     start: int
@@ -67,7 +67,7 @@ class Mutation:
 
 
 def mutations(source: bytes) -> list[Mutation]:
-    """All mutations of a module, in the order of their places; those that are no Python are left out."""
+    """All mutations of a module that compile, in the order of their places."""
     finder = _Finder(source)
     found = sorted(finder.of(ast.parse(source)), key=lambda each: (each.start, each.end, each.kind, each.text))
     return [each for each in dict.fromkeys(found) if each.apply(source) != source and _is_python(each.apply(source))]
@@ -82,7 +82,7 @@ def _is_python(source: bytes) -> bool:
 
 
 class _Finder:
-    """Walks a tree; knows where its nodes stand in the source."""
+    """Walks a syntax tree and maps its nodes to byte offsets."""
 
     def __init__(self, source: bytes) -> None:
         self.source = source
@@ -92,7 +92,7 @@ class _Finder:
         self._lines = starts
 
     def of(self, node: ast.AST) -> Iterator[Mutation]:
-        """Of a node and all below it."""
+        """The mutations of a node and of all nodes below it."""
         if self._is_left_alone(node):
             return
         yield from self._here(node)
@@ -173,7 +173,7 @@ class _Finder:
             yield self._replace("argument", node, f"{self._text(node.func)}({kept})")
 
     def _between(self, kind: str, left: ast.expr, right: ast.expr, was: str, now: str) -> Iterator[Mutation]:
-        """The operator between two operands, behind brackets and comments that close the first."""
+        """Change the operator between two operands; brackets and comments may stand around it."""
         start, end = self._span(left)[1], self._span(right)[0]
         between = re.sub(rb"#[^\n]*", lambda comment: b" " * len(comment[0]), self.source[start:end])
         found = re.search(was.encode(), between)

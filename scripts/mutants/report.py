@@ -1,4 +1,4 @@
-"""What a run of mutants came to: JSON for programs, text for who judges the survivors."""
+"""The report of a mutation run: JSON for programs, text with the survivors' diffs for readers."""
 
 import difflib
 import json
@@ -15,7 +15,7 @@ VERDICTS = ("killed", "timed out", "survived", "equivalent")
 
 @dataclass(frozen=True)
 class Judged:
-    """A mutant that no test can notice, and why; it is found by its module and the lines that it changes."""
+    """A mutant equivalent to the code, and why. Module, old line and new line identify it."""
 
     module: str
     was: str
@@ -38,7 +38,7 @@ class Entry:
 
 
 def entry(root: Path, outcome: Outcome, judged: Sequence[Judged]) -> Entry:
-    """What the report says of an outcome; a survivor that is judged already is ``equivalent``."""
+    """The report's entry of an outcome; a survivor judged before is ``equivalent``."""
     mutant = outcome.run.mutant
     assert mutant is not None
     was, now, line = lines(root, mutant)
@@ -50,7 +50,7 @@ def entry(root: Path, outcome: Outcome, judged: Sequence[Judged]) -> Entry:
 
 
 def lines(root: Path, mutant: Mutant) -> tuple[str, str, int]:
-    """The lines that a mutant changes, without their indentation, before and after, and the number of the first."""
+    """The changed lines before and after, stripped, and the number of the first."""
     source, mutation = (root / mutant.module).read_bytes(), mutant.mutation
     start = source.rfind(b"\n", 0, mutation.start) + 1
     end = source.find(b"\n", mutation.end)
@@ -60,7 +60,7 @@ def lines(root: Path, mutant: Mutant) -> tuple[str, str, int]:
 
 
 def diff(root: Path, mutant: Mutant) -> str:
-    """With two lines of context."""
+    """A unified diff with two lines of context."""
     source = (root / mutant.module).read_bytes()
     before, after = (text.decode().splitlines() for text in (source, mutant.mutation.apply(source)))
     name = str(mutant.module)
@@ -68,7 +68,7 @@ def diff(root: Path, mutant: Mutant) -> str:
 
 
 def summary(entries: Sequence[Entry], left: int) -> list[str]:
-    """Counts by package, and the share that was noticed of those that can be."""
+    """Counts by package, and the share of killed and timed-out mutants among those that are not equivalent."""
     rows: list[tuple[str, ...]] = [("package", *VERDICTS, "noticed")]
     for package in [*dict.fromkeys(each.package for each in entries), "all"]:
         own = [each for each in entries if package in (each.package, "all")]
@@ -82,7 +82,7 @@ def summary(entries: Sequence[Entry], left: int) -> list[str]:
 
 
 def survivors(entries: Sequence[Entry]) -> list[str]:
-    """The diff of each."""
+    """Place and diff of each survivor."""
     return [f"{each.module}:{each.line} ({each.kind})\n{each.diff}\n" for each in entries if each.verdict == "survived"]
 
 
@@ -101,5 +101,5 @@ def write(folder: Path, entries: Sequence[Entry], facts: dict[str, Any], left: i
 
 
 def read_judged(file: Path) -> list[Judged]:
-    """The mutants that were judged before; none where there is no file."""
+    """The mutants judged before; none without the file."""
     return [Judged(**each) for each in json.loads(file.read_text())] if file.is_file() else []

@@ -1,4 +1,4 @@
-"""Runs tests against mutants: each in a process of its own, forked from one that has the heavy libraries, in a copy."""
+"""Runs tests against mutants: each in a forked process with the heavy libraries loaded, in a copy of the tree."""
 
 import compileall
 import contextlib
@@ -29,7 +29,7 @@ PRELOADED = (
     "hypothesis",
     "pytest",
 )
-"""what most tests import first; nothing of CoreRL, which is to come from the copy"""
+"""imported once, before the forks; nothing of CoreRL, whose modules come from the copy"""
 
 POLL = 0.02
 
@@ -38,7 +38,7 @@ Verdict = Literal["killed", "survived", "timed out"]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A module, relative to the root, and what is changed in it."""
+    """A module, relative to the root, and its mutation."""
 
     package: str
     module: Path
@@ -47,7 +47,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Run:
-    """Tests that are to run against a mutant, or against the code as it is.
+    """Tests to run against a mutant, or against the unchanged code.
 
     Attributes:
         seconds: deadline.
@@ -60,7 +60,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run; ``lines`` are the last of its output."""
+    """The result of a run; ``lines`` are the last lines of its output."""
 
     run: Run
     verdict: Verdict
@@ -70,7 +70,7 @@ class Outcome:
 
 @dataclass
 class _Worker:
-    """A copy of the tree, and the process that runs in it."""
+    """A copy of the tree, and the process that runs there."""
 
     root: Path
     run: Run | None = None
@@ -80,7 +80,7 @@ class _Worker:
 
 
 def preload() -> None:
-    """Import what is slow to import, once."""
+    """Import the heavy libraries that are installed."""
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -88,7 +88,7 @@ def preload() -> None:
 
 @contextlib.contextmanager
 def workers(root: Path, count: int) -> Iterator["list[_Worker]"]:
-    """Copies of the tree; removed, with whatever still runs in them, on leaving."""
+    """Copies of the tree. On leaving, running processes are killed and the copies removed."""
     with tempfile.TemporaryDirectory(prefix="corerl-mutants-", ignore_cleanup_errors=True) as folder:
         made = [_Worker(Path(folder) / str(number) / "tree") for number in range(count)]
         try:
@@ -133,7 +133,7 @@ def _begin(worker: _Worker, run: Run) -> None:
 
 
 def _look(worker: _Worker) -> Outcome | None:
-    """The outcome of what runs, once it has ended or its time is over."""
+    """The outcome of a run that has ended or passed its deadline; None: it goes on."""
     run, seconds = worker.run, time.monotonic() - worker.began
     assert run is not None
     pid, status = os.waitpid(worker.pid, os.WNOHANG)
@@ -153,7 +153,7 @@ def _look(worker: _Worker) -> Outcome | None:
 
 
 def _kill(worker: _Worker, *, reaped: bool = False) -> None:
-    """End the process and its group; an engine of its own sees that it is alone, and ends."""
+    """Kill the process and its group. An engine in a group of its own ends with its connection."""
     if not worker.pid:
         return
     with contextlib.suppress(ProcessLookupError):
@@ -193,7 +193,7 @@ def _test(root: Path, tests: Sequence[Path]) -> None:
 
 
 def _environment(sources: Sequence[str], temporary: Path) -> Mapping[str, str]:
-    """For the processes that tests start: they find the copy, too."""
+    """Variables for processes that tests start: they import the copy, too."""
     return {
         "PYTHONPATH": os.pathsep.join(sources),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -203,7 +203,7 @@ def _environment(sources: Sequence[str], temporary: Path) -> Mapping[str, str]:
 
 
 def _copy(root: Path, target: Path) -> None:
-    """The files that git does not ignore, compiled; what is compiled is checked by the content of its source."""
+    """Copy the files that git does not ignore, and compile them; bytecode is checked against its source's content."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=root,

@@ -154,7 +154,7 @@ class Tracker:
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_trackers_are_told_of_the_run_and_two_of_a_kind_have_two_names(made, tmp_path, resumed):
+def test_trackers_get_the_run_and_two_of_a_kind_have_two_names(made, tmp_path, resumed):
     Tracker.opened.clear()
     tracker = selected("tracker", "abacus", Tracker)
     made.parts = dataclasses.replace(made.parts, trackers=(tracker, tracker))
@@ -175,7 +175,7 @@ def test_trackers_are_told_of_the_run_and_two_of_a_kind_have_two_names(made, tmp
 
 
 @pytest.mark.parametrize("error", [None, RunError("the server is gone"), KeyboardInterrupt()])
-def test_plugins_are_told_of_the_begin_and_of_the_end_with_its_error(monkeypatch, error):
+def test_hooks_run_at_the_begin_and_at_the_end_with_its_error(monkeypatch, error):
     calls = []
 
     def fit(trainer):

@@ -84,7 +84,7 @@ def test_sample_rollouts_are_written_every_so_many_steps_and_in_the_last(
         assert [row["advantages"] for row in table] == [[1.0, 1.0], None]
 
 
-def test_rollouts_that_cannot_be_written_are_told_and_the_run_goes_on(trainer, batch, tmp_path, capsys):
+def test_rollouts_that_cannot_be_written_are_printed_and_the_run_goes_on(trainer, batch, tmp_path, capsys):
     made = trainer(trainer__log_rollouts_freq=1, trainer__log_rollouts_tokens=0)
     (tmp_path / "rollouts").write_text("a file")
     made.collector.tokenizer = SimpleNamespace(

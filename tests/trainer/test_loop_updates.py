@@ -65,7 +65,7 @@ def test_the_policy_is_not_updated_in_the_critics_warm_up(trainer, batch, step, 
     assert made.is_changed
 
 
-def test_the_coefficient_of_the_kl_loss_is_told_where_there_is_one(trainer, batch):
+def test_the_coefficient_of_the_kl_loss_is_a_metric_with_a_kl_loss_alone(trainer, batch):
     made = trainer(actor__kl_loss_coef=0.125)
     scored, experience = batch([1.0])
     assert "actor/kl_coef" not in made.update(experience, scored, Timers())
@@ -73,7 +73,7 @@ def test_the_coefficient_of_the_kl_loss_is_told_where_there_is_one(trainer, batc
     assert made.update(experience, scored, Timers())["actor/kl_coef"] == 0.125
 
 
-def test_a_step_without_a_score_is_told(trainer, batch, capsys):
+def test_a_step_without_a_score_is_printed(trainer, batch, capsys):
     made = trainer()
     scored, experience = batch([None, None])
     assert made.update(experience, scored, Timers()) == {}
@@ -110,7 +110,7 @@ def test_rollout_correction_weights_the_tokens_and_says_how_many_it_took(trainer
     assert experience.rollout_weights.flatten().tolist() == pytest.approx(ratios)
 
 
-def test_without_weights_or_rejection_nothing_is_rejected_and_the_difference_is_told(trainer, batch):
+def test_without_weights_or_rejection_nothing_is_rejected_and_the_difference_is_a_metric(trainer, batch):
     made = trainer()
     _, experience = batch()
     metrics = made.correct_rollouts(experience, 0)

@@ -93,7 +93,7 @@ def test_a_batch_is_not_begun_before_the_weights_that_it_may_lag_have_been_sent(
     assert all(version >= step - 1 - 1 for step, version, _ in collector.drawn)
 
 
-def test_the_lag_of_a_batch_is_told_and_one_too_old_ends_the_run(pipeline):
+def test_the_lag_of_a_batch_is_a_metric_and_one_too_old_ends_the_run(pipeline):
     batches, _ = pipeline(max_staleness=2, versions=(1, 2))
     assert batches._staleness(4, SimpleNamespace(staleness=lambda step: [2, 1])) == {
         "training/staleness/mean": 1.5,

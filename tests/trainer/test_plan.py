@@ -187,7 +187,7 @@ def test_a_resumed_run_goes_on_with_the_prompts_that_come_next(ready, tmp_path, 
         ready.make()
 
 
-def test_a_template_whose_end_of_turn_stops_nothing_is_told(ready, tiny_tokenizer_dir, tmp_path, capsys):
+def test_a_template_whose_end_of_turn_stops_nothing_is_printed(ready, tiny_tokenizer_dir, tmp_path, capsys):
     other = tmp_path / "other"
     other.mkdir()
     for file in tiny_tokenizer_dir.iterdir():

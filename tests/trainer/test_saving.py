@@ -132,7 +132,7 @@ def test_the_coefficient_of_the_kl_penalty_and_the_best_metric_are_kept(trainer)
     assert (state["kl_coef"], state["score"]) == (0.125, 0.75)
 
 
-def test_a_step_without_the_best_metric_is_told(trainer, capsys):
+def test_a_step_without_the_best_metric_is_printed(trainer, capsys):
     run = trainer(keep_best="val")
     saving = Saving(run)
     save(run, saving, 4, {"val": 0.0})
@@ -184,7 +184,7 @@ def test_the_last_step_that_was_done_is_saved_at_an_early_end_and_one_that_is_sa
     assert len(called(run, "copy")) == 1
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told_and_training_goes_on(trainer, capsys):
+def test_a_checkpoint_that_cannot_be_written_is_printed_and_training_goes_on(trainer, capsys):
     run = trainer()
     saving = Saving(run)
     run.checkpoints.errors = [SaveError("disk full")]
@@ -225,7 +225,7 @@ def test_a_copy_that_fails_ends_the_run_at_its_last_step_alone(trainer, step, en
         assert saving.copy() >= 0
 
 
-def test_at_the_end_what_is_being_written_is_waited_for_and_an_error_is_told(trainer, capsys):
+def test_at_the_end_what_is_being_written_is_waited_for_and_an_error_is_printed(trainer, capsys):
     run = trainer(on_save_error="stop")
     run.checkpoints.slow = True
     saving = Saving(run)

@@ -86,7 +86,7 @@ def test_a_run_is_its_steps_and_leaves_a_model_that_can_be_loaded(sft):
     assert records[-1]["val/loss"] < records[0]["train/loss"]
 
 
-def test_the_loss_on_other_conversations_is_told_after_the_last_step_unless_there_are_none(sft):
+def test_the_loss_on_other_conversations_is_recorded_after_the_last_step_unless_there_are_none(sft):
     records, _ = sft(data__val_files=sft.val, trainer__total_training_steps=2)
     assert ["val/loss" in record for record in records] == [False, True]
     records, _ = sft(data__val_files=[], trainer__total_training_steps=1, overwrite=True)
