@@ -48,8 +48,8 @@ ARITHMETIC = {
     ast.MatMult: ("@", "*"),
 }
 
-TALKERS = ("say", "print", "TypeVar", "ParamSpec", "RunError", "ConfigError", "SaveError", "DataError", "CheckFailed")
-"""calls with texts for readers or for type checkers"""
+TALKERS = ("say", "print", "option", "TypeVar", "ParamSpec", "RunError", "ConfigError", "SaveError", "DataError")
+"""calls with texts for readers or for type checkers, which stay"""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Mutation:
 
 def mutations(source: bytes) -> list[Mutation]:
     """All mutations of a module that compile, in the order of their places."""
-    finder = _Finder(source)
-    found = sorted(finder.of(ast.parse(source)), key=lambda each: (each.start, each.end, each.kind, each.text))
+    tree = ast.parse(source)
+    found = sorted(_Finder(source, tree).of(tree), key=lambda each: (each.start, each.end, each.kind, each.text))
     return [each for each in dict.fromkeys(found) if each.apply(source) != source and _is_python(each.apply(source))]
 
 
@@ -84,8 +84,10 @@ def _is_python(source: bytes) -> bool:
 class _Finder:
     """Walks a syntax tree and maps its nodes to byte offsets."""
 
-    def __init__(self, source: bytes) -> None:
+    def __init__(self, source: bytes, tree: ast.Module) -> None:
         self.source = source
+        talking = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and _name(each) in TALKERS]
+        self._texts = {each for call in talking for each in ast.walk(call) if _is_text(each)}
         starts = [0]
         for line in source.splitlines(keepends=True):
             starts.append(starts[-1] + len(line))
@@ -110,9 +112,9 @@ class _Finder:
             return "__all__" in ast.unparse(node.targets[0])
         if isinstance(node, ast.Subscript):
             return ast.unparse(node.value) == "Literal"
-        if isinstance(node, ast.Call):
-            return ast.unparse(node.func).rpartition(".")[2] in TALKERS
-        return isinstance(node, ast.Assert | ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom)
+        return node in self._texts or isinstance(
+            node, ast.Assert | ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom
+        )
 
     def _here(self, node: ast.AST) -> Iterator[Mutation]:
         match node:
@@ -191,6 +193,14 @@ class _Finder:
         assert node.end_lineno is not None and node.end_col_offset is not None
         first, last = self._lines[node.lineno - 1], self._lines[node.end_lineno - 1]
         return first + node.col_offset, last + node.end_col_offset
+
+
+def _name(call: ast.Call) -> str:
+    return ast.unparse(call.func).rpartition(".")[2]
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _is_none(node: ast.expr) -> bool:

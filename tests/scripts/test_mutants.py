@@ -82,6 +82,14 @@ def test_what_is_for_readers_and_type_checkers_is_left_alone(source):
     assert changed(source) == []
 
 
+def test_the_default_of_an_option_is_changed_and_its_help_is_not():
+    assert changed("a: float = option(0.5, 'how much', gt=0)") == [
+        ("argument", "a: float = option(0.5, 'how much')"),
+        ("constant", "a: float = option(1.5, 'how much', gt=0)"),
+        ("constant", "a: float = option(0.5, 'how much', gt=1)"),
+    ]
+
+
 def test_operators_are_found_behind_brackets_comments_and_letters_of_two_bytes():
     assert ("arithmetic", "    - b)") in changed("c = ('é' and (a)  # not + this\n    + b)")
 
