@@ -18,8 +18,12 @@ PACKAGES = {
     ],
 }
 
-NEIGHBOURS = {"corerl/engines": "plugins/corerl_vllm/tests/test_process.py"}
-"""folder of modules -> tests of a plugin that run the same code"""
+NEIGHBOURS = {
+    "corerl/engines": "plugins/corerl_vllm/tests/test_process.py",
+    "plugins/corerl_grpo": "tests/integration/test_algorithm_pages.py",
+    "plugins/corerl_ppo": "tests/integration/test_algorithm_pages.py",
+}
+"""beginning of a module's path -> tests elsewhere that are near it"""
 
 
 def modules(root: Path, package: str) -> list[Path]:
