@@ -7,9 +7,9 @@ import torch
 
 from corerl.errors import MissingInputError
 from corerl.registry.policy_losses import PolicyLossInputs
-from corerl_grpo.losses import clip_cov, dppo_tv, kl_cov, opd
+from corerl_grpo.losses import clip_cov, dppo_kl, dppo_tv, kl_cov, opd
 from corerl_grpo.losses.covariance import smallest, token_budget
-from corerl_grpo.losses.options import ClipCovOptions, DppoTvOptions, KlCovOptions, OpdOptions
+from corerl_grpo.losses.options import ClipCovOptions, DppoKlOptions, DppoTvOptions, KlCovOptions, OpdOptions
 
 
 def inputs(log_probs, old, advantages, **more):
@@ -24,6 +24,20 @@ def test_a_weight_is_capped_of_a_token_inside_the_bound_alone():
     metrics = dppo_tv.dppo_tv(given, DppoTvOptions()).metrics
     assert (int(metrics["ratio_capfrac"].total), int(metrics["ratio_capfrac"].count)) == (1, 3)
     assert (int(metrics["pg_clipfrac"].total), int(metrics["pg_clipfrac"].count)) == (1, 3)
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+@pytest.mark.parametrize(("below", "outside"), [(0.0, 0), (1e-9, 1)])
+def test_a_token_on_the_bound_is_inside(advantage, below, outside):
+    """Of 0.5 that rises to 0.75 where A > 0, and falls to 0.25 where A < 0: a distance of 1/4, and its binary KL."""
+    old, new = math.log(0.5), math.log(0.75 if advantage > 0 else 0.25)
+    given = inputs([new], [old], [advantage])
+    divergence = float(dppo_kl.binary_kl(given.old_log_probs, given.log_probs)) - below
+    metrics = dppo_kl.dppo_kl(given, DppoKlOptions(divergence, divergence)).metrics
+    assert int(metrics["pg_clipfrac"].total) == outside
+    distance = abs(float(given.log_probs.exp() - given.old_log_probs.exp())) - below
+    metrics = dppo_tv.dppo_tv(given, DppoTvOptions(distance, distance)).metrics
+    assert int(metrics["pg_clipfrac"].total) == outside
 
 
 @pytest.mark.parametrize(
