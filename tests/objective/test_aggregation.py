@@ -30,3 +30,16 @@ def test_an_empty_mask_gives_zero_weights_and_no_nan(mode):
 def test_an_unknown_mode_is_an_error():
     with pytest.raises(ValueError, match="seq-mean"):
         loss_weights(MASK, "seq-mean")
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean"])
+def test_a_single_token_has_weight_1(mode):
+    weights = loss_weights(torch.tensor([[False, True]]), mode)
+    assert weights.tolist() == [[0.0, 1.0]]
+    assert weights.dtype is torch.float64
+
+
+def test_a_constant_length_must_be_given():
+    assert loss_weights(torch.tensor([[True]]), "seq-mean-token-sum-norm", 4).tolist() == [[0.25]]
+    with pytest.raises(ValueError, match="'seq-mean-token-sum-norm' with scale_factor None"):
+        loss_weights(MASK, "seq-mean-token-sum-norm")

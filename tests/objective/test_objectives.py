@@ -2,7 +2,16 @@ import pytest
 import torch
 
 from corerl.batch.experience import collate
-from corerl.objective import PolicyObjective, SupervisedObjective, ValueObjective, loss_weights
+from corerl.errors import RunError
+from corerl.objective import (
+    PolicyObjective,
+    SupervisedObjective,
+    ValueObjective,
+    loss_weights,
+    masked_mean,
+    policy_loss_inputs,
+)
+from corerl.registry.losses import Mean
 from corerl.registry.policy_losses import LossOutput
 from corerl.registry.training_strategies import TokenOutputs
 
@@ -40,6 +49,25 @@ def test_policy_objective_adds_kl_and_subtracts_entropy_with_their_weights():
     assert (float(output.metrics["ppo_kl"].total), int(output.metrics["ppo_kl"].count)) == (pytest.approx(1.0), 3)
 
 
+def test_rollout_correction_weights_the_policy_loss_alone():
+    """Terms 1, 2 and -4, weighted by 2, 0.5 and 3; KL terms 0.5, 0 and -2 and entropies 1, 2 and 3 count once."""
+    experience = batch()
+    experience.rollout_weights = torch.tensor([[2.0, 0.5], [3.0, 7.0]])
+    objective = PolicyObjective(
+        policy_loss=lambda inputs: LossOutput(-inputs.advantages * inputs.log_probs),
+        kl_type=lambda log_probs, ref: log_probs - ref,
+        kl_loss_coef=0.1,
+        entropy_coeff=0.01,
+    )
+    log_probs, entropy = torch.tensor([[-1.0, -2.0], [-4.0, 0.0]]), torch.tensor([[1.0, 2.0], [3.0, 99.0]])
+    output = objective(TokenOutputs(log_probs, entropy), experience)
+    policy, kl, bonus = (2 * 1 + 0.5 * 2 - 3 * 4) / 3, (0.5 + 0.0 - 2.0) / 3, (1 + 2 + 3) / 3
+    assert {name: float(value) for name, value in output.parts.items()} == pytest.approx(
+        {"pg_loss": policy, "kl_loss": kl, "entropy_loss": bonus}
+    )
+    assert float(output.loss) == pytest.approx(policy + 0.1 * kl - 0.01 * bonus)
+
+
 def test_nan_outside_the_mask_reaches_neither_loss_nor_gradient():
     log_probs = torch.tensor([[-1.0, -2.0], [-4.0, float("nan")]], requires_grad=True)
     output = SupervisedObjective()(TokenOutputs(log_probs), batch())
@@ -58,3 +86,67 @@ def test_the_critics_metrics_are_its_loss_and_its_mean_prediction():
     output = objective(TokenOutputs(values=values), experience)
     assert float(output.parts["vf_loss"]) == pytest.approx((1 + 4 + 9) / 3)
     assert output.metrics["vpred_mean"].value == pytest.approx((1 + 4 - 2) / 3)
+
+
+def no_loss(inputs):
+    return LossOutput(torch.zeros(inputs.log_probs.shape))
+
+
+def test_an_objective_asks_for_the_outputs_of_its_terms_and_no_others():
+    assert PolicyObjective(no_loss).wanted == {"log_probs"}
+    assert PolicyObjective(no_loss, kl_of_vocabulary=True).wanted == {"log_probs", "vocabulary_log_probs"}
+    assert PolicyObjective(no_loss, entropy_coeff=1e-9).wanted == {"log_probs", "entropy"}
+    assert SupervisedObjective().wanted == {"log_probs"}
+    assert ValueObjective(no_loss).wanted == {"values"}
+
+
+def test_a_policy_loss_alone_needs_neither_reference_nor_entropy():
+    experience = batch()
+    experience.ref_log_probs = None
+    output = PolicyObjective(lambda inputs: LossOutput(inputs.advantages))(TokenOutputs(torch.zeros(2, 2)), experience)
+    assert {name: float(value) for name, value in output.parts.items()} == pytest.approx({"pg_loss": (1 + 1 - 1) / 3})
+
+
+def test_kl_over_the_vocabulary_is_of_the_policy_against_the_reference():
+    """Of each token 3 log-probs that differ by 1, 2 and 3 in sum over the vocabulary."""
+    experience = batch()
+    experience.ref_vocabulary_log_probs = torch.zeros(2, 2, 3)
+    vocabulary = torch.tensor([[1.0, 2.0], [3.0, 99.0]])[..., None].expand(2, 2, 3) / 3
+    objective = PolicyObjective(no_loss, lambda policy, ref: (policy - ref).sum(-1), 0.5, kl_of_vocabulary=True)
+    output = objective(TokenOutputs(torch.zeros(2, 2), vocabulary_log_probs=vocabulary), experience)
+    assert float(output.parts["kl_loss"]) == pytest.approx((1 + 2 + 3) / 3)
+    assert float(output.loss) == pytest.approx(0.5 * (1 + 2 + 3) / 3)
+
+
+def test_a_policy_loss_gets_each_column_of_the_batch_under_its_name():
+    experience = batch()
+    experience.rollout_log_probs, experience.selected = torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.bool)
+    log_probs = torch.zeros(2, 2)
+    inputs = policy_loss_inputs(log_probs, experience)
+    assert inputs.log_probs is log_probs
+    for name in ("old_log_probs", "advantages", "response_mask", "rollout_log_probs", "ref_log_probs", "selected"):
+        assert getattr(inputs, name) is getattr(experience, name)
+
+
+def test_metrics_of_a_loss_are_those_of_the_objective():
+    own = {"clipfrac": Mean(1.0, 3.0)}
+    output = PolicyObjective(lambda inputs: LossOutput(inputs.advantages, own))(
+        TokenOutputs(torch.zeros(2, 2)), batch()
+    )
+    assert set(output.metrics) == {"clipfrac", "ppo_kl"}
+    experience = batch()
+    experience.values = experience.returns = torch.zeros(2, 2)
+    output = ValueObjective(lambda inputs: LossOutput(inputs.values, own))(
+        TokenOutputs(values=torch.zeros(2, 2)), experience
+    )
+    assert set(output.metrics) == {"clipfrac", "vpred_mean"}
+
+
+def test_a_loss_that_is_already_summed_is_an_error():
+    with pytest.raises(RunError, match=r"gave terms of shape \(\), not \(2, 2\): there must be one term for each"):
+        PolicyObjective(lambda inputs: LossOutput(inputs.log_probs.sum()))(TokenOutputs(torch.zeros(2, 2)), batch())
+
+
+def test_a_mean_leaves_out_what_is_masked():
+    mean = masked_mean(torch.tensor([1.0, float("nan"), 4.0]), torch.tensor([True, False, True]))
+    assert (float(mean.total), int(mean.count)) == (5.0, 2)

@@ -93,3 +93,33 @@ def test_kl_cov_breaks_ties_by_the_uniforms():
     count = int(0.05 * int(inputs.response_mask.sum()))
     places = sorted(covariances(inputs), key=lambda place: float(uniforms[place]))[:count]
     assert chosen(kl_cov.select_tokens(flat, uniforms, KL)) == set(places)
+
+
+def column(values):
+    return torch.tensor(values, dtype=torch.float32)[:, None]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_means_are_exact_in_any_order_of_the_rows(seed):
+    """Advantages 3e7, -3e7 and fourteen of 1 have mean 14/16; in float32, 3e7 + 1 is 3e7.
+
+    So a 1 stands 1/8 above the mean, and where log pi is 1 above its own, the covariance is 1/8.
+    """
+    advantages, log_probs = column([3e7, -3e7] + [1.0] * 14), column([-1.0, -3.0] * 8)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(seed))
+    mask, uniforms = torch.ones(16, 1, dtype=torch.bool), torch.arange(16.0, dtype=torch.float64)[:, None]
+    inputs = PolicyLossInputs(log_probs[order], log_probs[order], advantages[order], mask)
+    options = ClipCovOptions(clip_cov_ratio=0.5, clip_cov_lb=0.12, clip_cov_ub=0.13)
+    selected = clip_cov.select_tokens(inputs, uniforms[order], options)
+    assert {int(order[row]) for row, _ in chosen(selected)} == {2, 4, 6, 8, 10, 12, 14}
+
+
+def test_kl_cov_fills_with_ties_only_what_larger_covariances_leave():
+    """log pi is ±1 about its mean, A ±3, ±2 or ±1 about its own: covariances of 3 twice, 2 twice, 1 four times."""
+    advantages = column([3.0, 2.0, -2.0, 1.0, -1.0, 1.0, -1.0, -3.0])
+    log_probs = column([-1.0, -1.0, -3.0, -1.0, -3.0, -1.0, -3.0, -3.0])
+    mask = torch.ones(8, 1, dtype=torch.bool)
+    uniforms = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.1, 0.2, 0.5, 0.0], dtype=torch.float64)[:, None]
+    inputs = PolicyLossInputs(log_probs, log_probs, advantages, mask)
+    selected = kl_cov.select_tokens(inputs, uniforms, KlCovOptions(kl_cov_ratio=0.75))
+    assert chosen(selected) == {(row, 0) for row in (0, 7, 1, 2, 4, 5)}

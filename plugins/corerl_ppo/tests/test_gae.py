@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 
+from corerl.errors import MissingInputError
 from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
 from corerl_ppo.gae import gae
 from corerl_ppo.options import GaeOptions
@@ -128,3 +129,10 @@ def test_one_token_for_each_response_is_reward_minus_value() -> None:
     result = gae(batch, GaeOptions(0.9, 0.9))
     assert result.returns.flatten().tolist() == pytest.approx(batch.rewards.flatten().tolist(), rel=1e-12)
     assert_close(result, batch, 0.9, 0.9, 1e-12)
+
+
+def test_a_run_without_a_critic_is_named() -> None:
+    batch = inputs(prefix_mask())
+    without = AdvantageInputs(batch.rewards, batch.response_mask, batch.group_ids)
+    with pytest.raises(MissingInputError, match="'values'"):
+        gae(without, GaeOptions())

@@ -32,6 +32,7 @@ def start() -> Iterator[Callable[..., SglangBackend]]:
     def start(model: dict[str, Any] | None = None, gpus: int = 1, **options: Any) -> SglangBackend:
         config = ModelConfig(**{"path": str(tiny_model()), "dtype": "fp32", **(model or {})})
         rollout = RolloutConfig(tensor_model_parallel_size=gpus)
+        options = {"start_timeout": 300.0, "timeout": 120.0, **options}  # the defaults are those of large models
         made.append(SglangBackend(config, rollout, device="cuda", options=SglangOptions(**options)))
         return made[-1]
 

@@ -90,7 +90,7 @@ def test_an_update_in_flight_keeps_what_runs_and_its_later_tokens_are_of_the_new
         await asyncio.sleep(0.5)
         await asyncio.to_thread(backend.update_weights, iter(weights(0.5).items()), 8)
         late = await backend.generate([GenerationRequest("late", PROMPT, SamplingParams(max_tokens=4))])
-        return await running, late
+        return await asyncio.wait_for(running, 120), late
 
     [[long]], [[late]] = asyncio.run(work())
     assert (len(long.token_ids), long.finish_reason, long.weight_version) == (2000, "length", 7)
@@ -148,7 +148,7 @@ def test_an_engine_whose_scheduler_dies_while_generating_is_one_error_within_sec
         await asyncio.sleep(0.5)
         os.kill(scheduler, signal.SIGKILL)
         began = time.monotonic()
-        await running
+        await asyncio.wait_for(running, 60)
 
     with pytest.raises(RunError, match=rf"the SGLang engine \(process {backend.pid}\) ended with .*the last lines"):
         asyncio.run(work())

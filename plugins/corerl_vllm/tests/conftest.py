@@ -44,7 +44,8 @@ def start(device: str) -> Iterator[Callable[..., VllmBackend]]:
 
     def start(model: dict[str, Any] | None = None, rollout: RolloutConfig | None = None, **options: Any) -> VllmBackend:
         config = ModelConfig(**{"path": str(tiny_model()), "dtype": "fp32", **(model or {})})
-        options = {"enforce_eager": True, "gpu_memory_utilization": 0.1, **options}
+        deadlines = {"start_timeout": 300.0, "timeout": 120.0}  # the defaults are those of large models
+        options = {"enforce_eager": True, "gpu_memory_utilization": 0.1, **deadlines, **options}
         made.append(VllmBackend(config, rollout or RolloutConfig(), device=device, options=VllmOptions(**options)))
         return made[-1]
 

@@ -118,7 +118,7 @@ def test_an_update_in_flight_keeps_what_runs_and_its_later_tokens_are_of_the_new
         await asyncio.to_thread(backend.update_weights, iter(new.items()), 8)
         [[late]] = await backend.generate([GenerationRequest("late", PROMPT, SamplingParams(max_tokens=40))])
         backend.abort(["20000"])
-        return (await running)[0][0], late
+        return (await asyncio.wait_for(running, 60))[0][0], late
 
     backend.update_weights(iter(old.items()), 7)
     long, late = asyncio.run(work())
@@ -150,6 +150,46 @@ def test_an_update_that_fails_ends_the_calls_that_wait_for_it(backend: VllmBacke
     backend.update_weights(iter(whole.items()), 9)
     asyncio.run(work())
     backend.update_weights(iter(whole.items()), 11)
+
+
+def seconds_of(pid: int) -> float:
+    """Processor time of a process so far."""
+    fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def works_within(pid: int, seconds: float) -> bool:
+    """Whether a process takes a tenth of a second of processor time."""
+    before, end = seconds_of(pid), time.monotonic() + seconds
+    while time.monotonic() < end and seconds_of(pid) - before < 0.1:
+        time.sleep(0.1)
+    return seconds_of(pid) - before >= 0.1
+
+
+def rests_within(pid: int, seconds: float) -> bool:
+    """Whether a process comes to have nothing to do: it takes less than 1% of a core for three seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        before = seconds_of(pid)
+        time.sleep(3)
+        if seconds_of(pid) - before < 0.03:
+            return True
+    return False
+
+
+def test_a_call_that_is_cancelled_leaves_the_engine_nothing_to_do(backend: VllmBackend):
+    """20,000 tokens are minutes of work."""
+    [core] = [pid for pid in group_members(backend.pid) if "EngineCore" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+    async def work() -> None:
+        running = await under_way(backend, 20_000)
+        assert await asyncio.to_thread(works_within, core, 30)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(running, 60)
+
+    asyncio.run(work())
+    assert rests_within(core, 20)
 
 
 def test_a_seed_gives_the_same_samples_whatever_runs_beside_them(backend: VllmBackend):
@@ -253,7 +293,7 @@ def test_an_engine_whose_core_dies_while_generating_is_one_error_within_seconds(
         await asyncio.sleep(0.5)
         os.kill(core, signal.SIGKILL)
         began = time.monotonic()
-        await running
+        await asyncio.wait_for(running, 60)
 
     with pytest.raises(RunError, match=rf"the vLLM engine \(process {backend.pid}\) ended with .*the last lines"):
         asyncio.run(work())

@@ -1,5 +1,6 @@
 """Starts that fail, with this interpreter (which has no vLLM) and made-up vLLMs; no engine is needed."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -18,6 +19,12 @@ from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_vllm.backend import KIND, VllmBackend
 
 Start = Callable[..., VllmBackend]
+
+
+@pytest.fixture
+def start(start: Start) -> Start:
+    """Of a vLLM that is made up, which is up or gone within seconds."""
+    return functools.partial(start, start_timeout=60.0)
 
 
 @pytest.fixture
@@ -48,7 +55,7 @@ def test_a_model_that_cannot_be_split_is_refused_before_the_engine_starts(start:
 def test_an_error_is_found_in_the_log_whatever_its_message(
     start: Start, made_up: Callable[[str], dict[str, str]], line: str, found: str
 ):
-    with pytest.raises(RunError, match=rf"the last error in its log: {found}"):
+    with pytest.raises(RunError, match=rf"ended with .*the last error in its log: {found}"):
         start(environment=made_up(line))
 
 
@@ -56,7 +63,7 @@ def test_what_follows_from_an_error_is_not_taken_for_it(start: Start, made_up: C
     logged = "(Worker pid=9) ERROR 11-21 16:18:27 [multiproc_executor.py:1063] RuntimeError: no offset"
     follows = "RuntimeError: Worker failed with error 'no offset', please check the stack trace above"
     environment = made_up(f'print({logged!r}); print({follows!r}); raise RuntimeError("the engine\'s core is dead")')
-    with pytest.raises(RunError, match=r"the last error in its log: .*RuntimeError: no offset; the last lines"):
+    with pytest.raises(RunError, match=r"ended with .*error in its log: .*RuntimeError: no offset; the last lines"):
         start(environment=environment)
 
 
@@ -82,6 +89,7 @@ def test_a_start_that_fails_ends_with_the_engines_last_words(start: Start, made_
         start(environment=environment)
     last_error = "the last error in its log: RuntimeError: no kernel fits this machine; the last lines of its log ("
     assert last_error in str(raised.value)
+    assert " ended with exit code 1; " in str(raised.value)
 
 
 def test_a_start_that_takes_too_long_is_ended_at_its_deadline(start: Start, made_up: Callable[[str], dict[str, str]]):

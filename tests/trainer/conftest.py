@@ -1,0 +1,240 @@
+"""Batches by hand, a config whose parts are made up, and a trainer whose workers are."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from corerl.batch.rollouts import Rollouts
+from corerl.config.parts import resolve_parts
+from corerl.config.schema import ModelConfig, PluginsConfig, RolloutCorrectionConfig, TrainConfig
+from corerl.data.prompts import Prompt
+from corerl.errors import EngineDeadError
+from corerl.plugins import load_plugins
+from corerl.registry.advantage_estimators import Advantages
+from corerl.registry.losses import Mean
+from corerl.registry.reward_managers import RewardResult
+from corerl.registry.rollout_backends import Completion, SamplingParams
+from corerl.registry.training_strategies import TokenOutputs
+from corerl.seeding import Seeds
+from corerl.telemetry.throughput import ModelShape
+from corerl.trainer.collection import ScoredRollouts
+from corerl.trainer.loop import Trainer
+from corerl.trainer.nonfinite import NonFiniteGuard
+from corerl.trainer.scoring import Notices
+from corerl.trainer.stopping import Stopping
+
+
+@pytest.fixture(scope="session")
+def scored_rollouts() -> Callable[..., ScoredRollouts]:
+    """``scored_rollouts([score, …], n=1, lengths=None, version=0)``: n responses to each prompt, with their scores.
+
+    Prompt g has the token ids (1, 10 + g). Response i has ``lengths[i]`` tokens (2 unless given), the first of them
+    20 + i, each with log-prob -0.5, and the text "text i". A score of None is a scorer that failed.
+    """
+
+    def make(scores, n=1, lengths=None, version=0):
+        count = len(scores)
+        groups = [row // n for row in range(count)]
+        prompts = [Prompt(group, (1, 10 + group), [], "acme/sums", str(group), {}) for group in groups]
+        completions = [
+            Completion([20 + row] + [5] * (length - 1), [-0.5] * length, "stop", version)
+            for row, length in enumerate(lengths or [2] * count)
+        ]
+        results = [RewardResult(score, error=None if score is not None else "boom") for score in scores]
+        texts = [f"text {row}" for row in range(count)]
+        return ScoredRollouts(Rollouts(prompts, completions, texts, groups), results)
+
+    return make
+
+
+PLUGIN = """
+from corerl import hookimpl
+
+def nothing(*arguments, **options):
+    raise AssertionError("not called here")
+
+@hookimpl
+def register_advantage_estimators(register):
+    register("mine", nothing)
+
+@hookimpl
+def register_policy_losses(register):
+    register("mine", nothing)
+
+@hookimpl
+def register_training_strategies(register):
+    register("mine", nothing)
+
+@hookimpl
+def register_rollout_backends(register):
+    register("mine", nothing)
+
+class Lengths:
+    # scores a response by its length, where its scorer says 1, and remembers that it was closed
+
+    closed = 0
+
+    def __init__(self, scorers, *, num_workers, timeout):
+        self.scorers, self.num_workers, self.timeout = scorers, num_workers, timeout
+
+    def score(self, requests):
+        from corerl.registry.reward_managers import RewardResult
+
+        return [
+            RewardResult(
+                self.scorers[each.data_source](each.response, each.ground_truth, each.data_source, each.extra_info)
+                * len(each.response),
+                {"limit": each.max_response_length},
+            )
+            for each in requests
+        ]
+
+    def close(self):
+        Lengths.closed += 1
+
+@hookimpl
+def register_reward_managers(register):
+    register("mine", Lengths)
+
+def one(response, ground_truth, data_source, extra_info):
+    return 1.0
+
+@hookimpl
+def register_scorers(register):
+    register("one", one, data_sources=["acme/*"])
+"""
+
+
+@pytest.fixture
+def made_up(tmp_path: Path, tiny_tokenizer_dir: Path) -> Callable[[], SimpleNamespace]:
+    """``made_up()``: a config all of whose parts are ``mine``, of a file; its parts and plugins. No model is there."""
+    file = tmp_path / "mine.py"
+    file.write_text(PLUGIN)
+
+    def make() -> SimpleNamespace:
+        config = TrainConfig(model=ModelConfig(path=str(tiny_tokenizer_dir)), plugins=PluginsConfig(load=[str(file)]))
+        config.algorithm.adv_estimator = config.actor.policy_loss = config.actor.strategy = "mine"
+        config.rollout.name = config.reward.manager = "mine"
+        config.actor.device, config.trainer.output_dir = "cpu", str(tmp_path / "runs")
+        plugins = load_plugins((str(file),), ())
+        return SimpleNamespace(config=config, plugins=plugins, parts=resolve_parts(config, plugins.registries))
+
+    return make
+
+
+class Worker:
+    """A model that says -1, -2, -3, … of the batches that it is asked about; its updates count from 1."""
+
+    def __init__(self, name, calls):
+        self.name, self.calls, self.asked, self.updated, self.says = name, calls, [], [], {}
+
+    def forward(self, batch, wanted):
+        self.calls.append(f"{self.name}.forward")
+        self.asked.append((sorted(batch.tensors()), list(wanted)))
+        shape = batch.response_mask.shape
+        return TokenOutputs(**{name: torch.full(shape, -float(len(self.asked))) for name in wanted})
+
+    def update(self, mini_batch):
+        self.calls.append(f"{self.name}.update")
+        self.updated.append(mini_batch)
+        number = len(self.updated)
+        if number in self.says:
+            raise self.says[number]
+        return {"loss": Mean(float(number), 1.0)}
+
+    def peak_memory(self):
+        return {"perf/max_memory_allocated_gb": 1.5}
+
+
+class Devices:
+    def __init__(self, calls):
+        self.calls, self.fails = calls, ""
+
+    def __getattr__(self, name):
+        def move():
+            self.calls.append(name)
+            if self.fails == name:
+                raise EngineDeadError(f"ended in {name}")
+
+        return move
+
+
+class Parts(SimpleNamespace):
+    needs_ref_log_probs = True
+    kl_loss = None
+
+    def __init__(self, **facts):
+        facts = {"needs_groups": False, "needs_sum_pi_squared": False, **facts}
+        super().__init__(adv_estimator=SimpleNamespace(entry=SimpleNamespace(**facts)))
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    """``trainer(critic=False, reference=False, facts={…}, section__key=value, …)``: made up, at step 1 of 10.
+
+    ``facts`` are those of the advantage estimator; ``trainer.calls`` are what was done.
+    """
+
+    def make(critic=False, reference=False, facts=None, **keys):
+        config = TrainConfig(ModelConfig("x"))
+        config.actor.ppo_mini_batch_size, config.data.max_response_length = 1, 8
+        for key, value in keys.items():
+            section, _, name = key.partition("__")
+            setattr(getattr(config, section), name, value)
+        calls = []
+
+        def send_weights(version, *, verify):
+            calls.append(f"send_weights({version}, verify={verify})")
+
+        def estimate(inputs):
+            calls.append("estimate")
+            return Advantages(inputs.rewards.clone(), 2 * inputs.rewards)
+
+        made = Trainer(
+            run=SimpleNamespace(config=config, parts=Parts(**(facts or {})), folder=tmp_path),
+            engines=SimpleNamespace(send_weights=send_weights, restarts=2, actor_in_use=nullcontext()),
+            actor=Worker("actor", calls),
+            critic=Worker("critic", calls) if critic else None,
+            reference=Worker("reference", calls) if reference else None,
+            collector=SimpleNamespace(),
+            pipeline=SimpleNamespace(),
+            devices=Devices(calls),
+            estimate_advantages=estimate,
+            select_tokens=None,
+            kl_penalty=None,
+            vocabulary_reference=None,
+            val_prompts=[],
+            notices=Notices({}),
+            nonfinite=NonFiniteGuard(tmp_path / "nonfinite", skip=True),
+            log=SimpleNamespace(),
+            correction=RolloutCorrectionConfig(rollout_is="none"),
+            checkpoints=None,
+            seeds=Seeds(0),
+            validation_sampling=SamplingParams(8),
+            shape=ModelShape(1, 1, 1),
+            total_steps=10,
+            stopping=Stopping(),
+            step=1,
+        )
+        made.calls = calls
+        return made
+
+    return make
+
+
+@pytest.fixture
+def batch(scored_rollouts):
+    """``batch(scores, …)``: responses and their experience, with log-probs of -1 and advantages of 1."""
+
+    def make(scores=(1.0, 0.0), **options):
+        scored = scored_rollouts(list(scores), **options)
+        experience = scored.experience()
+        experience.old_log_probs = torch.full(experience.response_mask.shape, -1.0)
+        experience.advantages = experience.returns = torch.ones(experience.response_mask.shape)
+        return scored, experience
+
+    return make

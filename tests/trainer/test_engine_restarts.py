@@ -1,0 +1,164 @@
+"""Engines that end: what is started again, sent again and asked again."""
+
+import pytest
+
+from corerl.errors import EngineDeadError
+from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
+from corerl.trainer.engine_restarts import Engines
+
+
+class Group:
+    """Rollout workers and the runtime that sends them weights: ends at the named calls, and writes all calls down.
+
+    ``dies``: operation -> how often it fails before it works.
+    """
+
+    def __init__(self, **dies):
+        self.dies, self.calls = dies, []
+
+    def _do(self, call):
+        self.calls.append(call)
+        operation = call[0]
+        if self.dies.get(operation, 0):
+            self.dies[operation] -= 1
+            raise EngineDeadError(f"the engine ended in {operation}")
+
+    def sleep(self):
+        self._do(("sleep",))
+
+    def wake(self, *, kv_cache=True):
+        self._do(("wake", kv_cache))
+
+    def restart(self):
+        self.calls.append(("restart",))
+
+    def send_weights(self, actor, rollout, version, *, verify=False):
+        assert (actor, rollout) == ("the actor", self)
+        self._do(("weights", version, verify))
+
+    def generate(self, requests):
+        """Finishes the second request, then ends, if it is to; later the rest."""
+        ids = [request.request_id for request in requests]
+        self.calls.append(("generate", *ids))
+        if self.dies.get("generate", 0):
+            self.dies["generate"] -= 1
+            yield {1: [ids[1]]}
+            raise EngineDeadError("the engine ended in generate")
+        yield {position: [each] for position, each in enumerate(ids)}
+
+
+def engines(group, max_restarts=3):
+    return Engines(group, "the actor", group, max_restarts)
+
+
+REQUESTS = [GenerationRequest(name, [1], SamplingParams(4)) for name in "abc"]
+
+
+def test_an_engine_that_is_started_again_in_wake_gets_the_policys_weights():
+    """They were sent to the one that ended, before its KV cache was woken."""
+    group = Group()
+    started = engines(group)
+    started.send_weights(7)
+    group.dies["wake"] = 1
+    group.calls.clear()
+    started.wake()
+    assert group.calls == [("wake", True), ("restart",), ("sleep",), ("wake", True), ("weights", 7, True)]
+    assert started.restarts == 1
+
+
+def test_an_engine_that_is_started_again_before_its_weights_come_gets_them_with_the_others():
+    group = Group(wake=1)
+    engines(group).wake(kv_cache=False)
+    assert group.calls == [("wake", False), ("restart",), ("sleep",), ("wake", False)]
+
+
+def test_an_engine_that_ends_in_sleep_is_started_again_and_put_to_sleep():
+    group = Group(sleep=1)
+    engines(group).sleep()
+    assert group.calls == [("sleep",), ("restart",), ("sleep",)]
+
+
+def test_engines_that_live_are_asked_once():
+    group = Group()
+    living = engines(group)
+    living.send_weights(2)
+    living.send_weights(3, verify=True)
+    living.sleep()
+    living.wake(kv_cache=False)
+    living.wake()
+    assert list(living.generate(REQUESTS)) == [{0: ["a"], 1: ["b"], 2: ["c"]}]
+    assert group.calls == [
+        ("weights", 2, False),
+        ("weights", 3, True),
+        ("sleep",),
+        ("wake", False),
+        ("wake", True),
+        ("generate", "a", "b", "c"),
+    ]
+    assert living.restarts == 0
+
+
+def test_weights_go_to_an_engine_that_is_started_again_until_they_arrive_and_are_verified():
+    group = Group(weights=2)
+    engines(group).send_weights(5)
+    assert group.calls == [
+        ("weights", 5, False),
+        ("restart",),
+        ("weights", 5, True),
+        ("restart",),
+        ("weights", 5, True),
+    ]
+
+
+def test_what_had_not_finished_is_asked_again_and_each_answer_has_its_place():
+    group = Group(generate=2)
+    restarted = engines(group)
+    restarted.send_weights(4)
+    group.calls.clear()
+    assert list(restarted.generate(REQUESTS)) == [{1: ["b"]}, {2: ["c"]}, {0: ["a"]}]
+    again = [("restart",), ("weights", 4, True)]
+    assert group.calls == [("generate", "a", "b", "c"), *again, ("generate", "a", "c"), *again, ("generate", "a")]
+
+
+def test_an_engine_that_another_thread_has_started_again_is_not_started_twice():
+    class Shared(Group):
+        def generate(self, requests):
+            if not restarted.restarts:
+                restarted.restarts += 1  # by the thread that sends weights, meanwhile
+                raise EngineDeadError("the engine ended")
+            yield from super().generate(requests)
+
+    group = Shared()
+    restarted = engines(group)
+    assert list(restarted.generate(REQUESTS)) == [{0: ["a"], 1: ["b"], 2: ["c"]}]
+    assert group.calls == [("generate", "a", "b", "c")]
+
+
+@pytest.mark.parametrize("allowed", [0, 2])
+def test_one_death_more_than_is_allowed_is_raised(allowed, capsys):
+    group = Group(weights=allowed + 1)
+    restarted = engines(group, allowed)
+    with pytest.raises(EngineDeadError) as error:
+        restarted.send_weights(1)
+    assert str(error.value) == (
+        f"rollout.max_restarts = {allowed} allows no further start: the engine ended in weights"
+    )
+    assert group.calls.count(("restart",)) == restarted.restarts == allowed
+    lines = [f"it is started again ({number} of rollout.max_restarts = {allowed})" for number in range(1, allowed + 1)]
+    assert capsys.readouterr().err.splitlines() == [
+        line for own in lines for line in ("the engine ended in weights", own)
+    ]
+
+
+def test_an_engine_that_ends_with_the_run_is_not_started_again(capsys):
+    class Worker:
+        """Ends when the run does, as a thread that generates ahead sees it."""
+
+        def generate(self, requests):
+            ending.close()
+            raise EngineDeadError("the rollout backend is closed")
+
+    ending = Engines(runtime=None, actor=None, rollout=Worker(), max_restarts=3)
+    with pytest.raises(EngineDeadError, match="is closed"):
+        list(ending.generate(REQUESTS))
+    assert (ending.restarts, capsys.readouterr().err) == (0, "")

@@ -1,0 +1,118 @@
+"""KL in the reward, and the memory that log-probs of the whole vocabulary take."""
+
+import pytest
+import torch
+
+from corerl.batch.experience import collate
+from corerl.errors import RunError
+from corerl.registry.training_strategies import TokenOutputs
+from corerl.trainer.kl import KLPenalty, VocabularyReference
+
+NAN = float("nan")
+
+
+def difference(log_probs, ref_log_probs):
+    return log_probs - ref_log_probs
+
+
+class Controller:
+    """Doubles the coefficient and remembers what it was given."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, coef, kl, count):
+        self.asked.append((coef, pytest.approx(kl), count))
+        return 2 * coef
+
+
+def penalty(coef=0.2, kl_type=difference):
+    return KLPenalty(kl_type, Controller(), coef, actor=None, vocabulary_reference=None, mini_batch_size=1)
+
+
+def experience(kl, masks, rewards):
+    """Rows whose tokens have these differences of policy and reference."""
+    batch = collate([[1]] * len(kl), [[5] * len(row) for row in kl], list(range(len(kl))), masks=masks)
+    batch.ref_log_probs = torch.full(batch.response_mask.shape, -3.0)
+    batch.old_log_probs = torch.tensor(kl) - 3.0
+    batch.rewards = torch.tensor(rewards)
+    return batch
+
+
+def test_trained_tokens_alone_are_charged():
+    """Row 0 has a tool's token in the middle; row 1 is a sample without a score, of which nothing is known."""
+    batch = experience(
+        [[0.5, 9.0, 0.25], [NAN, 7.0, 7.0]],
+        [[True, False, True], [False, False, False]],
+        [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]],
+    )
+    kl_penalty = penalty(0.2)
+    metrics = kl_penalty.subtract(batch)
+    assert batch.rewards.flatten().tolist() == pytest.approx([-0.1, 0.0, 0.95, 0.0, 0.0, 0.0])
+    assert metrics == pytest.approx({"actor/reward_kl_penalty": (0.5 + 0.25) / 2, "actor/reward_kl_penalty_coeff": 0.2})
+    assert kl_penalty.controller.asked == [(0.2, 0.375, 1)]
+    assert kl_penalty.coef == 0.4
+
+
+def test_the_mean_is_over_responses_and_the_step_is_charged_with_the_coefficient_before_it_moves():
+    batch = experience([[0.5, 0.25], [2.0, 9.0]], [[True, True], [True, False]], [[0.0, 0.0], [0.0, 0.0]])
+    kl_penalty = penalty(1.0)
+    metrics = kl_penalty.subtract(batch)
+    assert metrics["actor/reward_kl_penalty"] == pytest.approx((0.375 + 2.0) / 2)
+    assert kl_penalty.controller.asked == [(1.0, 1.1875, 2)]
+    kl_penalty.subtract(batch)
+    assert batch.rewards.flatten().tolist() == pytest.approx([-0.5 * 3, -0.25 * 3, -2.0 * 3, 0.0])
+    assert kl_penalty.coef == 4.0
+
+
+def test_a_batch_without_a_trained_token_has_no_mean():
+    batch = experience([[1.0]], [[False]], [[0.0]])
+    kl_penalty = penalty(0.5)
+    assert kl_penalty.subtract(batch) == {"actor/reward_kl_penalty_coeff": 0.5}
+    assert kl_penalty.controller.asked == [(0.5, 0.0, 0)]
+
+
+class Model:
+    """Log-probs of a vocabulary of three that name the token: ``scale`` · (id, 0, 0)."""
+
+    def __init__(self, scale):
+        self.scale, self.asked = scale, []
+
+    def forward(self, batch, wanted):
+        self.asked.append((len(batch), wanted, sorted(batch.tensors())))
+        ids = torch.zeros(batch.response_mask.shape)
+        for row, (start, length) in enumerate(zip(batch.prompt_lengths, batch.response_lengths, strict=True)):
+            ids[row, :length] = batch.input_ids[row, start : start + length].float()
+        return TokenOutputs(vocabulary_log_probs=self.scale * torch.stack([ids, 0 * ids, 0 * ids], dim=2))
+
+
+TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
+
+
+def test_kl_over_the_vocabulary_is_asked_for_by_mini_batch_and_comes_back_to_its_rows():
+    """Groups 0, 1, 0 of one prompt each: rows 0 and 2 are the first mini-batch, row 1, the longest, the second."""
+    batch = collate([[1], [2], [3]], [[4], [5, 6, 7], [8, 9]], [0, 1, 0])
+    batch.rewards = torch.zeros(3, 3)
+    actor, reference = Model(1.0), Model(0.5)
+    kl_penalty = KLPenalty(
+        lambda policy, ref: (policy - ref).sum(2), Controller(), 1.0, actor, VocabularyReference(reference, 3, 4.0), 1
+    )
+    kl_penalty.subtract(batch)
+    assert batch.rewards.tolist() == [[-2.0, 0.0, 0.0], [-2.5, -3.0, -3.5], [-4.0, -4.5, 0.0]]
+    assert actor.asked == reference.asked == [(rows, ["vocabulary_log_probs"], TOKENS) for rows in (2, 1)]
+    assert batch.ref_vocabulary_log_probs is None
+
+
+def test_log_probs_of_the_vocabulary_may_take_as_much_memory_as_is_allowed_and_no_more():
+    """2 rows of 4 tokens over 2^26 in float32 are 2 GiB; the reference here gives what is asked of it for three."""
+    batch = collate([[1], [2]], [[4, 4, 4, 4], [5]], [0, 1])
+    reference = Model(1.0)
+    VocabularyReference(reference, 2**26, 2.0).add(batch)
+    assert batch.ref_vocabulary_log_probs.shape == (2, 4, 3)
+    with pytest.raises(RunError) as error:
+        VocabularyReference(reference, 2**26, 1.99).add(batch)
+    assert str(error.value).startswith(
+        "log-probs of 2 × 4 tokens over a vocabulary of 67108864 take 2.0 GiB, more than "
+        "ref.max_vocabulary_log_probs_gb = 1.99: use a smaller actor.ppo_mini_batch_size"
+    )
+    assert len(reference.asked) == 1

@@ -1,0 +1,218 @@
+"""One step of training, call by call, with workers that are made up and numbers by hand."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from corerl.registry.advantage_estimators import Advantages
+from corerl.registry.reward_managers import RewardResult
+from corerl.telemetry.throughput import ModelShape
+from corerl.telemetry.timers import Timers
+from corerl.trainer.pipeline import Collected
+
+TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
+
+
+def test_a_step_collects_computes_updates_and_hands_the_weights_over(trainer, batch):
+    made = trainer(critic=True, reference=True, trainer__log_rollouts_freq=-1)
+    scored, _ = batch()
+    made.pipeline.batch = lambda step: Collected(
+        scored, {"training/epoch": 0.0}, {"gen": 2.0}, {"position": step}, {"reward": 3.0}
+    )
+    metrics = made.train_step()
+    assert made.calls == [
+        "to_training",
+        *("actor.forward", "reference.forward", "critic.forward"),
+        "estimate",
+        *["critic.update"] * 2,
+        *["actor.update"] * 2,
+        *("to_weights", "send_weights(1, verify=False)", "to_generation"),
+    ]
+    assert made.sampler_state == {"position": 1}
+    assert made.is_changed
+    given = {
+        "training/epoch": 0.0,
+        "training/global_step": 1.0,
+        "training/nonfinite_samples": 0.0,
+        "rollout/restarts": 2.0,
+        "critic/loss": 1.5,
+        "critic/skipped_updates": 0.0,
+        "actor/loss": 1.5,
+        "actor/skipped_updates": 0.0,
+        "actor/entropy": -1.0,
+        "critic/score/mean": 0.5,
+        "critic/returns/max": 2.0,
+        "timing_s/gen": 2.0,
+        "timing_background_s/reward": 3.0,
+        "perf/total_num_tokens": 8.0,
+    }
+    assert {name: metrics.get(name) for name in given} == given
+    parts = {name.removeprefix("timing_s/") for name in metrics if name.startswith("timing_s/")}
+    assert parts == {
+        *("gen", "batch", "handover", "old_log_prob", "ref", "values", "adv", "metrics"),
+        *("update_critic", "update_actor", "update_weights", "step"),
+    }
+    assert "perf/max_memory_allocated_gb" not in metrics
+    updated = made.actor.updated[0]
+    assert updated.old_log_probs.tolist() == updated.ref_log_probs.tolist() == [[-1.0, -1.0]]
+    assert updated.values.tolist() == [[-1.0, -1.0]]
+    assert updated.advantages.tolist() == [[0.0, 1.0]]
+
+
+def test_on_a_gpu_its_memory_is_a_metric(trainer, batch):
+    made = trainer(trainer__log_rollouts_freq=-1)
+    made.shape = ModelShape(1, 1, 1, device_name="NVIDIA H100")
+    scored, _ = batch()
+    made.pipeline.batch = lambda step: Collected(scored, {}, {}, {})
+    assert made.train_step()["perf/max_memory_allocated_gb"] == 1.5
+
+
+def test_samples_that_are_not_finite_before_and_after_the_advantages_are_left_out_and_counted(trainer, batch):
+    made = trainer(trainer__log_rollouts_freq=-1)
+    scored, _ = batch([1.0, 2.0, 3.0])
+    forward, nan = made.actor.forward, float("nan")
+
+    def first_row_is_nan(asked, wanted):
+        outputs = forward(asked, wanted)
+        outputs.log_probs[0, 0] = nan
+        return outputs
+
+    def second_row_is_nan(inputs):
+        advantages = inputs.rewards.clone()
+        advantages[1] = nan
+        return Advantages(advantages, advantages.clone())
+
+    made.actor.forward, made.estimate_advantages = first_row_is_nan, second_row_is_nan
+    made.pipeline.batch = lambda step: Collected(scored, {}, {}, {})
+    assert made.train_step()["training/nonfinite_samples"] == 2.0
+    [updated] = made.actor.updated
+    assert updated.rewards.tolist() == [[0.0, 3.0]]
+
+
+def test_the_kl_penalty_changes_the_rewards_before_the_advantages_are_estimated(trainer, batch):
+    made = trainer(trainer__log_rollouts_freq=-1)
+    scored, _ = batch()
+
+    def subtract(experience):
+        made.calls.append("subtract")
+        experience.rewards = experience.rewards - 0.25
+        return {"actor/reward_kl_penalty": 0.25}
+
+    made.kl_penalty = SimpleNamespace(subtract=subtract)
+    made.pipeline.batch = lambda step: Collected(scored, {}, {}, {})
+    assert made.train_step()["actor/reward_kl_penalty"] == 0.25
+    assert made.calls.index("subtract") < made.calls.index("estimate")
+    assert made.actor.updated[0].advantages.tolist() == [[-0.25, 0.75]]
+
+
+def test_an_engine_that_has_ended_for_good_leaves_a_step_that_is_done(trainer):
+    for moment in ("to_weights", "to_generation"):
+        made = trainer()
+        made.devices.fails = moment
+        made.hand_over(Timers())
+        assert str(made.failure) == f"ended in {moment}"
+        assert ("send_weights(1, verify=False)" in made.calls) is (moment == "to_generation")
+
+
+@pytest.mark.parametrize(("frequency", "verified"), [(-1, []), (3, [3, 6, 9]), (1, list(range(1, 11)))])
+def test_weights_are_verified_every_so_many_steps_and_not_because_a_step_is_the_last(trainer, frequency, verified):
+    made = trainer(rollout__verify_weights_freq=frequency)
+    for made.step in range(1, 11):
+        made.hand_over(Timers())
+    sent = [call for call in made.calls if call.startswith("send")]
+    assert [number for number, call in enumerate(sent, 1) if call.endswith("verify=True)")] == verified
+
+
+def test_the_models_are_asked_for_what_is_needed_with_the_tokens_alone(trainer, batch):
+    made = trainer(critic=True, reference=True, facts={"needs_sum_pi_squared": True})
+    _, experience = batch()
+    metrics = made.compute(experience, Timers())
+    assert made.actor.asked == [(TOKENS, ["log_probs", "entropy", "sum_pi_squared"])]
+    assert made.reference.asked == [(TOKENS, ["log_probs"])]
+    assert made.critic.asked == [(TOKENS, ["values"])]
+    assert metrics == {"actor/entropy": -1.0}
+    assert experience.sum_pi_squared is not None
+
+
+def test_nothing_is_asked_of_a_reference_whose_log_probs_of_the_samples_nobody_needs(trainer, batch):
+    made = trainer(reference=True)
+    made.run.parts.needs_ref_log_probs = False
+    _, experience = batch()
+    made.compute(experience, Timers())
+    assert made.reference.asked == []
+    assert made.actor.asked == [(TOKENS, ["log_probs", "entropy"])]
+
+
+def test_with_bypass_mode_the_engines_log_probs_are_the_old_ones(trainer, batch):
+    made = trainer()
+    made.run.config.algorithm.rollout_correction.bypass_mode = True
+    _, experience = batch()
+    assert made.compute(experience, Timers()) == {}
+    assert made.actor.asked == []
+    assert experience.old_log_probs.tolist() == [[-0.5, -0.5]] * 2
+
+
+def test_an_estimator_gets_the_scores_parts_and_values_of_trained_tokens_alone(trainer, batch):
+    made = trainer()
+    scored, experience = batch([1.0, None])
+    scored.results[0] = RewardResult(1.0, {"format": 0.5})
+    experience.values = torch.full((2, 2), 9.0)
+    experience.sum_pi_squared = torch.full((2, 2), 0.25)
+    experience.greedy_scores = torch.tensor([3.0, 4.0])
+    inputs = made.advantage_inputs(experience, scored)
+    assert inputs.values.tolist() == [[9.0, 9.0], [0.0, 0.0]]
+    assert inputs.rewards.tolist() == [[0.0, 1.0], [0.0, 0.0]]
+    assert inputs.response_mask is experience.response_mask
+    assert inputs.log_probs is experience.old_log_probs
+    assert inputs.sum_pi_squared is experience.sum_pi_squared
+    assert inputs.greedy_scores is experience.greedy_scores
+    assert inputs.group_ids.tolist() == [0, 1]
+    assert inputs.components["format"].tolist() == [0.5, 0.0]
+
+
+def test_something_is_due_every_so_many_steps_and_after_the_last(trainer):
+    made = trainer()
+
+    def due(ask):
+        found = []
+        for made.step in range(1, 11):
+            found += [made.step] if ask() else []
+        return found
+
+    assert due(lambda: made.is_due(4)) == [4, 8, 10]
+    assert due(lambda: made.is_due(-1)) == due(lambda: made.is_due(0)) == [10]
+    assert due(lambda: made.is_due_by(4)) == [4, 8]
+    assert due(lambda: made.is_due_by(-1)) == due(lambda: made.is_due_by(0)) == []
+
+
+def test_the_policys_workers_are_held_from_the_batch_to_the_end_of_the_step_and_a_step_may_be_abandoned_until_then(
+    trainer, batch
+):
+    made = trainer(trainer__log_rollouts_freq=-1)
+    scored, _ = batch()
+
+    @contextmanager
+    def held():
+        made.calls.append("held")
+        yield
+        made.calls.append("released")
+
+    made.engines.actor_in_use = held()
+    abandonable = {}
+
+    def note(name, function):
+        def call(*arguments, **options):
+            abandonable[name] = made.stopping._abandonable
+            return function(*arguments, **options)
+
+        return call
+
+    made.pipeline.batch = note("batch", lambda step: Collected(scored, {}, {}, {}))
+    made.actor.forward = note("forward", made.actor.forward)
+    made.actor.update = note("update", made.actor.update)
+    made.estimate_advantages = note("estimate", made.estimate_advantages)
+    made.train_step()
+    assert abandonable == {"batch": True, "forward": True, "estimate": False, "update": False}
+    assert (made.calls[0], made.calls[-1]) == ("held", "released")

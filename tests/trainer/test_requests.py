@@ -1,0 +1,78 @@
+"""From the config to sampling parameters and requests."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from corerl.config.schema import DataConfig, ModelConfig, RolloutConfig, TrainConfig, ValSamplingConfig
+from corerl.data.prompts import Prompt
+from corerl.errors import DataError
+from corerl.registry.rollout_backends import SamplingParams
+from corerl.trainer.requests import (
+    check_media,
+    greedy_sampling,
+    make_requests,
+    training_sampling,
+    validation_sampling,
+)
+
+ROLLOUT = RolloutConfig(
+    n=5,
+    temperature=0.7,
+    top_p=0.9,
+    top_k=40,
+    ignore_eos=True,
+    val_kwargs=ValSamplingConfig(do_sample=True, n=3, temperature=0.4, top_p=0.8, top_k=7),
+)
+
+
+def config(rollout=ROLLOUT):
+    return TrainConfig(ModelConfig("x"), data=DataConfig(max_response_length=77), rollout=rollout)
+
+
+def test_training_prompts_are_sampled_as_rollout_says():
+    assert training_sampling(config(), (2, 3)) == SamplingParams(
+        max_tokens=77, n=5, temperature=0.7, top_p=0.9, top_k=40, stop_token_ids=(2, 3), ignore_eos=True
+    )
+
+
+def test_the_greedy_response_is_one_with_the_same_limit_and_stop_tokens():
+    assert greedy_sampling(training_sampling(config(), (2, 3))) == SamplingParams(
+        max_tokens=77, n=1, temperature=0.0, top_p=1.0, top_k=-1, stop_token_ids=(2, 3), ignore_eos=True
+    )
+
+
+def test_validation_samples_as_its_own_options_say():
+    assert validation_sampling(config(), (2,)) == SamplingParams(
+        max_tokens=77, n=3, temperature=0.4, top_p=0.8, top_k=7, stop_token_ids=(2,)
+    )
+
+
+def test_validation_is_greedy_unless_it_is_to_sample_whatever_else_is_set():
+    values = ValSamplingConfig(do_sample=False, n=3, temperature=0.4, top_p=0.8, top_k=7)
+    assert validation_sampling(config(RolloutConfig(val_kwargs=values)), (2,)) == SamplingParams(
+        max_tokens=77, n=3, temperature=0.0, top_p=1.0, top_k=-1, stop_token_ids=(2,)
+    )
+
+
+def test_each_request_has_its_own_seed_and_carries_its_prompts_media():
+    prompts = [Prompt(9, (1, 2), [], "s", "", {}), Prompt(8, (3,), [], "s", "", {}, {"images": ["a.png"]})]
+    first, second = make_requests(prompts, SamplingParams(max_tokens=4, n=2), [11, 12], "val-6")
+    assert (first.request_id, first.prompt_ids, first.media) == ("val-6-0", (1, 2), {})
+    assert (second.request_id, second.prompt_ids, second.media) == ("val-6-1", (3,), {"images": ["a.png"]})
+    assert [request.sampling for request in (first, second)] == [
+        SamplingParams(max_tokens=4, n=2, seed=11),
+        SamplingParams(max_tokens=4, n=2, seed=12),
+    ]
+    with pytest.raises(ValueError):
+        make_requests(prompts, SamplingParams(max_tokens=4), [11], "val")
+
+
+@pytest.mark.parametrize(("takes", "words"), [((), "text alone"), (("images",), "images")])
+def test_media_that_the_engine_does_not_take_are_refused_with_the_prompt(takes, words):
+    backend = SimpleNamespace(name="acme", media=takes)
+    prompts = [Prompt(0, (1,), [], "s", "", {}), Prompt(4, (1,), [], "s", "", {}, {"videos": ["a.mp4"]})]
+    check_media(prompts[:1], backend)
+    with pytest.raises(DataError, match=f"prompt 4 has 'videos', and rollout backend 'acme' takes {words}: drop"):
+        check_media(prompts, backend)
+    check_media(prompts, SimpleNamespace(name="acme", media=("videos",)))

@@ -1,0 +1,247 @@
+"""What is in a checkpoint, who writes into it when, and what becomes of one that cannot be written."""
+
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.errors import DeadlineError, SaveError
+from corerl.trainer import saving as saving_module
+from corerl.trainer.saving import Saving
+
+
+class Store:
+    """Writes down its calls; ``errors`` are raised by :meth:`settle`, ``slow`` checkpoints are not written yet."""
+
+    def __init__(self, calls):
+        self.calls, self.errors, self.slow, self.writing = calls, [], False, None
+
+    def copy(self, step, roles, export):
+        self.calls.append(("copy", step, sorted(roles), export is not None))
+        if self.errors and self.errors[0] == "copy":
+            raise SaveError("no space for a copy")
+        self.copied = Path(f"checkpoints/global_step_{step}")
+
+    def write(self, state, random_states):
+        self.calls.append(("write", state, random_states))
+        self.writing = self.copied
+
+    def settle(self, *, wait):
+        if self.writing is None or (self.slow and not wait):
+            return None
+        self.calls.append(("settle", wait))
+        path, self.writing = self.writing, None
+        if self.errors:
+            raise self.errors.pop(0)
+        return path
+
+    def give_up(self):
+        self.calls.append(("give_up",))
+
+
+@pytest.fixture
+def trainer(monkeypatch):
+    """``trainer(**keys of trainer)``, done with step 3 of 10; its calls are in ``trainer.calls``."""
+    monkeypatch.setattr(saving_module, "versions", lambda parts: {"corerl": "0.1"})
+    monkeypatch.setattr(saving_module.random_state, "present", lambda: {"python": "its state"})
+
+    def make(critic=False, **keys):
+        calls = []
+
+        @contextmanager
+        def held(name):
+            calls.append((name,))
+            yield
+            calls.append((f"end of {name}",))
+
+        config = TrainConfig(ModelConfig("x", dtype="bf16"))
+        for name, value in keys.items():
+            setattr(config.trainer, name, value)
+        hook = SimpleNamespace(
+            checkpoint_saved=lambda run, step, path: calls.append(("checkpoint_saved", step, str(path)))
+        )
+        return SimpleNamespace(
+            calls=calls,
+            run=SimpleNamespace(config=config, parts=None, plugins=SimpleNamespace(hook=hook)),
+            actor=SimpleNamespace(export=lambda folder: None),
+            critic=SimpleNamespace() if critic else None,
+            checkpoints=Store(calls),
+            engines=SimpleNamespace(actor_in_use=_Reusable(held, "actor_in_use")),
+            devices=SimpleNamespace(training_state=lambda: held("training_state")),
+            kl_penalty=None,
+            log=SimpleNamespace(state=lambda: {"wandb": "abc"}),
+            sampler_state={"position": 3},
+            step=3,
+            total_steps=10,
+        )
+
+    return make
+
+
+class _Reusable:
+    def __init__(self, make, name):
+        self.make, self.name = make, name
+
+    def __enter__(self):
+        self.manager = self.make(self.name)
+        return self.manager.__enter__()
+
+    def __exit__(self, *error):
+        return self.manager.__exit__(*error)
+
+
+def save(trainer, saving, step, metrics=None):
+    trainer.step = step
+    saving.copy()
+    saving.done(metrics or {})
+    saving.write()
+
+
+def called(trainer, *names):
+    return [call for call in trainer.calls if call[0] in names]
+
+
+def test_a_checkpoint_is_copied_while_the_roles_are_on_the_device_and_written_with_the_state_of_the_step(trainer):
+    run = trainer(critic=True)
+    save(run, Saving(run), 4)
+    names = [call[0] for call in run.calls]
+    held = ["actor_in_use", "training_state"]
+    assert names[:5] == [*held, "copy", *(f"end of {name}" for name in reversed(held))]
+    assert run.calls[2] == ("copy", 4, ["actor", "critic"], False)
+    [(_, state, random_states)] = called(run, "write")
+    assert {name: state[name] for name in state if name != "config"} == {
+        "sampler": {"position": 3},
+        "kl_coef": None,
+        "trackers": {"wandb": "abc"},
+        "score": None,
+        "versions": {"corerl": "0.1"},
+        "dtype": "bf16",
+    }
+    assert state["config"]["model"]["dtype"] == "bf16"
+    assert random_states == {"python": "its state"}
+    assert called(run, "checkpoint_saved") == [("checkpoint_saved", 4, "checkpoints/global_step_4")]
+
+
+def test_the_coefficient_of_the_kl_penalty_and_the_best_metric_are_kept(trainer):
+    run = trainer(keep_best="val")
+    run.kl_penalty = SimpleNamespace(coef=0.125)
+    save(run, Saving(run), 4, {"val": 0.75, "other": 1.0})
+    [(_, state, _)] = called(run, "write")
+    assert (state["kl_coef"], state["score"]) == (0.125, 0.75)
+
+
+def test_a_step_without_the_best_metric_is_printed(trainer, capsys):
+    run = trainer(keep_best="val")
+    saving = Saving(run)
+    save(run, saving, 4, {"val": 0.0})
+    assert capsys.readouterr().err == ""
+    save(run, saving, 5, {})
+    assert capsys.readouterr().err == "step 5: no metric 'val' in this step, so its checkpoint cannot be the best\n"
+
+
+@pytest.mark.parametrize(("when", "exported"), [("never", []), ("last", [10]), ("always", [4, 10])])
+def test_the_model_folder_is_in_the_checkpoints_that_are_asked_for(trainer, when, exported):
+    run = trainer(save_huggingface=when)
+    saving = Saving(run)
+    save(run, saving, 4)
+    save(run, saving, 10)
+    assert [step for _, step, _, exports in called(run, "copy") if exports] == exported
+
+
+@pytest.mark.parametrize(("step", "asynchronous", "waits"), [(4, True, False), (4, False, True), (10, True, True)])
+def test_writing_is_waited_for_at_the_end_and_where_it_is_to_be(trainer, step, asynchronous, waits):
+    run = trainer(async_save=asynchronous)
+    run.checkpoints.slow = True
+    save(run, Saving(run), step)
+    assert called(run, "settle") == ([("settle", True)] if waits else [])
+
+
+def test_the_checkpoint_before_is_written_before_the_next_is_copied(trainer):
+    run = trainer()
+    run.checkpoints.slow = True
+    saving = Saving(run)
+    save(run, saving, 4)
+    save(run, saving, 5)
+    steps = [(call[0], call[1] if call[0] == "copy" else None) for call in called(run, "copy", "checkpoint_saved")]
+    assert steps == [("copy", 4), ("checkpoint_saved", None), ("copy", 5)]
+
+
+def test_the_last_step_that_was_done_is_saved_at_an_early_end_and_one_that_is_saved_is_not_saved_twice(trainer):
+    run = trainer()
+    saving = Saving(run)
+    saving.save_done()
+    assert run.calls == []  # the run was resumed at step 3, and has done nothing
+    run.step = 4
+    saving.done({})
+    run.step = 5  # which fails
+    saving.save_done()
+    assert [call[1] for call in called(run, "copy")] == [4]
+    assert called(run, "copy")[0][3] is False
+    assert called(run, "checkpoint_saved") == [("checkpoint_saved", 4, "checkpoints/global_step_4")]
+    saving.save_done()
+    assert len(called(run, "copy")) == 1
+
+
+def test_a_checkpoint_that_cannot_be_written_is_printed_and_training_goes_on(trainer, capsys):
+    run = trainer()
+    saving = Saving(run)
+    run.checkpoints.errors = [SaveError("disk full")]
+    save(run, saving, 4)
+    assert capsys.readouterr().err == (
+        "disk full; the checkpoints before it are whole, and training goes on (trainer.on_save_error=continue)\n"
+    )
+    assert called(run, "checkpoint_saved") == []
+    saving.save_done()
+    assert [call[1] for call in called(run, "copy")] == [4, 4]
+
+
+@pytest.mark.parametrize("error", [SaveError("disk full"), DeadlineError("took longer than 1 s")])
+def test_it_ends_the_run_where_that_is_asked_for(trainer, error):
+    run = trainer(on_save_error="stop")
+    run.checkpoints.errors = [error]
+    with pytest.raises(type(error), match=str(error)):
+        save(run, Saving(run), 4)
+
+
+def test_the_last_checkpoint_must_be_written_whatever_is_asked_for(trainer):
+    run = trainer()
+    run.checkpoints.errors = [SaveError("disk full")]
+    with pytest.raises(SaveError):
+        save(run, Saving(run), 10)
+
+
+@pytest.mark.parametrize(("step", "ends"), [(4, False), (10, True)])
+def test_a_copy_that_fails_ends_the_run_at_its_last_step_alone(trainer, step, ends):
+    run = trainer()
+    run.checkpoints.errors = ["copy"]
+    run.step = step
+    saving = Saving(run)
+    if ends:
+        with pytest.raises(SaveError, match="no space for a copy"):
+            saving.copy()
+    else:
+        assert saving.copy() >= 0
+
+
+def test_at_the_end_what_is_being_written_is_waited_for_and_an_error_is_printed(trainer, capsys):
+    run = trainer(on_save_error="stop")
+    run.checkpoints.slow = True
+    saving = Saving(run)
+    save(run, saving, 4)
+    run.checkpoints.errors = [SaveError("disk full")]
+    saving.end()
+    assert called(run, "settle", "give_up") == [("settle", True)]
+    assert capsys.readouterr().err == "disk full\n"
+
+
+def test_nobody_waits_for_workers_that_have_ended(trainer):
+    run = trainer()
+    saving = Saving(run)
+    run.step = 4
+    saving.copy()
+    saving.done({})
+    saving._write()
+    saving.end(workers_ended=True)
+    assert called(run, "settle", "give_up") == [("give_up",), ("settle", True)]

@@ -1,0 +1,104 @@
+"""Supervised fine-tuning: what is learned of a conversation, and what is written when."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.config.sft import SftConfig, SftDataConfig, SftTrainerConfig
+from corerl.data.chat import ChatExample
+from corerl.errors import ConfigError
+from corerl.plugins import load_plugins
+from corerl.registry.training_strategies import TokenOutputs
+from corerl.telemetry.metrics_log import read_metrics
+from corerl.testing.tiny_model import reference, response_log_probs, tiny_model
+from corerl.trainer.sft import batch_of, mean_loss, run_sft
+
+EXAMPLES = [
+    ChatExample((1, 2, 3, 4), (False, False, True, True)),
+    ChatExample((5, 6, 7, 8, 9), (False, True, False, True, True)),
+]
+"""the second has a user's turn between two of the assistant's"""
+
+
+def test_what_precedes_the_first_learned_token_is_the_prompt_and_the_others_are_masked():
+    batch = batch_of(EXAMPLES)
+    assert batch.input_ids.tolist() == [[1, 2, 3, 4, 0], [5, 6, 7, 8, 9]]
+    assert (batch.prompt_lengths.tolist(), batch.response_lengths.tolist()) == ([2, 1], [2, 4])
+    assert batch.response_mask.tolist() == [[True, True, False, False], [True, False, True, True]]
+    assert batch.group_ids.tolist() == [0, 1]
+
+
+def test_the_loss_is_a_mean_over_learned_tokens():
+    class Strategy:
+        def forward(self, batch, wanted):
+            assert list(wanted) == ["log_probs"]
+            return TokenOutputs(log_probs=-torch.tensor([[1.0, 2.0, 90.0, 90.0], [3.0, 90.0, 4.0, 6.0]]))
+
+    assert mean_loss(Strategy(), EXAMPLES) == pytest.approx((1 + 2 + 3 + 4 + 6) / 5)
+
+
+@pytest.fixture
+def sft(tmp_path):
+    """``sft(section__key=value, …)``: fine-tune the tiny model on three conversations; the records and the folder."""
+    pytest.importorskip("corerl_fsdp")
+    chats = [
+        [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        for question, answer in (("1+1", "2"), ("1+2", "3"), ("2+2", "4"))
+    ]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps({"messages": chat}) + "\n" for chat in chats))
+    (tmp_path / "val.jsonl").write_text(json.dumps({"messages": chats[0]}) + "\n")
+    config = SftConfig(
+        model=ModelConfig(path=str(tiny_model()), dtype="fp32"),
+        output=str(tmp_path / "out"),
+        data=SftDataConfig(train_files=[str(tmp_path / "chats.jsonl")], train_batch_size=1, shuffle=False),
+        optim=OptimConfig(lr=1e-2),
+        trainer=SftTrainerConfig(device="cpu"),
+    )
+
+    def start(**keys):
+        for key, value in keys.items():
+            section, _, name = key.rpartition("__")
+            setattr(getattr(config, section) if section else config, name, value)
+        folder = run_sft(config, load_plugins((), ()))
+        return read_metrics(folder / "metrics.jsonl"), folder
+
+    start.val = [str(tmp_path / "val.jsonl")]
+    return start
+
+
+def cross_entropy(folder: Path) -> float:
+    """Of the tokens of ``2<|im_end|>`` in the first conversation, in float64, by an independent model."""
+    prompt = [257, *b"user\n1+1", 258, *b"\n", 257, *b"assistant\n"]
+    answer = [*b"2", 258]
+    log_probs = response_log_probs(reference(folder), prompt, answer)
+    return -float(log_probs.gather(1, torch.tensor(answer)[:, None]).mean().detach())
+
+
+def test_a_run_is_its_steps_and_leaves_a_model_that_can_be_loaded(sft):
+    records, folder = sft(data__val_files=sft.val, trainer__total_epochs=2, trainer__test_freq=2)
+    assert [record["step"] for record in records] == [1, 2, 3, 4, 5, 6]
+    assert [record["step"] for record in records if "val/loss" in record] == [2, 4, 6]
+    assert records[0]["train/loss"] == pytest.approx(cross_entropy(tiny_model()), abs=1e-4)
+    assert records[-1]["val/loss"] == pytest.approx(cross_entropy(folder), abs=1e-4)
+    assert records[-1]["val/loss"] < records[0]["train/loss"]
+
+
+def test_the_loss_on_other_conversations_is_recorded_after_the_last_step_unless_there_are_none(sft):
+    records, _ = sft(data__val_files=sft.val, trainer__total_training_steps=2)
+    assert ["val/loss" in record for record in records] == [False, True]
+    records, _ = sft(data__val_files=[], trainer__total_training_steps=1, overwrite=True)
+    assert ["val/loss" in record for record in records] == [False]
+
+
+def test_a_folder_that_is_there_is_replaced_only_if_that_is_asked_for_and_it_holds_a_model(sft, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("")
+    with pytest.raises(ConfigError, match=r"output: .* is there already; overwrite=true replaces it"):
+        sft()
+    with pytest.raises(ConfigError, match=r"output: .* is no model folder \(it has no config.json\)"):
+        sft(overwrite=True)
+    assert (out / "thesis.txt").exists()
