@@ -80,6 +80,30 @@ def remembers_a_scale(inputs: ValueLossInputs) -> LossOutput:
     return LossOutput(squared(inputs).terms / remembered_scale(inputs.returns))
 
 
+def drops_tokens_at_random(inputs: ValueLossInputs) -> LossOutput:
+    terms = squared(inputs).terms
+    return LossOutput(terms * (torch.rand(terms.shape) < 0.9))
+
+
+def mean_over_the_width(inputs: ValueLossInputs) -> LossOutput:
+    return LossOutput(squared(inputs).terms / inputs.values.shape[1])
+
+
+def first_row_counts_twice(inputs: ValueLossInputs) -> LossOutput:
+    weights = 1 + (torch.arange(len(inputs.values)) == 0).to(inputs.values.dtype)
+    return LossOutput(squared(inputs).terms * weights[:, None])
+
+
+def weighed_by_column(inputs: ValueLossInputs) -> LossOutput:
+    weights = 1 / (1 + torch.arange(inputs.values.shape[1], dtype=inputs.values.dtype))
+    return LossOutput(squared(inputs).terms * weights)
+
+
+def metric_of_empty_rows(inputs: ValueLossInputs) -> LossOutput:
+    errors = torch.where(inputs.response_mask, inputs.values.detach() - inputs.returns, 0.0).abs().sum(dim=1)
+    return LossOutput(squared(inputs).terms, {"error_of_rows": Mean(errors.sum(), len(errors))})
+
+
 def deviation_as_a_metric(inputs: ValueLossInputs) -> LossOutput:
     return LossOutput(squared(inputs).terms, {"spread": Mean(inputs.returns.std(), 1)})
 
@@ -155,6 +179,33 @@ FAULTS = [
         "the scale of the first batch of each shape is kept",
         "same_in_a_fresh_process",
         "it remembers earlier calls",
+    ),
+    _fault(
+        drops_tokens_at_random,
+        "tokens are dropped at random",
+        "deterministic",
+        "two calls with the same inputs give different terms",
+    ),
+    _fault(
+        mean_over_the_width,
+        "terms are divided by the padded width",
+        "invariant_to_padding",
+        "with five columns of padding",
+    ),
+    _fault(
+        first_row_counts_twice, "the first row counts twice", "invariant_to_row_order", "with the order of the rows"
+    ),
+    _fault(
+        weighed_by_column,
+        "the weight of a token falls with its column, masked ones counted",
+        "invariant_to_masked_tokens",
+        "between the others",
+    ),
+    _fault(
+        metric_of_empty_rows,
+        "rows without a trained token count in a metric",
+        "empty_rows_do_not_count",
+        "of the metric error_of_rows changes",
     ),
     _fault(
         deviation_as_a_metric,

@@ -52,6 +52,16 @@ FAULTS = [
         "a loss that averages over the micro-batch",
         name="objective_of_the_micro_batch_mean",
     ),
+    *(
+        _fault(
+            losses.micro_batch_mean,
+            "the gradient depends on the cut",
+            f"gradient_invariant_{mode}",
+            f"cut into 2 micro-batches, with {mode.replace('_', '-')} in float32",
+            name=f"{mode}_of_the_micro_batch_mean",
+        )
+        for mode in ("token_sum", "seq_mean_token_sum", "seq_mean_token_mean")
+    ),
     _fault(
         losses.centred_in_the_micro_batch,
         "advantages are centred in the micro-batch",
