@@ -13,6 +13,7 @@ from corerl.cli.common import (
     range_label,
     read_train_values,
     split_config_file,
+    trust_option,
     type_label,
 )
 from corerl.config import typed
@@ -28,11 +29,12 @@ def config() -> None:
 
 @config.command()
 @click.argument("arguments", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
+@trust_option
 @plugin_options
-def show(arguments: tuple[str, ...], plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
+def show(arguments: tuple[str, ...], trust: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
     """Print the resolved configuration as YAML, each key with its help; without FILE the defaults."""
     file, overrides = split_config_file(arguments)
-    values = typed.fill(TrainConfig, read_train_values(file, overrides, plugin, disable_plugin)[0])
+    values = typed.fill(TrainConfig, read_train_values(file, overrides, plugin, disable_plugin, trust=trust)[0])
     if not _is_incomplete(values):
         typed.build(TrainConfig, values)
     click.echo("\n".join(commented(TrainConfig, values)))

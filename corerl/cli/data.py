@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corerl.cli.common import plugin_options, reward_options, table
+from corerl.cli.common import plugin_options, reward_options, table, trust_option
 
 if TYPE_CHECKING:
     from corerl.config.schema import TrainConfig
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.option("--rows", type=click.IntRange(min=0), default=1, show_default=True, help="Rows to show as rendered.")
 @click.option("--strict", is_flag=True, help="Exit code 1 where there is a defect.")
 @reward_options
+@trust_option
 @plugin_options
 def inspect(
     files: tuple[str, ...],
@@ -30,6 +31,7 @@ def inspect(
     strict: bool,
     config_file: Path | None,
     scorer: str | None,
+    trust: bool,
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> None:
@@ -44,7 +46,9 @@ def inspect(
     from corerl.data.tokenizer import load_tokenizer
     from corerl.errors import ConfigError, RunError
 
-    config, plugins = load_reward_config(config_file, (), scorer, plugin, disable_plugin)
+    config, plugins = load_reward_config(
+        config_file, (), scorer, plugin, disable_plugin, trust=trust or config_file is None
+    )
     if config_file is not None and max_length is None:
         max_length = config.data.max_prompt_length
     if model is not None:
