@@ -74,7 +74,10 @@ def look(
 def _not_loaded(values: dict[str, Any]) -> Iterator[Finding]:
     """The files of ``plugins.load``, and ``data.custom_cls``, which is taken out."""
     for file in (values.get("plugins") or {}).get("load") or ():
-        yield from_error(UntrustedError(f"{file} is code and was not loaded: --trust loads it"), "plugins.load")
+        if Path(file).expanduser().is_file():
+            yield from_error(UntrustedError(f"{file} is code and was not loaded: --trust loads it"), "plugins.load")
+        else:
+            yield from_error(ConfigError("plugins.load", f"no file {file}"))
     data = values.get("data")
     if isinstance(data, dict) and data.get("custom_cls") is not None:
         error = UntrustedError(f"{data['custom_cls']} is code and was not imported: --trust imports it")

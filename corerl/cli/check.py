@@ -30,8 +30,8 @@ def check(
     """Find everything that is wrong with a training before it starts, and estimate its memory.
 
     Keys, names, rules between keys, what is installed, devices, folders, tokenizer, data, scorers, memory by phase. No
-    weights are read, nothing is written. Code that CONFIG_FILE names is not run without --trust. Exit code 2 if there is
-    an error.
+    weights are read, nothing is written. Code that CONFIG_FILE names is not run without --trust. Exit code 2 if
+    there is an error.
     """
     from corerl.check.findings import counts
     from corerl.check.machine import GIB, Machine
