@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from corerl.cli.common import plugin_options, table, trust_option
+from corerl.telemetry.output import echo
 
 
 @click.command()
@@ -44,19 +45,19 @@ def check(
         planned = Machine(gpus or 1, None if gpu_memory_gb is None else gpu_memory_gb * GIB, planned=True)
     report = run_check(config_file, overrides, plugin, disable_plugin, planned, trust=trust)
     if as_json:
-        click.echo(json.dumps(report.as_dict(), indent=2))
+        echo(json.dumps(report.as_dict(), indent=2))
         return 0 if report.is_right else 2
     for each, following in zip_longest(report.findings, report.findings[1:]):
-        click.echo(f"{each.severity}: {each.key + ': ' if each.key else ''}{each.sentence}")
+        echo(f"{each.severity}: {each.key + ': ' if each.key else ''}{each.sentence}")
         if each.remedy and each.severity != "note" and (following is None or following.remedy != each.remedy):
-            click.echo(f"    {each.remedy}")
+            echo(f"    {each.remedy}")
     if report.estimate is not None:
-        click.echo("\nmemory at the peak of each phase, of one GPU or, on the CPU, of the machine, estimated")
-        click.echo(table(memory_table(report.estimate)))
+        echo("\nmemory at the peak of each phase, of one GPU or, on the CPU, of the machine, estimated")
+        echo(table(memory_table(report.estimate)))
     if report.plan:
-        click.echo(f"\n{report.plan}")
+        echo(f"\n{report.plan}")
     summary = ", ".join(counts(report.findings)) or "nothing found"
-    click.echo(f"{config_file}: {'ok' if report.is_right else 'wrong'} ({summary})")
+    echo(f"{config_file}: {'ok' if report.is_right else 'wrong'} ({summary})")
     if not report.is_right:
-        click.echo(f"known problems and what helps: {PAGE}")
+        echo(f"known problems and what helps: {PAGE}")
     return 0 if report.is_right else 2

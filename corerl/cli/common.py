@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from corerl.plugins import Plugins, load_plugins
+from corerl.telemetry.output import one_line
 
 if typing.TYPE_CHECKING:
     from corerl.config.parts import Parts
@@ -185,6 +186,7 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     """Columns of text. The last one is wrapped to the terminal; in a pipe every row is one line."""
     if not rows:
         return ""
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED_WIDTH
     lines = []

@@ -18,6 +18,7 @@ from corerl.cli.common import (
 )
 from corerl.config import typed
 from corerl.config.schema import TrainConfig
+from corerl.telemetry.output import echo
 
 _COMMENT_COLUMN = 48
 
@@ -37,7 +38,7 @@ def show(arguments: tuple[str, ...], trust: bool, plugin: tuple[str, ...], disab
     values = typed.fill(TrainConfig, read_train_values(file, overrides, plugin, disable_plugin, trust=trust)[0])
     if not _is_incomplete(values):
         typed.build(TrainConfig, values)
-    click.echo("\n".join(commented(TrainConfig, values)))
+    echo("\n".join(commented(TrainConfig, values)))
 
 
 @config.command(context_settings={"ignore_unknown_options": True})
@@ -51,9 +52,9 @@ def from_verl(arguments: tuple[str, ...]) -> None:
     from corerl.config.from_verl import from_verl as translate
 
     values, remarks = translate(arguments)
-    click.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True).rstrip())
+    echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True).rstrip())
     for remark in remarks:
-        click.echo(f"# {remark}")
+        echo(f"# {remark}")
 
 
 def _is_incomplete(values: Mapping[str, Any]) -> bool:

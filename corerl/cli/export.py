@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from corerl.cli.common import trust_option
+from corerl.telemetry.output import echo
 
 
 @click.command()
@@ -22,4 +23,4 @@ def export(checkpoint: Path, out: Path, dtype: str | None, max_shard_gb: float, 
     from corerl.checkpoint.export import export as write
 
     found = write(checkpoint, out, dtype=dtype, shard_bytes=int(max_shard_gb * 1e9), trust=trust)
-    click.echo(f"{out}: the policy of {found}")
+    echo(f"{out}: the policy of {found}")
