@@ -9,7 +9,8 @@
     │   ├── ModelError          a model folder: no tokenizer, no chat template, unknown architecture
     │   ├── UnknownNameError    no plugin registered this name
     │   ├── NameClashError      two plugins registered one name
-    │   └── PluginError         a plugin, or what it points at, cannot be imported
+    │   ├── PluginError         a plugin, or what it points at, cannot be imported
+    │   └── UntrustedError      a config or a checkpoint names code, which was not to be run
     └── RunError                the run failed; exit code 1
         ├── MissingInputError   a part needs what the run does not compute
         ├── DeadlineError       something did not answer in its time
@@ -62,6 +63,10 @@ class NameClashError(RequestError):
 
 class PluginError(RequestError):
     """A plugin, or the object that one of its entries points at, cannot be imported."""
+
+
+class UntrustedError(RequestError):
+    """A config or a checkpoint names code that is not installed, and the command was not given ``--trust``."""
 
 
 class RunError(CoreRLError):

@@ -56,6 +56,8 @@ class Plugins:
     Args:
         load: Python files with hooks, beside what is installed.
         disable: distributions to leave out; those in the variable ``CORERL_DISABLE_PLUGINS`` (commas) are added.
+        untrusted: files that a config names and that are not loaded; then no ``module:attribute`` is imported either.
+            None: everything is trusted.
 
     A plugin that cannot be imported is recorded as broken and hides nothing else: its error is raised when a name is
     asked for that it would have supplied.
@@ -64,13 +66,17 @@ class Plugins:
         PluginError: ``disable`` names a distribution that is neither installed nor one of CoreRL's.
     """
 
-    def __init__(self, load: Sequence[str] = (), disable: Sequence[str] = ()) -> None:
+    def __init__(
+        self, load: Sequence[str] = (), disable: Sequence[str] = (), untrusted: Sequence[str] | None = None
+    ) -> None:
         self.registries = Registries()
+        self._untrusted = untrusted or ()
         self.records: list[PluginRecord] = []
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         for _, registry in self.registries:
             registry.missing_hint = self._missing_hint
+            registry.trusted = untrusted is None
         self._load(
             PluginRecord("corerl", corerl.__version__, "corerl.builtins"),
             functools.partial(importlib.import_module, "corerl.builtins"),
@@ -188,21 +194,26 @@ class Plugins:
             if record.status == "broken":
                 return f": it comes with {distribution}, which is broken ({record.error})"
             return f": it comes with another version of {distribution} than {record.version}, which is installed"
+        if self._untrusted:
+            return f"; it may come from {', '.join(self._untrusted)}, which was not loaded: --trust loads it"
         broken = [f"{record.name} ({record.error})" for record in self.records if record.status == "broken"]
         return f"; it may be of a broken plugin: {', '.join(broken)}" if broken else ""
 
 
 @functools.lru_cache(maxsize=8)
-def load_plugins(load: tuple[str, ...] = (), disable: tuple[str, ...] = ()) -> Plugins:
+def load_plugins(
+    load: tuple[str, ...] = (), disable: tuple[str, ...] = (), untrusted: tuple[str, ...] | None = None
+) -> Plugins:
     """The plugins of this process; the same arguments give the same object, so that loading twice is free.
 
     Args:
-        load, disable: as for :class:`Plugins`. They are plain strings, so that a worker process loads the same plugins.
+        load, disable, untrusted: as for :class:`Plugins`. They are plain strings, so that a worker
+            process loads the same plugins.
 
     Raises:
         PluginError: one of the files in ``load``, which were asked for by name, is broken.
     """
-    plugins = Plugins(load, disable)
+    plugins = Plugins(load, disable, untrusted)
     plugins.raise_if_broken(load)
     return plugins
 

@@ -1,7 +1,7 @@
 """The keys, the names and the rules between keys: all that is wrong. What was found is left out, for another look."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -12,7 +12,7 @@ from corerl.config.checks import violations
 from corerl.config.load import read
 from corerl.config.parts import Parts, resolve_parts
 from corerl.config.schema import TrainConfig
-from corerl.errors import ConfigError, CoreRLError, RequestError
+from corerl.errors import ConfigError, CoreRLError, RequestError, UntrustedError
 from corerl.plugins import Plugins
 
 T = TypeVar("T")
@@ -33,8 +33,14 @@ class Looked(NamedTuple):
     findings: list[Finding]
 
 
-def look(file: Path, overrides: Sequence[str], plugin: Sequence[str], disable_plugin: Sequence[str]) -> Looked:
-    """Read a config and find everything that is wrong with it, short of what machines and files say."""
+def look(
+    file: Path, overrides: Sequence[str], plugin: Sequence[str], disable_plugin: Sequence[str], *, trust: bool = True
+) -> Looked:
+    """Read a config and find everything that is wrong with it, short of what machines and files say.
+
+    Args:
+        trust: false: code that the config names is not run, and a finding names it.
+    """
     findings: list[Finding] = []
     kept = []
     for override in overrides:
@@ -44,9 +50,11 @@ def look(file: Path, overrides: Sequence[str], plugin: Sequence[str], disable_pl
         except ConfigError as error:
             findings.append(from_error(error))
     try:
-        values, plugins = _read(file, kept, plugin, disable_plugin, findings)
+        values, plugins = _read(file, kept, plugin, disable_plugin, findings, trust)
     except RequestError as error:
         return Looked(None, None, None, [*findings, from_error(error)])
+    if not trust:
+        findings += _not_loaded(values)
     config = _without_wrong(values, findings, lambda: typed.build(TrainConfig, values))
     if config is None:
         return Looked(None, None, plugins, findings)
@@ -63,17 +71,36 @@ def look(file: Path, overrides: Sequence[str], plugin: Sequence[str], disable_pl
     return Looked(config, parts, plugins, findings)
 
 
+def _not_loaded(values: dict[str, Any]) -> Iterator[Finding]:
+    """The files of ``plugins.load``, and ``data.custom_cls``, which is taken out."""
+    for file in (values.get("plugins") or {}).get("load") or ():
+        if Path(file).expanduser().is_file():
+            yield from_error(UntrustedError(f"{file} is code and was not loaded: --trust loads it"), "plugins.load")
+        else:
+            yield from_error(ConfigError("plugins.load", f"no file {file}"))
+    data = values.get("data")
+    if isinstance(data, dict) and data.get("custom_cls") is not None:
+        error = UntrustedError(f"{data['custom_cls']} is code and was not imported: --trust imports it")
+        yield from_error(error, "data.custom_cls")
+        values["data"] = {**data, "custom_cls": None, "train_files": [], "val_files": []}
+
+
 def _read(
-    file: Path, overrides: list[str], plugin: Sequence[str], disable_plugin: Sequence[str], findings: list[Finding]
+    file: Path,
+    overrides: list[str],
+    plugin: Sequence[str],
+    disable_plugin: Sequence[str],
+    findings: list[Finding],
+    trust: bool,
 ) -> tuple[dict[str, Any], Plugins]:
     """As :func:`read_train_values`; a preset that is wrong is left out."""
     try:
-        return read_train_values(file, overrides, plugin, disable_plugin)
+        return read_train_values(file, overrides, plugin, disable_plugin, trust=trust)
     except RequestError as error:
         if not str(error).startswith("preset"):
             raise
         findings.append(from_error(error, "preset"))
-        return read_train_values(file, [*overrides, "preset=null"], plugin, disable_plugin)
+        return read_train_values(file, [*overrides, "preset=null"], plugin, disable_plugin, trust=trust)
 
 
 def _without_wrong(values: dict[str, Any], findings: list[Finding], build: Callable[[], T]) -> T | None:

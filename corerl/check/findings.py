@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from corerl.check.problems import problem_of
-from corerl.errors import ConfigError, CoreRLError
+from corerl.errors import ConfigError, CoreRLError, UntrustedError
 
 Severity = Literal["error", "warning", "note"]
 
@@ -46,6 +46,8 @@ def from_error(error: CoreRLError, key: str = "") -> Finding:
     sentence = str(error)
     for each in (named, key):
         sentence = sentence.removeprefix(f"{each}: ") if each else sentence
+    if isinstance(error, UntrustedError):
+        return finding("warning", named or key, sentence, "Read that code, then add --trust to check it too.")
     return finding("error", named or key, sentence)
 
 

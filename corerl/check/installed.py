@@ -1,5 +1,6 @@
 """Every part that the config selects: importable, its distribution's requirements met, its engine there."""
 
+import dataclasses
 import importlib.metadata
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
@@ -26,8 +27,12 @@ class Examined(Protocol):
         ...
 
 
-def look(config: TrainConfig, parts: Parts, machine: Machine) -> Iterator[Finding]:
-    """A finding for whatever would not start here."""
+def look(config: TrainConfig, parts: Parts, machine: Machine, *, trust: bool = True) -> Iterator[Finding]:
+    """A finding for whatever would not start here.
+
+    Args:
+        trust: false: a part that the config gives options is not examined, because options name programs and hosts.
+    """
     distributions: dict[str, str] = {}
     for key, part in parts.selected():
         distributions.setdefault(part.entry.owner.distribution, key)
@@ -38,12 +43,25 @@ def look(config: TrainConfig, parts: Parts, machine: Machine) -> Iterator[Findin
         except CoreRLError as error:
             yield from_error(error, key)
         holder = next((each for each in (part.options, target) if hasattr(each, "examine")), None)
-        if holder is not None:
+        if holder is not None and not trust and _has_given_options(part):
+            sentence = f"'{part.entry.name}' was not examined, because its options may name programs: --trust does it"
+            yield Finding("note", key, sentence)
+        elif holder is not None:
             found = holder.examine(key, config, machine)
             yield from found if key != "rollout.name" or works_here(parts.runtime) else map(_not_needed_here, found)
     for distribution, key in distributions.items():
         for sentence in unmet_requirements(distribution):
             yield finding("error", key, sentence)
+
+
+def _has_given_options(part: Selected[Any]) -> bool:
+    """Whether a config gives options other than the defaults."""
+    if part.options is None:
+        return False
+    cls: type[Any] = type(part.options)
+    return any(field.default is dataclasses.MISSING is field.default_factory for field in dataclasses.fields(cls)) or (
+        part.options != cls()
+    )
 
 
 def require_engine(

@@ -52,13 +52,16 @@ def check(
     plugin: Sequence[str] = (),
     disable_plugin: Sequence[str] = (),
     planned: Machine | None = None,
+    *,
+    trust: bool = True,
 ) -> Report:
     """Look at everything that can be known before a run starts; no weights are read and nothing is written.
 
     Args:
         planned: the GPUs that the run is to have, elsewhere; None: this machine's.
+        trust: false: none of the code and programs that the config names is run.
     """
-    looked = configuration.look(file, overrides, plugin, disable_plugin)
+    looked = configuration.look(file, overrides, plugin, disable_plugin, trust=trust)
     report, config = Report(looked.findings), looked.config
     if config is None or looked.plugins is None:
         return report
@@ -72,7 +75,7 @@ def check(
     machine = planned or detect()
     report.findings += _device(config, machine)
     if looked.parts is not None:
-        report.findings += installed.look(config, looked.parts, machine)
+        report.findings += installed.look(config, looked.parts, machine, trust=trust)
         report.findings += _checkpoint(config, looked.parts)
     report.findings += _output(config)
     sizes: dict[str, ModelSize] = {}

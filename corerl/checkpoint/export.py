@@ -14,7 +14,7 @@ from corerl.checkpoint import manifest
 from corerl.checkpoint.resume import Checkpoint, newest_whole
 from corerl.config import typed
 from corerl.config.schema import TrainConfig
-from corerl.errors import ConfigError, ModelError
+from corerl.errors import ConfigError, ModelError, UnknownNameError, UntrustedError
 from corerl.files import atomic_path
 from corerl.models import DTYPES
 from corerl.plugins import load_plugins
@@ -23,12 +23,15 @@ from corerl.registry.training_strategies import TrainingStrategyFactory
 from corerl.weights.names import as_in_files
 
 
-def export(checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes: int = 5 * 10**9) -> Path:
+def export(
+    checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes: int = 5 * 10**9, trust: bool = False
+) -> Path:
     """Write weights, config, generation config and tokenizer of the policy, whole or not at all.
 
     Args:
         checkpoint: a checkpoint, or a run, of which the newest is taken.
         out: a folder that is not there yet.
+        trust: code that the checkpoint's config names may be run.
         dtype: ``bf16`` or ``fp32`` of the weights; None: the one that the trainer computed in.
 
     Returns:
@@ -37,6 +40,7 @@ def export(checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, ``out`` is there already.
         ModelError: the training strategy cannot read its checkpoints so; weights are missing.
+        UntrustedError: the strategy is code that the checkpoint names, and ``trust`` is false.
     """
     found = _find(checkpoint)
     if out.exists():
@@ -44,8 +48,7 @@ def export(checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes
     from transformers import AutoConfig
 
     config = typed.build(TrainConfig, dict(found.config))
-    plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
-    strategy = plugins.registries.training_strategies.select(config.actor.strategy, "actor.strategy").entry
+    strategy = _strategy(found.path, config, trust)
     state = json.loads((found.path / "state.json").read_text())
     chosen = DTYPES[dtype or state["dtype"]]
     weights = _weights(strategy, found.path, config)
@@ -59,6 +62,27 @@ def export(checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes
             _write_shards(folder, ((name, each.to(chosen)) for name, each in named), shard_bytes)
             _check_complete(folder)
     return found.path
+
+
+def _strategy(path: Path, config: TrainConfig, trust: bool) -> Entry[TrainingStrategyFactory]:
+    """The strategy that wrote the checkpoint: an installed one, or with ``trust`` whatever the checkpoint names."""
+    files = tuple(config.plugins.load)
+    if trust:
+        plugins = load_plugins(files)
+    else:
+        plugins = load_plugins(untrusted=files)
+    strategy = config.actor.strategy
+    name = strategy.get("name") if isinstance(strategy, dict) else strategy
+    try:
+        return plugins.registries.training_strategies.get(str(name))
+    except (UntrustedError, UnknownNameError) as error:
+        if trust or not (files or isinstance(error, UntrustedError)):
+            raise
+        named = ", ".join(dict.fromkeys([*files, *([str(name)] if ":" in str(name) else [])]))
+        raise UntrustedError(
+            f"{path} was written by training strategy '{name}', which is not installed; the checkpoint names code: "
+            f"{named}. Read that code, then add --trust to run it"
+        ) from error
 
 
 def _weights(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from corerl.cli.common import plugin_options, table
+from corerl.cli.common import plugin_options, table, trust_option
+from corerl.telemetry.output import echo
 
 
 @click.command()
@@ -15,6 +16,7 @@ from corerl.cli.common import plugin_options, table
 @click.option("--gpus", type=click.IntRange(min=1), help="Plan for this many GPUs a machine, elsewhere.")
 @click.option("--gpu-memory-gb", type=click.FloatRange(min=0, min_open=True), help="GiB of each of them.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@trust_option
 @plugin_options
 def check(
     config_file: Path,
@@ -22,13 +24,15 @@ def check(
     gpus: int | None,
     gpu_memory_gb: float | None,
     as_json: bool,
+    trust: bool,
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> int:
     """Find everything that is wrong with a training before it starts, and estimate its memory.
 
     Keys, names, rules between keys, what is installed, devices, folders, tokenizer, data, scorers, memory by phase. No
-    weights are read, nothing is written. Exit code 2 where there is an error.
+    weights are read, nothing is written. Code that CONFIG_FILE names is not run without --trust. Exit code 2 if
+    there is an error.
     """
     from corerl.check.findings import counts
     from corerl.check.machine import GIB, Machine
@@ -39,21 +43,21 @@ def check(
     planned = None
     if gpus is not None or gpu_memory_gb is not None:
         planned = Machine(gpus or 1, None if gpu_memory_gb is None else gpu_memory_gb * GIB, planned=True)
-    report = run_check(config_file, overrides, plugin, disable_plugin, planned)
+    report = run_check(config_file, overrides, plugin, disable_plugin, planned, trust=trust)
     if as_json:
-        click.echo(json.dumps(report.as_dict(), indent=2))
+        echo(json.dumps(report.as_dict(), indent=2))
         return 0 if report.is_right else 2
     for each, following in zip_longest(report.findings, report.findings[1:]):
-        click.echo(f"{each.severity}: {each.key + ': ' if each.key else ''}{each.sentence}")
+        echo(f"{each.severity}: {each.key + ': ' if each.key else ''}{each.sentence}")
         if each.remedy and each.severity != "note" and (following is None or following.remedy != each.remedy):
-            click.echo(f"    {each.remedy}")
+            echo(f"    {each.remedy}")
     if report.estimate is not None:
-        click.echo("\nmemory at the peak of each phase, of one GPU or, on the CPU, of the machine, estimated")
-        click.echo(table(memory_table(report.estimate)))
+        echo("\nmemory at the peak of each phase, of one GPU or, on the CPU, of the machine, estimated")
+        echo(table(memory_table(report.estimate)))
     if report.plan:
-        click.echo(f"\n{report.plan}")
+        echo(f"\n{report.plan}")
     summary = ", ".join(counts(report.findings)) or "nothing found"
-    click.echo(f"{config_file}: {'ok' if report.is_right else 'wrong'} ({summary})")
+    echo(f"{config_file}: {'ok' if report.is_right else 'wrong'} ({summary})")
     if not report.is_right:
-        click.echo(f"known problems and what helps: {PAGE}")
+        echo(f"known problems and what helps: {PAGE}")
     return 0 if report.is_right else 2

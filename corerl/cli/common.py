@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from corerl.plugins import Plugins, load_plugins
+from corerl.telemetry.output import one_line
 
 if typing.TYPE_CHECKING:
     from corerl.config.parts import Parts
@@ -28,6 +29,12 @@ def plugin_options(command: F) -> F:
     load = click.option("--plugin", multiple=True, metavar="PATH", help="Also load this Python file with hooks.")
     disable = click.option("--disable-plugin", multiple=True, metavar="NAME", help="Leave this distribution out.")
     return load(disable(command))
+
+
+def trust_option(command: F) -> F:
+    """Add ``--trust``: a bool, ``trust``."""
+    text = "Run the code that the file names: plugins.load, module:attribute, ./file.py:attribute, interpreters."
+    return click.option("--trust", is_flag=True, help=text)(command)
 
 
 def plain_option(command: F) -> F:
@@ -85,9 +92,17 @@ def load_train_config(
 
 
 def read_train_values(
-    file: Path | None, overrides: Sequence[str], plugin: Sequence[str] = (), disable_plugin: Sequence[str] = ()
+    file: Path | None,
+    overrides: Sequence[str],
+    plugin: Sequence[str] = (),
+    disable_plugin: Sequence[str] = (),
+    *,
+    trust: bool = True,
 ) -> tuple[dict[str, Any], Plugins]:
     """What the preset, the file and the overrides say about a training, as plain values, and the plugins they ask for.
+
+    Args:
+        trust: false: none of the code that the config names is run; ``plugin``, of the command line, is loaded.
 
     Raises:
         RequestError: something cannot be read, or the preset or a plugin is not there.
@@ -102,7 +117,10 @@ def read_train_values(
     wanted = typed.build(PluginsConfig, {} if section is None else section, "plugins")
     load = list(dict.fromkeys([*wanted.load, *plugin]))
     disable = list(dict.fromkeys([*wanted.disable, *disable_plugin]))
-    plugins = load_plugins(tuple(load), tuple(disable))
+    if trust:
+        plugins = load_plugins(tuple(load), tuple(disable))
+    else:
+        plugins = load_plugins(tuple(plugin), tuple(disable), tuple(wanted.load))
     if values.get("preset") is not None:
         preset = plugins.registries.presets.select(values["preset"], "preset").load()()
         values = read_over_preset(preset, file, overrides)
@@ -117,11 +135,14 @@ def load_reward_config(
     scorer: str | None,
     plugin: Sequence[str] = (),
     disable_plugin: Sequence[str] = (),
+    *,
+    trust: bool = True,
 ) -> tuple["TrainConfig", Plugins]:
     """A training config of which only ``reward`` and ``plugins`` are used, so that no model need be named.
 
     Args:
         scorer: scores every row, whatever the config says.
+        trust: as for :func:`read_train_values`.
 
     Raises:
         RequestError: something in the config is wrong.
@@ -129,7 +150,7 @@ def load_reward_config(
     from corerl.config import typed
     from corerl.config.schema import TrainConfig
 
-    values, plugins = read_train_values(file, overrides, plugin, disable_plugin)
+    values, plugins = read_train_values(file, overrides, plugin, disable_plugin, trust=trust)
     if not values.get("model"):
         values["model"] = {"path": ""}
     if scorer is not None:
@@ -165,6 +186,7 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     """Columns of text. The last one is wrapped to the terminal; in a pipe every row is one line."""
     if not rows:
         return ""
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED_WIDTH
     lines = []

@@ -13,10 +13,12 @@ from corerl.cli.common import (
     range_label,
     read_train_values,
     split_config_file,
+    trust_option,
     type_label,
 )
 from corerl.config import typed
 from corerl.config.schema import TrainConfig
+from corerl.telemetry.output import echo
 
 _COMMENT_COLUMN = 48
 
@@ -28,14 +30,15 @@ def config() -> None:
 
 @config.command()
 @click.argument("arguments", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
+@trust_option
 @plugin_options
-def show(arguments: tuple[str, ...], plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
+def show(arguments: tuple[str, ...], trust: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
     """Print the resolved configuration as YAML, each key with its help; without FILE the defaults."""
     file, overrides = split_config_file(arguments)
-    values = typed.fill(TrainConfig, read_train_values(file, overrides, plugin, disable_plugin)[0])
+    values = typed.fill(TrainConfig, read_train_values(file, overrides, plugin, disable_plugin, trust=trust)[0])
     if not _is_incomplete(values):
         typed.build(TrainConfig, values)
-    click.echo("\n".join(commented(TrainConfig, values)))
+    echo("\n".join(commented(TrainConfig, values)))
 
 
 @config.command(context_settings={"ignore_unknown_options": True})
@@ -49,9 +52,9 @@ def from_verl(arguments: tuple[str, ...]) -> None:
     from corerl.config.from_verl import from_verl as translate
 
     values, remarks = translate(arguments)
-    click.echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True).rstrip())
+    echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True).rstrip())
     for remark in remarks:
-        click.echo(f"# {remark}")
+        echo(f"# {remark}")
 
 
 def _is_incomplete(values: Mapping[str, Any]) -> bool:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corerl.cli.common import plugin_options, reward_options, table
+from corerl.cli.common import plugin_options, reward_options, table, trust_option
+from corerl.telemetry.output import echo
 
 if TYPE_CHECKING:
     from corerl.config.schema import TrainConfig
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--rows", type=click.IntRange(min=0), default=1, show_default=True, help="Rows to show as rendered.")
 @click.option("--strict", is_flag=True, help="Exit code 1 where there is a defect.")
 @reward_options
+@trust_option
 @plugin_options
 def inspect(
     files: tuple[str, ...],
@@ -30,6 +32,7 @@ def inspect(
     strict: bool,
     config_file: Path | None,
     scorer: str | None,
+    trust: bool,
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> None:
@@ -44,7 +47,9 @@ def inspect(
     from corerl.data.tokenizer import load_tokenizer
     from corerl.errors import ConfigError, RunError
 
-    config, plugins = load_reward_config(config_file, (), scorer, plugin, disable_plugin)
+    config, plugins = load_reward_config(
+        config_file, (), scorer, plugin, disable_plugin, trust=trust or config_file is None
+    )
     if config_file is not None and max_length is None:
         max_length = config.data.max_prompt_length
     if model is not None:
@@ -67,9 +72,9 @@ def inspect(
     _tell_files(found, scored_by)
     _tell_prompts(found, max_length)
     lines = found.defects.lines()
-    click.echo("\ndefects" if lines else "\nno defects")
+    echo("\ndefects" if lines else "\nno defects")
     for line in lines:
-        click.echo(f"  {line}")
+        echo(f"  {line}")
     if strict and lines:
         raise RunError(f"{len(found.defects)} kinds of defects in {', '.join(files)}")
 
@@ -90,18 +95,18 @@ def _scorers(
 
 def _tell_files(found: "Inspection", scored_by: Mapping[str, str]) -> None:
     for file in found.files:
-        click.echo(f"{file.name}: {file.rows} rows")
-        click.echo(table(list(file.columns.items())))
+        echo(f"{file.name}: {file.rows} rows")
+        echo(table(list(file.columns.items())))
     if found.sources:
         rows = [(source, str(count), scored_by.get(source, "nobody")) for source, count in found.sources.items()]
-        click.echo(f"\n{table([('data source', 'rows', 'scored by'), *rows], indent='')}")
+        echo(f"\n{table([('data source', 'rows', 'scored by'), *rows], indent='')}")
 
 
 def _tell_prompts(found: "Inspection", max_length: int | None) -> None:
     from corerl.data.inspection import histogram, length_line
 
     if found.lengths:
-        click.echo(f"\nprompt tokens: {length_line(found.lengths, max_length)}")
-        click.echo(table(histogram(found.lengths)))
+        echo(f"\nprompt tokens: {length_line(found.lengths, max_length)}")
+        echo(table(histogram(found.lengths)))
     for record, text in zip(found.records, found.rendered, strict=False):
-        click.echo(f"\n{record.location}, ground truth {record.ground_truth!r}:\n{text}")
+        echo(f"\n{record.location}, ground truth {record.ground_truth!r}:\n{text}")

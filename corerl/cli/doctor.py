@@ -5,6 +5,7 @@ import json
 import click
 
 from corerl.cli.common import plugin_options, table
+from corerl.telemetry.output import echo
 
 
 @click.command()
@@ -20,8 +21,8 @@ def doctor(as_json: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ..
 
     facts = describe(Plugins(plugin, disable_plugin))
     if as_json:
-        click.echo(json.dumps(facts, indent=2))
+        echo(json.dumps(facts, indent=2))
         return
     for room, values in facts.items():
-        click.echo(room)
-        click.echo(table([(name, str(value)) for name, value in values.items()] or [("none", "")]))
+        echo(room)
+        echo(table([(name, str(value)) for name, value in values.items()] or [("none", "")]))

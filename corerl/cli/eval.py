@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corerl.cli.common import plugin_options, reward_options, table
+from corerl.telemetry.output import echo
 
 if TYPE_CHECKING:
     from corerl.evaluation.summary import Estimate, Summary
@@ -51,11 +52,11 @@ def evaluate(
         config, plugins = load_reward_config(config_file, overrides, scorer, plugin, disable_plugin)
         results = rescore(responses, scorers_of(responses, config, plugins), config, plugins)
         for line in error_lines(results):
-            click.echo(f"not scored, {line}", err=True)
+            echo(f"not scored, {line}", err=True)
     pairs = zip(responses, results, strict=True)
     samples = [Sample(each.data_source, each.prompt, result.score, result.extracted) for each, result in pairs]
     summaries = summarise(samples, correct_from, sorted(set(ks)) or None)
-    click.echo("\n\n".join(map(_text, summaries)))
+    echo("\n\n".join(map(_text, summaries)))
     if json_file is not None:
         from corerl.files import atomic_path
 

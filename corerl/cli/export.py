@@ -4,19 +4,23 @@ from pathlib import Path
 
 import click
 
+from corerl.cli.common import trust_option
+from corerl.telemetry.output import echo
+
 
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--dtype", type=click.Choice(["bf16", "fp32"]), help="Of the weights; by default the trainer's.")
 @click.option("--max-shard-gb", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True)
-def export(checkpoint: Path, out: Path, dtype: str | None, max_shard_gb: float) -> None:
+@trust_option
+def export(checkpoint: Path, out: Path, dtype: str | None, max_shard_gb: float, trust: bool) -> None:
     """Make a Hugging Face model folder of a checkpoint.
 
     CHECKPOINT is a checkpoint or a run's folder, of which the newest is taken; OUT is a new folder. No device is
-    needed, and no more than one shard of the model is in memory.
+    needed, and no more than one shard of the model is in memory. Code that CHECKPOINT names is not run without --trust.
     """
     from corerl.checkpoint.export import export as write
 
-    found = write(checkpoint, out, dtype=dtype, shard_bytes=int(max_shard_gb * 1e9))
-    click.echo(f"{out}: the policy of {found}")
+    found = write(checkpoint, out, dtype=dtype, shard_bytes=int(max_shard_gb * 1e9), trust=trust)
+    echo(f"{out}: the policy of {found}")

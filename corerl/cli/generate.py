@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from corerl.cli.common import plain_option, plugin_options, split_config_file
+from corerl.telemetry.output import echo
 
 
 @click.command()
@@ -61,8 +62,8 @@ def generate(
     from corerl.trainer.generation import plan_generation
 
     plan = plan_generation(config, plugins, out, greedy=greedy, batch_size=batch_size, log_probs=log_probs)
-    click.echo(plan)
-    click.echo(f"{run_generation(plan, overwrite=overwrite)}: {len(plan.prompts) * plan.sampling.n} responses")
+    echo(str(plan))
+    echo(f"{run_generation(plan, overwrite=overwrite)}: {len(plan.prompts) * plan.sampling.n} responses")
 
 
 def _set(values: dict[str, Any], section: str, key: str, value: Any) -> None:

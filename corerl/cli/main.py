@@ -13,6 +13,7 @@ from corerl.errors import CoreRLError, Stopped
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
 from corerl.registry.commands import Command
+from corerl.telemetry.output import echo
 
 INTERRUPTED = 130
 
@@ -70,7 +71,7 @@ def corerl(context: click.Context) -> None:
     Start with `make quickstart`, or with `corerl config show` for every key of a training configuration.
     """
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        echo(context.get_help())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -83,20 +84,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         result = corerl.main(arguments, prog_name="corerl", standalone_mode=False)
     except CoreRLError as error:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         return error.exit_code
     except click.UsageError as error:
         hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
-        click.echo(f"error: {error.format_message()}{_as_key(error)}{hint}", err=True)
+        echo(f"error: {error.format_message()}{_as_key(error)}{hint}", err=True)
         return error.exit_code
     except click.ClickException as error:
-        click.echo(f"error: {error.format_message()}", err=True)
+        echo(f"error: {error.format_message()}", err=True)
         return error.exit_code
     except Stopped as stopped:
-        click.echo("stopped: the same command goes on from the last checkpoint", err=True)
+        echo("stopped: the same command goes on from the last checkpoint", err=True)
         return 128 + stopped.signal
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        echo("interrupted", err=True)
         return INTERRUPTED
     except Exception as error:
         _tell_of(error)
@@ -110,15 +111,15 @@ def _tell_of(error: Exception) -> None:
 
     of_disk = isinstance(error, OSError) and error.errno in DISK
     if not of_disk:
-        traceback.print_exception(error, limit=-6, chain=False)
+        echo("".join(traceback.format_exception(error, limit=-6, chain=False)), err=True, nl=False)
     said = f"{error}: " if of_disk else f"{type(error).__name__}: "
     problem = problem_of(f"{type(error).__name__}: {error}")
     if problem is not None:
-        click.echo(f"error: {said}{problem.remedy} (see '{problem.name}' in {PAGE})", err=True)
+        echo(f"error: {said}{problem.remedy} (see '{problem.name}' in {PAGE})", err=True)
     elif of_disk:
-        click.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
     else:
-        click.echo(
+        echo(
             "error: this is a bug in CoreRL or in one of its plugins; please report it with the lines above and "
             "what `corerl doctor` prints",
             err=True,

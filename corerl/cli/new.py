@@ -21,6 +21,7 @@ from corerl.files import atomic_path, require_writable
 from corerl.plugins import load_plugins
 from corerl.registry import Registries, Registry
 from corerl.registry.base import known_names
+from corerl.telemetry.output import echo
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -86,12 +87,12 @@ def plugin(name: str, kind: str | None, out: Path) -> None:
         for path, text in render(name, chosen).items():
             (temporary / path).parent.mkdir(parents=True, exist_ok=True)
             (temporary / path).write_text(text, encoding="utf-8")
-    click.echo(f"wrote {folder}: {_article(registry.kind)} {registry.kind}{why}")
-    click.echo("next:")
+    echo(f"wrote {folder}: {_article(registry.kind)} {registry.kind}{why}")
+    echo("next:")
     commands = ("pip install -e .", "pytest", f"corerl plugins check {name}", "corerl train example.yaml")
     for command in (f"cd {shlex.quote(str(folder))}", *commands):
-        click.echo(f"  {command}")
-    click.echo("README.md says where the data and the model of example.yaml come from")
+        echo(f"  {command}")
+    echo("README.md says where the data and the model of example.yaml come from")
 
 
 def render(name: str, kind: str) -> dict[str, str]:

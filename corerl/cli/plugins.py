@@ -17,6 +17,7 @@ from corerl.plugins import PluginRecord, Plugins
 from corerl.registry import Entry, Registry
 from corerl.registry.base import NEEDS, known_names
 from corerl.registry.scorers import table_of_sources
+from corerl.telemetry.output import echo
 from corerl.testing.checks import Check, Outcome, checks_of, outcome, share_options
 
 Item = tuple[Registry[Any], Entry[Any]]
@@ -40,19 +41,19 @@ def list_(as_json: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...
     sources = sorted(table_of_sources(loaded.registries.scorers).items())
     if as_json:
         scored = {source: [entry.name for entry in entries] for source, entries in sources}
-        click.echo(json.dumps({"plugins": records, "names": names, "data_sources": scored}, indent=2))
+        echo(json.dumps({"plugins": records, "names": names, "data_sources": scored}, indent=2))
         return
-    click.echo("plugins")
-    click.echo(table([[row["name"], row["version"], row["status"], row["error"] or row["module"]] for row in records]))
+    echo("plugins")
+    echo(table([[row["name"], row["version"], row["status"], row["error"] or row["module"]] for row in records]))
     for _, registry in loaded.registries:
         rows = sorted((row for row in names if row["kind"] == registry.kind), key=lambda row: row["name"])
         if rows:
-            click.echo(f"\n{registry.kind}" + (f" ({registry.config_key})" if registry.config_key else ""))
+            echo(f"\n{registry.kind}" + (f" ({registry.config_key})" if registry.config_key else ""))
             cells = [[row["name"], _owner(row), row["status"], row["summary"]] for row in rows]
-            click.echo(table(cells))
+            echo(table(cells))
     if sources:
-        click.echo("\ndata source -> scorer (reward.scorers)")
-        click.echo(table([[source, " and ".join(entry.name for entry in entries)] for source, entries in sources]))
+        echo("\ndata source -> scorer (reward.scorers)")
+        echo(table([[source, " and ".join(entry.name for entry in entries)] for source, entries in sources]))
 
 
 @plugins.command()
@@ -65,13 +66,13 @@ def show(name: str, as_json: bool, plugin: tuple[str, ...], disable_plugin: tupl
     record, items = find(loaded, name)
     facts = [_entry_facts(*item) for item in items]
     if as_json:
-        click.echo(json.dumps({"plugin": record and _record_facts(record), "names": facts}, indent=2))
+        echo(json.dumps({"plugin": record and _record_facts(record), "names": facts}, indent=2))
         return
     if record is not None:
-        click.echo(table([(key, value) for key, value in _record_facts(record).items() if value], indent=""))
+        echo(table([(key, value) for key, value in _record_facts(record).items() if value], indent=""))
     for number, entry in enumerate(facts):
-        click.echo("\n" if number or record else "", nl=False)
-        click.echo(_entry_text(entry))
+        echo("\n" if number or record else "", nl=False)
+        echo(_entry_text(entry))
 
 
 @plugins.command()
@@ -116,10 +117,10 @@ def _report(context: click.Context, loading: Sequence[Outcome], checks: Sequence
     for result in chain(loading, map(outcome, checks)):
         outcomes.append(result)
         if not as_json:
-            click.echo(_line(result, widths))
+            echo(_line(result, widths))
     if as_json:
         rows = [dataclasses.asdict(result) | {"ok": result.status != "failed"} for result in outcomes]
-        click.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
     if any(result.status == "failed" for result in outcomes):
         context.exit(1)
 

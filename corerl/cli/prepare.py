@@ -13,6 +13,7 @@ from corerl.cli.common import plugin_options, range_label, table, type_label
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Registry
 from corerl.registry.dataset_preparers import DatasetPreparer
+from corerl.telemetry.output import echo
 
 if typing.TYPE_CHECKING:
     from corerl.data.prepare import Split
@@ -98,10 +99,10 @@ def _prepare(
 
     splits, left_out = prepare_dataset(preparer, source, out, split)
     header = ("split", "read", "written", "dropped", "noted", "why")
-    click.echo(table([header, *(line for each in splits for line in _lines(each))], indent=""))
+    echo(table([header, *(line for each in splits for line in _lines(each))], indent=""))
     if left_out:
-        click.echo(f"not read, named neither train nor test: {', '.join(left_out)}")
-    click.echo(f"wrote {', '.join(str(out / f'{each.name}.parquet') for each in splits)}")
+        echo(f"not read, named neither train nor test: {', '.join(left_out)}")
+    echo(f"wrote {', '.join(str(out / f'{each.name}.parquet') for each in splits)}")
 
 
 def _lines(split: "Split") -> list[tuple[str, ...]]:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from corerl.telemetry.output import echo
+
 SAMPLES = 5000
 RUN = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -34,13 +36,13 @@ def make_report(runs: Sequence[Path], out: Path | None = None, samples: int = SA
     given, runs = runs, [run for run in runs if _has_metrics(run)] or runs
     for run in given:
         if run not in runs:  # a shell's * finds data beside runs, and runs that failed at once
-            click.echo(f"{run} is left out: it holds no metrics.jsonl of a run")
+            echo(f"{run} is left out: it holds no metrics.jsonl of a run")
     records = [read_records(run) for run in runs]
     for name, of_run in zip(run_names(runs), records, strict=True):
-        click.echo(summary(name, of_run))
+        echo(summary(name, of_run))
     path = out or runs[0] / "report.html"
     write_page(path, runs, records, samples)
-    click.echo(f"report: {path}")
+    echo(f"report: {path}")
 
 
 def _has_metrics(run: Path) -> bool:

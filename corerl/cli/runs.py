@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from corerl.cli.common import table
+from corerl.telemetry.output import echo
 
 RECORDS = 1000
 """of a run, at most so many are searched for the last reward"""
@@ -25,10 +26,10 @@ def runs(folder: Path) -> None:
     """
     found = sorted(run_folders(folder), key=lambda run: (run / "config.yaml").stat().st_mtime)
     if not found:
-        click.echo(f"no run below {folder}")
+        echo(f"no run below {folder}")
         return
     header = ("run", "state", "step", "reward", "val", "started", "for", "")
-    click.echo(table([header, *(row(run, folder) for run in found)], indent=""))
+    echo(table([header, *(row(run, folder) for run in found)], indent=""))
 
 
 def run_folders(folder: Path) -> Iterator[Path]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from corerl.cli.common import plugin_options, reward_options, table
+from corerl.telemetry.output import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,19 +55,19 @@ def score(
 
     scorers = scorers_of(responses, config, plugins)
     results = rescore(responses, scorers, config, plugins)
-    click.echo(table(score_table(responses, results, scorers), indent=""))
+    echo(table(score_table(responses, results, scorers), indent=""))
     for line in error_lines(results):
-        click.echo(f"not scored, {line}")
+        echo(f"not scored, {line}")
     if len({result.score for result in results}) == 1 and len(results) > 1 and results[0].score is not None:
-        click.echo(f"every score is {results[0].score:g}:")
+        echo(f"every score is {results[0].score:g}:")
         for response, result in list(zip(responses, results, strict=True))[:EXAMPLES]:
-            click.echo(f"  {example(response, result)}")
+            echo(f"  {example(response, result)}")
     if label_column is not None:
         _tell_agreement(responses, results, label_column, correct_from)
     if out is not None:
         pairs = zip(responses, results, strict=True)
         write_rows(out, [{**response.row, **result_columns(result)} for response, result in pairs])
-        click.echo(f"{out}: {len(responses)} rows")
+        echo(f"{out}: {len(responses)} rows")
 
 
 def _tell_agreement(
@@ -76,11 +77,11 @@ def _tell_agreement(
 
     agreement = compare(responses, results, column, correct_from)
     left_out = f" ({agreement.left_out} without label or score)" if agreement.left_out else ""
-    click.echo(
+    echo(
         f"\nagreement with '{column}': {agreement.share:.2%} of {agreement.compared}{left_out}, "
         f"Cohen's kappa {agreement.kappa:.3f}"
     )
-    click.echo(table(agreement.table()))
+    echo(table(agreement.table()))
     for words, rows in (("only the label", agreement.only_label), ("only the scorer", agreement.only_scorer)):
         for row in rows[:EXAMPLES]:
-            click.echo(f"  {words} says correct: {example(responses[row], results[row])}")
+            echo(f"  {words} says correct: {example(responses[row], results[row])}")

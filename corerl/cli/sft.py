@@ -6,6 +6,7 @@ import click
 
 from corerl.cli.common import plain_option, plugin_options
 from corerl.plugins import load_plugins
+from corerl.telemetry.output import echo
 
 
 @click.command()
@@ -31,4 +32,4 @@ def sft(
 
     from corerl.trainer.sft import run_sft
 
-    click.echo(f"model: {run_sft(config, plugins)}")
+    echo(f"model: {run_sft(config, plugins)}")

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from corerl.cli.common import load_train_config, plain_option, plugin_options
+from corerl.telemetry.output import echo
 
 
 @click.command()
@@ -28,7 +29,7 @@ def train(
     from corerl.trainer.plan import make_plan
 
     plan = make_plan(config, parts, plugins)
-    click.echo(plan)
+    echo(str(plan))
 
     from corerl.cli.report import make_report
     from corerl.trainer.build import train as run_training

@@ -1,11 +1,13 @@
 """Rules between keys: what is surely wrong is said before anything is loaded."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from corerl.config.parts import Parts
 from corerl.config.rejection import uses_shared_threshold
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError, RequestError
+from corerl.secrets import plain_secrets
 
 
 def check(config: TrainConfig, parts: Parts) -> None:
@@ -16,6 +18,7 @@ def check(config: TrainConfig, parts: Parts) -> None:
 
 def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     """An error for every rule that does not hold; of a part's own rules the first."""
+    yield from plain_secrets(asdict(config))
     yield from _check_parts(config, parts)
     yield from _check_workers(config, parts)
     yield from _check_batches(config, parts)

@@ -17,6 +17,8 @@ from corerl.options import check_ranges, did_you_mean
 
 C = TypeVar("C")
 
+OmegaConf.register_resolver("env", lambda name: f"${{env:{name}}}", replace=True)  # :mod:`corerl.secrets`
+
 _SCALARS = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 _PLURALS = {bool: "of true and false", int: "of integers", float: "of numbers", str: "of strings"}
 

@@ -5,9 +5,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from corerl.errors import RequestError, RunError
+from corerl.telemetry.output import echo
 
 
 def make_environment(folder: Path, base: str, steps: Sequence[Sequence[str]], library: str, title: str) -> None:
@@ -34,10 +33,10 @@ def make_environment(folder: Path, base: str, steps: Sequence[Sequence[str]], li
     for arguments in steps:
         _run([str(python), "-m", "pip", "install", "--quiet", *arguments])
     _run([str(python), "-c", f"import {library}; print('{title}', {library}.__version__)"])
-    click.echo(f"rollout.options.python={python}")
+    echo(f"rollout.options.python={python}")
 
 
 def _run(command: list[str]) -> None:
-    click.echo("$ " + " ".join(command), err=True)
+    echo("$ " + " ".join(command), err=True)
     if (code := subprocess.run(command, check=False).returncode) != 0:
         raise RunError(f"{command[0]} ended with exit code {code}: its own words are above")

@@ -50,7 +50,7 @@ def engine_version(python: str, distributions: Sequence[str], options: EngineOpt
         text=True,
         timeout=SECONDS,
         check=False,
-        env={**inherited, **options.environment},
+        env={**inherited, **options.variables()},
         cwd="/",
     )
     return asked.stdout.strip() or None

@@ -10,6 +10,7 @@ from corerl.check.size import ModelSize
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError
 from corerl.options import option
+from corerl.secrets import reveal
 
 OVERHEAD = 2.0 * GIB
 """of an engine beside weights and cache: activations of its largest batch and CUDA graphs"""
@@ -35,6 +36,14 @@ class EngineOptions:
     untested_version: Literal["warn", "error"] = option("warn", "an engine outside of the tested range of versions")
     start_timeout: float = option(900.0, "seconds that the engine's start may take", gt=0)
     timeout: float = option(300.0, "seconds that a weight update's bucket, sleep, wake and health may take", gt=0)
+
+    def variables(self) -> dict[str, str]:
+        """``environment`` with secrets in place of their references.
+
+        Raises:
+            ConfigError: a variable that it refers to is not set.
+        """
+        return {name: reveal(value) for name, value in self.environment.items()}
 
     def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
         """For `corerl check`: the cache gets what ``gpu_memory_utilization`` leaves beside the weights."""

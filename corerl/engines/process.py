@@ -22,8 +22,12 @@ from typing import Any
 from corerl.engines import remote
 from corerl.engines.remote import ending, frames
 from corerl.errors import ConfigError, DeadlineError, RunError
+from corerl.files import remove
 
 ENDING_SECONDS = ending.GRACE + 1.0
+
+LOG = "engine.log"
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 LOG_LINES = 8
 LINE_LENGTH = 600
@@ -83,10 +87,10 @@ class EngineProcess:
         self._folder = Path(tempfile.mkdtemp(prefix=f"corerl-{kind.name}-"))
         (self._folder / "corerl_engine").symlink_to(Path(remote.__file__).parent)
         (self._folder / kind.package.name).symlink_to(kind.package)
-        self._log = self._folder.with_name(f"{self._folder.name}.log")
-        self._keep_log = False
+        self._log = self._folder / LOG
+        self._keep_log = self._closed = False
         self._connection, theirs = socket.socketpair()
-        with theirs, self._log.open("wb") as log:
+        with theirs, os.fdopen(os.open(self._log, NEW_FILE, 0o600), "wb") as log:
             self._process = subprocess.Popen(
                 [self._interpreter, "-m", "corerl_engine", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
@@ -115,7 +119,7 @@ class EngineProcess:
 
     @property
     def folder(self) -> Path:
-        """Removed by :meth:`close`; the log beside it stays where an error has named it."""
+        """Nobody else's to read; :meth:`close` removes it, except for a log that an error has named."""
         return self._folder
 
     def wait_for(self, event: str, seconds: float, what: str) -> dict[str, Any]:
@@ -177,17 +181,21 @@ class EngineProcess:
 
     def close(self) -> None:
         """End the group and wait for its leader."""
-        if not self._folder.exists():
+        if self._closed:
             return
+        self._closed = True
         self._fail(f"the rollout backend {self._kind.name} is closed")
         self._end_group()
         self._outgoing.put(None)
         with contextlib.suppress(subprocess.TimeoutExpired):  # a process that not even SIGKILL ends waits for a device
             self._process.wait(timeout=30)
         self._connection.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
         if not self._keep_log:
-            self._log.unlink(missing_ok=True)
+            shutil.rmtree(self._folder, ignore_errors=True)
+            return
+        for path in self._folder.iterdir():
+            if path != self._log:
+                remove(path)
 
     def last_lines(self) -> str:
         """The most telling line of the log, the last ones, and where it is: from now on it stays there."""

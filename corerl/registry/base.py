@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Generic, Literal, TypeVar
 
-from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError
+from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError, UntrustedError
 from corerl.options import did_you_mean
 from corerl.registry import coroutines, modules
 from corerl.telemetry.metric_table import Metric
@@ -180,6 +180,8 @@ class Registry(Generic[T]):
         self._overriding: set[str] = set()
         self._clashes: dict[str, list[Owner]] = {}
         self.missing_hint: Callable[[str, str], str] = lambda kind, name: ""
+        self.trusted = True
+        """whether ``module:attribute`` and ``./file.py:attribute`` may be imported"""
 
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
@@ -230,12 +232,15 @@ class Registry(Generic[T]):
             UnknownNameError: nobody registered it; the message names the nearest name or the package to install.
             NameClashError: two plugins registered it.
             PluginError: a ``module:attribute`` that cannot be imported.
+            UntrustedError: a ``module:attribute``, and the registry is not ``trusted``.
         """
         if name in self._clashes:
             raise NameClashError(self.clash(name))
         if name in self._entries:
             return self._entries[name]
         if ":" in name:
+            if not self.trusted and not modules.is_missing_file(name):
+                raise UntrustedError(f"{self.kind} '{name}' is code and was not imported: --trust imports it")
             return self._ad_hoc(name)
         known = ", ".join(sorted(self._entries)) or "none, because no installed plugin registers any"
         hint = self.missing_hint(self.kind, name)
@@ -263,7 +268,7 @@ class Registry(Generic[T]):
         """As :meth:`select`, for a config that keeps the name and the options under two keys."""
         try:
             entry = self.get(name)
-        except (UnknownNameError, NameClashError, PluginError) as error:
+        except (UnknownNameError, NameClashError, PluginError, UntrustedError) as error:
             raise type(error)(f"{name_key}: {error}") from error
         return self.with_options(entry, options, options_key)
 

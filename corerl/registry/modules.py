@@ -26,6 +26,12 @@ def load_object(reference: str) -> Any:
         raise AttributeError(f"{path} has no '{attribute}'{did_you_mean(attribute, vars(module))}") from None
 
 
+def is_missing_file(reference: str) -> bool:
+    """Whether ``./file.py:attribute`` names a file that is not there; false of ``package.module:attribute``."""
+    path = reference.rpartition(":")[0]
+    return path.endswith(".py") and not Path(path).expanduser().is_file()
+
+
 def load_file(path: str) -> ModuleType:
     """Import a Python file that is in no package, once in a process however often it is asked for."""
     file = Path(path).expanduser().resolve()

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from corerl.registry.trackers import TrackedRun
 from corerl.telemetry.clock import Clock
 from corerl.telemetry.live import LiveView
+from corerl.telemetry.output import printable
 from corerl.telemetry.terminal import error_console
 
 MOST_LINES = 100
@@ -39,7 +40,7 @@ class ConsoleTracker:
         self.clock.tick(step)
         for name, value in metrics.items():
             if name.startswith("val-core/"):
-                self.console.print(f"step {step}: {name} {value:.3f}", markup=False)
+                self.console.print(printable(f"step {step}: {name} {value:.3f}"), markup=False)
         line, total = summary(metrics), self.clock.total_steps
         if self.live is not None:
             self.live.update(metrics)

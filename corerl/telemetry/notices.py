@@ -3,8 +3,10 @@
 import contextlib
 import sys
 
+from corerl.telemetry.output import printable
+
 
 def say(message: str) -> None:
     """Print one notice; what standard error goes to may be full or gone, which is no reason to end a run."""
     with contextlib.suppress(OSError):
-        print(message, file=sys.stderr, flush=True)
+        print(printable(message), file=sys.stderr, flush=True)

@@ -57,6 +57,7 @@ def test_everything_that_is_wrong_is_found_at_once(workplace, check, rows, write
         f"rollout.options.python={tmp_path}/no/python",
         "runtime.n_gpus_per_node=2",
         f"trainer.output_dir={tmp_path}/taken/runs",
+        "--trust",
     )
     assert code == 2
     assert keys(report, "error") == [

@@ -14,7 +14,7 @@ from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl.runtime.dispatch import submit
 from corerl_ray.calls import exit_cause, is_alive
 from corerl_ray.cluster import connect
-from corerl_ray.environment import carried
+from corerl_ray.environment import carried, secrets
 from corerl_ray.options import RayOptions
 from corerl_ray.runtime import RayRuntime
 
@@ -208,4 +208,6 @@ def test_exit_causes_are_short():
 
 def test_variables_are_carried_by_prefix_or_name():
     environment = {"HF_HOME": "a", "NCCL_DEBUG": "b", "PATH": "c", "MY_TOKEN": "d"}
-    assert carried(["MY_TOKEN"], environment) == {"HF_HOME": "a", "NCCL_DEBUG": "b", "MY_TOKEN": "d"}
+    environment |= {"MY_FLAG": "e", "HF_TOKEN": "f", "AWS_SECRET_ACCESS_KEY": "g"}
+    assert carried(["MY_TOKEN", "MY_FLAG"], environment) == {"HF_HOME": "a", "NCCL_DEBUG": "b", "MY_FLAG": "e"}
+    assert secrets(["MY_TOKEN"], environment) == {"MY_TOKEN": "d", "HF_TOKEN": "f"}

@@ -133,3 +133,20 @@ def test_the_token_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
 def test_what_is_no_address_is_an_error_at_once() -> None:
     with pytest.raises(ConfigError, match="must begin with http"):
         manager("localhost:8000")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_not_followed_and_takes_no_token_along(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCORE_TOKEN", "hush-hush")
+    with Server(lambda body, number: (200, {"results": [1.0]})) as other:
+        with Server(lambda body, number: (status, {}), {"Location": other.url}) as server:
+            [result] = manager(server.url, token_variable="SCORE_TOKEN").score(requests("1"))
+        assert result.score is None and result.error is not None and "is not followed" in result.error
+        assert other.bodies == [] and len(server.bodies) == 1
+
+
+def test_headers_may_refer_to_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCORE_TOKEN", "hush-hush")
+    with Server(lambda body, number: (200, {"results": [1.0]})) as server:
+        manager(server.url, headers={"X-Key": "${env:SCORE_TOKEN}"}).score(requests("1"))
+    assert server.headers[0]["X-Key"] == "hush-hush"

@@ -2,6 +2,8 @@
 
 import atexit
 import contextlib
+import errno
+import ipaddress
 import json
 import os
 import socket
@@ -12,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from corerl.errors import ConfigError, DeadlineError, RunError
@@ -142,19 +144,51 @@ def _take_device(local_rank: int) -> None:
 
 
 def _meet(backend: str, timeout: float) -> None:
+    """Join the others at the address of rank 0, on which alone it listens.
+
+    If that address is of the loopback, gloo and NCCL use the loopback too, unless a variable names an interface.
+    """
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if _is_loopback(address) and (loopback := _loopback()) is not None:
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(name, loopback)
+    wait = timedelta(seconds=timeout)
     try:
-        dist.init_process_group(backend, init_method="env://", timeout=timedelta(seconds=timeout))
+        listener = _listen(address, port).detach() if rank == 0 else None
+        store = TCPStore(address, port, size, rank == 0, wait, master_listen_fd=listener)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
     except (RuntimeError, ValueError) as error:
-        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        if "EADDRINUSE" in str(error):
-            raise RunError(
-                f"rank {os.environ['RANK']} cannot listen at {address}: another program has that port (MASTER_PORT); "
-                "start the run again, or name another port where you set it yourself"
-            ) from error
         raise DeadlineError(
-            f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} did not meet the others at {address} within "
-            f"{timeout:g} s (actor.strategy.timeout): {str(error).splitlines()[0]}"
+            f"rank {rank} of {size} did not meet the others at {address}:{port} within {timeout:g} s "
+            f"(actor.strategy.timeout): {str(error).splitlines()[0]}"
         ) from error
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            why = (
+                "another program has that port (MASTER_PORT); start the run again, or name another port where you set "
+                "it yourself"
+            )
+        else:
+            why = f"{error.strerror or error}: MASTER_ADDR must be an address of rank 0's machine"
+        raise RunError(f"rank 0 cannot listen at {address}:{port}: {why}") from error
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(socket.gethostbyname(address) if ":" not in address else address).is_loopback
+    except OSError:
+        return False
+
+
+def _loopback() -> str | None:
+    return next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
 
 
 def _leave() -> None:
@@ -165,7 +199,7 @@ def _leave() -> None:
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
     """gloo listens on the address of this host's name, where no variable names an interface."""
-    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    loopback = _loopback()
     if loopback is None or "GLOO_SOCKET_IFNAME" in os.environ:
         yield
         return

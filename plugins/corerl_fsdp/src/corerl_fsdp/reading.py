@@ -10,13 +10,12 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor
-from torch.distributed.checkpoint import state_dict_loader
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from corerl.config.schema import ModelConfig
 from corerl.errors import ModelError
 from corerl_fsdp import lora
+from corerl_fsdp.shard_files import ShardReader, fill
 
 PART_BYTES = 2**30
 """of a sharded checkpoint that are read at a time"""
@@ -41,7 +40,7 @@ def _of_file(path: Path) -> Named:
 
 
 def _of_shards(folder: Path) -> Named:
-    stored = FileSystemReader(folder).read_metadata().state_dict_metadata
+    stored = ShardReader(folder).read_metadata().state_dict_metadata
     part: dict[str, Tensor] = {}
     size = 0
     for name, facts in stored.items():
@@ -56,7 +55,7 @@ def _of_shards(folder: Path) -> Named:
 
 
 def _filled(folder: Path, part: dict[str, Tensor]) -> Named:
-    state_dict_loader.load(part, checkpoint_id=folder, no_dist=True)
+    fill(part, folder, no_dist=True)
     for name in list(part):
         yield name.removeprefix("model."), part.pop(name)
 

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from corerl_fsdp import lora
+from corerl_fsdp.shard_files import ShardWriter, fill
 
 SCHEDULE = "schedule.json"
 
@@ -28,7 +29,7 @@ def save(
         What waits until this rank's share is written; after that of all ranks the checkpoint is complete.
     """
     written: Any = state_dict_saver.async_save(
-        _state(model, optimizer), checkpoint_id=folder, process_group=group, async_stager=_OneCopy()
+        _state(model, optimizer), storage_writer=ShardWriter(folder), process_group=group, async_stager=_OneCopy()
     )
     rates = json.dumps(schedule.state_dict())
 
@@ -42,7 +43,7 @@ def save(
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any) -> None:
     """Read what :func:`save` wrote, with any number of ranks; a collective."""
-    state_dict_loader.load(_state(model, optimizer), checkpoint_id=folder)
+    fill(_state(model, optimizer), folder)
     schedule.load_state_dict(json.loads((folder / SCHEDULE).read_text()))
     for group, lr in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
         group["lr"] = lr

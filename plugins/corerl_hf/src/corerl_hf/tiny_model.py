@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from corerl.telemetry.output import echo
+
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
@@ -41,6 +43,6 @@ def tiny_model(**arguments: Any) -> None:
     disable_progress_bar()  # type: ignore[no-untyped-call]
     out, force = arguments.pop("out"), arguments.pop("force")
     written = write_tiny_model(out, TinyModel(**arguments), force=force)
-    click.echo(f"{out}: {written.parameters:,} parameters, {written.vocab_size} tokens in the vocabulary")
+    echo(f"{out}: {written.parameters:,} parameters, {written.vocab_size} tokens in the vocabulary")
     if written.vocab_size < arguments["vocab_size"]:
-        click.echo(f"(the corpus is too small for the {arguments['vocab_size']} that were asked for)")
+        echo(f"(the corpus is too small for the {arguments['vocab_size']} that were asked for)")

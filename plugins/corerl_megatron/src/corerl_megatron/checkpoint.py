@@ -18,6 +18,7 @@ from corerl.errors import ModelError, SaveError
 from corerl_fsdp import ranks as world
 from corerl_megatron.optimizer import LibraryOptimizer
 from corerl_megatron.parallel import Layout
+from corerl_megatron.pickled_files import require_plain
 from corerl_megatron.weights import Weights
 
 NOTE, FILE = "note.json", "state.safetensors"
@@ -51,7 +52,7 @@ class Checkpoint:
         """Read what :meth:`save` wrote; a collective.
 
         Raises:
-            ModelError: it is of another model.
+            ModelError: it is of another model, or holds pickles that name code.
         """
         note = json.loads((folder / NOTE).read_text())
         for name, value in self.model.items():
@@ -60,6 +61,7 @@ class Checkpoint:
                     f"{folder} is a checkpoint of a model with {name} {stored!r}, and this one has {value!r}"
                 )
         if isinstance(self.optimizer, LibraryOptimizer):
+            world.on_first_rank(lambda: require_plain(folder), ModelError)
             loaded: Any = dist_checkpointing.load(self._state(loading=True), str(folder))
             for number, piece in enumerate(self.pieces):
                 piece.load_state_dict(loaded[f"model{number}"])

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
@@ -24,6 +24,7 @@ from corerl.errors import ModelError
 from corerl.models import load_model
 from corerl_megatron.arithmetic import Facts
 from corerl_megatron.conversion import unshard
+from corerl_megatron.pickled_files import read_metadata
 from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
 
 FILE, PREFIX = "state.safetensors", "model."
@@ -53,7 +54,7 @@ def _of_file(path: Path) -> Iterator[tuple[str, Tensor]]:
 def _of_shards(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     meta = load_model(model, "lm", device="meta", dtype=torch.float32)
     weights, shapes, geometry = mapped(Facts.read("model.path", meta.config.to_dict()), meta, "lm")
-    stored: Mapping[str, Any] = FileSystemReader(folder).read_metadata().state_dict_metadata
+    stored: Mapping[str, Any] = read_metadata(folder).state_dict_metadata
     part: list[tuple[Weight, Slice, Tensor]] = []
     size = 0
     for number, weight in enumerate(weights, 1):
@@ -65,7 +66,7 @@ def _of_shards(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]
             continue
         tensors = {each.names[0]: tensor for each, _, tensor in part}
         slices = {each.names[0]: place for each, place, _ in part}
-        state_dict_loader.load(tensors, checkpoint_id=folder, planner=Slices(slices), no_dist=True)
+        state_dict_loader.load(tensors, storage_reader=_Reader(folder), planner=Slices(slices), no_dist=True)
         for each, _, tensor in part:
             for name, whole in zip(each.parts, unshard(each.kind, [tensor], geometry), strict=True):
                 if whole.shape != shapes[name]:
@@ -88,6 +89,13 @@ def _place(weight: Weight, stored: Mapping[str, Any], folder: Path) -> Slice:
             if place[0] in stored:
                 return place
     raise ModelError(f"{folder} has no '{weight.names[0]}': it is a checkpoint of another model")
+
+
+class _Reader(FileSystemReader):
+    """Reads the metadata as :func:`read_metadata` does."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        return read_metadata(Path(self.path))
 
 
 class Slices(DefaultLoadPlanner):

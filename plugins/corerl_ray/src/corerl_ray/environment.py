@@ -1,7 +1,9 @@
 """The environment variables that a worker gets from the controller."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+from corerl.secrets import is_secret_name
 
 PREFIXES = (
     "CORERL_",
@@ -23,8 +25,20 @@ PREFIXES = (
 
 
 def carried(names: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables whose names begin with one of ``PREFIXES``, and those that ``names`` lists."""
-    return {name: value for name, value in environment.items() if name.startswith(PREFIXES) or name in names}
+    """The variables whose names begin with one of ``PREFIXES``, and those that ``names`` lists; no secrets.
+
+    Ray writes them into its logs.
+    """
+    return {name: value for name, value in _meant(names, environment) if not is_secret_name(name)}
+
+
+def secrets(names: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The other variables of :func:`carried`, which hold secrets. They go in a call, of which Ray writes nothing."""
+    return {name: value for name, value in _meant(names, environment) if is_secret_name(name)}
+
+
+def _meant(names: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    return ((name, value) for name, value in environment.items() if name.startswith(PREFIXES) or name in names)
 
 
 def of_rank(rank: int, local_rank: int, world_size: int, address: str, port: int) -> dict[str, str]:

@@ -20,7 +20,7 @@ from corerl.runtime.dispatch import Future
 from corerl_ray import tensors
 from corerl_ray.calls import Call, Member, Wait, Waiter
 from corerl_ray.cluster import connect, end_processes
-from corerl_ray.environment import carried, of_rank
+from corerl_ray.environment import carried, of_rank, secrets
 from corerl_ray.group import Group, Turn
 from corerl_ray.host import CONTROL, THREADS, WorkerHost
 from corerl_ray.options import RayOptions
@@ -93,7 +93,8 @@ class RayRuntime:
             # Ray shows a worker its own GPU alone, as device 0
             local_rank = 0 if places.gpus_per_node else seen[own.node]
             seen[own.node] += 1
-            environment = of_rank(member.rank, local_rank, size, facts[0].address, facts[0].port)
+            environment = secrets(self.options.environment)
+            environment |= of_rank(member.rank, local_rank, size, facts[0].address, facts[0].port)
             if devices:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices[member.rank * step :][:step])
             calls.append(Call(member, member.host.build.remote(environment, worker, args)))

@@ -55,6 +55,7 @@ class JudgeRewardManager:
     def close(self) -> None:
         """Begin no further call."""
         self._calls.close()
+        self._poster.close()
 
     def _grade(self, request: RewardRequest) -> RewardResult:
         options = self._options

@@ -1,21 +1,25 @@
-"""POST of JSON, tried again with growing, random pauses, within one deadline."""
+"""POST of JSON, tried again with growing, random pauses, within one deadline.
 
-import http.client
+A redirect is an error: a token is sent to the host that the config names, and to no other.
+"""
+
 import json
 import os
 import random
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+import httpx
+
 from corerl.errors import ConfigError
+from corerl.secrets import reveal
 from corerl_rewards.options import HttpOptions
 
 AGAIN = (408, 429, 500, 502, 503, 504)
 LARGEST_ANSWER = 64 << 20
 LONGEST_PAUSE = 30.0
+CONNECT_TIMEOUT = 10.0
 
 
 class ServerError(Exception):
@@ -38,14 +42,16 @@ class Poster:
             raise ConfigError("reward.manager", f"{url!r} is no address: it must begin with http:// or https://")
         self.url = url
         self._options = options
-        self._headers = {"Content-Type": "application/json", **options.headers}
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        headers |= {name: reveal(value) for name, value in options.headers.items()}
         if options.token_variable is not None:
             token = os.environ.get(options.token_variable)
             if not token:
                 raise ConfigError(
                     "reward.manager.token_variable", f"the environment variable {options.token_variable} is not set"
                 )
-            self._headers["Authorization"] = f"Bearer {token}"
+            headers["Authorization"] = f"Bearer {token}"
+        self._client = httpx.Client(headers=headers, follow_redirects=False, limits=httpx.Limits())
 
     def post(self, body: Mapping[str, Any], seconds: float) -> Any:
         """The server's answer, decoded.
@@ -75,21 +81,26 @@ class Poster:
                 time.sleep(pause)
         raise AssertionError
 
+    def close(self) -> None:
+        """End all connections."""
+        self._client.close()
+
     def _attempt(self, data: bytes, deadline: float) -> Any:
-        request = urllib.request.Request(self.url, data, self._headers)
+        left = max(0.01, deadline - time.monotonic())
+        timeout = httpx.Timeout(left, connect=min(left, CONNECT_TIMEOUT))
         try:
-            left = max(0.01, deadline - time.monotonic())
-            with urllib.request.urlopen(request, timeout=left) as answer:
+            with self._client.stream("POST", self.url, content=data, timeout=timeout) as answer:
                 text = _read(answer, deadline)
-        except urllib.error.HTTPError as error:
-            told = " ".join(error.read(500).decode(errors="replace").split())
-            message = f"{self.url} answered {error.code} {error.reason}{f': {told}' if told else ''}"
-            if error.code in AGAIN:
-                raise _Transient(message, _seconds(error.headers.get("Retry-After"))) from error
-            raise ServerError(message) from error
-        except (OSError, http.client.HTTPException) as error:  # no connection, a broken one, a timeout
-            reason = getattr(error, "reason", error)
-            raise _Transient(f"{self.url}: {type(error).__name__}: {reason}") from error
+        except (httpx.HTTPError, TimeoutError) as error:  # no connection, a broken one, a timeout
+            raise _Transient(f"{self.url}: {type(error).__name__}: {error}") from error
+        if not answer.is_success:
+            said = " ".join(text[:500].decode(errors="replace").split())
+            message = f"{self.url} answered {answer.status_code} {answer.reason_phrase}{f': {said}' if said else ''}"
+            if answer.has_redirect_location:
+                message += f"; it redirects to {answer.headers['location']!r:.200}, which is not followed"
+            if answer.status_code in AGAIN:
+                raise _Transient(message, _seconds(answer.headers.get("Retry-After")))
+            raise ServerError(message)
         try:
             return json.loads(text)
         except ValueError as error:
@@ -102,16 +113,16 @@ class _Transient(Exception):
         self.retry_after = retry_after
 
 
-def _read(answer: Any, deadline: float) -> bytes:
+def _read(answer: httpx.Response, deadline: float) -> bytes:
     """The whole answer; one that drips is read no longer than to the deadline."""
-    parts: list[bytes] = []
-    while part := answer.read1(1 << 16):
-        parts.append(part)
+    text = bytearray()
+    for part in answer.iter_raw():
+        text += part
         if time.monotonic() > deadline:
             raise TimeoutError("the answer was not complete at the deadline")
-        if sum(map(len, parts)) > LARGEST_ANSWER:
+        if len(text) > LARGEST_ANSWER:
             raise ServerError(f"an answer is larger than {LARGEST_ANSWER >> 20} MiB")
-    return b"".join(parts)
+    return bytes(text)
 
 
 def _seconds(header: str | None) -> float:

@@ -54,6 +54,7 @@ class RemoteRewardManager:
     def close(self) -> None:
         """Begin no further call."""
         self._calls.close()
+        self._poster.close()
 
     def _ask(self, chunk: Chunk) -> list[RewardResult]:
         try:

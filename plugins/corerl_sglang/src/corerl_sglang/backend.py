@@ -105,4 +105,4 @@ def engine_environment(model: ModelConfig, options: SglangOptions) -> Mapping[st
         defaults |= FLOAT32_VARIABLES
     if model_arguments(model)[1]:
         defaults["HF_HUB_OFFLINE"] = "1"
-    return {name: value for name, value in defaults.items() if name not in os.environ} | dict(options.environment)
+    return {name: value for name, value in defaults.items() if name not in os.environ} | options.variables()

@@ -78,7 +78,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
     if device == "cuda":
         share = options.gpu_memory_utilization / options.replicas
         arguments |= {"gpu_memory_utilization": share, "enable_sleep_mode": True}
-        variables = os.environ | options.environment
+        variables = os.environ | options.variables()
         if rollout.tensor_model_parallel_size > 1 and any(variables.get(n) == v for n, v in WITHOUT_MULTICAST.items()):
             # a sum over GPUs, compiled into one kernel with a norm, hangs where it has no multicast (vLLM issue 48071)
             arguments["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}
@@ -94,4 +94,4 @@ def engine_environment(model: ModelConfig, options: VllmOptions, device: str) ->
         defaults |= FLOAT32_VARIABLES
     if device == "cpu":
         defaults |= CPU_VARIABLES | {"VLLM_CPU_KVCACHE_SPACE": str(options.cpu_kv_cache_gb)}
-    return {name: value for name, value in defaults.items() if name not in os.environ} | dict(options.environment)
+    return {name: value for name, value in defaults.items() if name not in os.environ} | options.variables()

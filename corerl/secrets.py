@@ -1,0 +1,77 @@
+"""Secrets: a config names the environment variable that holds one, ``${env:NAME}``, and never the secret itself.
+
+The reference stays in the config, so that a run folder, a checkpoint and a report show the reference. Its value is read
+from the environment where it is used, by :func:`reveal`.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from corerl.errors import ConfigError
+
+REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
+
+_NAMES = re.compile(
+    r"(?i)(^|[^a-z])(authorization|(api|access|account|secret|private)[-_]?key|secret|passw(or)?d|credentials?"
+    r"|(access|auth|bearer|hf|hub)[-_]?token|token)$"
+)
+_NO_SECRETS = re.compile(r"(?i)(^|_)(bos|eos|pad|unk|sep|cls|mask|image|video|audio|boi|eoi)_token$")
+
+_VALUES = re.compile(
+    r"(?i:bearer|basic)\s+[\w.~+/=-]{8,}"
+    r"|\b(sk|pk|rk)-[\w-]{16,}"
+    r"|\b(hf|ghp|gho|ghs|github_pat|glpat|xox[abp])[_-]\w{16,}"
+    r"|\bAKIA[0-9A-Z]{16}\b"
+    r"|\bey[\w-]{10,}\.ey[\w-]{10,}\.[\w-]{10,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+    r"|\w://[^/\s:@]+:[^/\s@]+@"
+)
+
+
+def reveal(text: str) -> str:
+    """``text`` with every ``${env:NAME}`` replaced by the value of that environment variable.
+
+    Raises:
+        ConfigError: a variable is not set.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        found = os.environ.get(match[1])
+        if not found:
+            raise ConfigError("", f"the environment variable {match[1]} is not set; the config names it as {match[0]}")
+        return found
+
+    return REFERENCE.sub(value, text)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a key or an environment variable of this name holds a secret.
+
+    >>> is_secret_name("HF_TOKEN"), is_secret_name("Authorization"), is_secret_name("eos_token")
+    (True, True, False)
+    """
+    return bool(_NAMES.search(name)) and not _NO_SECRETS.search(name)
+
+
+def plain_secrets(values: Mapping[str, Any], path: str = "") -> Iterator[ConfigError]:
+    """An error for every text in nested plain values that looks like a secret; no error shows the text."""
+    for name, value in values.items():
+        key = f"{path}.{name}" if path else str(name)
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, Mapping):
+                yield from plain_secrets(item, key)
+            elif isinstance(item, str) and _is_plain_secret(str(name), item):
+                yield ConfigError(
+                    key,
+                    "looks like a secret, which would be written into the run's files: put it into an environment "
+                    "variable and write ${env:NAME} here",
+                )
+
+
+def _is_plain_secret(name: str, text: str) -> bool:
+    rest = REFERENCE.sub("", text)
+    if _VALUES.search(rest):
+        return True
+    return is_secret_name(name) and bool(rest.strip()) and rest == text

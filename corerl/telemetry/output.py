@@ -1,0 +1,28 @@
+"""Text on a terminal: what comes from data, models and files cannot control the terminal."""
+
+import re
+
+import click
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]")
+
+
+def printable(text: str) -> str:
+    r"""``text`` with control characters, and those that turn the direction of text or are invisible, as escapes.
+
+    Line feeds and tabs stay.
+
+    >>> printable("red: \x1b[31m")
+    'red: \\x1b[31m'
+    """
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str) -> str:
+    r"""As :func:`printable`, with line feeds and tabs as escapes too."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print for the reader, on standard output or standard error; every command prints by this."""
+    click.echo(printable(text), err=err, nl=nl)

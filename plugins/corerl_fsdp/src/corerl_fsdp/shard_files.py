@@ -1,0 +1,107 @@
+"""Files of ``torch.distributed.checkpoint`` with their metadata as JSON.
+
+torch pickles its metadata, and reading a pickle runs the code that the pickle names. A checkpoint of strategy ``fsdp``
+has ``metadata.json`` instead: name, dtype and size of each tensor, and the place of each chunk in a file. Chunks are
+read with ``weights_only``. Everything but tensors is refused.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter, _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.storage import WriteResult
+
+from corerl.errors import ModelError
+from corerl.files import atomic_path
+
+FILE = "metadata.json"
+
+
+def fill(state: dict[str, Tensor], folder: Path, *, no_dist: bool = False) -> None:
+    """Read tensors into those of ``state``, by name; a collective unless ``no_dist``.
+
+    Raises:
+        ModelError: a file is missing, damaged or holds something else than tensors, or a tensor has another size.
+    """
+    try:
+        state_dict_loader.load(state, storage_reader=ShardReader(folder), no_dist=no_dist)
+    except CheckpointException as error:  # a BaseException
+        first: BaseException = next(iter(error.failures.values()))[0]
+        reason = str(first) if isinstance(first, ModelError) else f"{type(first).__name__}: {first}"
+        raise ModelError(f"{folder} cannot be read: {reason.splitlines()[0]}") from error
+
+
+class ShardWriter(FileSystemWriter):
+    """As torch's writer, with ``metadata.json``."""
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Write the metadata; rank 0 alone calls it, when all ranks have written."""
+        places = {result.index: result.storage_data for of_rank in results for result in of_rank}
+        tensors: dict[str, Any] = {}
+        for name, facts in metadata.state_dict_metadata.items():
+            if not isinstance(facts, TensorStorageMetadata):
+                raise TypeError(f"{name} is no tensor")
+            chunks = []
+            for chunk in facts.chunks:
+                place = places[MetadataIndex(name, chunk.offsets)]
+                chunks.append(
+                    {
+                        "offsets": list(chunk.offsets),
+                        "sizes": list(chunk.sizes),
+                        "file": place.relative_path,
+                        "start": place.offset,
+                        "bytes": place.length,
+                    }
+                )
+            dtype = str(facts.properties.dtype).removeprefix("torch.")
+            tensors[name] = {"dtype": dtype, "size": list(facts.size), "chunks": chunks}
+        with atomic_path(Path(self.path) / FILE) as temporary:
+            temporary.write_text(json.dumps({"tensors": tensors}))
+
+
+class ShardReader(FileSystemReader):
+    """As torch's reader, of what :class:`ShardWriter` has written."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """
+        Raises:
+            ModelError: there is no ``metadata.json``, or it is not one.
+        """
+        path = Path(self.path) / FILE
+        try:
+            return _parsed(json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise ModelError(f"{path.parent} has no {FILE}: it is no checkpoint of strategy 'fsdp'") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _parsed(stored: Any) -> Metadata:
+    tensors: dict[str, Any] = {}
+    places: dict[MetadataIndex, _StorageInfo] = {}
+    for name, facts in stored["tensors"].items():
+        dtype = getattr(torch, facts["dtype"])
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"'{facts['dtype']}' is no dtype")
+        chunks = []
+        for chunk in facts["chunks"]:
+            if Path(chunk["file"]).name != chunk["file"]:
+                raise ValueError(f"'{chunk['file']}' is no file beside it")
+            chunks.append(ChunkStorageMetadata(torch.Size(chunk["offsets"]), torch.Size(chunk["sizes"])))
+            place = _StorageInfo(chunk["file"], int(chunk["start"]), int(chunk["bytes"]))
+            places[MetadataIndex(name, chunk["offsets"])] = place
+        tensors[name] = TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size(facts["size"]), chunks)
+    return Metadata(tensors, storage_data=places, storage_meta=StorageMeta())

@@ -1,0 +1,82 @@
+"""megatron-core's distributed checkpoints hold pickles; here they are looked through before megatron-core reads them.
+
+Their metadata and their objects that are no tensors are pickles, which may name any function. The metadata may name
+nothing but the classes that describe tensors, and the objects nothing but what ``torch.load(weights_only=True)`` takes.
+"""
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
+
+from corerl.errors import ModelError
+
+METADATA = ".metadata"
+
+DESCRIBING = {
+    ("torch.serialization", "_get_layout"),
+    ("torch", "Size"),
+    ("pathlib", "PosixPath"),
+    ("collections", "OrderedDict"),
+    *((filesystem.__name__, name) for name in ("_StorageInfo", "_StoragePrefix")),
+    *((metadata.__name__, name) for name in ("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties")),
+    *((metadata.__name__, name) for name in ("TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata")),
+    (metadata.__name__, "_MEM_FORMAT_ENCODING"),
+}
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """What torch's reader would read.
+
+    Raises:
+        ModelError: it is missing, damaged, or names something else than the classes that describe tensors.
+    """
+    path = folder / METADATA
+    try:
+        with path.open("rb") as file:
+            found = _Describing(file).load()
+    except FileNotFoundError:
+        raise ModelError(f"{folder} has no {METADATA}: it is no checkpoint of megatron-core") from None
+    except pickle.UnpicklingError as error:
+        raise ModelError(f"{path} was not read: {error}") from error
+    except Exception as error:  # of a damaged pickle
+        raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Metadata):
+        raise ModelError(f"{path} is damaged: it holds a {type(found).__name__}")
+    return found
+
+
+def require_plain(folder: Path) -> None:
+    """Look through the metadata and every object that is no tensor.
+
+    Raises:
+        ModelError: one of them names code.
+    """
+    found = read_metadata(folder)
+    for index, place in found.storage_data.items():
+        if not isinstance(found.state_dict_metadata.get(index.fqn), BytesStorageMetadata):
+            continue
+        if Path(place.relative_path).name != place.relative_path:
+            raise ModelError(f"{folder / METADATA} is damaged: '{place.relative_path}' is no file beside it")
+        with (folder / place.relative_path).open("rb") as file:
+            file.seek(place.offset)
+            content = file.read(place.length)
+        try:
+            torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        except Exception as error:
+            lines = str(error).splitlines() or [type(error).__name__]
+            reason = next((line.strip() for line in lines if "GLOBAL" in line), lines[0])
+            raise ModelError(f"'{index.fqn}' in {folder} was not read, because it may hold code: {reason}") from error
+
+
+class _Describing(pickle.Unpickler):
+    """Refuses what does not describe tensors."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in DESCRIBING or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which describes no tensor")

@@ -1,0 +1,126 @@
+"""Reading somebody's config or checkpoint runs nothing that it names."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from corerl.checkpoint import manifest
+from corerl.cli.main import run
+
+HARM = """
+from pathlib import Path
+
+(Path(__file__).parent / "harmed").touch()
+
+
+def __getattr__(name):
+    return lambda *arguments, **options: 0.0
+"""
+
+
+class Trap:
+    """A Python file that leaves ``harmed`` beside it when it is imported."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "trap.py"
+        self.file.write_text(HARM)
+
+    @property
+    def is_sprung(self) -> bool:
+        return (self.file.parent / "harmed").exists()
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Trap:
+    return Trap(tmp_path)
+
+
+@pytest.fixture
+def config(workplace: Any, tmp_path: Path) -> Callable[[dict[str, Any]], str]:
+    """Writes the workplace's config with changes, a section each."""
+
+    def write(changes: dict[str, Any]) -> str:
+        values = yaml.safe_load(workplace.config.read_text())
+        for section, keys in changes.items():
+            values[section] = {**values.get(section, {}), **keys}
+        file = tmp_path / "theirs.yaml"
+        file.write_text(yaml.safe_dump(values))
+        return str(file)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ("reward", "scorer"),
+        ("reward", "manager"),
+        ("actor", "policy_loss"),
+        ("actor", "strategy"),
+        ("algorithm", "adv_estimator"),
+        ("rollout", "name"),
+        ("data", "custom_cls"),
+        ("plugins", "load"),
+    ],
+)
+def test_check_and_config_show_run_no_code_that_a_config_names(
+    trap: Trap, config: Any, section: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named: Any = [str(trap.file)] if key == "load" else f"{trap.file}:anything"
+    file = config({section: {key: named}})
+    assert run(["config", "show", file]) == 0
+    run(["check", file])
+    out = capsys.readouterr().out
+    assert not trap.is_sprung
+    assert str(trap.file) in out and "--trust" in out
+    run(["check", file, "--trust"])
+    assert trap.is_sprung
+
+
+def test_check_starts_no_interpreter_that_a_config_names(
+    tmp_path: Path, config: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("corerl_vllm")
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/harmed\n")
+    program.chmod(0o755)
+    file = config({"rollout": {"name": "vllm", "options": {"python": str(program)}}})
+    run(["check", file])
+    assert "'vllm' was not examined" in capsys.readouterr().out
+    assert not (tmp_path / "harmed").exists()
+    run(["check", file, "--trust"])
+    assert (tmp_path / "harmed").exists()
+
+
+@pytest.fixture
+def checkpoint(train: Any, workplace: Any) -> Path:
+    assert train("trainer.save_huggingface=never", "trainer.save_freq=2").code == 0
+    [folder] = workplace.run_folders
+    return Path(folder) / "checkpoints" / "global_step_2"
+
+
+def rewrite(checkpoint: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the config in a checkpoint, as somebody who hands it on can."""
+    state = json.loads((checkpoint / "state.json").read_text())
+    change(state["config"])
+    (checkpoint / "state.json").write_text(json.dumps(state))
+    manifest.write(checkpoint)
+
+
+def test_export_runs_no_code_that_a_checkpoint_names(
+    checkpoint: Path, trap: Trap, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rewrite(checkpoint, lambda config: config["plugins"].update(load=[str(trap.file)]))
+    assert run(["export", str(checkpoint), str(tmp_path / "out")]) == 0  # an installed strategy wrote it
+    assert not trap.is_sprung
+    rewrite(checkpoint, lambda config: config["actor"].update(strategy=f"{trap.file}:S"))
+    assert run(["export", str(checkpoint), str(tmp_path / "other")]) == 2
+    error = capsys.readouterr().err
+    assert f"{trap.file}, {trap.file}:S" in error and "--trust" in error
+    assert not trap.is_sprung and not (tmp_path / "other").exists()
+    run(["export", str(checkpoint), str(tmp_path / "other"), "--trust"])
+    assert trap.is_sprung
