@@ -4,7 +4,8 @@ import asyncio
 import atexit
 import contextlib
 import itertools
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +23,7 @@ from corerl.registry.rollout_backends import (
 from corerl.testing import devices
 from corerl.testing.deadline import within
 from corerl.testing.results import CheckFailed
-from corerl.testing.tiny_model import VOCABULARY, reference, response_log_probs, tiny_model
+from corerl.testing.tiny_model import VOCABULARY, in_bf16, reference, response_log_probs, tiny_model
 
 TOLERANCE = {"cpu": 1e-4, "cuda": 1e-2}
 """of a log-prob that a float32 engine computes"""
@@ -32,15 +33,25 @@ DEADLINE = 120.0
 
 PROMPTS = ([72, 101, 108, 108, 111], [257, 50], list(range(97, 123)), [72, 101, 108, 108, 33])
 
+START_DEADLINE = 600.0
+"""seconds for an engine to come up; those of the shipped backends are shorter"""
+
 T = TypeVar("T")
 
 
 class Engine:
-    """A running backend, the weights it should have, and what they say about its completions."""
+    """A running backend, the weights it should have, and what they say about its completions.
 
-    def __init__(self, selected: Selected[RolloutBackendFactory], tolerance: float | None) -> None:
+    Args:
+        context: tokens of a sequence at most.
+    """
+
+    def __init__(
+        self, selected: Selected[RolloutBackendFactory], tolerance: float | None, context: int = 32768
+    ) -> None:
         self._selected = selected
         self._tolerance = tolerance
+        self._context = context
         self._backend: RolloutBackend | None = None
         self._device = "cpu"
         self.expected: Any = None
@@ -70,10 +81,18 @@ class Engine:
             with contextlib.suppress(Exception):
                 within(DEADLINE, backend.close, "close()")
 
+    def another(self, context: int) -> "Engine":
+        """One more backend, of the same model with a shorter context; the caller stops it."""
+        return Engine(self._selected, self._tolerance, context)
+
     def _start(self) -> RolloutBackend:
-        model = ModelConfig(path=str(tiny_model()), dtype="fp32")
+        model = ModelConfig(path=str(tiny_model(context=self._context)), dtype="fp32")
         factory = self._selected.load()
-        backend, self._device = devices.build(lambda device: factory(model, RolloutConfig(), device=device))
+
+        def start() -> tuple[RolloutBackend, str]:
+            return devices.build(lambda device: factory(model, RolloutConfig(), device=device))
+
+        backend, self._device = within(START_DEADLINE, start, "starting")
         return backend
 
     @property
@@ -102,15 +121,51 @@ class Engine:
 
     def agree(self, requests: Sequence[GenerationRequest], outputs: Sequence[Sequence[Completion]], of: str) -> None:
         """Fail unless all log-probs are those of the expected weights; ``of`` says whose, for the message."""
-        largest = max(
-            self.difference(each, completion)
+        pairs = [
+            (each, completion)
             for each, completions in zip(requests, outputs, strict=True)
             for completion in completions
-        )
-        if largest > self.tolerance:
+        ]
+        differences = [self.difference(*pair) for pair in pairs]
+        largest = max(differences)
+        if not largest <= self.tolerance:
+            worst = pairs[differences.index(largest)]
             raise CheckFailed(
                 f"log-probs {of} are up to {largest:.2g} off log softmax(logits / temperature) over the whole "
                 f"vocabulary, as a plain forward of transformers gives it (tolerance {self.tolerance:g})"
+                f"{self._precision(*worst)}"
+            )
+
+    def _precision(self, each: GenerationRequest, completion: Completion) -> str:
+        """Where the error is that of bf16 arithmetic, a remark that says so."""
+        prompt, tokens = list(each.prompt_ids), list(completion.token_ids)
+        index = torch.tensor(tokens)[:, None]
+        true = self.log_probs(prompt, tokens, each.sampling.temperature).gather(1, index)
+        given = torch.tensor(list(completion.log_probs), dtype=torch.float64)[:, None]
+        return in_bf16(self.expected, prompt, tokens, each.sampling.temperature, given - true)
+
+    def require_greedy(self, each: GenerationRequest, completion: Completion) -> None:
+        """Fail unless every token is the most likely one."""
+        log_probs = self.log_probs(each.prompt_ids, completion.token_ids)
+        chosen = log_probs.gather(1, torch.tensor(list(completion.token_ids))[:, None])[:, 0]
+        if (log_probs.max(dim=1).values - chosen).max() > 2 * self.tolerance:
+            raise CheckFailed("at temperature 0 a token was chosen that is not the most likely one")
+
+    def require_same(self, given: Sequence[Completion], wanted: Sequence[Completion], what: str) -> None:
+        """Fail unless samples of the same seeds, prompts and weights have the same tokens.
+
+        Of an engine that rounds more than float32 on a CPU does, three in four must begin with the same four: where
+        two tokens are about to be drawn, rounding may decide.
+        """
+        exact = self.tolerance <= TOLERANCE["cpu"]
+        end = None if exact else 4
+        same = [
+            list(left.token_ids)[:end] == list(right.token_ids)[:end] for left, right in zip(given, wanted, strict=True)
+        ]
+        if sum(same) < (1.0 if exact else 0.75) * len(same):
+            raise CheckFailed(
+                f"{what} have the same seed, prompt and weights, and other tokens: {len(same) - sum(same)} of "
+                f"{len(same)} samples differ, the first of them number {same.index(False)}"
             )
 
     def difference(self, each: GenerationRequest, completion: Completion) -> float:
@@ -128,13 +183,23 @@ class Engine:
         return [(name, tensor.detach() * (scale if tensor.dim() > 1 else 1.0)) for name, tensor in weights]
 
     def update(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Send complete weights and expect them."""
+        """Send complete weights and expect them; each is overwritten when the next is asked for."""
         sent = {name: tensor.clone() for name, tensor in weights}
         backend = self.backend
-        self.expected.load_state_dict({name: tensor.double() for name, tensor in sent.items()}, strict=False)
-        within(DEADLINE, lambda: backend.update_weights(iter(sent.items()), version, verify=True), "update_weights()")
-        for tensor in sent.values():  # as training does with them
-            tensor.zero_()
+        within(DEADLINE, lambda: backend.update_weights(_stream(sent), version, verify=True), "update_weights()")
+        self.expect(weights)
+
+    def expect(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """From now on these are the weights that the backend should have."""
+        self.expected.load_state_dict({name: tensor.double() for name, tensor in weights}, strict=False)
+
+
+def _stream(weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """As training sends them: a tensor is valid until the next is asked for; of every second one columns are apart."""
+    for number, (name, tensor) in enumerate(weights.items()):
+        view = tensor.t().contiguous().t() if number % 2 and tensor.dim() == 2 else tensor
+        yield name, view
+        view.zero_()
 
 
 _ids = itertools.count()
@@ -143,6 +208,11 @@ _ids = itertools.count()
 def request(prompt: Sequence[int] = PROMPTS[0], max_tokens: int = 12, **sampling: Any) -> GenerationRequest:
     """A request with an id of its own."""
     return GenerationRequest(f"conformance-{next(_ids)}", prompt, SamplingParams(max_tokens=max_tokens, **sampling))
+
+
+def again(each: GenerationRequest) -> GenerationRequest:
+    """The same request with another id."""
+    return replace(each, request_id=f"conformance-{next(_ids)}")
 
 
 def well_formed(each: GenerationRequest, completions: Sequence[Completion]) -> None:

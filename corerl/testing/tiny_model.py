@@ -1,6 +1,7 @@
 """A model small enough to be computed by hand: two layers, 51,000 parameters, a tokenizer of bytes."""
 
 import atexit
+import copy
 import functools
 import shutil
 import tempfile
@@ -28,11 +29,14 @@ CHAT_TEMPLATE = (
 
 
 @functools.cache
-def tiny_model(*, tied: bool = True) -> Path:
+def tiny_model(*, tied: bool = True, context: int = 32768) -> Path:
     """A Hugging Face folder with a random Qwen2 model and its tokenizer, there until the process ends.
 
-    Every call, in every process, gives the same weights; norms and biases are random too. ``tied``: the output layer
-    is the embedding.
+    Every call, in every process, gives the same weights; norms and biases are random too.
+
+    Args:
+        tied: the output layer is the embedding.
+        context: tokens of a sequence at most.
     """
     disable_progress_bar()  # type: ignore[no-untyped-call]
     folder = Path(tempfile.mkdtemp(prefix="corerl-tiny-model-"))
@@ -46,7 +50,7 @@ def tiny_model(*, tied: bool = True) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        max_position_embeddings=32768,
+        max_position_embeddings=context,
         initializer_range=0.2,
         tie_word_embeddings=tied,
         bos_token_id=None,
@@ -98,6 +102,26 @@ def response_log_probs(model: Any, prompt: list[int], response: list[int], tempe
     logits = model(input_ids=torch.tensor([[*prompt, *response]]), use_cache=False).logits[0]
     predicting: Tensor = logits[len(prompt) - 1 : len(prompt) + len(response) - 1]
     return torch.log_softmax(predicting / (temperature or 1.0), dim=-1)
+
+
+@torch.no_grad()
+def in_bf16(model: Any, prompt: list[int], response: list[int], temperature: float, error: Tensor) -> str:
+    """A remark for a message when the error of the response's log-probs is the one that bf16 arithmetic makes; else ''.
+
+    Args:
+        model: in float64.
+        error: (tokens, 1) of the response's tokens, or (tokens, vocabulary).
+    """
+    rounded = copy.deepcopy(model).bfloat16()
+    off = response_log_probs(rounded, prompt, response, temperature).double()
+    off = off - response_log_probs(model, prompt, response, temperature)
+    if error.shape[1] == 1:
+        off = off.gather(1, torch.tensor(response)[:, None])
+    if error.numel() < 4:  # too few to know them by
+        return ""
+    alike = float((off * error).sum() / (off.norm() * error.norm()).clamp(min=1e-12))
+    half_to_twice = 0.5 < float(error.norm() / off.norm().clamp(min=1e-12)) < 2
+    return "; it is the error of bf16 arithmetic, and fp32 was asked for" if alike > 0.6 and half_to_twice else ""
 
 
 def _byte_characters() -> list[str]:

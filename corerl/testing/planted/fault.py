@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Registries
 from corerl.registry.base import Registry
+from corerl.testing import deadline
 from corerl.testing.checks import Check, checks_of, outcome
 from corerl.testing.results import CheckFailed, CheckSkipped
 
@@ -23,6 +25,8 @@ class Fault:
         check: the name of the check that must fail.
         reason: a part of the message that it must fail with.
         facts: further fields of both entries (``needs_groups``, ``options``, …).
+        requires: the registered name that both are made of; '' for none. Without it the fault is skipped.
+        patience: what every deadline of the check is multiplied by, for a fault that hangs.
     """
 
     registry: str
@@ -33,6 +37,8 @@ class Fault:
     check: str
     reason: str
     facts: Mapping[str, Any] = field(default_factory=dict)
+    requires: str = ""
+    patience: float = 1.0
 
     @property
     def kind(self) -> str:
@@ -57,10 +63,12 @@ class Fault:
             CheckFailed: the check holds, fails with another message, or is not among the checks of the kind.
             CheckSkipped: the check cannot run here.
         """
+        self._require()
         check = next((check for check in self.checks(self.wrong) if check.name == self.check), None)
         if check is None:
             raise CheckFailed(f"a {self.kind} has no check {self.check}")
-        result = outcome(check)
+        with deadline.patience(self.patience):
+            result = outcome(check)
         if result.status == "skipped":
             raise CheckSkipped(f"{self.check} is skipped: {result.reason}")
         if result.status == "ok":
@@ -73,11 +81,17 @@ class Fault:
 
         Raises:
             CheckFailed: one fails.
+            CheckSkipped: what it is made of is not installed.
         """
+        self._require()
         for check in self.checks(self.right):
             result = outcome(check)
             if result.status == "failed":
                 raise CheckFailed(f"the right twin fails {check.name}: {result.reason}")
+
+    def _require(self) -> None:
+        if self.requires and self.requires not in getattr(load_plugins().registries, self.registry):
+            raise CheckSkipped(f"needs the {self.kind} '{self.requires}', which is not installed")
 
 
 def self_checks(faults: list[Fault]) -> Iterator[Check]:
