@@ -54,8 +54,7 @@ class Engine:
         self._context = context
         self._backend: RolloutBackend | None = None
         self._device = "cpu"
-        self.expected: Any = None
-        """float64 transformers model with the weights that the backend should have"""
+        self._expected: Any = None
 
     def checked(self, check: "Callable[[Engine], None]") -> None:
         """Run a check; what it leaves behind when it does not hold is nothing to go on with."""
@@ -69,9 +68,15 @@ class Engine:
     def backend(self) -> RolloutBackend:
         if self._backend is None:
             self._backend = self._start()
-            self.expected = reference(tiny_model())
+            self._expected = reference(tiny_model())
             atexit.register(self.stop)
         return self._backend
+
+    @property
+    def expected(self) -> Any:
+        """Float64 transformers model with the weights that the backend, which is started for it, should have."""
+        _ = self.backend
+        return self._expected
 
     def stop(self) -> None:
         """Close the backend, if it runs; the next check starts another."""
@@ -125,24 +130,27 @@ class Engine:
             (each, completion)
             for each, completions in zip(requests, outputs, strict=True)
             for completion in completions
+            if completion.token_ids
         ]
-        differences = [self.difference(*pair) for pair in pairs]
-        largest = max(differences)
+        errors = [self.errors(*pair) for pair in pairs]
+        largest = max((float(each.abs().max()) for each in errors), default=0.0)
         if not largest <= self.tolerance:
-            worst = pairs[differences.index(largest)]
+            rows = [
+                (list(each.prompt_ids), list(completion.token_ids), each.sampling.temperature, error)
+                for (each, completion), error in zip(pairs, errors, strict=True)
+            ]
             raise CheckFailed(
                 f"log-probs {of} are up to {largest:.2g} off log softmax(logits / temperature) over the whole "
                 f"vocabulary, as a plain forward of transformers gives it (tolerance {self.tolerance:g})"
-                f"{self._precision(*worst)}"
+                f"{in_bf16(self.expected, rows[:20])}"
             )
 
-    def _precision(self, each: GenerationRequest, completion: Completion) -> str:
-        """Where the error is that of bf16 arithmetic, a remark that says so."""
-        prompt, tokens = list(each.prompt_ids), list(completion.token_ids)
-        index = torch.tensor(tokens)[:, None]
-        true = self.log_probs(prompt, tokens, each.sampling.temperature).gather(1, index)
-        given = torch.tensor(list(completion.log_probs), dtype=torch.float64)[:, None]
-        return in_bf16(self.expected, prompt, tokens, each.sampling.temperature, given - true)
+    def errors(self, each: GenerationRequest, completion: Completion) -> Tensor:
+        """(tokens,) float64, what a completion's log-probs are off."""
+        tokens = list(completion.token_ids)
+        true = self.log_probs(each.prompt_ids, tokens, each.sampling.temperature)
+        given = torch.tensor(list(completion.log_probs), dtype=torch.float64)
+        return given - true.gather(1, torch.tensor(tokens)[:, None])[:, 0]
 
     def require_greedy(self, each: GenerationRequest, completion: Completion) -> None:
         """Fail unless every token is the most likely one."""
@@ -167,15 +175,6 @@ class Engine:
                 f"{what} have the same seed, prompt and weights, and other tokens: {len(same) - sum(same)} of "
                 f"{len(same)} samples differ, the first of them number {same.index(False)}"
             )
-
-    def difference(self, each: GenerationRequest, completion: Completion) -> float:
-        """The largest error of a completion's log-probs."""
-        tokens = list(completion.token_ids)
-        if not tokens:
-            return 0.0
-        true = self.log_probs(each.prompt_ids, tokens, each.sampling.temperature)
-        given = torch.tensor(list(completion.log_probs), dtype=torch.float64)
-        return float((true.gather(1, torch.tensor(tokens)[:, None])[:, 0] - given).abs().max())
 
     def changed_weights(self, scale: float) -> list[tuple[str, Tensor]]:
         """Every distinct weight once, in float32, matrices changed by ``scale``."""

@@ -6,7 +6,7 @@ import torch
 
 from corerl.registry.rollout_backends import Completion, GenerationRequest
 from corerl.testing.results import CheckFailed
-from corerl.testing.rollout_engine import PROMPTS, Engine, again, request
+from corerl.testing.rollout_engine import PROMPTS, Engine, again, request, well_formed
 from corerl.testing.tiny_model import END, VOCABULARY
 
 SHORT_CONTEXT = 512
@@ -124,7 +124,7 @@ def _common_beginnings(engine: Engine) -> None:
 def _many_requests(engine: Engine) -> None:
     """Three hundred in one call; short ones end first, and results stand where their requests do."""
     requests = [request([number % 250, number // 250, 9], max_tokens=1 + 7 * number % 5) for number in range(300)]
-    outputs = engine.generate(*requests)
+    outputs = engine.wait(lambda backend: backend.generate(requests))
     lengths = [len(completion.token_ids) for [completion] in outputs]
     wanted = [each.sampling.max_tokens for each in requests]
     if lengths != wanted:
@@ -133,6 +133,8 @@ def _many_requests(engine: Engine) -> None:
             f"of 300 requests in one call, number {place} asked for {wanted[place]} tokens and got {lengths[place]}: "
             "the outer list must follow the requests"
         )
+    for each, completions in zip(requests, outputs, strict=True):
+        well_formed(each, completions)
     engine.agree(requests, outputs, "of 300 requests in one call, each held against its own prompt,")
 
 

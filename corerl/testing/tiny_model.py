@@ -5,6 +5,7 @@ import copy
 import functools
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -105,23 +106,23 @@ def response_log_probs(model: Any, prompt: list[int], response: list[int], tempe
 
 
 @torch.no_grad()
-def in_bf16(model: Any, prompt: list[int], response: list[int], temperature: float, error: Tensor) -> str:
-    """A remark for a message when the error of the response's log-probs is the one that bf16 arithmetic makes; else ''.
+def in_bf16(model: Any, rows: Iterable[tuple[list[int], list[int], float, Tensor]]) -> str:
+    """A remark for a message when errors of log-probs are as large as bf16 arithmetic makes them; else ''.
 
     Args:
         model: in float64.
-        error: (tokens, 1) of the response's tokens, or (tokens, vocabulary).
+        rows: prompt, response, temperature, and (tokens,) the error of each token's log-prob.
     """
     rounded = copy.deepcopy(model).bfloat16()
-    off = response_log_probs(rounded, prompt, response, temperature).double()
-    off = off - response_log_probs(model, prompt, response, temperature)
-    if error.shape[1] == 1:
-        off = off.gather(1, torch.tensor(response)[:, None])
-    if error.numel() < 4:  # too few to know them by
-        return ""
-    alike = float((off * error).sum() / (off.norm() * error.norm()).clamp(min=1e-12))
-    half_to_twice = 0.5 < float(error.norm() / off.norm().clamp(min=1e-12)) < 2
-    return "; it is the error of bf16 arithmetic, and fp32 was asked for" if alike > 0.6 and half_to_twice else ""
+    pairs = []
+    for prompt, response, temperature, error in rows:
+        index = torch.tensor(response)[:, None]
+        true = response_log_probs(model, prompt, response, temperature).gather(1, index)[:, 0]
+        pairs.append((response_log_probs(rounded, prompt, response, temperature).gather(1, index)[:, 0] - true, error))
+    off, errors = (torch.cat(each) for each in zip(*pairs, strict=True))
+    size, own = float(off.square().mean()) ** 0.5, float(errors.square().mean()) ** 0.5
+    alike = len(errors) >= 16 and 1 / 3 < own / size < 3 and abs(float(errors.mean())) < own / 2
+    return "; errors of this size are those of bf16 arithmetic, and fp32 was asked for" if alike else ""
 
 
 def _byte_characters() -> list[str]:

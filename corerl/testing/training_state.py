@@ -60,22 +60,19 @@ def _history_does_not_matter(selected: Factory) -> None:
 
 
 def _a_second_strategy(selected: Factory) -> None:
-    """Two that live at a time, of which one is trained more and then dropped, know nothing of each other."""
-    alone, other, frozen = build(selected, optim=FALLING), build(selected, optim=FALLING), build(selected, frozen=True)
+    """Two that live at a time and take turns, of which one is then dropped, know nothing of each other."""
+    beside, other, frozen = build(selected, optim=FALLING), build(selected, optim=FALLING), build(selected, frozen=True)
     start = copied_weights(frozen)
-    for number in range(3):
+    for number in range(2):
         step(other, batch(10 + number))
         frozen.forward(batch(), {"log_probs"})
-    for number in range(2):
-        step(alone, batch(number))
+        step(beside, batch(number))
     require_equal(copied_weights(frozen), start, "the frozen model beside two that are trained")
     del other, frozen
-    late = build(selected, optim=FALLING)
+    alone = build(selected, optim=FALLING)
     for number in range(2):
-        step(late, batch(number))
-    require_equal(
-        copied_weights(late), copied_weights(alone), "of two strategies with the same updates, one built later"
-    )
+        step(alone, batch(number))
+    require_equal(copied_weights(beside), copied_weights(alone), "a strategy beside others, and the same alone")
 
 
 PROGRAM = """

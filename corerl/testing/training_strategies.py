@@ -66,10 +66,11 @@ def _forward(selected: Factory, output: Output, temperature: float) -> None:
 
 def _precision(given: Tensor, expected: list[Tensor], temperature: float) -> str:
     """Where the errors of log_probs, (B, T), are those of bf16 arithmetic, a remark that says so."""
-    row = max(range(len(expected)), key=lambda row: len(expected[row]))
-    prompt, response = split_rows(batch())[row]
-    off = (given[row, : len(response)] - expected[row])[:, None]
-    return in_bf16(reference(tiny_model()), prompt, response, temperature, off)
+    rows = [
+        (prompt, response, temperature, given[row, : len(response)].double() - expected[row])
+        for row, (prompt, response) in enumerate(split_rows(batch()))
+    ]
+    return in_bf16(reference(tiny_model()), rows)
 
 
 def _temperature(selected: Factory) -> None:

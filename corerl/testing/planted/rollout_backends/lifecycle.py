@@ -120,9 +120,6 @@ class WakesUpEmpty(Backend):
 class IgnoresAbort(Backend):
     """abort() does nothing"""
 
-    def sampling(self, request: GenerationRequest) -> dict[str, Any]:
-        return {"max_tokens": min(1500, request.sampling.max_tokens)}
-
     def abort(self, request_ids: Sequence[str]) -> None:
         pass
 
@@ -143,9 +140,6 @@ class AbortIsLength(Backend):
 
 class AbortsWhatRuns(Backend):
     """abort() misses a call that waits for another"""
-
-    def sampling(self, request: GenerationRequest) -> dict[str, Any]:
-        return {"max_tokens": min(1500, request.sampling.max_tokens)}
 
     def abort(self, request_ids: Sequence[str]) -> None:
         for call in self.inner._calls[:1]:
@@ -202,7 +196,7 @@ class CannotBeCancelled(Backend):
     """a cancelled call goes on to its end"""
 
     def sampling(self, request: GenerationRequest) -> dict[str, Any]:
-        return {"max_tokens": min(1500, request.sampling.max_tokens)}
+        return {"max_tokens": min(2500, request.sampling.max_tokens)}
 
     async def generate(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
@@ -264,7 +258,7 @@ FAULTS = [
     planted(AbortsTheCall, "abort", "an abort of one request ended another of its call"),
     planted(AbortIsLength, "abort", "with max_tokens=9 ended with length, length, length"),
     planted(AbortsWhatRuns, "abort_at_once", "a call whose request was aborted at once had not ended", patience=0.03),
-    planted(OneCallAtATime, "overlapping_calls", "max_tokens=15 gave 18 tokens"),
+    planted(OneCallAtATime, "overlapping_calls", "a request with n=2 gave 1 completions"),
     planted(SamplingOfTheLastCall, "overlapping_calls", "log-probs of calls that overlap, each with its own sampling,"),
     planted(WaitsForItself, "overlapping_calls", "generate() had not ended after", patience=0.05),
     planted(CannotBeCancelled, "cancellation", "was cancelled had not ended after", patience=0.03),

@@ -159,7 +159,9 @@ class SharesWeights(Backend):
 FAULTS = [
     planted(AlwaysAnswers, "no_requests", "no requests gave [[]]: it must be an empty list"),
     planted(GreedyForAll, "greedy_beside_sampled", "a request beside greedy ones and alone have the same seed"),
-    planted(SampledForAll, "greedy_beside_sampled", "log-probs of greedy requests beside sampled ones are up to"),
+    planted(
+        SampledForAll, "greedy_beside_sampled", "at temperature 0 a token was chosen that is not the most likely one"
+    ),
     planted(StopTokensOfAll, "limits_of_each_request", "and [(9, 'length')] is right"),
     planted(TopKOfTheNarrowest, "limits_of_each_request", "without top_k and top_p drew from few tokens only"),
     planted(LimitOfTheLongest, "limits_of_each_request", "a request with max_tokens=9"),
