@@ -85,8 +85,9 @@ class _Guarded:
         try:
             while (item := _lane.within(DEADLINE, lambda: next(stream, None), "weights()")) is not None:
                 yield item
-        finally:
+        except GeneratorExit:  # whoever reads has left
             _lane.within(DEADLINE, getattr(stream, "close", lambda: None), "closing weights()")
+            raise
 
 
 def tolerance(strategy: TrainingStrategy) -> float:
