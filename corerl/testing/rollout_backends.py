@@ -77,6 +77,23 @@ def _samples_follow_the_softmax(engine: Engine) -> None:
             )
 
 
+def _later_tokens_follow_the_softmax(engine: Engine) -> None:
+    """Given what stands before it, a token's log-prob is in the mean the negative entropy, at the later places too."""
+    for temperature in (0.5, 2.0):
+        surplus, variance = 0.0, 0.0
+        for completion in engine.one(n=64, max_tokens=10, temperature=temperature):
+            tokens = torch.tensor(list(completion.token_ids))[1:, None]
+            log_probs = engine.log_probs(PROMPTS[0], completion.token_ids, temperature)[1:]
+            means = (log_probs.exp() * log_probs).sum(dim=1, keepdim=True)
+            surplus += float((log_probs.gather(1, tokens) - means).sum())
+            variance += float((log_probs.exp() * (log_probs - means) ** 2).sum())
+        if abs(surplus) > 5 * variance**0.5:
+            raise CheckFailed(
+                f"second and later tokens drawn at temperature {temperature:g} have log-probs that are "
+                f"{abs(surplus) / variance**0.5:.0f} standard deviations off those of softmax(logits / temperature)"
+            )
+
+
 def _samples_follow_what_is_kept(engine: Engine) -> None:
     """Among the tokens that top-k or top-p keeps, of the tempered distribution, the draws follow it still."""
     for limit in (
@@ -205,6 +222,7 @@ CHECKS: dict[str, Callable[[Engine], None]] = {
     "log_probs_before_top_p_and_top_k": _log_probs_before_top_p_and_top_k,
     "top_p_and_top_k": _top_p_and_top_k,
     "samples_follow_the_softmax": _samples_follow_the_softmax,
+    "later_tokens_follow_the_softmax": _later_tokens_follow_the_softmax,
     "samples_follow_what_is_kept": _samples_follow_what_is_kept,
     "samples_differ": _samples_differ,
     "greedy": _greedy,

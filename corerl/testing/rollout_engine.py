@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -43,15 +44,15 @@ class Engine:
     """A running backend, the weights it should have, and what they say about its completions.
 
     Args:
-        context: tokens of a sequence at most.
+        folder: of the model; None: the tiny one.
     """
 
     def __init__(
-        self, selected: Selected[RolloutBackendFactory], tolerance: float | None, context: int = 32768
+        self, selected: Selected[RolloutBackendFactory], tolerance: float | None, folder: Path | None = None
     ) -> None:
         self._selected = selected
         self._tolerance = tolerance
-        self._context = context
+        self._folder = folder or tiny_model()
         self._backend: RolloutBackend | None = None
         self._device = "cpu"
         self._expected: Any = None
@@ -68,7 +69,7 @@ class Engine:
     def backend(self) -> RolloutBackend:
         if self._backend is None:
             self._backend = self._start()
-            self._expected = reference(tiny_model())
+            self._expected = reference(self._folder)
             atexit.register(self.stop)
         return self._backend
 
@@ -86,12 +87,12 @@ class Engine:
             with contextlib.suppress(Exception):
                 within(DEADLINE, backend.close, "close()")
 
-    def another(self, context: int) -> "Engine":
-        """One more backend, of the same model with a shorter context; the caller stops it."""
-        return Engine(self._selected, self._tolerance, context)
+    def another(self, folder: Path) -> "Engine":
+        """One more backend, of another model; the caller stops it."""
+        return Engine(self._selected, self._tolerance, folder)
 
     def _start(self) -> RolloutBackend:
-        model = ModelConfig(path=str(tiny_model(context=self._context)), dtype="fp32")
+        model = ModelConfig(path=str(self._folder), dtype="fp32")
         factory = self._selected.load()
 
         def start() -> tuple[RolloutBackend, str]:
@@ -110,9 +111,12 @@ class Engine:
         return within(DEADLINE, lambda: asyncio.run(work(backend)), what)
 
     def generate(self, *requests: GenerationRequest) -> list[list[Completion]]:
+        prompts = [list(each.prompt_ids) for each in requests]
         outputs = self.wait(lambda backend: backend.generate(requests))
         for each, completions in zip(requests, outputs, strict=True):
             well_formed(each, completions)
+        if [list(each.prompt_ids) for each in requests] != prompts:
+            raise CheckFailed("generate() changed the prompt_ids of a request")
         return outputs
 
     def one(self, **sampling: Any) -> list[Completion]:
@@ -177,12 +181,13 @@ class Engine:
             )
 
     def changed_weights(self, scale: float) -> list[tuple[str, Tensor]]:
-        """Every distinct weight once, in float32, matrices changed by ``scale``."""
-        weights = reference(tiny_model()).float().named_parameters()
-        return [(name, tensor.detach() * (scale if tensor.dim() > 1 else 1.0)) for name, tensor in weights]
+        """Every distinct weight once, in float32, times ``scale``; norms and biases half as far from 1."""
+        weights = reference(self._folder).float().named_parameters()
+        return [(name, tensor.detach() * (scale if tensor.dim() > 1 else (1 + scale) / 2)) for name, tensor in weights]
 
     def update(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
         """Send complete weights and expect them; each is overwritten when the next is asked for."""
+        weights = list(weights)
         sent = {name: tensor.clone() for name, tensor in weights}
         backend = self.backend
         within(DEADLINE, lambda: backend.update_weights(_stream(sent), version, verify=True), "update_weights()")
@@ -206,7 +211,9 @@ _ids = itertools.count()
 
 def request(prompt: Sequence[int] = PROMPTS[0], max_tokens: int = 12, **sampling: Any) -> GenerationRequest:
     """A request with an id of its own."""
-    return GenerationRequest(f"conformance-{next(_ids)}", prompt, SamplingParams(max_tokens=max_tokens, **sampling))
+    return GenerationRequest(
+        f"conformance-{next(_ids)}", list(prompt), SamplingParams(max_tokens=max_tokens, **sampling)
+    )
 
 
 def again(each: GenerationRequest) -> GenerationRequest:
@@ -222,6 +229,10 @@ def well_formed(each: GenerationRequest, completions: Sequence[Completion]) -> N
         tokens = list(completion.token_ids)
         if len(completion.log_probs) != len(tokens):
             raise CheckFailed(f"{len(tokens)} tokens came with {len(completion.log_probs)} log-probs")
+        if not all(isinstance(each, int) for each in tokens) or not all(
+            isinstance(each, float) for each in completion.log_probs
+        ):
+            raise CheckFailed("token_ids must be Python's integers and log_probs its floats")
         if any(not 0 <= token < VOCABULARY for token in tokens):
             raise CheckFailed(f"the token ids {tokens} are not all in the vocabulary of {VOCABULARY}")
         if tokens[: len(each.prompt_ids)] == list(each.prompt_ids):

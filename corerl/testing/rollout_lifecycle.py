@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -208,13 +209,20 @@ def _finished_requests_are_told(engine: Engine) -> None:
     requests = [request(max_tokens=60, n=2), request(PROMPTS[1], max_tokens=5, n=2), request(max_tokens=40)]
     requests = [replace(each, sampling=replace(each.sampling, ignore_eos=True)) for each in requests]
     told: list[tuple[int, list[Completion]]] = []
+    threads: set[int] = set()
 
-    async def work(backend: RolloutBackend) -> list[list[Completion]]:
+    def note(position: int, completions: list[Completion]) -> None:
+        told.append((position, completions))
+        threads.add(threading.get_ident())
+
+    async def work(backend: RolloutBackend) -> tuple[list[list[Completion]], int]:
         if "on_finished" not in inspect.signature(backend.generate).parameters:
             raise CheckSkipped("its generate() takes no on_finished")
-        return await backend.generate(requests, lambda position, completions: told.append((position, completions)))
+        return await backend.generate(requests, note), threading.get_ident()
 
-    outputs = engine.wait(work)
+    outputs, thread = engine.wait(work)
+    if threads - {thread}:
+        raise CheckFailed("on_finished was called in another thread than the event loop's")
     positions = [position for position, _ in told]
     if sorted(positions) != [0, 1, 2] or positions[0] != 1:
         raise CheckFailed(

@@ -7,7 +7,7 @@ import torch
 from corerl.registry.rollout_backends import Completion, GenerationRequest
 from corerl.testing.results import CheckFailed
 from corerl.testing.rollout_engine import PROMPTS, Engine, again, request, well_formed
-from corerl.testing.tiny_model import END, VOCABULARY
+from corerl.testing.tiny_model import END, VOCABULARY, tiny_model
 
 SHORT_CONTEXT = 512
 """tokens"""
@@ -42,7 +42,7 @@ def _alone_or_in_a_batch(engine: Engine) -> None:
 def _greedy_beside_sampled(engine: Engine) -> None:
     """One call has both, as ReMax asks for its baselines."""
     sampled = [request(prompt, n=3, seed=2, max_tokens=10) for prompt in PROMPTS]
-    greedy = [request(prompt, temperature=0.0, max_tokens=10) for prompt in PROMPTS]
+    greedy = [request(prompt, n=3, seed=2, max_tokens=10, temperature=0.0) for prompt in PROMPTS]
     requests = [each for pair in zip(sampled, greedy, strict=True) for each in pair]
     outputs = engine.generate(*requests)
     engine.agree(requests, outputs, "of greedy requests beside sampled ones")
@@ -151,30 +151,39 @@ def _long_prompt(engine: Engine) -> None:
 
 
 def _another_engine(engine: Engine) -> None:
-    """A second engine beside the first gives the same at its first call, up to the end of a short context."""
-    other = engine.another(SHORT_CONTEXT)
+    """A second engine beside the first, of an untied model, is given the first one's weights and says the same."""
     engine.update(engine.changed_weights(1.0), 40)
+    other = engine.another(tiny_model(tied=False, context=SHORT_CONTEXT))
+    weights = dict(engine.changed_weights(1.0))
     try:
+        other.update({**weights, "lm_head.weight": weights["model.embed_tokens.weight"]}.items(), 41)
         each = request(PROMPTS[2], n=4, seed=6, max_tokens=16)
         [mine], [theirs] = engine.generate(each), other.generate(again(each))
         engine.require_same(theirs, mine, "a request to one engine and the first to another")
-        other.update(other.changed_weights(0.7), 41)
-        prompt = [(5 * place + place // 83) % 250 for place in range(SHORT_CONTEXT - 8)]
-        requests = [request(prompt, max_tokens=8), request(prompt[:-5], max_tokens=2, n=2)]
-        outputs = other.generate(*requests)
-        ends = {(len(completion.token_ids), completion.finish_reason) for completion in outputs[0]}
-        if ends != {(8, "length")}:
-            raise CheckFailed(
-                f"a prompt of {len(prompt)} tokens and max_tokens=8, all of a context of {SHORT_CONTEXT}, ended with "
-                f"{sorted(ends)}"
-            )
-        other.agree(requests, outputs, f"after a prompt that nearly fills a context of {SHORT_CONTEXT}")
+        other.update(other.changed_weights(0.7), 42)
+        _fills_the_context(other)
         outputs = engine.generate(same := again(each))
         engine.agree([same], outputs, "after a weight update of another engine")
         if {completion.weight_version for completion in outputs[0]} != {40}:
             raise CheckFailed("after a weight update of another engine the completions carry another version")
     finally:
         other.stop()
+
+
+def _fills_the_context(engine: Engine) -> None:
+    """A prompt and its response are as long as the context together."""
+    prompt = [(5 * place + place // 83) % 250 for place in range(SHORT_CONTEXT - 8)]
+    requests = [request(prompt, max_tokens=8), request(prompt[:-5], max_tokens=2, n=2)]
+    outputs = engine.generate(*requests)
+    ends = {(len(completion.token_ids), completion.finish_reason) for completion in outputs[0]}
+    if ends != {(8, "length")}:
+        raise CheckFailed(
+            f"a prompt of {len(prompt)} tokens and max_tokens=8, all of a context of {SHORT_CONTEXT}, ended with "
+            f"{sorted(ends)}"
+        )
+    engine.agree(
+        requests, outputs, f"after a prompt that nearly fills the context of {SHORT_CONTEXT} of an untied model"
+    )
 
 
 MIXES: dict[str, Callable[[Engine], None]] = {

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience
-from corerl.config.schema import OptimConfig
+from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.errors import NonFiniteError
 from corerl.objective import ObjectiveOutput
 from corerl.registry.base import Selected
@@ -23,6 +23,7 @@ from corerl.registry.training_strategies import (
     TrainingStrategyFactory,
 )
 from corerl.testing.results import CheckFailed
+from corerl.testing.tiny_model import tiny_model
 from corerl.testing.training_reference import (
     FALLING,
     WHOLE,
@@ -108,6 +109,15 @@ def _micro_batches_change_nothing(selected: Factory) -> None:
     same = _Same(selected, experience, **FAR)
     for cut in CUTS:
         same.require(build(selected, micro_batching=cut, **FAR), experience, f"with {words(cut)}")
+
+
+def _recomputing_changes_nothing(selected: Factory) -> None:
+    """Gradient checkpointing saves memory, no more."""
+    same = _Same(selected, batch(), **FAR)
+    model = ModelConfig(path=str(tiny_model()), dtype="fp32", enable_gradient_checkpointing=True)
+    for cut in (WHOLE, MicroBatching(max_sequences=2)):
+        strategy = build(selected, model=model, micro_batching=cut, **FAR)
+        same.require(strategy, batch(), f"with enable_gradient_checkpointing and {words(cut)}")
 
 
 def _clipping_is_of_the_whole_gradient(selected: Factory) -> None:
@@ -218,6 +228,7 @@ def _refused(update: Callable[[], object], how: str, bad: tuple[int, ...]) -> No
 
 PARTITIONS: dict[str, Callable[[Factory], None]] = {
     "micro_batches_change_nothing": _micro_batches_change_nothing,
+    "recomputing_changes_nothing": _recomputing_changes_nothing,
     "clipping_is_of_the_whole_gradient": _clipping_is_of_the_whole_gradient,
     "masked_rows_change_nothing": _masked_rows_change_nothing,
     "padding_changes_nothing": _padding_changes_nothing,

@@ -24,17 +24,14 @@ def _forward(experience: Experience, strategy: TrainingStrategy) -> None:
     strategy.forward(experience, {"log_probs", "entropy"})
 
 
-HISTORIES: dict[str, Callable[[TrainingStrategy], object]] = {
-    "a forward of the same batch": functools.partial(_forward, batch()),
-    "a forward of one row": functools.partial(_forward, batch(3).select(torch.tensor([2]))),
-    "a forward of one short row, and of all": lambda strategy: (
-        _forward(batch(3).select(torch.tensor([1])), strategy),
-        _forward(batch(3), strategy),
-    ),
-    "weights()": lambda strategy: copied_weights(strategy),
-    "weights() that is left after three tensors": lambda strategy: _left(strategy),
-    "offload() and onload()": lambda strategy: (strategy.offload(), strategy.onload()),
-}
+def _short_and_long(strategy: TrainingStrategy) -> None:
+    _forward(batch(3).select(torch.tensor([1])), strategy)
+    _forward(batch(3), strategy)
+
+
+def _moved(strategy: TrainingStrategy) -> None:
+    strategy.offload()
+    strategy.onload()
 
 
 def _left(strategy: TrainingStrategy) -> None:
@@ -42,6 +39,16 @@ def _left(strategy: TrainingStrategy) -> None:
     for number, _ in enumerate(strategy.weights()):
         if number == 2:
             break
+
+
+HISTORIES: dict[str, Callable[[TrainingStrategy], object]] = {
+    "a forward of the same batch": functools.partial(_forward, batch()),
+    "a forward of one row": functools.partial(_forward, batch(3).select(torch.tensor([2]))),
+    "a forward of one short row, and of all": _short_and_long,
+    "weights()": copied_weights,
+    "weights() that is left after three tensors": _left,
+    "offload() and onload()": _moved,
+}
 
 
 def _history_does_not_matter(selected: Factory) -> None:

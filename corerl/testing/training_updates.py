@@ -4,35 +4,38 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
+from corerl.batch.experience import Experience, collate
 from corerl.config.schema import ModelConfig, OptimConfig
-from corerl.objective import Objective, ObjectiveOutput, PolicyObjective, masked_mean
+from corerl.objective import Objective, ObjectiveOutput, PolicyObjective, loss_weights, masked_mean
 from corerl.registry.base import Selected
 from corerl.registry.losses import LossOutput
 from corerl.registry.policy_losses import PolicyLossInputs
 from corerl.registry.training_strategies import Output, TokenOutputs, TrainingStrategyFactory
 from corerl.testing.results import CheckFailed
-from corerl.testing.tiny_model import VOCABULARY, tiny_model
+from corerl.testing.tiny_model import VOCABULARY, reference, tiny_model
 from corerl.testing.training_reference import (
     OPTIM,
     Reference,
     batch,
     build,
     copied_weights,
+    error,
     given_output,
     step,
     tolerance,
+    true_outputs,
 )
 
 Factory = Selected[TrainingStrategyFactory]
 
 OUTPUTS: tuple[Output, ...] = ("log_probs", "entropy", "sum_pi_squared", "vocabulary_log_probs")
 
-LONG = dataclasses.replace(OPTIM, eps=1e-2)
+LONG = dataclasses.replace(OPTIM, eps=1e-2, betas=[0.7, 0.95])
 """a step whose length depends on the gradient's, not its direction alone"""
 
 
@@ -109,6 +112,20 @@ def _masked_tokens_are_read(selected: Factory) -> None:
     assert experience.loss_weights is not None
     experience.loss_weights = torch.where(experience.response_mask, experience.loss_weights, 0.0)
     _agrees(selected, LONG, batches=[experience], what=" on responses with tokens that are not trained")
+
+
+def _long_responses(selected: Factory) -> None:
+    """Longer than the positions whose logits are computed at a time, beside one without any token."""
+    generator = torch.Generator().manual_seed(2)
+    long = torch.randint(VOCABULARY, (1200,), generator=generator).tolist()
+    experience = collate([[5, 6], [7], [8, 9, 10]], [long, [], [11]], [0, 0, 0])
+    experience.loss_weights = loss_weights(experience.response_mask, "token-mean")
+    _agrees(selected, LONG, batches=[experience], what=" on responses of 1200 tokens, of none and of one")
+    given = given_output(build(selected).forward(experience, {"log_probs"}), "log_probs")
+    expected = true_outputs(reference(tiny_model()), experience, "log_probs", 1.0)
+    off = max(error(given[row, : len(each)], each) for row, each in enumerate(expected) if len(each))
+    if not off <= 1e-4 + tolerance(build(selected)):  # positions of a thousand are rounded more
+        raise CheckFailed(f"log_probs of responses of 1200 tokens, of none and of one are up to {off:.2g} off")
 
 
 @dataclass(frozen=True)
@@ -194,7 +211,7 @@ def _learning_rate_schedule(selected: Factory) -> None:
 
 def _shapes_of_schedules(selected: Factory) -> None:
     """Linear falls by the same at each step; cosine is the half wave over the same steps; constant stays."""
-    kinds = ("constant", "linear", "cosine")
+    kinds: tuple[Literal["constant", "linear", "cosine"], ...] = ("constant", "linear", "cosine")
     optims = {kind: dataclasses.replace(OPTIM, lr_scheduler_type=kind, min_lr_ratio=0.2) for kind in kinds}
     rates = {kind: _rates(selected, optim, 9) for kind, optim in optims.items()}
     progress = [min(1.0, number / 6) for number in range(9)]
@@ -252,6 +269,7 @@ UPDATES: dict[str, Callable[[Factory], None]] = {
     "gradient_of_each_output": _gradient_of_each_output,
     "policy_objectives": _policy_objectives,
     "masked_tokens_are_read": _masked_tokens_are_read,
+    "long_responses": _long_responses,
     "learning_rate_schedule": _learning_rate_schedule,
     "shapes_of_schedules": _shapes_of_schedules,
     "small_steps_add_up_in_bf16": _small_steps_add_up_in_bf16,

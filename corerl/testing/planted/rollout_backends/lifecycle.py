@@ -1,120 +1,14 @@
-"""Faults in weight updates, aborts, calls at once, and the end."""
+"""Faults in aborts, calls at once, what is told, and the end."""
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
-from corerl.errors import RunError
 from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.testing.planted.rollout_backends.wrapped import Backend, planted
-
-Weights = Iterable[tuple[str, Tensor]]
-
-
-class IgnoresUpdate(Backend):
-    """an update changes the version alone"""
-
-    def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
-        self.inner._version = version
-
-
-class StaleVersion(Backend):
-    """an update leaves the version as it was"""
-
-    def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
-        before = self.inner._version
-        super().update_weights(weights, version, verify=verify)
-        self.inner._version = before
-
-
-class KeepsTheSentTensors(Backend):
-    """tensors of an update are copied when they are needed"""
-
-    pending: tuple[list[tuple[str, Tensor]], int] | None = None
-
-    def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
-        self.pending = list(weights), version
-
-    async def generate(
-        self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
-    ) -> list[list[Completion]]:
-        if self.pending:
-            super().update_weights(*self.pending)
-            self.pending = None
-        return await super().generate(requests, on_finished)
-
-
-class CollectsTheStream(Backend):
-    """an update is read to its end before its first tensor is copied"""
-
-    def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
-        super().update_weights(list(weights), version, verify=verify)
-
-
-class LoadsInItsOwnOrder(Backend):
-    """the tensors of an update are taken for the model's in the model's order"""
-
-    def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
-        own = {name: tensor.shape for name, tensor in self.inner._model.named_parameters()}
-        received = [tensor.clone() for _, tensor in weights]
-        if sorted(each.shape for each in received) == sorted(own.values()):
-            by_shape: dict[Any, list[Tensor]] = {}
-            for each in received:
-                by_shape.setdefault(each.shape, []).append(each)
-            received = [by_shape[shape].pop(0) for shape in own.values()]
-        super().update_weights(zip(own, received, strict=True), version, verify=verify)
-
-
-class SkipsWhenBusy(Backend):
-    """an update that meets running requests is dropped"""
-
-    def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
-        if not self.inner._calls:
-            super().update_weights(weights, version, verify=verify)
-
-
-class TakesPart(Backend):
-    """a tensor that an update lacks stays as it was"""
-
-    def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
-        received = {name: tensor.clone() for name, tensor in weights}
-        old = {name: tensor.clone() for name, tensor in self.inner._model.named_parameters()}
-        super().update_weights({**old, **received}.items(), version)
-
-
-class NamesNoTensor(Backend):
-    """a refused update names no tensor"""
-
-    def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
-        try:
-            super().update_weights(weights, version)
-        except RunError as error:
-            raise RunError("the update failed") from error
-
-
-class HalfUpdated(Backend):
-    """a refused update is generated from"""
-
-    def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
-        try:
-            super().update_weights(weights, version)
-        finally:
-            self.inner._not_ready = ""
-
-
-class WakesUpEmpty(Backend):
-    """after wake() it generates from weights that were not sent again"""
-
-    def wake(self, *, kv_cache: bool = True) -> None:
-        super().wake(kv_cache=kv_cache)
-        for parameter in self.inner._model.parameters():
-            parameter.data.zero_()
-        self.inner._not_ready = ""
 
 
 class IgnoresAbort(Backend):
@@ -234,6 +128,21 @@ class TellsHalf(Backend):
         return await super().generate(requests, None if on_finished is None else half)
 
 
+class TellsFromAThread(Backend):
+    """on_finished is called in another thread"""
+
+    async def generate(
+        self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
+    ) -> list[list[Completion]]:
+        def told(position: int, completions: list[Completion]) -> None:
+            assert on_finished is not None
+            thread = threading.Thread(target=on_finished, args=(position, completions))
+            thread.start()
+            thread.join()
+
+        return await super().generate(requests, None if on_finished is None else told)
+
+
 class HealthyWhenClosed(Backend):
     """health() answers after close()"""
 
@@ -242,18 +151,6 @@ class HealthyWhenClosed(Backend):
 
 
 FAULTS = [
-    planted(IgnoresUpdate, "update_is_used", "log-probs after a weight update (whose tensors are then overwritten)"),
-    planted(KeepsTheSentTensors, "update_is_used", "log-probs after a weight update (whose tensors are then"),
-    planted(CollectsTheStream, "update_is_used", "log-probs after a weight update (whose tensors are then"),
-    planted(LoadsInItsOwnOrder, "update_is_used", "log-probs after a weight update (whose tensors are then"),
-    planted(StaleVersion, "update_is_used", "after the update to version 5 the completions carry [0]"),
-    planted(SkipsWhenBusy, "update_while_generating", "log-probs after an update that met running requests are up to"),
-    planted(
-        TakesPart, "broken_updates", "an update that lacks a tensor ('model.layers.1.mlp.up_proj.weight') was taken"
-    ),
-    planted(NamesNoTensor, "broken_updates", "was refused without naming 'model.layers.1.mlp.up_proj.weight'"),
-    planted(HalfUpdated, "broken_updates", "log-probs after an update that lacks a tensor are up to"),
-    planted(WakesUpEmpty, "sleep_and_wake", "log-probs after sleep(), wake(kv_cache=False) and no update are up to"),
     planted(IgnoresAbort, "abort", "a call whose long requests were aborted had not ended after", patience=0.03),
     planted(AbortsTheCall, "abort", "an abort of one request ended another of its call"),
     planted(AbortIsLength, "abort", "with max_tokens=9 ended with length, length, length"),
@@ -264,5 +161,6 @@ FAULTS = [
     planted(CannotBeCancelled, "cancellation", "was cancelled had not ended after", patience=0.03),
     planted(TellsAtTheEnd, "finished_requests_are_told", "on_finished was told [0, 1, 2]: it must be told each"),
     planted(TellsHalf, "finished_requests_are_told", "was told other completions than generate"),
+    planted(TellsFromAThread, "finished_requests_are_told", "on_finished was called in another thread than"),
     planted(HealthyWhenClosed, "close", "after close() health() returned: it must raise RunError"),
 ]

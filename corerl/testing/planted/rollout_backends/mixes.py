@@ -69,6 +69,35 @@ class LimitOfTheLongest(Backend):
         return [sampled(each, max_tokens=longest) for each in requests]
 
 
+class OneOfEqualSeeds(Backend):
+    """requests of a call with the same prompt, seed and limits are taken for the same, whatever their temperature"""
+
+    async def generate(
+        self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
+    ) -> list[list[Completion]]:
+        outputs = await super().generate(requests, on_finished)
+        first: dict[Any, int] = {}
+        for place, each in enumerate(requests):
+            own = each.sampling
+            first.setdefault((tuple(each.prompt_ids), own.seed, own.n, own.max_tokens, own.top_k, own.top_p), place)
+        return [
+            outputs[first[tuple(each.prompt_ids), own.seed, own.n, own.max_tokens, own.top_k, own.top_p]]
+            for each, own in ((each, each.sampling) for each in requests)
+        ]
+
+
+class ChangesPrompts(Backend):
+    """a response is appended to the list that the request holds its prompt in"""
+
+    async def generate(
+        self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
+    ) -> list[list[Completion]]:
+        outputs = await super().generate(requests, on_finished)
+        for each, completions in zip(requests, outputs, strict=True):
+            each.prompt_ids.extend(completions[0].token_ids)  # type: ignore[attr-defined]
+        return outputs
+
+
 class AsTheyFinish(Backend):
     """results stand in the order in which requests finish"""
 
@@ -165,11 +194,17 @@ FAULTS = [
     planted(StopTokensOfAll, "limits_of_each_request", "and [(9, 'length')] is right"),
     planted(TopKOfTheNarrowest, "limits_of_each_request", "without top_k and top_p drew from few tokens only"),
     planted(LimitOfTheLongest, "limits_of_each_request", "a request with max_tokens=9"),
+    planted(OneOfEqualSeeds, "greedy_beside_sampled", "at temperature 0 a token was chosen that is not the most"),
+    planted(ChangesPrompts, "completions", "generate() changed the prompt_ids of a request"),
     planted(AsTheyFinish, "many_requests", "the outer list must follow the requests"),
     planted(SwapsLateOnes, "many_requests", "the outer list must follow the requests"),
     planted(BeginsShortPrompts, "prompts_of_one_token", "log-probs after prompts of one token are up to"),
     planted(CutsLongPrompts, "long_prompt", "log-probs after a prompt of 1500 tokens are up to"),
-    planted(KeepsRoomInTheContext, "another_engine", "after a prompt that nearly fills a context of 512 are up to"),
+    planted(
+        KeepsRoomInTheContext,
+        "another_engine",
+        "after a prompt that nearly fills the context of 512 of an untied model are",
+    ),
     planted(StalePrefixes, "common_beginnings", "that was generated from before, after a weight update, are up to"),
     planted(SharesWeights, "another_engine", "after a weight update of another engine the completions carry"),
 ]

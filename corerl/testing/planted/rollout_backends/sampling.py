@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from corerl.config.schema import ModelConfig, RolloutConfig
@@ -18,10 +19,10 @@ the_model = functools.cache(lambda: reference(tiny_model()))
 
 
 @torch.no_grad()
-def _log_probs_of(model: Any, request: GenerationRequest, completion: Completion) -> Completion:
-    """The completion with the log-probs that a model gives at temperature 1."""
+def _log_probs_at(temperature: float, request: GenerationRequest, completion: Completion) -> Completion:
+    """The completion with the log-probs that the tiny model gives at a temperature."""
     tokens = list(completion.token_ids)
-    log_probs = response_log_probs(model, list(request.prompt_ids), tokens)
+    log_probs = response_log_probs(the_model(), list(request.prompt_ids), tokens, temperature)
     return replace(completion, log_probs=log_probs.gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist())
 
 
@@ -69,7 +70,7 @@ class WithoutTemperature(Backend):
     """log-probs are those of the logits as they are"""
 
     def change(self, request: GenerationRequest, completion: Completion) -> Completion:
-        return _log_probs_of(the_model(), request, completion)
+        return _log_probs_at(1.0, request, completion)
 
 
 class SamplesAtOne(WithoutTemperature):
@@ -80,6 +81,23 @@ class SamplesAtOne(WithoutTemperature):
 
     def change(self, request: GenerationRequest, completion: Completion) -> Completion:
         return super().change(sampled(request, temperature=1.0), completion)
+
+
+class LongOnesAtOne(Backend):
+    """of a request for more than one token all are drawn at temperature 1, as a decoding step without it would do"""
+
+    def sampling(self, request: GenerationRequest) -> dict[str, Any]:
+        return {"temperature": 1.0} if request.sampling.max_tokens > 1 else {}
+
+    def change(self, request: GenerationRequest, completion: Completion) -> Completion:
+        return _log_probs_at(request.sampling.temperature, request, completion)
+
+
+class NumpysNumbers(Backend):
+    """tokens are numpy's integers, which JSON does not take"""
+
+    def change(self, request: GenerationRequest, completion: Completion) -> Completion:
+        return replace(completion, token_ids=list(np.array(completion.token_ids)))
 
 
 class IgnoresTopP(Backend):
@@ -234,6 +252,12 @@ FAULTS = [
     planted(AfterTopP, "log_probs_before_top_p_and_top_k", "log-probs with top_p=0.6 are up to"),
     planted(WithoutTemperature, "log_probs_at_a_temperature", "log-probs at temperatures 0.5 and 2 are up to"),
     planted(SamplesAtOne, "samples_follow_the_softmax", "512 tokens drawn at temperature 0.5 have a mean log-prob of"),
+    planted(
+        LongOnesAtOne,
+        "later_tokens_follow_the_softmax",
+        "second and later tokens drawn at temperature 0.5 have log-probs",
+    ),
+    planted(NumpysNumbers, "completions", "token_ids must be Python's integers"),
     planted(IgnoresTopP, "top_p_and_top_k", "with {'top_k': 4} a token was drawn that"),
     planted(HalfOfTopK, "samples_follow_what_is_kept", "512 tokens drawn with {'top_k': 5"),
     planted(NarrowTopP, "samples_follow_what_is_kept", "512 tokens drawn with {'top_p': 0.7"),

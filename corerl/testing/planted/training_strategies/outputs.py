@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience
+from corerl.objective import Objective
+from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
 from corerl.testing.planted.training_strategies.wrapped import Strategy, planted
@@ -103,6 +105,23 @@ class PaddedWithItsWidth(Strategy):
         return TokenOutputs(**{name: tensor.roll(extra, dims=1) for name, tensor in given.items()})
 
 
+class EndsAfter1024(Strategy):
+    """of a response's log-probs those after the first 1024 are 0"""
+
+    def change(self, name: str, tensor: Tensor, batch: Experience) -> Tensor:
+        columns = torch.arange(tensor.shape[1]) < 1024
+        return torch.where(columns, tensor, 0.0) if name == "log_probs" else tensor
+
+
+class NeedsAToken(Strategy):
+    """a response without tokens is an error"""
+
+    def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
+        if not bool((mini_batch.response_lengths > 0).all()):
+            raise ValueError("a response without tokens has no last one")
+        return super().update(mini_batch, objective)
+
+
 class ValuesAfterTheToken(Strategy):
     """a value is the one after its token"""
 
@@ -120,7 +139,7 @@ class ValuesLessTheirMean(Strategy):
         if name != "values":
             return tensor
         limit = self.spec.micro_batching.max_sequences or 3
-        return torch.cat([part - part.mean() * (part != 0) for part in tensor.split(limit)])
+        return torch.cat([part - part.mean() * (part != 0) for part in torch.split(tensor, limit)])
 
 
 class OneSeed(Strategy):
@@ -227,6 +246,8 @@ FAULTS = [
     planted(Everything, "only_what_is_wanted", "forward() returned entropy where log_probs alone was wanted"),
     planted(AnswersFromMemory, "forward_after_updates", "log_probs after updates are up to"),
     planted(PaddedWithItsWidth, "padding_changes_nothing", "columns of padding change log_probs by"),
+    planted(EndsAfter1024, "long_responses", "log_probs of responses of 1200 tokens, of none and of one are up to"),
+    planted(NeedsAToken, "long_responses", "a response without tokens has no last one"),
     planted(ValuesAfterTheToken, "values", "another token at place 4 changed the value before it"),
     planted(ValuesLessTheirMean, "values_do_not_depend_on_the_batch", "with max_sequences=1 values are up to"),
     planted(OneSeed, "random_weights_follow_the_seed", "another seed gave the same weights"),

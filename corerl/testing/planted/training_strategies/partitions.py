@@ -8,7 +8,7 @@ from corerl.batch.experience import Experience
 from corerl.errors import NonFiniteError
 from corerl.objective import Objective, ObjectiveOutput
 from corerl.registry.losses import Mean
-from corerl.registry.training_strategies import MicroBatching, TokenOutputs
+from corerl.registry.training_strategies import MicroBatching, StrategySpec, TokenOutputs
 from corerl.testing.planted.training_strategies.wrapped import Seen, Strategy, planted
 
 Metrics = dict[str, Mean]
@@ -71,6 +71,15 @@ class LastMicroBatchMetrics(Strategy):
                 return output
 
         return super().update(mini_batch, Watched(objective)) | last
+
+
+class RecomputesWithoutEmbedding(Strategy):
+    """gradient checkpointing ends at the first layer, whose input has no gradient"""
+
+    def __init__(self, spec: StrategySpec) -> None:
+        super().__init__(spec)
+        if spec.model.enable_gradient_checkpointing:
+            self.inner.model.get_input_embeddings().weight.register_hook(torch.zeros_like)
 
 
 class ClipsEachMicroBatch(Strategy):
@@ -170,6 +179,11 @@ class HangsWhenItIsCut(Strategy):
 FAULTS = [
     planted(NormalisesEachMicroBatch, "micro_batches_change_nothing", "with max_sequences=1 the update differs by"),
     planted(LastMicroBatchMetrics, "micro_batches_change_nothing", "with max_sequences=1 the metric length is"),
+    planted(
+        RecomputesWithoutEmbedding,
+        "recomputing_changes_nothing",
+        "with enable_gradient_checkpointing and max_sequences=100 the update differs by",
+    ),
     planted(ClipsEachMicroBatch, "clipping_is_of_the_whole_gradient", "with max_sequences=1 and a gradient that is"),
     planted(CountsMaskedRows, "masked_rows_change_nothing", "max_sequences=100 the update differs by"),
     planted(NormOfThePadding, "masked_rows_change_nothing", "max_sequences=100 the metric grad_norm is"),

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from corerl.batch.experience import Experience
 from corerl.objective import Objective, ObjectiveOutput
@@ -47,6 +48,47 @@ class SquaredBeta(Strategy):
 
     def asked(self, spec: StrategySpec) -> StrategySpec:
         return spec if spec.optim is None else _optim(spec, betas=[spec.optim.betas[0]] * 2)
+
+
+class DefaultBetas(Strategy):
+    """betas are 0.9 and 0.999, whatever the config says"""
+
+    def asked(self, spec: StrategySpec) -> StrategySpec:
+        return _optim(spec, betas=[0.9, 0.999])
+
+
+class _ClipsAnew(Strategy):
+    def __init__(self, spec: StrategySpec) -> None:
+        super().__init__(replace(spec, grad_clip=1e9))
+        self.limit = spec.grad_clip
+        if spec.optim is not None:
+            take_step = self.inner._step
+
+            def step() -> float:
+                self.clip([each.grad for each in self.inner.model.parameters() if each.grad is not None])
+                return float(take_step())
+
+            self.inner._step = step
+
+    def clip(self, gradients: list[Tensor]) -> None:
+        raise NotImplementedError
+
+
+class NormalisesTheGradient(_ClipsAnew):
+    """a gradient that is shorter than grad_clip is made as long"""
+
+    def clip(self, gradients: list[Tensor]) -> None:
+        norm = torch.nn.utils.get_total_norm(gradients)
+        for each in gradients:
+            each.mul_(self.limit / norm)
+
+
+class ClipsEachTensor(_ClipsAnew):
+    """the gradient of each tensor is clipped by itself"""
+
+    def clip(self, gradients: list[Tensor]) -> None:
+        for each in gradients:
+            each.mul_((self.limit / each.norm()).clamp(max=1.0))
 
 
 class FrozenNorms(Strategy):
@@ -213,6 +255,9 @@ FAULTS = [
     planted(NoWeightDecay, "update_is_adamw", "after update 1 the weight 'model.embed_tokens.weight' is up to"),
     planted(DecaysEverything, "update_is_adamw", "off AdamW by hand (lr=0.01, weight_decay=0.5"),
     planted(SquaredBeta, "update_is_adamw", "off AdamW by hand"),
+    planted(DefaultBetas, "temperature_in_updates", "after update 2 at temperature 0.5 the weight"),
+    planted(NormalisesTheGradient, "temperature_in_updates", "after update 1 at temperature 0.5 the weight"),
+    planted(ClipsEachTensor, "gradient_clipping", "off AdamW by hand (lr=0.01, weight_decay=0.5, grad_clip=0.02)"),
     planted(FrozenNorms, "every_weight_is_trained", "layernorm.weight' of the tied model by 0, and by hand it moves"),
     planted(FrozenBiases, "every_weight_is_trained", "bias' of the tied model by 0, and by hand it moves by"),
     planted(FrozenOutput, "untied_update_is_adamw", "of an untied model has the metric grad_norm"),
