@@ -220,7 +220,8 @@ def _shapes_of_schedules(selected: Factory) -> None:
         "linear": [1 - 0.8 * each for each in progress],
         "cosine": [0.2 + 0.8 * (1 + math.cos(math.pi * each)) / 2 for each in progress],
     }
-    for kind, wanted in shapes.items():
+    for kind in kinds:
+        wanted = shapes[kind]
         if not all(math.isclose(*pair, abs_tol=1e-6) for pair in zip(rates[kind], wanted, strict=True)):
             raise CheckFailed(
                 f"6 steps of the schedule {kind} down to a fifth gave the rates {_shown(rates[kind])}, and "
