@@ -87,7 +87,7 @@ class LongOnesAtOne(Backend):
     """of a request for more than one token all are drawn at temperature 1, as a decoding step without it would do"""
 
     def sampling(self, request: GenerationRequest) -> dict[str, Any]:
-        return {"temperature": 1.0} if request.sampling.max_tokens > 1 else {}
+        return {"temperature": 1.0} if request.sampling.max_tokens > 1 and request.sampling.temperature else {}
 
     def change(self, request: GenerationRequest, completion: Completion) -> Completion:
         return _log_probs_at(request.sampling.temperature, request, completion)
