@@ -23,7 +23,8 @@ class SamplingParams:
         top_k: the k most likely tokens are kept; -1 keeps all.
         stop_token_ids: generation ends after one of these; it is part of the response.
         ignore_eos: the stop tokens do not stop (for measurements).
-        seed: the same seed, prompt and weights give the same tokens from one backend on one machine.
+        seed: the same seed, prompt and weights give the same tokens from one backend on one machine: sample i of a
+            prompt depends neither on ``n`` nor on what else is generated.
     """
 
     max_tokens: int

@@ -2,10 +2,11 @@
 
 import contextlib
 import os
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from corerl.testing.results import CheckFailed
 
@@ -56,30 +57,78 @@ def only_here(function: Callable[[], T]) -> T:
             os._exit(0)
 
 
-def within(seconds: float, function: Callable[[], T], what: str) -> T:
-    """What ``function`` returns or raises.
+_patience = 1.0
 
-    It runs in a daemon thread: Python cannot end one that hangs, so that one is left behind.
 
-    Args:
-        what: was called, for the message.
+@contextlib.contextmanager
+def patience(share: float) -> Iterator[None]:
+    """Multiply every deadline of checks, for an implementation that is known to hang."""
+    global _patience
+    before, _patience = _patience, share
+    try:
+        yield
+    finally:
+        _patience = before
 
-    Raises:
-        CheckFailed: it takes longer than ``seconds``.
+
+def scaled(seconds: float) -> float:
+    """A deadline as :func:`patience` has it."""
+    return seconds * _patience
+
+
+class Lane:
+    """Calls with a deadline, one after the other in one daemon thread.
+
+    Python cannot end a thread that hangs: the lane leaves it behind and goes on in another.
     """
-    future: Future[T] = Future()
 
-    def run() -> None:
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] | None = None
+
+    def within(self, seconds: float, function: Callable[[], T], what: str) -> T:
+        """What ``function`` returns or raises.
+
+        Args:
+            what: was called, for the message.
+
+        Raises:
+            CheckFailed: it takes longer than ``seconds``.
+        """
+        if self._calls is None:
+            self._calls = queue.SimpleQueue()
+            threading.Thread(target=_work, args=(self._calls,), name="corerl-testing", daemon=True).start()
+        future: Future[T] = Future()
+        self._calls.put((future, function))
+        with noted(what, scaled(seconds)):
+            try:
+                return future.result(scaled(seconds))
+            except TimeoutError:
+                if future.done():
+                    raise
+        self.end()
+        raise CheckFailed(f"{what} had not ended after {scaled(seconds):g} s")
+
+    def end(self) -> None:
+        """End the thread once it is idle; another call starts another."""
+        if self._calls is not None:
+            self._calls.put(None)
+            self._calls = None
+
+
+def within(seconds: float, function: Callable[[], T], what: str) -> T:
+    """As :meth:`Lane.within`, in a thread of its own."""
+    lane = Lane()
+    try:
+        return lane.within(seconds, function, what)
+    finally:
+        lane.end()
+
+
+def _work(calls: "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]") -> None:
+    while (call := calls.get()) is not None:
+        future, function = call
         try:
             future.set_result(only_here(function))
         except BaseException as error:
             future.set_exception(error)
-
-    with noted(what, seconds):
-        threading.Thread(target=run, name="corerl-testing", daemon=True).start()
-        try:
-            return future.result(seconds)
-        except TimeoutError:
-            if future.done():
-                raise
-    raise CheckFailed(f"{what} had not ended after {seconds:g} s")
+        del call, future, function  # or an idle thread would keep what the last call used

@@ -2,18 +2,20 @@
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from corerl.errors import CoreRLError, RunError
 from corerl.registry.rollout_backends import Completion, RolloutBackend
-from corerl.testing.deadline import within
+from corerl.testing.deadline import scaled, within
 from corerl.testing.results import CheckFailed, CheckSkipped
 from corerl.testing.rollout_engine import DEADLINE, PROMPTS, Engine, request, well_formed
+from corerl.testing.rollout_mixes import BEGINNING
 
 SOON = 10.0
 """seconds after which an abort or a cancellation has taken effect"""
@@ -25,11 +27,15 @@ T = TypeVar("T")
 
 
 def _update_is_used(engine: Engine) -> None:
-    """Prompts that were generated from before show whether anything of the old weights was kept."""
+    """Prompts that were generated from before show whether anything of the old weights was kept.
+
+    The second update comes in another order.
+    """
     before = [request(prompt) for prompt in PROMPTS]
     engine.generate(*before)
     for version, scale in ((5, 0.6), (6, 1.1)):
-        engine.update(engine.changed_weights(scale), version)
+        weights = engine.changed_weights(scale)
+        engine.update(weights if version == 5 else weights[::-1], version)
         requests = [request(prompt, n=2) for prompt in PROMPTS]
         outputs = engine.generate(*requests)
         engine.agree(requests, outputs, "after a weight update (whose tensors are then overwritten)")
@@ -37,6 +43,33 @@ def _update_is_used(engine: Engine) -> None:
         if versions != {version}:
             raise CheckFailed(f"after the update to version {version} the completions carry {sorted(versions)}")
     engine.update(engine.changed_weights(1.0), 7)
+
+
+def _update_while_generating(engine: Engine) -> None:
+    """An update that meets running requests is taken all the same, at once or when they are done."""
+    engine.update(engine.changed_weights(1.0), 50)
+    weights = engine.changed_weights(0.7)
+    requests = [request(prompt, max_tokens=300) for prompt in PROMPTS[:2]]
+
+    async def work(backend: RolloutBackend) -> tuple[list[list[Completion]], list[list[Completion]]]:
+        running = asyncio.create_task(backend.generate(requests))
+        await asyncio.sleep(0.05)
+        await asyncio.to_thread(backend.update_weights, iter(weights), 51)
+        return await running, await backend.generate(later)
+
+    later = [request(prompt) for prompt in PROMPTS]
+    first, second = engine.wait(work, "update_weights() while generate() runs")
+    engine.expect(weights)
+    for each, completions in zip(requests, first, strict=True):
+        well_formed(each, completions)
+        if completions[0].weight_version not in (50, 51):
+            raise CheckFailed(f"a response that met an update to 51 carries version {completions[0].weight_version}")
+    engine.agree(later, second, "after an update that met running requests")
+    if (versions := {completions[0].weight_version for completions in second}) != {51}:
+        raise CheckFailed(
+            f"after an update to version 51 that met running requests completions carry {sorted(versions)}"
+        )
+    engine.update(engine.changed_weights(1.0), 52)
 
 
 def _broken_updates(engine: Engine) -> None:
@@ -83,13 +116,15 @@ def _nothing_or_the_old(engine: Engine, version: int, when: str) -> None:
 def _sleep_and_wake(engine: Engine) -> None:
     engine.update(engine.changed_weights(1.0), 20)
     backend = engine.backend
-    for version in (21, 22):
+    for version, scale in ((21, 0.8), (22, 1.0)):
+        requests = [request(prompt) for prompt in (*PROMPTS, BEGINNING)]
+        engine.generate(*requests)
         within(DEADLINE, backend.sleep, "sleep()")
         within(DEADLINE, lambda: backend.wake(kv_cache=False), "wake(kv_cache=False)")
         _nothing_or_the_old(engine, version - 1, "after sleep(), wake(kv_cache=False) and no update")
-        engine.update(engine.changed_weights(1.0), version)
+        engine.update(engine.changed_weights(scale), version)
         within(DEADLINE, backend.wake, "wake()")
-        requests = [request(prompt) for prompt in PROMPTS]
+        requests = [request(prompt) for prompt in (*PROMPTS, BEGINNING)]
         engine.agree(requests, engine.generate(*requests), "after sleep(), wake() and an update")
 
 
@@ -118,22 +153,55 @@ def _abort(engine: Engine) -> None:
 
 
 async def _soon(task: "asyncio.Task[T]", what: str) -> T:
-    done, _ = await asyncio.wait([task], timeout=SOON)
+    done, _ = await asyncio.wait([task], timeout=scaled(SOON))
     if not done:
         task.cancel()
-        raise CheckFailed(f"{what} had not ended after {SOON:g} s")
+        raise CheckFailed(f"{what} had not ended after {scaled(SOON):g} s")
     return task.result()
 
 
+def _abort_at_once(engine: Engine) -> None:
+    """Requests that are aborted before the engine can have begun with them, one in a call that waits for another."""
+    requests = [request(max_tokens=FOREVER, n=2), request(max_tokens=FOREVER)]
+
+    async def work(backend: RolloutBackend) -> list[list[Completion]]:
+        tasks = [asyncio.create_task(backend.generate([each])) for each in requests]
+        await asyncio.sleep(0.02)
+        backend.abort([requests[1].request_id])
+        await asyncio.sleep(0.02)
+        backend.abort([requests[0].request_id])
+        outputs = [await _soon(task, "a call whose request was aborted at once") for task in tasks]
+        return [completions for [completions] in outputs]
+
+    for each, completions in zip(requests, engine.wait(work), strict=True):
+        well_formed(each, completions)
+        if {completion.finish_reason for completion in completions} != {"abort"}:
+            reasons = ", ".join(completion.finish_reason for completion in completions)
+            raise CheckFailed(f"a request of n={each.sampling.n} that was aborted at once ended with {reasons}")
+
+
 def _overlapping_calls(engine: Engine) -> None:
-    calls = [[request(prompt, n=2, max_tokens=15 + n)] for n, prompt in enumerate(PROMPTS)]
+    """Calls at once, each with its own sampling."""
+    own: list[dict[str, Any]] = [
+        {"temperature": 0.5, "max_tokens": 15, "n": 2},
+        {"temperature": 0.0, "max_tokens": 16},
+        {"temperature": 2.0, "max_tokens": 17, "n": 2},
+        {"top_k": 1, "max_tokens": 18},
+    ]
+    calls = [[request(prompt, **sampling)] for prompt, sampling in zip(PROMPTS, own, strict=True)]
 
     async def work(backend: RolloutBackend) -> list[list[list[Completion]]]:
         return await asyncio.gather(*(backend.generate(call) for call in calls))
 
-    for call, outputs in zip(calls, engine.wait(work), strict=True):
+    results = engine.wait(work)
+    for call, outputs in zip(calls, results, strict=True):
         well_formed(call[0], outputs[0])
-        engine.agree(call, outputs, "of calls that overlap")
+        engine.agree(call, outputs, "of calls that overlap, each with its own sampling,")
+        if (lengths := {len(completion.token_ids) for completion in outputs[0]}) != {call[0].sampling.max_tokens}:
+            limit = call[0].sampling.max_tokens
+            raise CheckFailed(f"of calls that overlap, one with max_tokens={limit} gave {sorted(lengths)} tokens")
+    for call, outputs in (pair for pair in zip(calls, results, strict=True) if pair[0][0].sampling.n == 1):
+        engine.require_greedy(call[0], outputs[0][0])
 
 
 def _finished_requests_are_told(engine: Engine) -> None:
@@ -141,13 +209,20 @@ def _finished_requests_are_told(engine: Engine) -> None:
     requests = [request(max_tokens=60, n=2), request(PROMPTS[1], max_tokens=5, n=2), request(max_tokens=40)]
     requests = [replace(each, sampling=replace(each.sampling, ignore_eos=True)) for each in requests]
     told: list[tuple[int, list[Completion]]] = []
+    threads: set[int] = set()
 
-    async def work(backend: RolloutBackend) -> list[list[Completion]]:
+    def note(position: int, completions: list[Completion]) -> None:
+        told.append((position, completions))
+        threads.add(threading.get_ident())
+
+    async def work(backend: RolloutBackend) -> tuple[list[list[Completion]], int]:
         if "on_finished" not in inspect.signature(backend.generate).parameters:
             raise CheckSkipped("its generate() takes no on_finished")
-        return await backend.generate(requests, lambda position, completions: told.append((position, completions)))
+        return await backend.generate(requests, note), threading.get_ident()
 
-    outputs = engine.wait(work)
+    outputs, thread = engine.wait(work)
+    if threads - {thread}:
+        raise CheckFailed("on_finished was called in another thread than the event loop's")
     positions = [position for position, _ in told]
     if sorted(positions) != [0, 1, 2] or positions[0] != 1:
         raise CheckFailed(
@@ -163,9 +238,9 @@ def _cancellation(engine: Engine) -> None:
         task = asyncio.create_task(backend.generate([request(max_tokens=FOREVER)]))
         await asyncio.sleep(0.2)
         task.cancel()
-        await asyncio.wait([task], timeout=SOON)
+        await asyncio.wait([task], timeout=scaled(SOON))
         if not task.done():
-            raise CheckFailed(f"a call of generate() that was cancelled had not ended after {SOON:g} s")
+            raise CheckFailed(f"a call of generate() that was cancelled had not ended after {scaled(SOON):g} s")
         return await _soon(asyncio.create_task(backend.generate([request()])), "a call after one that was cancelled")
 
     engine.wait(work)
@@ -190,8 +265,10 @@ LIFECYCLE: dict[str, Callable[[Engine], None]] = {
     "overlapping_calls": _overlapping_calls,
     "finished_requests_are_told": _finished_requests_are_told,
     "abort": _abort,
+    "abort_at_once": _abort_at_once,
     "cancellation": _cancellation,
     "update_is_used": _update_is_used,
+    "update_while_generating": _update_while_generating,
     "broken_updates": _broken_updates,
     "sleep_and_wake": _sleep_and_wake,
     "close": _close,

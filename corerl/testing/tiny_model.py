@@ -1,9 +1,11 @@
 """A model small enough to be computed by hand: two layers, 51,000 parameters, a tokenizer of bytes."""
 
 import atexit
+import copy
 import functools
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,14 @@ CHAT_TEMPLATE = (
 
 
 @functools.cache
-def tiny_model(*, tied: bool = True) -> Path:
+def tiny_model(*, tied: bool = True, context: int = 32768) -> Path:
     """A Hugging Face folder with a random Qwen2 model and its tokenizer, there until the process ends.
 
-    Every call, in every process, gives the same weights; norms and biases are random too. ``tied``: the output layer
-    is the embedding.
+    Every call, in every process, gives the same weights; norms and biases are random too.
+
+    Args:
+        tied: the output layer is the embedding.
+        context: tokens of a sequence at most.
     """
     disable_progress_bar()  # type: ignore[no-untyped-call]
     folder = Path(tempfile.mkdtemp(prefix="corerl-tiny-model-"))
@@ -46,7 +51,7 @@ def tiny_model(*, tied: bool = True) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        max_position_embeddings=32768,
+        max_position_embeddings=context,
         initializer_range=0.2,
         tie_word_embeddings=tied,
         bos_token_id=None,
@@ -98,6 +103,26 @@ def response_log_probs(model: Any, prompt: list[int], response: list[int], tempe
     logits = model(input_ids=torch.tensor([[*prompt, *response]]), use_cache=False).logits[0]
     predicting: Tensor = logits[len(prompt) - 1 : len(prompt) + len(response) - 1]
     return torch.log_softmax(predicting / (temperature or 1.0), dim=-1)
+
+
+@torch.no_grad()
+def in_bf16(model: Any, rows: Iterable[tuple[list[int], list[int], float, Tensor]]) -> str:
+    """A remark for a message when errors of log-probs are as large as bf16 arithmetic makes them; else ''.
+
+    Args:
+        model: in float64.
+        rows: prompt, response, temperature, and (tokens,) the error of each token's log-prob.
+    """
+    rounded = copy.deepcopy(model).bfloat16()
+    pairs = []
+    for prompt, response, temperature, error in rows:
+        index = torch.tensor(response)[:, None]
+        true = response_log_probs(model, prompt, response, temperature).gather(1, index)[:, 0]
+        pairs.append((response_log_probs(rounded, prompt, response, temperature).gather(1, index)[:, 0] - true, error))
+    off, errors = (torch.cat(each) for each in zip(*pairs, strict=True))
+    size, own = float(off.square().mean()) ** 0.5, float(errors.square().mean()) ** 0.5
+    alike = len(errors) >= 16 and 1 / 3 < own / size < 3 and abs(float(errors.mean())) < own / 2
+    return "; errors of this size are those of bf16 arithmetic, and fp32 was asked for" if alike else ""
 
 
 def _byte_characters() -> list[str]:

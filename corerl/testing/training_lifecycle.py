@@ -16,9 +16,11 @@ from corerl.objective import SupervisedObjective
 from corerl.registry.base import Selected
 from corerl.registry.training_strategies import Output, TrainingStrategy, TrainingStrategyFactory
 from corerl.telemetry.throughput import ModelShape
+from corerl.testing.deadline import within
 from corerl.testing.results import CheckFailed
 from corerl.testing.tiny_model import reference, tiny_model
 from corerl.testing.training_reference import (
+    DEADLINE,
     FALLING,
     SQUARED_ERROR,
     batch,
@@ -54,12 +56,13 @@ def _goes_on(selected: Factory, head: Literal["lm", "value"]) -> None:
     resumed = build(selected, optim=FALLING, head=head, seed=5)
     for seed in (0, 1):
         _train(straight, head, seed)
+    _train(resumed, head, seed=8)  # what it has of its own is replaced
     with tempfile.TemporaryDirectory() as folder:
         write = straight.save(Path(folder))
         saved = copied_weights(straight)
         _train(straight, head, seed=2)  # what is written later is a copy
         if write is not None:
-            write()
+            within(DEADLINE, write, "what save() returned")
         resumed.load(Path(folder))
         read = selected.entry.load_read_checkpoint() if head == "lm" else None
         if read is not None:
@@ -74,6 +77,23 @@ def _goes_on(selected: Factory, head: Literal["lm", "value"]) -> None:
     )
 
 
+def _export_after_load(selected: Factory) -> None:
+    """What is exported is what was loaded, and not what the strategy was built with."""
+    trained, loaded = build(selected), build(selected)
+    step(trained, batch())
+    with tempfile.TemporaryDirectory() as saved, tempfile.TemporaryDirectory() as exported:
+        write = trained.save(Path(saved))
+        if write is not None:
+            within(DEADLINE, write, "what save() returned")
+        loaded.load(Path(saved))
+        loaded.export(Path(exported))
+        given = true_outputs(reference(Path(exported)), batch(), "log_probs", 1.0)
+    expected = given_output(trained.forward(batch(), {"log_probs"}), "log_probs")
+    off = max(error(expected[row, : len(each)], each) for row, each in enumerate(given))
+    if not off <= tolerance(trained):
+        raise CheckFailed(f"the model exported after load() has log-probs up to {off:.2g} off those of the saved one")
+
+
 def _offload_and_onload(selected: Factory) -> None:
     moved, still = build(selected, optim=FALLING), build(selected, optim=FALLING)
     for number in range(3):
@@ -85,6 +105,12 @@ def _offload_and_onload(selected: Factory) -> None:
             raise CheckFailed(f"after offload() weights are on {', '.join(sorted(device))}: they must be on the CPU")
         moved.onload()
     require_equal(copied_weights(moved), copied_weights(still), "training between offload() and onload()")
+    frozen = build(selected, frozen=True)
+    before = given_output(frozen.forward(batch(), {"log_probs"}), "log_probs")
+    frozen.offload()
+    frozen.onload()
+    if not torch.equal(given_output(frozen.forward(batch(), {"log_probs"}), "log_probs"), before):
+        raise CheckFailed("offload() and onload() change the log-probs of a model with optim=None")
 
 
 def _weight_names(selected: Factory) -> None:
@@ -201,6 +227,7 @@ def _batch_unchanged(selected: Factory) -> None:
 LIFECYCLE: dict[str, Callable[[Factory], None]] = {
     "save_and_load": _save_and_load,
     "save_and_load_a_critic": _save_and_load_a_critic,
+    "export_after_load": _export_after_load,
     "offload_and_onload": _offload_and_onload,
     "weight_names": _weight_names,
     "export": _export,

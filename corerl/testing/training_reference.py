@@ -2,15 +2,15 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience, collate
 from corerl.config.schema import ModelConfig, OptimConfig
-from corerl.objective import SupervisedObjective, ValueObjective, loss_weights
+from corerl.objective import Objective, SupervisedObjective, ValueObjective, loss_weights
 from corerl.registry.base import Selected
 from corerl.registry.losses import LossOutput
 from corerl.registry.training_strategies import (
@@ -22,8 +22,12 @@ from corerl.registry.training_strategies import (
     TrainingStrategyFactory,
 )
 from corerl.testing import devices
+from corerl.testing.deadline import Lane
 from corerl.testing.results import CheckFailed
 from corerl.testing.tiny_model import VOCABULARY, reference, response_log_probs, tiny_model
+
+DEADLINE = 300.0
+"""seconds for one call of a strategy"""
 
 WHOLE = MicroBatching(max_sequences=100)
 
@@ -42,7 +46,7 @@ RESPONSE_LENGTHS = (6, 2, 9, 4, 1, 12, 7)
 def build(
     selected: Selected[TrainingStrategyFactory], *, tied: bool = True, frozen: bool = False, **changes: Any
 ) -> TrainingStrategy:
-    """The tiny model under a strategy, on the device of :func:`corerl.testing.devices.build`.
+    """The tiny model under a strategy, on the device of :func:`corerl.testing.devices.build`; its calls have deadlines.
 
     Args:
         changes: of the :class:`StrategySpec`.
@@ -54,7 +58,36 @@ def build(
     spec = StrategySpec(model, "cpu", WHOLE, None if frozen else OPTIM, total_steps=10)
     spec = dataclasses.replace(spec, **changes)
     factory = selected.load()
-    return devices.build(lambda device: factory(dataclasses.replace(spec, device=device)))[0]
+
+    def build() -> TrainingStrategy:
+        return devices.build(lambda device: factory(dataclasses.replace(spec, device=device)))[0]
+
+    return cast(TrainingStrategy, _Guarded(_lane.within(DEADLINE, build, "building the strategy")))
+
+
+_lane = Lane()
+
+
+class _Guarded:
+    """A strategy that is called in one thread, as a worker does it, and not waited for longer than the deadline."""
+
+    def __init__(self, strategy: TrainingStrategy) -> None:
+        self._strategy = strategy
+
+    def __getattr__(self, name: str) -> Any:
+        attribute: Any = getattr(self._strategy, name)
+        if not callable(attribute):
+            return attribute
+        return lambda *given, **named: _lane.within(DEADLINE, lambda: attribute(*given, **named), f"{name}()")
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        stream: Any = _lane.within(DEADLINE, lambda: iter(self._strategy.weights()), "weights()")
+        try:
+            while (item := _lane.within(DEADLINE, lambda: next(stream, None), "weights()")) is not None:
+                yield item
+        except GeneratorExit:  # whoever reads has left
+            _lane.within(DEADLINE, getattr(stream, "close", lambda: None), "closing weights()")
+            raise
 
 
 def tolerance(strategy: TrainingStrategy) -> float:
@@ -81,9 +114,10 @@ def batch(
     return experience
 
 
-def step(strategy: TrainingStrategy, experience: Experience) -> dict[str, float]:
-    """One supervised update; its metrics as numbers."""
-    return {name: mean.value for name, mean in strategy.update(experience, SupervisedObjective()).items()}
+def step(strategy: TrainingStrategy, experience: Experience, objective: Objective | None = None) -> dict[str, float]:
+    """One update, supervised where no objective is given; its metrics as numbers."""
+    means = strategy.update(experience, objective or SupervisedObjective())
+    return {name: mean.value for name, mean in means.items()}
 
 
 def copied_weights(strategy: TrainingStrategy) -> dict[str, Tensor]:
@@ -115,20 +149,21 @@ def split_rows(experience: Experience) -> list[tuple[list[int], list[int]]]:
     return rows
 
 
-@torch.no_grad()
 def true_outputs(model: Any, experience: Experience, output: Output, temperature: float) -> list[Tensor]:
     """One output of a float64 model, row by row, (tokens,) or (tokens, vocabulary) each."""
-    found = []
-    for prompt, response in split_rows(experience):
-        log_probs = response_log_probs(model, prompt, response, temperature)
-        values = {
-            "log_probs": log_probs.gather(1, torch.tensor(response)[:, None])[:, 0],
-            "entropy": -(log_probs.exp() * log_probs).sum(dim=1),
-            "sum_pi_squared": log_probs.exp().square().sum(dim=1),
-            "vocabulary_log_probs": log_probs,
-        }
-        found.append(values[output])
-    return found
+    rows = split_rows(experience)
+    with torch.no_grad():
+        return [_outputs_of_row(model, prompt, response, temperature)[output] for prompt, response in rows]
+
+
+def _outputs_of_row(model: Any, prompt: list[int], response: list[int], temperature: float) -> dict[Output, Tensor]:
+    log_probs = response_log_probs(model, prompt, response, temperature)
+    return {
+        "log_probs": log_probs.gather(1, torch.tensor(response)[:, None])[:, 0],
+        "entropy": -(log_probs.exp() * log_probs).sum(dim=1),
+        "sum_pi_squared": log_probs.exp().square().sum(dim=1),
+        "vocabulary_log_probs": log_probs,
+    }
 
 
 def given_output(outputs: TokenOutputs, output: Output) -> Tensor:
@@ -140,34 +175,52 @@ def given_output(outputs: TokenOutputs, output: Output) -> Tensor:
 
 
 class Reference:
-    """AdamW on the supervised loss, in float64, from the paper's formulas (Loshchilov and Hutter 2019, 1711.05101).
+    """AdamW on an objective, in float64, from the paper's formulas (Loshchilov and Hutter 2019, 1711.05101).
 
-    Weight decay is on weights with two or more dimensions only.
+    Weight decay is on weights with two or more dimensions only. The objective is given what plain transformers says of
+    each row alone.
     """
 
-    def __init__(self, optim: OptimConfig, grad_clip: float) -> None:
-        self.optim, self.grad_clip = optim, grad_clip
-        self.model = reference(tiny_model())
+    def __init__(self, optim: OptimConfig, grad_clip: float, *, temperature: float = 1.0, tied: bool = True) -> None:
+        self.optim, self.grad_clip, self.temperature = optim, grad_clip, temperature
+        self.model = reference(tiny_model(tied=tied))
         self.parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         self._first = {name: torch.zeros_like(each) for name, each in self.parameters.items()}
         self._second = {name: torch.zeros_like(each) for name, each in self.parameters.items()}
         self._steps = 0
 
-    def step(self, experience: Experience) -> dict[str, float]:
-        """One update; ``loss`` and ``grad_norm``."""
-        assert experience.loss_weights is not None
+    def step(self, experience: Experience, objective: Objective | None = None) -> dict[str, float]:
+        """One update; its parts, metrics and ``grad_norm``.
+
+        Args:
+            objective: None: the supervised one.
+        """
+        objective = objective or SupervisedObjective()
         self.model.zero_grad()
-        loss = torch.zeros((), dtype=torch.float64)
-        for row, (prompt, response) in enumerate(split_rows(experience)):
-            log_probs = response_log_probs(self.model, prompt, response)
-            chosen = log_probs.gather(1, torch.tensor(response)[:, None])[:, 0]
-            loss = loss - (chosen * experience.loss_weights[row, : len(response)]).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        output = objective(self.outputs(experience, objective.wanted), experience)
+        output.loss.backward()  # type: ignore[no-untyped-call]
         gradients = {name: each.grad for name, each in self.parameters.items() if each.grad is not None}
         norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients.values()))
         scale = min(1.0, self.grad_clip / norm)
         self._adamw({name: gradient * scale for name, gradient in gradients.items()})
-        return {"loss": float(loss.detach()), "grad_norm": norm}
+        parts = {name: float(part) for name, part in output.parts.items()}
+        return {**parts, **{name: mean.value for name, mean in output.metrics.items()}, "grad_norm": norm}
+
+    def outputs(self, experience: Experience, wanted: Collection[Output]) -> TokenOutputs:
+        """(B, T) or (B, T, V) float64, with gradients."""
+        width = experience.response_mask.shape[1]
+        rows = [
+            _outputs_of_row(self.model, prompt, response, self.temperature)
+            for prompt, response in split_rows(experience)
+        ]
+        whole = {}
+        for name in wanted:
+            padded = [
+                torch.cat([row[name], row[name].new_zeros(width - len(row[name]), *row[name].shape[1:])])
+                for row in rows
+            ]
+            whole[name] = torch.stack(padded)
+        return TokenOutputs(**whole)
 
     @torch.no_grad()
     def _adamw(self, gradients: dict[str, Tensor]) -> None:

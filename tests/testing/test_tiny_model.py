@@ -8,7 +8,7 @@ import torch
 
 from corerl.config.schema import ModelConfig
 from corerl.data.tokenizer import load_tokenizer
-from corerl.testing.tiny_model import END, PAD, VOCABULARY, reference, response_log_probs, tiny_model
+from corerl.testing.tiny_model import END, PAD, VOCABULARY, in_bf16, reference, response_log_probs, tiny_model
 
 PROGRAM = (
     "import hashlib; from corerl.testing.tiny_model import tiny_model; folder = tiny_model(tied=False);"
@@ -52,3 +52,23 @@ def test_response_log_probs_are_those_that_predict_each_token() -> None:
         logits = model(torch.tensor([[5, 6, 7, 8]])).logits[0]
         expected = torch.stack([(logits[1] / 0.5).log_softmax(0), (logits[2] / 0.5).log_softmax(0)])
         torch.testing.assert_close(response_log_probs(model, [5, 6], [7, 8], 0.5), expected)
+
+
+def test_a_shorter_context_has_the_same_weights() -> None:
+    short, usual = reference(tiny_model(context=64)), reference(tiny_model())
+    assert short.config.max_position_embeddings == 64
+    weights = usual.state_dict()
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in short.state_dict().items())
+
+
+def test_errors_of_bf16_are_known_by_their_size() -> None:
+    model, tokens = reference(tiny_model()), list(range(40, 60))
+    index = torch.tensor(tokens)[:, None]
+    with torch.no_grad():
+        true = response_log_probs(model, [5], tokens).gather(1, index)[:, 0]
+        rounded = reference(tiny_model()).bfloat16()
+        error = response_log_probs(rounded, [5], tokens).double().gather(1, index)[:, 0] - true
+    assert "fp32 was asked for" in in_bf16(model, [([5], tokens, 1.0, error)])
+    assert in_bf16(model, [([5], tokens, 1.0, torch.full((20,), 0.1, dtype=torch.float64))]) == ""
+    assert in_bf16(model, [([5], tokens, 1.0, 1e-3 * error)]) == ""
+    assert in_bf16(model, [([5], tokens[:4], 1.0, error[:4])]) == ""

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Registries
 from corerl.registry.base import Registry
+from corerl.testing import deadline
 from corerl.testing.checks import Check, checks_of, outcome
 from corerl.testing.results import CheckFailed, CheckSkipped
 
@@ -24,6 +26,8 @@ class Fault:
         reason: a part of the message that it must fail with.
         facts: further fields of both entries (``needs_groups``, ``options``, …).
         wrong_facts: further fields of the wrong entry alone, for a flaw that is in one of them (``select_tokens``).
+        requires: the registered name that both are made of; '' for none. Without it the fault is skipped.
+        patience: what every deadline of the check is multiplied by, for a fault that hangs.
     """
 
     registry: str
@@ -35,6 +39,8 @@ class Fault:
     reason: str
     facts: Mapping[str, Any] = field(default_factory=dict)
     wrong_facts: Mapping[str, Any] = field(default_factory=dict)
+    requires: str = ""
+    patience: float = 1.0
 
     @property
     def kind(self) -> str:
@@ -59,10 +65,12 @@ class Fault:
             CheckFailed: the check holds, fails with another message, or is not among the checks of the kind.
             CheckSkipped: the check cannot run here.
         """
+        self._require()
         check = next((check for check in self.checks(self.wrong, self.wrong_facts) if check.name == self.check), None)
         if check is None:
             raise CheckFailed(f"a {self.kind} has no check {self.check}")
-        result = outcome(check)
+        with deadline.patience(self.patience):
+            result = outcome(check)
         if result.status == "skipped":
             raise CheckSkipped(f"{self.check} is skipped: {result.reason}")
         if result.status == "ok":
@@ -75,11 +83,17 @@ class Fault:
 
         Raises:
             CheckFailed: one fails.
+            CheckSkipped: what it is made of is not installed.
         """
+        self._require()
         for check in self.checks(self.right):
             result = outcome(check)
             if result.status == "failed":
                 raise CheckFailed(f"the right twin fails {check.name}: {result.reason}")
+
+    def _require(self) -> None:
+        if self.requires and self.requires not in getattr(load_plugins().registries, self.registry):
+            raise CheckSkipped(f"needs the {self.kind} '{self.requires}', which is not installed")
 
 
 def self_checks(faults: list[Fault]) -> Iterator[Check]:

@@ -86,3 +86,10 @@ def test_a_model_that_rank_0_cannot_read_is_an_error_on_all(worlds, model_dirs):
     job = {"kind": "build", "model": model_dirs["qwen2", True], "config": {"load_format": "auto"}}
     for result in worlds(2, **TENSOR).run(**job):
         assert result["error"].startswith("ModelError: model.path: ")
+
+
+def test_bf16_is_not_trained_where_no_float32_weights_are_kept(worlds, model_dirs):
+    job = {"kind": "build", "model": model_dirs["qwen2", True], "config": {"dtype": "bf16"}}
+    for result in worlds(2, **TENSOR).run(**job):
+        assert result["error"].startswith("ConfigError: model.dtype: megatron trains bf16 on CUDA alone")
+    assert worlds(2, **TENSOR).run(**job, frozen=True) == [None, None]

@@ -53,6 +53,10 @@ class MegatronStrategy:
         check_experts(KEY, facts)
         check_bridge(KEY, facts, self.options, head=spec.head)
         parallel.check_device(spec.device, self.options, KEY)
+        if spec.device == "cpu" and spec.optim is not None and self.dtype != torch.float32:
+            raise ConfigError(
+                "model.dtype", "megatron trains bf16 on CUDA alone, where its optimizer keeps float32 weights: use fp32"
+            )
         self.ranks = parallel.lay_out(spec.device, self.options, KEY)
         self.data_parallel_rank, self.data_parallel_size = self.ranks.data.rank, self.ranks.data.size
         if spec.device == "cuda":
