@@ -99,3 +99,8 @@ def test_without_a_level_there_are_no_weights_and_a_normal_mean_is_of_kept_token
     mean = (1 + math.exp(0.5)) / 2
     assert kept.tolist() == [[True, True, False]]
     assert weights.flatten().tolist() == pytest.approx([1 / mean, math.exp(0.5) / mean, 0.0])
+
+
+def test_a_single_weight_is_its_own_mean():
+    weights, _ = corrected([0.5], rollout_is="token", rollout_is_batch_normalize=True)
+    assert weights.tolist() == [[1.0]]

@@ -7,9 +7,17 @@ import torch
 
 from corerl.errors import MissingInputError
 from corerl.registry.policy_losses import PolicyLossInputs
-from corerl_grpo.losses import clip_cov, dppo_kl, dppo_tv, kl_cov, opd
+from corerl_grpo.losses import clip_cov, dppo_kl, dppo_tv, dro, kl_cov, opd
 from corerl_grpo.losses.covariance import smallest, token_budget
-from corerl_grpo.losses.options import ClipCovOptions, DppoKlOptions, DppoTvOptions, KlCovOptions, OpdOptions
+from corerl_grpo.losses.options import (
+    ClipCovOptions,
+    DppoKlOptions,
+    DppoTvOptions,
+    DroOptions,
+    KlCovOptions,
+    OpdOptions,
+)
+from corerl_grpo.losses.ratio import importance_ratio
 
 
 def inputs(log_probs, old, advantages, **more):
@@ -68,3 +76,25 @@ def test_the_candidates_with_the_smallest_numbers_are_taken_or_all_of_fewer():
         [[True, True, False, True]],
         [[True, True, False, True]],
     ]
+
+
+def test_a_token_without_an_advantage_is_never_clipped_and_may_be_drawn():
+    """Ratios 1.5 and 0.5 at A = 0; log pi is 1 below its mean there and A too: covariance 1."""
+    log_probs, advantages = [-3.0, -3.0, -1.0, -1.0], [0.0, 0.0, 4.0, 0.0]
+    old = [-3.0 - math.log(1.5), -3.0 + math.log(2), -1.0, -1.0]
+    uniforms = torch.zeros(1, 4, dtype=torch.float64)
+    options = ClipCovOptions(clip_cov_ratio=0.5, clip_cov_lb=0.5, clip_cov_ub=2.0)
+    selected = clip_cov.select_tokens(inputs(log_probs, old, advantages), uniforms, options)
+    assert selected.tolist() == [[True, True, False, False]]
+
+
+def test_the_metric_of_dro_is_its_mean_penalty():
+    """d of 2 and 0, beta 0.5: 1 and 0."""
+    [(name, mean)] = dro.dro(inputs([-1.0, -1.0], [-3.0, -1.0], [1.0, 1.0]), DroOptions(0.5)).metrics.items()
+    assert (name, mean.value) == ("dro_penalty", 0.5)
+
+
+def test_log_ratios_end_at_20():
+    log_ratios = torch.tensor([20.5, -20.5, 19.5, 0.0], dtype=torch.float64)
+    expected = [math.exp(20), math.exp(-20), math.exp(19.5), 1.0]
+    assert importance_ratio(log_ratios, torch.zeros(4)).tolist() == pytest.approx(expected, rel=1e-12)
