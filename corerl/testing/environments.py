@@ -15,7 +15,7 @@ from corerl.registry.coroutines import blocking
 from corerl.registry.environments import Environment, EnvironmentFactory, Start, Task, Turn
 from corerl.testing import surroundings
 from corerl.testing.deadline import only_here, within
-from corerl.testing.fresh import same_in_a_new_process
+from corerl.testing.fresh import same_in_a_fresh_process
 from corerl.testing.results import CheckFailed, Run
 
 SECONDS = 30.0
@@ -43,7 +43,7 @@ def checks(selected: Selected[EnvironmentFactory]) -> Iterator[tuple[str, Run]]:
     for name, check in _CHECKS.items():
         yield name, partial(_with, check, selected)
     yield "objects_do_not_meet", partial(_objects_apart, selected)
-    yield "same_in_a_new_process", partial(same_in_a_new_process, outcomes, selected)
+    yield "same_in_a_fresh_process", partial(same_in_a_fresh_process, outcomes, selected)
     yield "leaves_the_process_alone", partial(_leaves_the_process_alone, selected)
 
 

@@ -48,7 +48,7 @@ SINGLE = (
 ALL = Surroundings("", True, {name: value for one in SINGLE for name, value in one.variables.items()}, elsewhere=True)
 
 
-def same_in_a_new_process(outcomes: Outcomes, selected: Selected[Any]) -> None:
+def same_in_a_fresh_process(outcomes: Outcomes, selected: Selected[Any]) -> None:
     """Hold the outcomes of this process against those of a new one.
 
     Args:

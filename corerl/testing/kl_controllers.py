@@ -8,7 +8,7 @@ from functools import partial
 from corerl.registry.base import Selected
 from corerl.registry.kl_controllers import KLController
 from corerl.testing.deadline import noted
-from corerl.testing.fresh import same_in_a_new_process
+from corerl.testing.fresh import same_in_a_fresh_process
 from corerl.testing.results import CheckFailed, Run
 
 COEFFICIENTS = (0.0, 1e-3, 0.1, 10.0)
@@ -27,7 +27,7 @@ def checks(selected: Selected[KLController]) -> Iterator[tuple[str, Run]]:
     yield "finite_and_not_negative", partial(_finite_and_not_negative, selected)
     yield "pure", partial(_pure, selected)
     yield "more_divergence_never_lowers_it", partial(_rises_with_divergence, selected)
-    yield "same_in_a_new_process", partial(same_in_a_new_process, outcomes, selected)
+    yield "same_in_a_fresh_process", partial(same_in_a_fresh_process, outcomes, selected)
 
 
 def _finite_and_not_negative(selected: Selected[KLController]) -> None:

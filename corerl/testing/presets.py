@@ -9,7 +9,7 @@ from typing import Any
 from corerl.errors import ConfigError, RequestError
 from corerl.registry.base import Selected
 from corerl.registry.presets import Preset
-from corerl.testing.fresh import same_in_a_new_process
+from corerl.testing.fresh import same_in_a_fresh_process
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
 
 PLAIN = (str, int, float, bool, type(None))
@@ -25,7 +25,7 @@ def checks(selected: Selected[Preset]) -> Iterator[tuple[str, Run]]:
     for name, check in checks.items():
         yield name, partial(_with_values, selected, check)
     yield "deterministic", partial(_deterministic, selected)
-    yield "same_in_a_new_process", partial(same_in_a_new_process, outcomes, selected)
+    yield "same_in_a_fresh_process", partial(same_in_a_fresh_process, outcomes, selected)
 
 
 def outcomes(selected: Selected[Preset], backwards: bool = False) -> list[tuple[str, str]]:

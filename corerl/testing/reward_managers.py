@@ -14,7 +14,7 @@ from typing import Any
 from corerl.registry.base import Selected
 from corerl.registry.reward_managers import RewardManagerFactory, RewardRequest, RewardResult
 from corerl.testing import reward_batches as batches
-from corerl.testing.fresh import excerpt, same_in_a_new_process
+from corerl.testing.fresh import excerpt, same_in_a_fresh_process
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
 from corerl.testing.reward_closing import close_ends, close_gives_back
 from corerl.testing.reward_harness import HANG, PATIENCE, Manager, ascending, ask, high, low, timed, told
@@ -52,7 +52,7 @@ def checks(selected: Selected[RewardManagerFactory]) -> Iterator[tuple[str, Run]
     }
     for name, run in plain.items():
         yield name, partial(run, selected)
-    yield "same_in_a_new_process", partial(same_in_a_new_process, outcomes, selected)
+    yield "same_in_a_fresh_process", partial(same_in_a_fresh_process, outcomes, selected)
     for name, run in (_WITH_SCORERS | batches.CHECKS).items():
         yield name, partial(_if_scorers_count, count, run, selected)
 

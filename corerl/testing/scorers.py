@@ -19,7 +19,7 @@ from corerl.registry.base import Selected
 from corerl.registry.scorers import Scorer
 from corerl.testing import surroundings
 from corerl.testing.deadline import noted, within
-from corerl.testing.fresh import excerpt, same_in_a_new_process
+from corerl.testing.fresh import excerpt, same_in_a_fresh_process
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
 from corerl.testing.scorer_calls import ANY_SOURCE, RESPONSES, SPEAKS, Call, calls, outcome, shown, sources
 
@@ -40,7 +40,7 @@ def checks(selected: Selected[Scorer]) -> Iterator[tuple[str, Run]]:
     yield "deterministic", lambda: _deterministic(selected)
     yield "thread_safe", lambda: _thread_safe(selected)
     yield "named_to_another_process", lambda: _named(selected)
-    yield "same_in_a_new_process", functools.partial(same_in_a_new_process, outcomes, selected)
+    yield "same_in_a_fresh_process", functools.partial(same_in_a_fresh_process, outcomes, selected)
     yield "arguments_unchanged", lambda: _arguments_unchanged(selected)
     yield "leaves_the_process_alone", lambda: _leaves_the_process_alone(selected)
 

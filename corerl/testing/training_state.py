@@ -141,5 +141,5 @@ def _sums(strategy: TrainingStrategy) -> dict[str, int]:
 STATE: dict[str, Callable[[Factory], None]] = {
     "history_does_not_matter": _history_does_not_matter,
     "a_second_strategy": _a_second_strategy,
-    "a_fresh_process": _a_fresh_process,
+    "same_in_a_fresh_process": _a_fresh_process,
 }

@@ -112,7 +112,7 @@ def test_the_command_prints_ok_skipped_and_failed(capsys: pytest.CaptureFixture[
 
 def test_the_command_takes_options(capsys: pytest.CaptureFixture[str], plugin: str) -> None:
     lines = lines_of(capsys, "shrinking", "--plugin", plugin, "--option", "shrinking.factor=0.5")
-    assert lines[-1].split() == ["KL", "controller", "shrinking", "same_in_a_new_process", "ok"]
+    assert lines[-1].split() == ["KL", "controller", "shrinking", "same_in_a_fresh_process", "ok"]
     assert not [line for line in lines if "skipped" in line]
 
 
@@ -135,7 +135,7 @@ def test_the_command_as_json(capsys: pytest.CaptureFixture[str], plugin: str) ->
     assert results[-1] == {
         "kind": "KL controller",
         "entry": "negative",
-        "check": "same_in_a_new_process",
+        "check": "same_in_a_fresh_process",
         "status": "ok",
         "reason": "",
         "ok": True,

@@ -16,6 +16,6 @@ def test_a_preset_that_another_process_cannot_import_is_not_tried_there(outcomes
     def local() -> dict[str, Any]:
         return {"rollout": {"n": 16}}
 
-    name = "same_in_a_new_process"
+    name = "same_in_a_fresh_process"
     result = outcomes("presets", local, only=name)[name]
     assert (result.status, result.reason) == ("skipped", "another process cannot import it by its name")

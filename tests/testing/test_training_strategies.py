@@ -54,7 +54,7 @@ def test_a_strategy_for_another_device_is_passed_over() -> None:
 
 def test_a_target_that_no_process_can_import_is_not_tried_in_one() -> None:
     with pytest.raises(CheckSkipped, match="no module:attribute"):
-        run(Strategy, "a_fresh_process")
+        run(Strategy, "same_in_a_fresh_process")
 
 
 class Hangs:

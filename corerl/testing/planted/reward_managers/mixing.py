@@ -145,7 +145,7 @@ FAULTS: list[Fault] = [
     fault(
         "scorers_of_the_class", "objects share scorers", ScorersOfTheClass, "managers_do_not_meet", "was made after it"
     ),
-    fault("largest", "the first score decides", LargestOfTheProcess, "same_in_a_new_process", "in another order"),
+    fault("largest", "the first score decides", LargestOfTheProcess, "same_in_a_fresh_process", "in another order"),
     fault("mean_of_the_batch", "a score depends on the others", MeanOfTheBatch, "one_alone", "a request alone gave"),
     fault(
         "part_size", "a score depends on the part", PartSize, "parts_are_scored_alike", "other results than the whole"

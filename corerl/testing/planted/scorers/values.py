@@ -213,7 +213,7 @@ def _fault(name: str, flaw: str, wrong: Any, check: str, reason: str, right: Any
     return Fault("scorers", name, flaw, wrong, right, check, reason, **more)
 
 
-_ORDINARY, _NEW = "number_or_exception_for_ordinary_responses", "same_in_a_new_process"
+_ORDINARY, _NEW = "number_or_exception_for_ordinary_responses", "same_in_a_fresh_process"
 
 FAULTS = [
     _fault(

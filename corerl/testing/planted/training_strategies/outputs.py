@@ -255,7 +255,7 @@ FAULTS = [
     planted(HeadOfItsNumber, "head_follows_the_seed", "two new critics with the same seed have other values"),
     planted(OneHead, "head_follows_the_seed", "two new critics with seeds 4 and 5 have the same values"),
     planted(RandomBody, "body_is_the_models", "of a new critic is not the one that model.path holds"),
-    planted(SaltedByTheProcess, "a_fresh_process", "in a fresh process critic of two updates and a critic is"),
+    planted(SaltedByTheProcess, "same_in_a_fresh_process", "in a fresh process critic of two updates and a critic is"),
     planted(Draws, "random_state_untouched", "forward() with head=lm changed a global random state"),
     planted(Seeds, "random_state_untouched", "building with head=lm changed a global random state"),
     planted(TwoRanks, "one_rank", "calls itself data-parallel rank 0 of 2"),

@@ -114,7 +114,7 @@ def planted(wrong: Callable[..., Any], check: str, reason: str, *, patience: flo
     name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in wrong.__name__).lstrip("_")
     flaw = (inspect.getdoc(wrong) or "").splitlines()[0]
     right = f"{__name__}:{Strategy.__name__}"  # by its name: another process can import it
-    target = f"{wrong.__module__}:{wrong.__name__}" if check == "a_fresh_process" else wrong
+    target = f"{wrong.__module__}:{wrong.__name__}" if check == "same_in_a_fresh_process" else wrong
     return Fault(
         "training_strategies", name, flaw, target, right, check, reason, FACTS, requires=DEFAULT, patience=patience
     )
