@@ -14,7 +14,6 @@ import gc
 import os
 import pickle
 import selectors
-import shutil
 import signal
 import socket
 import struct
@@ -26,12 +25,15 @@ from pathlib import Path
 
 from corerl.registry.modules import load_file
 from corerl.registry.scorers import Scorer
+from corerl_rewards.folders import remove_folder
 from corerl_rewards.isolation import linux
 from corerl_rewards.isolation.worker import Limits, run
 
 COMMAND = struct.Struct("<cQ")
 ENDED = struct.Struct("<cQi")
 FORK, KILL, END, FAILED = b"F", b"K", b"E", b"X"
+REMOVAL_SECONDS = 5.0
+"""for the folder of a worker that ended; the rest of it is removed at the end of the run"""
 LIFE_SIGN = 1.0
 """seconds between two looks at whether the run's process is there"""
 
@@ -69,7 +71,7 @@ def main() -> None:
     try:
         Nursery(control, scorers, setup, parent).serve()
     finally:
-        shutil.rmtree(setup.folder, ignore_errors=True)
+        remove_folder(setup.folder)
 
 
 def load(setup: Setup) -> dict[str, Scorer]:
@@ -177,7 +179,7 @@ class Nursery:
             _, status = os.waitpid(child.si_pid, 0)
             number = self._numbers.pop(child.si_pid, None)
             if number is not None:
-                shutil.rmtree(self._folder / str(number), ignore_errors=True)
+                remove_folder(self._folder / str(number), REMOVAL_SECONDS)
                 self._control.send(ENDED.pack(END, number, status))
         if ended:
             self._end_strays()

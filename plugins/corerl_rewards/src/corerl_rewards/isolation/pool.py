@@ -5,7 +5,6 @@ import errno
 import functools
 import os
 import pickle
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from typing import Any
 from corerl.errors import PluginError, RunError
 from corerl.registry.coroutines import blocking
 from corerl.registry.scorers import Scorer
+from corerl_rewards.folders import remove_folder
 from corerl_rewards.isolation import nursery
 from corerl_rewards.isolation.worker import LENGTH, LONGEST_LINE, Limits
 
@@ -190,7 +190,7 @@ class Pool:
             self._process.wait(CLOSE_SECONDS)
         self._process.kill()
         self._process.wait()
-        shutil.rmtree(self._setup.folder, ignore_errors=True)
+        remove_folder(self._setup.folder)
 
     def _command(self, what: bytes, number: int, *sockets: socket.socket) -> None:
         try:
