@@ -7,7 +7,8 @@ import pytest
 from corerl_rewards.options import CodeOptions
 from corerl_rewards.sandbox.run import SandboxError
 from corerl_rewards.scorers import code as module
-from corerl_rewards.scorers.code import code, last_block, same_text
+from corerl_rewards.scorers.code import code, same_text
+from corerl_rewards.scorers.fences import last_block
 
 DOUBLE = {"inputs": ["1\n", "4\n", "-3\n"], "outputs": ["2\n", "8\n", "-6\n"]}
 ADD = {"fn_name": "add", "inputs": [[1, 2], [0.5, 0.25], ["a", "b"]], "outputs": [3, 0.75, "ab"]}
