@@ -172,7 +172,7 @@ def test_gdpo_refuses_components_that_do_not_exist():
     inputs = batch()
     with pytest.raises(RunError, match="'style', which no scorer gives; known: accuracy, format"):
         estimate("gdpo", inputs, gdpo_reward_keys=["accuracy", "style"])
-    with pytest.raises(RunError, match="known: none, because no scorer returns numbers beside 'score'$"):
+    with pytest.raises(RunError, match=r"known: none, because no scorer returns numbers beside 'score'$"):
         estimate("gdpo", AdvantageInputs(inputs.rewards, inputs.response_mask, inputs.group_ids))
     with pytest.raises(ConfigError, match="2 numbers for 1"):
         REGISTRY.select({"name": "gdpo", "gdpo_reward_keys": ["a"], "gdpo_reward_weights": [1.0, 2.0]})

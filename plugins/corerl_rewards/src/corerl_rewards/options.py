@@ -191,7 +191,7 @@ class CountdownOptions(ReasoningOptions):
 
 
 @dataclass
-class CodeOptions:
+class CodeOptions(ReasoningOptions):
     """Options of the scorer ``code``."""
 
     timeout: float = option(5.0, "seconds that one run of the program may use", gt=0)

@@ -28,6 +28,7 @@ from corerl_rewards.options import CodeOptions
 from corerl_rewards.sandbox.run import Outcome, SandboxLimits, run
 from corerl_rewards.scorers.asserts import split
 from corerl_rewards.scorers.fences import last_block
+from corerl_rewards.scorers.reasoning import answer_part
 
 _DEFAULT = CodeOptions()
 TOLERANCE = 1e-6
@@ -48,7 +49,7 @@ def code(
         SandboxError: the machine does not allow the isolation that ``options.isolation`` wants, or is too busy.
     """
     tests = _tests(ground_truth, options.max_tests)
-    program = last_block(response)
+    program = last_block(answer_part(response, options))
     if program is None:
         return {"score": 0.0, "passed": 0.0, "extracted": None}
     passed = tests.passed(program, Budget(options), every=options.continuous) / len(tests)
