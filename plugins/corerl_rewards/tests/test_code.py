@@ -1,3 +1,4 @@
+import functools
 import json
 import time
 from typing import Any
@@ -6,7 +7,9 @@ import numpy as np
 import pytest
 
 from corerl.errors import ConfigError
+from corerl.registry.reward_managers import RewardRequest
 from corerl_rewards.options import CodeOptions
+from corerl_rewards.parallel import ParallelRewardManager
 from corerl_rewards.sandbox.run import SandboxError
 from corerl_rewards.scorers import code as module
 from corerl_rewards.scorers.code import code, same_text
@@ -134,12 +137,16 @@ SLEEPS = {"inputs": ["1\n"] * 10, "outputs": ["1\n"] * 10}
 
 @pytest.mark.parametrize("continuous", [False, True])
 def test_ten_tests_of_2_s_use_up_the_budget_and_score_0_or_the_share(continuous: bool) -> None:
-    options = CodeOptions(continuous=continuous).within(8.0)
-    start = time.monotonic()
-    result = code("```python\nimport time\ntime.sleep(2)\nprint(1)\n```", SLEEPS, "apps", {}, options)
-    assert time.monotonic() - start < 8.0
-    assert result["passed"] == 0.2
-    assert result["score"] == (0.2 if continuous else 0.0)
+    """As in a run with reward.timeout=8, whose deadline would mask the sample."""
+    scorer = functools.partial(code, options=CodeOptions(continuous=continuous).within(8.0))
+    manager = ParallelRewardManager({"apps": scorer}, num_workers=1, timeout=8.0)
+    response = "```python\nimport time\ntime.sleep(2)\nprint(1)\n```"
+    try:
+        [result] = manager.score([RewardRequest(response, SLEEPS, "apps")])
+    finally:
+        manager.close()
+    assert (result.error, result.score) == (None, 0.2 if continuous else 0.0)
+    assert result.components["passed"] == 0.2
 
 
 def test_an_endless_program_is_0_within_its_budget() -> None:
