@@ -10,7 +10,7 @@ from corerl.errors import ConfigError
 from corerl.registry.reward_managers import RewardRequest
 from corerl_rewards.options import CodeOptions
 from corerl_rewards.parallel import ParallelRewardManager
-from corerl_rewards.sandbox.run import SandboxError
+from corerl_rewards.sandbox.run import SandboxError, run
 from corerl_rewards.scorers import code as module
 from corerl_rewards.scorers.code import code, same_text
 from corerl_rewards.scorers.fences import last_block
@@ -85,7 +85,7 @@ def test_a_program_that_fails_is_a_score_of_0_and_no_error(program: str) -> None
 
 
 def test_after_an_endless_loop_no_other_test_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, run = [], module.run
+    runs = []
     monkeypatch.setattr(module, "run", lambda *arguments: runs.append(arguments) or run(*arguments))  # type: ignore[func-returns-value]
     assert score("while True: pass", DOUBLE, timeout=0.5, continuous=True) == (0.0, 0.0)
     assert len(runs) == 1
