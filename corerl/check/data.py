@@ -60,7 +60,7 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
             sentence = f"about {kept:.0f} prompts are fewer than a batch of {batch}"
             yield finding("error", "data.train_batch_size", sentence)
     if parts is not None and sources and (parts.environment is None or config.rollout.multi_turn.score_response):
-        yield from _scorers(list(sources), parts, plugins)
+        yield from _scorers(list(sources), config, parts, plugins)
 
 
 def _rows(
@@ -142,13 +142,13 @@ def _media(records: Iterable[PromptRecord], parts: Parts, key: str) -> Iterator[
         yield finding("error", key, sentence, "Drop the column, or choose another rollout.name.")
 
 
-def _scorers(sources: Sequence[str], parts: Parts, plugins: Plugins) -> Iterator[Finding]:
+def _scorers(sources: Sequence[str], config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
     scorers, unscored = scorers_or_reasons(sources, parts, plugins.registries)
     for reason in unscored.values():
         yield from_error(reason, "reward.scorer")
     for source, scorer in scorers.items():
         try:
-            load_scorer(scorer)
+            load_scorer(scorer, config.reward.timeout)
         except CoreRLError as error:
             yield from_error(error, "reward.scorer")
         yield Finding("note", "reward.scorer", f"'{source}' is scored by '{scorer.entry.name}' ({scorer.entry.owner})")

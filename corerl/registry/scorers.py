@@ -1,9 +1,10 @@
 """Scorers: one response against its ground truth; and which one scores which data source."""
 
+import dataclasses
 import inspect
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from corerl.errors import PluginError
 from corerl.registry.coroutines import blocking
@@ -58,14 +59,39 @@ def keys_for(source: str, keys: Iterable[str]) -> list[str]:
     return [source] if source in keys else [key for key in keys if fnmatchcase(source, key)]
 
 
-def load_scorer(selected: "Selected[Scorer]") -> Scorer:
-    """The scorer that a config selects.
+@runtime_checkable
+class TimedOptions(Protocol):
+    """Options of a scorer that keeps deadlines of its own, or that must try whether it can work on this machine."""
+
+    def within(self, timeout: float) -> Any:
+        """The options to use, before the first call; ``timeout``: seconds that one score may take (reward.timeout).
+
+        Raises:
+            ConfigError: the scorer cannot keep what its options promise.
+        """
+        ...
+
+
+def timed(selected: "Selected[Scorer]", timeout: float) -> "Selected[Scorer]":
+    """``selected`` with the options that it uses under ``reward.timeout``.
 
     Raises:
+        ConfigError: as for :meth:`TimedOptions.within`.
+    """
+    if not isinstance(selected.options, TimedOptions):
+        return selected
+    return dataclasses.replace(selected, options=selected.options.within(timeout))
+
+
+def load_scorer(selected: "Selected[Scorer]", timeout: float) -> Scorer:
+    """The scorer that a config selects, for scores of at most ``timeout`` seconds.
+
+    Raises:
+        ConfigError: it cannot keep what its options promise on this machine.
         PluginError: it cannot be imported, cannot be called with four arguments, or names these in another order:
             (data_source, solution_str, ground_truth, extra_info), say, would compare the wrong texts without a word.
     """
-    scorer = selected.load()
+    scorer = timed(selected, timeout).load()
     try:
         signature = inspect.signature(scorer.func if isinstance(scorer, blocking) else scorer)
         signature.bind(*ARGUMENTS)

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from corerl.registry.base import Selected
@@ -61,6 +62,7 @@ def same_in_a_fresh_process(outcomes: Outcomes, selected: Selected[Any]) -> None
     """
     if by_name(selected) is None:
         raise CheckSkipped("another process cannot import it by its name")
+    selected = _anywhere(selected)
     here = outcomes(selected, False)
     if _run(outcomes, selected, ALL) == here:
         return
@@ -69,6 +71,16 @@ def same_in_a_fresh_process(outcomes: Outcomes, selected: Selected[Any]) -> None
         _compare(plain, _run(outcomes, selected, surroundings), f"in a process {surroundings.label}")
     _compare(here, plain, "in a new process")
     raise CheckFailed("it gave something else in a new process, and the same when that was tried again")
+
+
+def _anywhere(selected: Selected[Any]) -> Selected[Any]:
+    """The same, with the whole path of a ``./file.py:attribute``: the new process may work in another folder."""
+    target = selected.entry.target
+    path, _, attribute = target.rpartition(":") if isinstance(target, str) else ("", "", "")
+    if not path.endswith(".py"):
+        return selected
+    target = f"{Path(path).expanduser().resolve()}:{attribute}"
+    return replace(selected, entry=replace(selected.entry, target=target))
 
 
 def _compare(expected: list[tuple[str, str]], given: list[tuple[str, str]], where: str) -> None:

@@ -148,7 +148,10 @@ def _gradient_grows_with_the_advantage(case: Case) -> None:
 
 
 def _brings_back_what_moved_away(case: Case) -> None:
-    """A token whose probability has moved against its advantage keeps its gradient; a clip holds the others."""
+    """A token whose probability has moved against its advantage keeps its gradient; a clip holds the others.
+
+    Tokens that a selector leaves without a gradient on-policy are not asked.
+    """
     mask, old = case.mask, case.inputs.old_log_probs
     for sign in (1.0, -1.0):
         case_of_sign = _on_policy(case, torch.where(mask, sign, 0.0).to(old.dtype))
@@ -156,9 +159,10 @@ def _brings_back_what_moved_away(case: Case) -> None:
         _, gradient = moved.gradient()
         if case.inputs.ref_log_probs is not None and not gradient.any():
             return  # it learns from the reference model alone
-        kept = (gradient * sign < 0)[mask]
+        learns = mask & (case_of_sign.gradient()[1] != 0)
+        kept = (gradient * sign < 0)[learns]
         expect(
-            2 * int(kept.sum()) > len(kept),
+            2 * int(kept.sum()) > len(kept) or not len(kept),
             f"of {len(kept)} tokens whose log-ratio is {-0.5 * sign:g} and whose advantage is {sign:g} only "
             f"{int(kept.sum())} are led back: a clip must hold those that moved with their advantage alone",
         )

@@ -93,8 +93,12 @@ def _registered(source: str, table: Mapping[str, Sequence[Entry[Scorer]]], regis
 def load_reward_manager(
     scorers: Mapping[str, Selected[Scorer]], config: RewardConfig, manager: Selected[RewardManagerFactory]
 ) -> RewardManager:
-    """The reward manager of a run, with the scorers of its data sources."""
-    loaded = {source: load_scorer(scorer) for source, scorer in scorers.items()}
+    """The reward manager of a run, with the scorers of its data sources.
+
+    Raises:
+        ConfigError: a scorer cannot keep what its options promise on this machine.
+    """
+    loaded = {source: load_scorer(scorer, config.timeout) for source, scorer in scorers.items()}
     return manager.load()(loaded, num_workers=config.num_workers, timeout=config.timeout)
 
 

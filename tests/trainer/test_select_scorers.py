@@ -102,7 +102,7 @@ async def asynchronous(data_source, response, ground_truth, extra_info): ...
 )
 def test_a_scorer_with_other_arguments_is_refused_before_it_compares_the_wrong_texts(function, taken):
     with pytest.raises(PluginError) as caught:
-        load_scorer(selected(function))
+        load_scorer(selected(function), 30.0)
     assert str(caught.value) == (
         f"scorer 'mine' takes ({taken}), and scorers are called with (response, ground_truth, data_source, extra_info)"
     )
@@ -118,4 +118,4 @@ def test_a_scorer_with_other_arguments_is_refused_before_it_compares_the_wrong_t
     ],
 )
 def test_a_scorer_may_call_its_arguments_as_it_likes(function):
-    assert load_scorer(selected(function))("4", "4", "x", {}) == 1.0
+    assert load_scorer(selected(function), 30.0)("4", "4", "x", {}) == 1.0

@@ -54,6 +54,17 @@ def _leave_children() -> None:
     os._exit(0)
 
 
+def _nest() -> None:
+    """Folders in folders, in the worker's TMPDIR, deeper than Python's stack."""
+    here = os.open(os.environ["TMPDIR"], os.O_RDONLY)
+    for _ in range(3_000):
+        os.mkdir("d", dir_fd=here)
+        inner = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os._exit(0)
+
+
 def _print_much() -> None:
     for _ in range(100):
         print("x" * 1_000_000)
@@ -142,6 +153,7 @@ ATTACKS: dict[str, Callable[[], object]] = {
     "close": _close_everything,
     "fork": _fork_and_return,
     "children": _leave_children,
+    "nest": _nest,
     "print": _print_much,
     "forge": _forge,
     "forge without end": _forge_without_end,

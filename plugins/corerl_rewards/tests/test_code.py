@@ -1,13 +1,19 @@
+import functools
 import json
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
+from corerl.errors import ConfigError
+from corerl.registry.reward_managers import RewardRequest
 from corerl_rewards.options import CodeOptions
-from corerl_rewards.sandbox.run import SandboxError
+from corerl_rewards.parallel import ParallelRewardManager
+from corerl_rewards.sandbox.run import SandboxError, run
 from corerl_rewards.scorers import code as module
-from corerl_rewards.scorers.code import code, last_block, same_text
+from corerl_rewards.scorers.code import code, same_text
+from corerl_rewards.scorers.fences import last_block
 
 DOUBLE = {"inputs": ["1\n", "4\n", "-3\n"], "outputs": ["2\n", "8\n", "-6\n"]}
 ADD = {"fn_name": "add", "inputs": [[1, 2], [0.5, 0.25], ["a", "b"]], "outputs": [3, 0.75, "ab"]}
@@ -79,7 +85,7 @@ def test_a_program_that_fails_is_a_score_of_0_and_no_error(program: str) -> None
 
 
 def test_after_an_endless_loop_no_other_test_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs, run = [], module.run
+    runs = []
     monkeypatch.setattr(module, "run", lambda *arguments: runs.append(arguments) or run(*arguments))  # type: ignore[func-returns-value]
     assert score("while True: pass", DOUBLE, timeout=0.5, continuous=True) == (0.0, 0.0)
     assert len(runs) == 1
@@ -91,6 +97,87 @@ def test_a_function_that_prints_forged_results_does_not_pass() -> None:
         "def add(a, b): return 0"
     )
     assert score(forger, ADD) == (0.0, 0.0)
+
+
+CHEATS = {
+    "sys.exit(0)": "import sys\nsys.exit(0)",
+    "sys.exit(0) in the function": "import sys\ndef add(a, b): sys.exit(0)",
+    "os._exit(0)": "import os\ndef add(a, b): os._exit(0)",
+    "equal to everything": "class Any:\n    def __eq__(self, other): return True\n"
+    "    def __ne__(self, other): return False\n    __hash__ = None\ndef add(a, b): return Any()",
+    "a number equal to everything": "class Any(int):\n    def __eq__(self, other): return True\n"
+    "    __hash__ = int.__hash__\ndef add(a, b): return Any(0)",
+    "patched builtins": "import builtins, json, operator\nbuiltins.print = builtins.exec = lambda *_: None\n"
+    "builtins.eval = lambda *_: True\nbuiltins.all = builtins.any = lambda *_: True\n"
+    "json.dumps = lambda *_: 'true'\noperator.eq = lambda *_: True\ndef add(a, b): return 0",
+    "SystemExit in a thread": "import os, threading\ndef end(): os._exit(0)\n"
+    "def add(a, b):\n    t = threading.Thread(target=end); t.start(); t.join(); raise SystemExit(0)",
+    "an exit at exit": "import atexit, os\natexit.register(os._exit, 0)\ndef add(a, b): raise SystemExit",
+    "AssertionError is no error": "import builtins\nbuiltins.AssertionError = type('A', (Exception,), {})\n"
+    "__debug__ if True else None\ndef add(a, b): return 0",
+    "forged replies": "import os\nfor fd in range(64):\n    try: os.write(fd, b'null\\n' * 9 + b'true\\n' * 9)\n"
+    "    except OSError: pass\ndef add(a, b): return 0",
+    "expected values in the process": "import gc, json\ntext = open('request.json').read()\n"
+    "def add(a, b):\n    for n in (1003, 2004):\n        if str(n) in text: return n\n    return 0",
+    "frames": "import sys\ndef add(a, b):\n    frame = sys._getframe()\n    while frame:\n"
+    "        for value in frame.f_locals.values():\n            if str(1000 + 3) in repr(value): return 1000 + 3\n"
+    "        frame = frame.f_back\n    return 0",
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_program_that_cheats_asserts_scores_0(cheat: str) -> None:
+    truth = {"asserts": ["assert add(1, 1002) == 1003", "assert add(2, 2002) == 2004 and not add(1, 1) != 2"]}
+    assert score(CHEATS[cheat], truth) == (0.0, 0.0)
+    assert score("def add(a, b): return a + b", truth) == (1.0, 1.0)
+
+
+SLEEPS = {"inputs": ["1\n"] * 10, "outputs": ["1\n"] * 10}
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_ten_tests_of_2_s_use_up_the_budget_and_score_0_or_the_share(continuous: bool) -> None:
+    """As in a run with reward.timeout=8, whose deadline would mask the sample."""
+    scorer = functools.partial(code, options=CodeOptions(continuous=continuous).within(8.0))
+    manager = ParallelRewardManager({"apps": scorer}, num_workers=1, timeout=8.0)
+    response = "```python\nimport time\ntime.sleep(2)\nprint(1)\n```"
+    try:
+        [result] = manager.score([RewardRequest(response, SLEEPS, "apps")])
+    finally:
+        manager.close()
+    assert (result.error, result.score) == (None, 0.2 if continuous else 0.0)
+    assert result.components["passed"] == 0.2
+
+
+def test_an_endless_program_is_0_within_its_budget() -> None:
+    options = CodeOptions(timeout=60.0, program_timeout=1.0)
+    start = time.process_time()
+    assert code("```python\nwhile True: pass\n```", DOUBLE, "apps", {}, options)["score"] == 0.0
+    assert code("```python\nwhile True: pass\n```", ADD, "apps", {}, options)["score"] == 0.0
+    assert time.process_time() - start < 5.0
+
+
+def test_the_budget_of_a_program_must_fit_into_the_time_of_a_score() -> None:
+    with pytest.raises(ConfigError, match="too few for scorer 'code' with program_timeout=10 s"):
+        CodeOptions(program_timeout=10.0).within(8.0)
+
+
+@pytest.mark.parametrize(
+    "response",
+    ["`" * 100_000, "```python\n" * 100_000, "```" + "x```" * 100_000, "``` " * 100_000, "```\n" + "` " * 100_000],
+)
+def test_the_time_to_find_a_block_is_linear(response: str) -> None:
+    start = time.process_time()
+    last_block(response)
+    assert time.process_time() - start < 1.0
+
+
+def test_a_program_in_the_reasoning_is_no_answer() -> None:
+    block = "```python\nprint(2 * int(input()))\n```"
+    wrong = "```python\nprint(0)\n```"
+    assert code(f"<think>\n{wrong}\n</think>\n{block}", DOUBLE, "apps", {})["score"] == 1.0
+    assert code(f"<think>\n{block}\n</think>\nDone.", DOUBLE, "apps", {})["extracted"] is None
+    assert code(f"<think>\n{block}", DOUBLE, "apps", {}, CodeOptions(reasoning="kept"))["score"] == 1.0
 
 
 def test_no_program_is_a_score_of_0() -> None:

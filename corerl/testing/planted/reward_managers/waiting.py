@@ -159,7 +159,7 @@ FAULTS: list[Fault] = [
         "close() leaves a thread",
         LeavesAThread,
         "close_gives_back_threads_and_processes",
-        "two managers that were closed left 2 threads behind",
+        "threads behind",
     ),
     fault("exits", "an error ends the process", Exits, "exceptions_are_errors", "ended the process (exit code 4)"),
     fault(

@@ -15,7 +15,6 @@ import gc
 import os
 import pickle
 import selectors
-import shutil
 import signal
 import socket
 import struct
@@ -28,6 +27,7 @@ from typing import NoReturn
 
 from corerl.registry.modules import load_file
 from corerl.registry.scorers import Scorer
+from corerl_rewards.folders import remove_folder
 from corerl_rewards.isolation import linux
 from corerl_rewards.isolation.worker import Limits, run
 
@@ -36,6 +36,8 @@ MESSAGE = struct.Struct("<cQi")
 FORK, KILL, ASK = b"F", b"K", b"A"
 BORN, END, ANSWER, FAILED = b"B", b"E", b"A", b"X"
 SETUP = "setup"
+REMOVAL_SECONDS = 5.0
+"""for the folder of a worker that ended; the rest of it is removed at the end of the run"""
 LIFE_SIGN = 1.0
 """seconds between two looks at whether the run's process is there"""
 
@@ -73,7 +75,7 @@ def main() -> None:
         linux.adopt_orphans()
         Nursery(control, scorers, setup.limits, folder, parent).serve()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
 
 
 def load(setup: Setup) -> dict[str, Scorer]:
@@ -193,7 +195,7 @@ class Nursery:
             _, status = os.waitpid(child.si_pid, 0)
             number = self._numbers.pop(child.si_pid, None)
             if number is not None:
-                shutil.rmtree(self._folder / str(number), ignore_errors=True)
+                remove_folder(self._folder / str(number), REMOVAL_SECONDS)
                 self._control.send(MESSAGE.pack(END, number, status))
         if ended:
             self._end_strays()

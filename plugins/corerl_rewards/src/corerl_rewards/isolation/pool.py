@@ -5,7 +5,6 @@ import errno
 import functools
 import os
 import pickle
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from typing import Any
 from corerl.errors import PluginError, RunError
 from corerl.registry.coroutines import blocking
 from corerl.registry.scorers import Scorer
+from corerl_rewards.folders import remove_folder
 from corerl_rewards.isolation import linux, nursery
 from corerl_rewards.isolation.clock import Clock
 from corerl_rewards.isolation.connection import Worker
@@ -163,7 +163,7 @@ class Pool:
             self._process.wait(CLOSE_SECONDS)
         if self._process.returncode != 0:  # what workers started outlived it
             linux.end_all_of(str(self._folder))
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_folder(self._folder)
 
     def _command(self, what: bytes, number: int, *sockets: socket.socket) -> None:
         self._unsent.append((nursery.COMMAND.pack(what, number), list(sockets)))

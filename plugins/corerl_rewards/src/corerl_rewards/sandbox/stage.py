@@ -1,45 +1,126 @@
-"""The last thing that runs before the program: this process gives up what the program must not have, and becomes it.
+"""The process between a scorer and a program: it sets up the isolation, forks the program, and watches its time.
 
-Run as a file, with the folder of this package as the first argument, a settings object in JSON as the second. What goes
-wrong is written to the descriptor ``status``, which the execution of the program closes: silence means that the program
-runs, with all that was asked for.
+Run as a file, with the folder of this package as the first argument, a settings object in JSON as the second. On the
+descriptor ``status`` it writes lines of JSON: ``{"error": …}`` if the isolation cannot be set up, ``{"begun": true}``
+once the program runs with all that was asked for, and ``{"how": …, "status": …, "seconds": …}`` when it ended.
 """
 
-import ctypes
+import contextlib
+import importlib
 import json
 import os
 import resource
+import signal
 import sys
+import time
 from typing import Any
 
-CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
-NOBODY = 65534
+PR_SET_PDEATHSIG = 1
+INSIDE = "/scratch"
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+LOOK_SECONDS = 0.025
+MOST_THREADS = 128
 
 
 def main() -> None:
-    """Become the program."""
+    """Run one program."""
     sys.path.insert(0, sys.argv[1])
+    for name in ("landlock", "namespaces", "privileges", "seccomp"):
+        importlib.import_module(name)  # now: their files are out of sight later
     settings: dict[str, Any] = json.loads(sys.argv[2])
-    status = settings["status"]
-    os.set_inheritable(status, False)
+    os.set_inheritable(settings["status"], False)
     try:
-        os.chdir(settings["scratch"])
+        _die_with(settings["parent"])
+        processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+        _enter(settings)
+        pid = _fork(settings)
+    except BaseException as error:
+        _tell(settings["status"], error=f"{type(error).__name__}: {error}"[:2000])
+        os._exit(1)
+    most_written = None if settings["namespaces"] else settings["disk"]
+    ended = Watch(pid, processes, settings["seconds"], most_written).until_end()
+    _tell(settings["status"], **ended)
+    os._exit(0)
+
+
+def _die_with(parent: int) -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _tell(descriptor: int, **what: Any) -> None:
+    os.write(descriptor, json.dumps(what).encode() + b"\n")
+
+
+def _enter(settings: dict[str, Any]) -> None:
+    """Namespaces, if they are asked for; else the scratch folder is the working directory.
+
+    Raises:
+        OSError: the machine does not allow them.
+    """
+    if settings["namespaces"]:
+        import namespaces  # type: ignore[import-not-found]
+
+        namespaces.enter(settings["readable"], DEVICES, settings["scratch"], INSIDE, settings["disk"])
+        settings["environment"].update(HOME=INSIDE, TMPDIR=INSIDE)
+        settings["scratch"] = INSIDE
+    os.chdir(settings["scratch"])
+
+
+def _fork(settings: dict[str, Any]) -> int:
+    """Start the program; its process is told apart by a pipe that its execution closes.
+
+    Raises:
+        OSError: it could not be started as it was asked for.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+    complaint, theirs = os.pipe()
+    life, ours = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(ours)
+        _become(settings, life, theirs)
+    for descriptor in (theirs, life):
+        os.close(descriptor)
+    for standard in (0, 1):  # the program's alone
+        os.dup2(os.open(os.devnull, os.O_RDWR), standard)
+    error = os.read(complaint, 2000)
+    os.close(complaint)
+    if error:
+        raise OSError(error.decode(errors="replace"))
+    _tell(settings["status"], begun=True)
+    return pid
+
+
+def _become(settings: dict[str, Any], life: int, complaint: int) -> None:
+    try:
+        import privileges  # type: ignore[import-not-found]
+
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
+        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, which an execution would inherit
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
         _limit(settings)
-        _isolate(settings)
+        privileges.drop()
+        privileges.die_with(life)
+        _filter(settings)
         os.execve(settings["command"][0], settings["command"], settings["environment"])
     except BaseException as error:
-        os.write(status, f"{type(error).__name__}: {error}".encode(errors="replace")[:2000])
+        os.write(complaint, f"{type(error).__name__}: {error}".encode(errors="replace")[:2000])
         os._exit(1)
 
 
 def _limit(settings: dict[str, Any]) -> None:
-    seconds, memory = settings["cpu_seconds"], settings["memory"]
+    cpu_seconds = int(settings["seconds"]) + 2
     limits = (
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_FSIZE, settings["file_size"]),
         (resource.RLIMIT_NOFILE, 64),
-        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_AS, settings["memory"]),
+        (resource.RLIMIT_MEMLOCK, 0),
     )
     for what, most in limits:
         _, hard = resource.getrlimit(what)
@@ -48,23 +129,20 @@ def _limit(settings: dict[str, Any]) -> None:
         resource.setrlimit(what, (most, most))
 
 
-def _isolate(settings: dict[str, Any]) -> None:
-    """Network, files, system calls; with ``strict`` false, as much of it as this machine allows.
+def _filter(settings: dict[str, Any]) -> None:
+    """Files and system calls.
 
     Raises:
-        OSError: ``strict``, and system calls cannot be filtered, or neither files nor the user can be separated.
+        OSError: Landlock or the filter is asked for and missing.
     """
     import landlock  # type: ignore[import-not-found]
     import seccomp  # type: ignore[import-not-found]
 
-    failures = []
-    for what in (_separate_user, lambda: landlock.restrict(settings["readable"], settings["writable"])):
-        try:
-            what()
-        except OSError as error:
-            failures.append(str(error))
-    if len(failures) == 2 and settings["strict"]:
-        raise OSError(f"this machine allows neither user namespaces nor Landlock ({'; '.join(failures)})")
+    try:
+        landlock.restrict([*settings["readable"], *DEVICES], [settings["scratch"], "/dev/null"])
+    except OSError as error:
+        if settings["landlock"]:
+            raise OSError(f"no Landlock ({error})") from error
     try:
         seccomp.install(os.getpid())
     except OSError:
@@ -72,14 +150,75 @@ def _isolate(settings: dict[str, Any]) -> None:
             raise
 
 
-def _separate_user() -> None:
-    """A user and a network of its own: the user is nobody, the network has nobody in it."""
-    user, group = os.getuid(), os.getgid()
-    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWUSER | CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), f"unshare: {os.strerror(ctypes.get_errno())}")
-    for file, text in (("setgroups", "deny"), ("uid_map", f"{NOBODY} {user} 1"), ("gid_map", f"{NOBODY} {group} 1")):
-        with open(f"/proc/self/{file}", "w") as map_file:  # noqa: PTH123 - pathlib would be a third of the start
-            map_file.write(text)
+class Watch:
+    """Ends a program that has used up its time, has too many threads or has written too much.
+
+    Args:
+        processes: descriptor of /proc; where it is not to be had, waiting for a processor counts as used.
+        seconds: of the processor, or by the clock while the program did not wait for a processor.
+        most_written: bytes; None: no limit, as its folder has one.
+    """
+
+    def __init__(self, pid: int, processes: int, seconds: float, most_written: int | None) -> None:
+        self._pid, self._processes, self._most, self._most_written = pid, processes, seconds, most_written
+        self._start = time.monotonic()
+        self._clock = (~pid << 3) | 2  # of all threads of a process: clock_getcpuclockid(3)
+
+    def until_end(self) -> dict[str, Any]:
+        """``how`` the program ended, its wait ``status`` and the ``seconds`` that it used."""
+        how, used = "ended", 0.0
+        while True:
+            left = max(0.0, min(LOOK_SECONDS, self._most - used))
+            signal.sigtimedwait([signal.SIGCHLD], left or LOOK_SECONDS)
+            used = max(used, self._used())
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                return {"how": how, "status": os.waitstatus_to_exitcode(status), "seconds": used}
+            if how == "ended":
+                how = "timeout" if used >= self._most else self._excess()
+            if how != "ended":
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _used(self) -> float:
+        elapsed = time.monotonic() - self._start
+        with contextlib.suppress(OSError):
+            return max(elapsed - self._waited(), time.clock_gettime(self._clock))
+        return elapsed
+
+    def _waited(self) -> float:
+        """Seconds for which the thread that waited longest for a processor did so."""
+        waits = [self._read(f"task/{thread}/schedstat").split() for thread in self._names("task")]
+        return max((int(each[1]) / 1e9 for each in waits if len(each) == 3), default=0.0)
+
+    def _excess(self) -> str:
+        if len(self._names("task")) > MOST_THREADS:
+            return "threads"
+        if self._most_written is not None and self._written() > self._most_written:
+            return "disk"
+        return "ended"
+
+    def _written(self) -> int:
+        """Bytes that it wrote by calls, or changed in memory that belongs to files."""
+        counts = [line.split(":") for line in self._read("io").splitlines()]
+        return max((int(count) for name, count in counts if name in ("wchar", "write_bytes")), default=0)
+
+    def _names(self, folder: str) -> list[str]:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(f"{self._pid}/{folder}", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._processes)
+            try:
+                return os.listdir(descriptor)  # noqa: PTH208 - a descriptor
+            finally:
+                os.close(descriptor)
+        return []
+
+    def _read(self, file: str) -> str:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(f"{self._pid}/{file}", os.O_RDONLY, dir_fd=self._processes)
+            try:
+                return os.read(descriptor, 4096).decode()
+            finally:
+                os.close(descriptor)
+        return ""
 
 
 if __name__ == "__main__":

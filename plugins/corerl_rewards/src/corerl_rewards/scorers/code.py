@@ -19,39 +19,20 @@ A program that fails, however it does, scores 0. A sandbox that fails is an erro
 
 import json
 import math
-import re
+import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from corerl_rewards.options import CodeOptions
 from corerl_rewards.sandbox.run import Outcome, SandboxLimits, run
+from corerl_rewards.scorers.asserts import split
+from corerl_rewards.scorers.fences import last_block
+from corerl_rewards.scorers.reasoning import answer_part
 
-_BLOCK = re.compile(r"```[ \t]*([\w+-]*)[^\n]*\n(.*?)```", re.DOTALL)
 _DEFAULT = CodeOptions()
 TOLERANCE = 1e-6
-
-CALLS = """\
-import json, os, sys
-replies = os.fdopen(os.dup(1), "w")
-null = os.open(os.devnull, os.O_WRONLY)
-os.dup2(null, 1)
-with open("request.json") as file:
-    request = json.load(file)
-with open("program.py") as file:
-    source = file.read()
-names = {"__name__": "program"}
-exec(compile(source, "program.py", "exec"), names)
-for test in request["tests"]:
-    if request["function"] is None:
-        exec(test, names)
-        value = True
-    else:
-        owner = names["Solution"]() if "Solution" in names else None
-        function = names[request["function"]] if owner is None else getattr(owner, request["function"])
-        value = function(*test)
-    replies.write(json.dumps(value) + "\\n")
-    replies.flush()
-"""
+CHILD = Path(__file__).with_name("code_child.py").read_text(encoding="utf-8")
 
 
 def code(
@@ -65,22 +46,41 @@ def code(
 
     Raises:
         ValueError: ``ground_truth`` is in none of the forms.
-        SandboxError: the machine does not allow the isolation that ``options.isolation`` wants.
+        SandboxError: the machine does not allow the isolation that ``options.isolation`` wants, or is too busy.
     """
     tests = _tests(ground_truth, options.max_tests)
-    program = last_block(response)
+    program = last_block(answer_part(response, options))
     if program is None:
         return {"score": 0.0, "passed": 0.0, "extracted": None}
-    passed = tests.passed(program, _limits(options), every=options.continuous) / len(tests)
+    passed = tests.passed(program, Budget(options), every=options.continuous) / len(tests)
     return {"score": passed if options.continuous else float(passed == 1), "passed": passed, "extracted": program}
 
 
-def last_block(response: str) -> str | None:
-    """The last fenced block that says it is Python; where none does, the last that says no language."""
-    blocks = _BLOCK.findall(response)
-    python = [text for language, text in blocks if language.lower() in ("python", "py", "python3")]
-    unnamed = [text for language, text in blocks if not language]
-    return next(iter(reversed(python or unnamed)), None)
+class Budget:
+    """The time of one program, all its tests together.
+
+    Attributes:
+        left: seconds that the program may still use.
+    """
+
+    def __init__(self, options: CodeOptions) -> None:
+        self._options = options
+        self._deadline = time.monotonic() + options.wall
+        self.left = options.program_seconds
+
+    def run(self, files: Mapping[str, str], stdin: str) -> Outcome:
+        """Run ``main.py`` in what is left."""
+        options = self._options
+        limits = SandboxLimits(
+            seconds=min(options.timeout, self.left),
+            wall=self._deadline - time.monotonic(),
+            memory=int(options.memory_limit_gb * 2**30),
+            output=options.output_limit_kb * 1024,
+            isolation=options.isolation,
+        )
+        outcome = run(files, stdin, limits)
+        self.left -= outcome.seconds
+        return outcome
 
 
 class _Printed:
@@ -92,44 +92,67 @@ class _Printed:
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def passed(self, program: str, limits: SandboxLimits, *, every: bool) -> int:
-        """How many tests pass, until one fails; with ``every``, until one takes all its time."""
+    def passed(self, program: str, budget: Budget, *, every: bool) -> int:
+        """How many tests pass, until one fails; with ``every``, until one takes all its time or none is left."""
         count = 0
         for given, expected in self.pairs:
-            outcome = run({"main.py": program}, given, limits)
+            outcome = budget.run({"main.py": program}, given)
             right = outcome.how == "ended" and outcome.status == 0 and same_text(_decoded(outcome), expected)
             count += right
             if not right and (not every or outcome.how == "timeout"):
+                break
+            if budget.left <= 0:
                 break
         return count
 
 
 class _Called:
-    """Programs that define a function, or are followed by statements (``function`` None); one run does all tests."""
+    """Programs that define a function; one run does all tests."""
 
-    def __init__(self, function: str | None, tests: Sequence[Any], outputs: Sequence[Any]) -> None:
-        self.function = function
-        self.pairs = list(zip(tests, outputs, strict=True))
+    def __init__(self, function: str, tests: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self.steps = [("call", function, list(test)) for test in tests]
+        self.outputs = outputs
 
     def __len__(self) -> int:
-        return len(self.pairs)
+        return len(self.steps)
 
-    def passed(self, program: str, limits: SandboxLimits, *, every: bool) -> int:
+    def passed(self, program: str, budget: Budget, *, every: bool) -> int:
         """How many tests pass before one raises or takes all the time that is left."""
-        request = json.dumps({"function": self.function, "tests": [test for test, _ in self.pairs]})
-        outcome = run({"main.py": CALLS, "program.py": program, "request.json": request}, "", limits)
-        return sum(
-            _same_value(line, expected)
-            for line, (_, expected) in zip(_decoded(outcome).splitlines(), self.pairs, strict=False)
-        )
+        return sum(map(_same_value, _replies(program, self.steps, budget), self.outputs))
 
 
-def _tests(ground_truth: Any, most: int | None) -> "_Printed | _Called":
+class _Asserted:
+    """Programs with statements after them; one run does all tests."""
+
+    def __init__(self, asserts: Sequence[Any]) -> None:
+        self.tests = [split(str(each)) for each in asserts]
+
+    def __len__(self) -> int:
+        return len(self.tests)
+
+    def passed(self, program: str, budget: Budget, *, every: bool) -> int:
+        """How many tests pass before one raises or takes all the time that is left."""
+        replies = _replies(program, [step for test in self.tests for step in test.steps], budget)
+        count = 0
+        for test in self.tests:
+            own, replies = replies[: len(test.steps)], replies[len(test.steps) :]
+            count += test.holds(own)
+        return count
+
+
+def _replies(program: str, steps: Sequence[Sequence[Any]], budget: Budget) -> list[str]:
+    """What the program's process wrote, a line for each step that it came to."""
+    files = {"main.py": CHILD, "program.py": program, "request.json": json.dumps(steps)}
+    lines = _decoded(budget.run(files, "")).split("\n")
+    return lines[:-1][: len(steps)]
+
+
+def _tests(ground_truth: Any, most: int | None) -> _Printed | _Called | _Asserted:
     truth = json.loads(ground_truth) if isinstance(ground_truth, str) else ground_truth
     if isinstance(truth, Mapping):
         inputs, outputs, asserts = (_listed(truth.get(name)) for name in ("inputs", "outputs", "asserts"))
         if asserts:
-            return _Called(None, asserts[:most], [True] * len(asserts[:most]))
+            return _Asserted(asserts[:most])
         if inputs and outputs and len(inputs) == len(outputs):
             name = truth.get("fn_name")
             return (
@@ -146,15 +169,6 @@ def _listed(values: Any) -> list[Any]:
     if values is None:
         return []
     return [value.tolist() if hasattr(value, "tolist") else value for value in values]
-
-
-def _limits(options: CodeOptions) -> SandboxLimits:
-    return SandboxLimits(
-        seconds=options.timeout,
-        memory=int(options.memory_limit_gb * 2**30),
-        output=options.output_limit_kb * 1024,
-        strict=options.isolation == "strict",
-    )
 
 
 def _text(value: Any) -> str:
@@ -188,9 +202,10 @@ def _same_word(printed: str, expected: str) -> bool:
 def _same_value(line: str, expected: Any) -> bool:
     try:
         value = json.loads(line)
-    except ValueError:
+        single = isinstance(expected, list) and len(expected) == 1
+        return _equal(value, expected) or (single and _equal(value, expected[0]))
+    except (ValueError, RecursionError):  # no JSON, or more deeply nested than any expected output
         return False
-    return _equal(value, expected) or (isinstance(expected, list) and len(expected) == 1 and _equal(value, expected[0]))
 
 
 def _equal(left: Any, right: Any) -> bool:
@@ -203,6 +218,6 @@ def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, float) or isinstance(right, float):
         try:
             return math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=TOLERANCE * TOLERANCE)
-        except TypeError:
+        except (TypeError, OverflowError):
             return False
     return bool(left == right)
