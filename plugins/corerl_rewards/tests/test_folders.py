@@ -109,14 +109,14 @@ assert remove_folder(top)
 """
 
 
-def test_folders_that_nobody_may_read_are_removed_without_privileges(tmp_path: Path) -> None:
+def test_folders_that_nobody_may_read_are_removed_without_privileges() -> None:
     """In a process of its own, as nobody where this one is root: root may read everything."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o777)
-    command = [sys.executable, "-c", UNREADABLE, str(tmp_path / "folder")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert list(tmp_path.iterdir()) == []
+    with tempfile.TemporaryDirectory() as parent:  # pytest's own folders are closed to nobody
+        Path(parent).chmod(0o777)
+        command = [sys.executable, "-c", UNREADABLE, str(Path(parent) / "folder")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert list(Path(parent).iterdir()) == []
 
 
 def test_a_missing_folder_is_gone_and_what_cannot_be_removed_is_reported(tmp_path: Path) -> None:
