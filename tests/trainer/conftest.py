@@ -22,6 +22,7 @@ from corerl.registry.training_strategies import TokenOutputs
 from corerl.seeding import Seeds
 from corerl.telemetry.throughput import ModelShape
 from corerl.trainer.collection import ScoredRollouts
+from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.loop import Trainer
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.scoring import Notices
@@ -211,7 +212,7 @@ def trainer(tmp_path):
             notices=Notices({}),
             nonfinite=NonFiniteGuard(tmp_path / "nonfinite", skip=True),
             log=SimpleNamespace(),
-            correction=RolloutCorrectionConfig(rollout_is="none"),
+            corrector=RolloutCorrector(RolloutCorrectionConfig(rollout_is="none")),
             checkpoints=None,
             seeds=Seeds(0),
             validation_sampling=SamplingParams(8),

@@ -10,7 +10,9 @@ from corerl.config.schema import RolloutCorrectionConfig
 from corerl.errors import NonFiniteError, RunError
 from corerl.registry.losses import Mean
 from corerl.seeding import Seeds
+from corerl.telemetry.metrics import merge_means
 from corerl.telemetry.timers import Timers
+from corerl.trainer.correction import RolloutCorrector
 
 TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
 
@@ -43,10 +45,10 @@ def test_the_constant_length_is_the_longest_response_unless_it_is_given(trainer,
 def test_the_critic_has_mini_batches_epochs_and_an_aggregation_of_its_own_or_else_the_actors(trainer, batch):
     made = trainer(critic=True, actor__ppo_epochs=2)
     scored, experience = batch([1.0] * 4)
-    made.update(experience, scored, Timers())
+    made.update(experience, scored, None, Timers())
     assert Counter(made.calls) == {"critic.update": 8, "actor.update": 8}
     made = trainer(critic=True, critic__ppo_epochs=3, critic__ppo_mini_batch_size=2, critic__loss_agg_mode="token-sum")
-    made.update(experience, scored, Timers())
+    made.update(experience, scored, None, Timers())
     assert Counter(made.calls) == {"critic.update": 6, "actor.update": 4}
     assert made.calls[:6] == ["critic.update"] * 6
     assert made.critic.updated[0].loss_weights.tolist() == [[1.0, 1.0]] * 2
@@ -58,7 +60,7 @@ def test_the_policy_is_not_updated_in_the_critics_warm_up(trainer, batch, step, 
     made = trainer(critic=True, trainer__critic_warmup=2)
     made.step = step
     scored, experience = batch()
-    metrics = made.update(experience, scored, Timers())
+    metrics = made.update(experience, scored, None, Timers())
     assert Counter(made.calls)["actor.update"] == updates
     assert ("actor/loss" in metrics) is bool(updates)
     assert metrics["critic/loss"] == 1.5
@@ -68,18 +70,18 @@ def test_the_policy_is_not_updated_in_the_critics_warm_up(trainer, batch, step, 
 def test_the_coefficient_of_the_kl_loss_is_a_metric_with_a_kl_loss_alone(trainer, batch):
     made = trainer(actor__kl_loss_coef=0.125)
     scored, experience = batch([1.0])
-    assert "actor/kl_coef" not in made.update(experience, scored, Timers())
+    assert "actor/kl_coef" not in made.update(experience, scored, None, Timers())
     made.actor.update = lambda mini_batch: {"kl_loss": Mean(2.0, 1.0)}
-    assert made.update(experience, scored, Timers())["actor/kl_coef"] == 0.125
+    assert made.update(experience, scored, None, Timers())["actor/kl_coef"] == 0.125
 
 
 def test_a_step_without_a_score_is_printed(trainer, batch, capsys):
     made = trainer()
     scored, experience = batch([None, None])
-    assert made.update(experience, scored, Timers()) == {}
+    assert made.update(experience, scored, None, Timers()) == {}
     assert capsys.readouterr().err == "step 1: no response has a score, so the weights stay as they are\n"
     scored, experience = batch([1.0, None])
-    made.update(experience, scored, Timers())
+    made.update(experience, scored, None, Timers())
     assert capsys.readouterr().err == ""
 
 
@@ -88,7 +90,7 @@ def test_an_update_that_is_not_finite_is_left_out_counted_and_its_samples_are_na
     made = trainer()
     scored, experience = batch([1.0] * 6, n=2)
     made.actor.says = {2: NonFiniteError("loss is nan", [1]), 3: NonFiniteError("norm is inf")}
-    metrics = made.update(experience, scored, Timers())
+    metrics = made.update(experience, scored, None, Timers())
     updates = {name: value for name, value in metrics.items() if name.startswith("actor/")}
     assert updates == {"actor/loss": 1.0, "actor/skipped_updates": pytest.approx(2 / 3)}
     first, second = capsys.readouterr().err.splitlines()
@@ -96,13 +98,22 @@ def test_an_update_that_is_not_finite_is_left_out_counted_and_its_samples_are_na
     assert second.startswith("step 1: norm is inf; 2 samples (response 4 to prompt 2 of 'acme/sums', response 5 to ")
 
 
+def corrected(made, experience, staleness):
+    """What a step does with its batch; the metrics."""
+    correction, means = made.corrector.of_batch(experience, staleness)
+    made.corrector.apply(correction, experience)
+    return merge_means([means], "rollout_corr")
+
+
 def test_rollout_correction_weights_the_tokens_and_says_how_many_it_took(trainer, batch):
     """log pi_old - log pi_rollout is 0.5, 0, -0.5 and -3 at four tokens; the ratio of the last, 0.05, is rejected."""
     made = trainer()
     _, experience = batch()
     experience.old_log_probs = torch.tensor([[0.0, -0.5], [-1.0, -3.5]])
-    made.correction = RolloutCorrectionConfig(rollout_is="token", rollout_rs="token_k1", rollout_rs_threshold=2.0)
-    metrics = made.correct_rollouts(experience, 0)
+    made.corrector = RolloutCorrector(
+        RolloutCorrectionConfig(rollout_is="token", rollout_rs="token_k1", rollout_rs_threshold=2.0)
+    )
+    metrics = corrected(made, experience, 0)
     assert metrics["rollout_corr/rejected_fraction"] == 0.25
     assert metrics["rollout_corr/log_prob_abs_diff"] == pytest.approx(1.0)
     assert experience.response_mask.tolist() == [[True, True], [True, False]]
@@ -113,7 +124,7 @@ def test_rollout_correction_weights_the_tokens_and_says_how_many_it_took(trainer
 def test_without_weights_or_rejection_nothing_is_rejected_and_the_difference_is_a_metric(trainer, batch):
     made = trainer()
     _, experience = batch()
-    metrics = made.correct_rollouts(experience, 0)
+    metrics = corrected(made, experience, 0)
     assert "rollout_corr/rejected_fraction" not in metrics
     assert metrics["rollout_corr/log_prob_abs_diff"] == pytest.approx(0.5)
     assert experience.rollout_weights is None
@@ -122,35 +133,23 @@ def test_without_weights_or_rejection_nothing_is_rejected_and_the_difference_is_
 def test_an_engine_that_disagrees_ends_the_run_unless_its_responses_are_stale(trainer, batch):
     made = trainer()
     _, experience = batch()
-    made.correction = RolloutCorrectionConfig(rollout_is="none", max_log_prob_diff=0.25)
-    assert made.correct_rollouts(experience, 1)
+    made.corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="none", max_log_prob_diff=0.25))
+    assert corrected(made, experience, 1)
     with pytest.raises(RunError, match=r"differ by 0\.5 a token"):
-        made.correct_rollouts(experience, 0)
+        corrected(made, experience, 0)
 
 
 @pytest.mark.parametrize("why", ["bypass", "no old", "no rollout"])
 def test_nothing_is_corrected_where_there_are_not_two_policies(trainer, batch, why):
     made = trainer()
     _, experience = batch()
-    made.correction = RolloutCorrectionConfig(rollout_is="token", bypass_mode=why == "bypass")
+    made.corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="token", bypass_mode=why == "bypass"))
     if why == "no old":
         experience.old_log_probs = None
     if why == "no rollout":
         experience.rollout_log_probs = None
-    assert made.correct_rollouts(experience, 0) == {}
+    assert corrected(made, experience, 0) == {}
     assert experience.rollout_weights is None
-
-
-def test_staleness_is_the_largest_of_the_batch(trainer, batch):
-    made = trainer()
-    made.step = 3
-    made.correction = RolloutCorrectionConfig(rollout_is="none", max_log_prob_diff=0.25)
-    scored, experience = batch([1.0, 0.0], version=2)
-    object.__setattr__(scored.rollouts.completions[0], "weight_version", 1)
-    made.update(experience, scored, Timers())  # a stale response is there: no error
-    object.__setattr__(scored.rollouts.completions[0], "weight_version", 2)
-    with pytest.raises(RunError, match="differ by"):
-        made.update(experience, scored, Timers())
 
 
 def test_tokens_are_selected_with_the_policy_as_it_is_before_their_own_update(trainer, batch):
@@ -163,7 +162,7 @@ def test_tokens_are_selected_with_the_policy_as_it_is_before_their_own_update(tr
 
     made.select_tokens = select
     scored, experience = batch([1.0, 1.0], lengths=[2, 3])
-    made.update(experience, scored, Timers())
+    made.update(experience, scored, None, Timers())
     assert made.calls == ["actor.forward", "actor.update"] * 4
     assert made.actor.asked == [(TOKENS, ["log_probs"])] * 4
     assert [float(log_probs[0, 0]) for log_probs, *_ in given] == [-1.0, -2.0, -3.0, -4.0]
@@ -182,5 +181,5 @@ def test_log_probs_of_the_vocabulary_are_added_to_each_mini_batch_for_a_kl_loss_
     made.vocabulary_reference = SimpleNamespace(add=added.append)
     made.run.parts.kl_loss = "full" if kl_loss else None
     scored, experience = batch([1.0, 1.0])
-    made.update(experience, scored, Timers())
+    made.update(experience, scored, None, Timers())
     assert [len(mini_batch) for mini_batch in added] == ([1, 1] if kl_loss else [])
