@@ -132,6 +132,50 @@ def test_a_program_that_cheats_asserts_scores_0(cheat: str) -> None:
     assert score("def add(a, b): return a + b", truth) == (1.0, 1.0)
 
 
+def test_a_function_under_test_may_have_the_name_of_a_builtin() -> None:
+    """As in MBPP, task 126: the sum of the common divisors."""
+    truth = {"asserts": ["assert sum(10, 15) == 6", "assert sum(100, 150) == 93"]}
+    right = "def sum(a, b): return __builtins__['sum'](n for n in range(1, a + 1) if a % n == b % n == 0)"
+    assert score(right, truth) == (1.0, 1.0)
+    assert score("def sum(a, b): return 6", truth) == (0.0, 0.5)
+
+
+def test_a_builtin_of_the_program_compares_nothing() -> None:
+    truth = {"asserts": ["assert f(1) == set((4, 5))", "assert abs(f(1) - 3.14) < 1e-6", "assert set(f(1)) == {4, 5}"]}
+    assert score("set = lambda *_: 1\nabs = lambda _: 0\ndef f(n): return 1", truth) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("returned", "statement"),
+    [
+        ("range(3)", "assert f() == range(3) and list(f()) == [0, 1, 2]"),
+        ("iter([2, 1])", "assert sorted(f()) == [1, 2]"),
+        ("3", "assert '%d' % f() == '3' and [0] * f() == [0, 0, 0]"),
+        ("(1, [2.5, {'a': {1}}], b'x', 1j)", "assert f() == (1, [2.5, {'a': {1}}], b'x', 1j)"),
+        ("float('nan')", "assert f() != f()"),
+        ("None", "assert f() is None"),
+    ],
+)
+def test_what_an_assert_holds_of_in_python_passes(returned: str, statement: str) -> None:
+    assert score(f"def f(): return {returned}", {"asserts": [statement]}) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("returned", "statement"),
+    [
+        ("[n * (2**61 - 1) for n in range(40_000)]", "assert set(f()) == {1}"),  # all of one hash
+        ("range(10**15)", "assert list(f()) == [1]"),
+        ("'%999999999999d'", "assert f() % 5 == 'x'"),
+        ("[0]", "assert f() * 10**12 == [0]"),
+        ("__import__('functools').reduce(lambda inner, _: [inner], range(900), [])", "assert f() == [1]"),
+    ],
+)
+def test_what_a_program_returns_costs_the_scorer_neither_time_nor_memory(returned: str, statement: str) -> None:
+    before = time.process_time()
+    assert score(f"def f(): return {returned}", {"asserts": [statement]}, timeout=2.0) == (0.0, 0.0)
+    assert time.process_time() - before < 2.0
+
+
 SLEEPS = {"inputs": ["1\n"] * 10, "outputs": ["1\n"] * 10}
 
 

@@ -35,7 +35,9 @@ def plain(value: Any) -> Any:
         return {"dict": [[plain(key), plain(each)] for key, each in value.items()]}
     if type(value).__module__ == "numpy" and hasattr(value, "item") and not getattr(value, "shape", True):
         return plain(value.item())
-    if isinstance(value, range) or hasattr(value, "__next__"):
+    if isinstance(value, range):
+        return {"range": [value.start, value.stop, value.step]}
+    if hasattr(value, "__next__"):
         return {"iterator": [plain(each) for each in value]}
     raise TypeError(f"{type(value).__name__} cannot be compared outside the program")
 
