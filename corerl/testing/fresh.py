@@ -7,11 +7,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from corerl.registry.base import Selected
-from corerl.registry.modules import load_file
+from corerl.registry.modules import load_file, whole_path
 from corerl.testing.isolated import by_name
 from corerl.testing.results import CheckFailed, CheckSkipped
 
@@ -76,11 +75,9 @@ def same_in_a_fresh_process(outcomes: Outcomes, selected: Selected[Any]) -> None
 def _anywhere(selected: Selected[Any]) -> Selected[Any]:
     """The same, with the whole path of a ``./file.py:attribute``: the new process may work in another folder."""
     target = selected.entry.target
-    path, _, attribute = target.rpartition(":") if isinstance(target, str) else ("", "", "")
-    if not path.endswith(".py"):
+    if not isinstance(target, str):
         return selected
-    target = f"{Path(path).expanduser().resolve()}:{attribute}"
-    return replace(selected, entry=replace(selected.entry, target=target))
+    return replace(selected, entry=replace(selected.entry, target=whole_path(target)))
 
 
 def _compare(expected: list[tuple[str, str]], given: list[tuple[str, str]], where: str) -> None:

@@ -46,7 +46,7 @@ def call_elsewhere(selected: Selected[Any], *arguments: Any) -> Any:
 def _reference(selected: Selected[Any]) -> str:
     """``module:attribute`` of the target."""
     if isinstance(selected.entry.target, str):
-        return selected.entry.target
+        return modules.whole_path(selected.entry.target)
     target: Any = selected.entry.target
     name = getattr(target, "__module__", None) or type(target).__module__
     module = sys.modules.get(name)
