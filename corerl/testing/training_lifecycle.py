@@ -2,7 +2,8 @@
 
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -184,21 +185,27 @@ def _random_state() -> tuple[Any, ...]:
     return torch.get_rng_state().tolist(), random.getstate(), name, np.asarray(keys).tolist(), position
 
 
-def _random_state_untouched(selected: Factory) -> None:
+@contextmanager
+def _untouched(what: str) -> Iterator[None]:
+    """Each generator is drawn from first: one that ``what`` seeds does not stand where seeding it left it before."""
+    random.random()
+    np.random.random()
+    torch.rand(1)
     before = _random_state()
+    yield
+    if _random_state() != before:
+        raise CheckFailed(f"{what} changed a global random state")
 
-    def look(what: str) -> None:
-        if _random_state() != before:
-            raise CheckFailed(f"{what} changed a global random state")
 
+def _random_state_untouched(selected: Factory) -> None:
     heads: tuple[tuple[Literal["lm", "value"], Output], ...] = (("lm", "log_probs"), ("value", "values"))
     for head, output in heads:
-        strategy = build(selected, head=head)
-        look(f"building with head={head}")
-        strategy.forward(batch(), {output})
-        look(f"forward() with head={head}")
-        _train(strategy, head, seed=0)
-        look(f"update() with head={head}")
+        with _untouched(f"building with head={head}"):
+            strategy = build(selected, head=head)
+        with _untouched(f"forward() with head={head}"):
+            strategy.forward(batch(), {output})
+        with _untouched(f"update() with head={head}"):
+            _train(strategy, head, seed=0)
 
 
 def _random_weights_follow_the_seed(selected: Factory) -> None:

@@ -39,17 +39,20 @@ SCRIPT = """
 import time
 from corerl.errors import Stopped
 from corerl.trainer.stopping import SAME, Stopping
+def wait():  # a signal that comes just before a sleep is heard after it
+    for _ in range(600):
+        time.sleep(0.1)
 stopping = Stopping()
 with stopping.listen():
     try:
         with stopping.abandonable():
             print("ready", flush=True)
-            time.sleep(60)
+            wait()
     except Stopped:
         print("saving", flush=True)
         time.sleep(SAME)
         print("still saving", flush=True)
-        time.sleep(60)
+        wait()
 """
 
 
