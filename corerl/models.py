@@ -87,7 +87,10 @@ def load_model(
         if head == "value":
             config.num_labels = 1
             config.classifier_dropout = 0.0  # where a config says nothing, transformers drops out a tenth
-        with _seeded(seed, device, dummy=model.load_format == "dummy"):
+        # tensors are made where it is quickest
+        fastest = "cuda" if model.load_format == "dummy" and torch.cuda.is_available() else "cpu"
+        place = "meta" if device == "meta" else fastest
+        with own_random_state(place, seed), torch.device(place):
             if model.load_format == "dummy" or device == "meta":
                 loaded = auto.from_config(
                     config,
@@ -143,12 +146,17 @@ def model_files(model: ModelConfig) -> dict[str, bytes]:
 
 
 @contextmanager
-def _seeded(seed: int, device: str, *, dummy: bool) -> Iterator[None]:
-    """Tensors are made where it is quickest, random ones by ``seed``; the global random state is left as it was."""
-    fastest = "cuda" if dummy and torch.cuda.is_available() else "cpu"
-    place = torch.device("meta" if device == "meta" else fastest)
-    with torch.random.fork_rng([torch.cuda.current_device()] if place.type == "cuda" else []), place:
-        torch.manual_seed(seed)
+def own_random_state(device: str, seed: int) -> Iterator[None]:
+    """Torch's random numbers on the CPU and on ``device`` follow ``seed``; afterwards they go on as if not drawn from.
+
+    ``torch.manual_seed`` would not do: it seeds the generators of all CUDA devices, those of a process that has not
+    begun to use CUDA as soon as it does.
+    """
+    used = [torch.cuda.current_device()] if torch.device(device).type == "cuda" else []
+    with torch.random.fork_rng(used):
+        torch.default_generator.manual_seed(seed)
+        if used:
+            torch.cuda.manual_seed(seed)  # of the present device alone
         yield
 
 

@@ -8,7 +8,14 @@ from safetensors.torch import load_file, save_file
 
 from corerl.config.schema import ModelConfig
 from corerl.errors import ConfigError, ModelError
-from corerl.models import cpu_threads, load_causal_lm, load_model, model_shape, resolve_device
+from corerl.models import (
+    cpu_threads,
+    load_causal_lm,
+    load_model,
+    model_shape,
+    own_random_state,
+    resolve_device,
+)
 from corerl.testing.families import write_config
 from corerl.testing.tiny_model import tiny_model
 
@@ -75,3 +82,35 @@ def test_random_weights_are_the_same_in_every_dtype_and_as_they_are_on_the_meta_
     for name, tensor in whole.items():
         assert torch.equal(tensor.to(torch.bfloat16), half[name])
         assert (shapes[name].shape, shapes[name].dtype) == (tensor.shape, torch.bfloat16)
+
+
+def test_an_own_random_state_follows_its_seed_and_leaves_no_trace():
+    def drawn(seed):
+        with own_random_state("cpu", seed):
+            return torch.rand(3).tolist()
+
+    torch.rand(1)
+    before = torch.get_rng_state()
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_process_that_begins_to_use_cuda_later_finds_it_unseeded(monkeypatch):
+    """torch.manual_seed queues a seed for CUDA's generators."""
+    queued = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", queued.append)
+    with own_random_state("cpu", 1):
+        pass
+    assert queued == []
+    torch.manual_seed(1)
+    assert queued == [1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_the_generator_of_a_device_is_left_alone():
+    torch.rand(1, device="cuda")
+    before = torch.cuda.get_rng_state()
+    for device in ("cpu", "cuda"):
+        with own_random_state(device, 1):
+            torch.rand(1, device=device)
+    assert torch.equal(torch.cuda.get_rng_state(), before)

@@ -182,7 +182,8 @@ def _one_rank(selected: Factory) -> None:
 
 def _random_state() -> tuple[Any, ...]:
     name, keys, position, *_ = np.random.get_state()
-    return torch.get_rng_state().tolist(), random.getstate(), name, np.asarray(keys).tolist(), position
+    devices = [state.tolist() for state in torch.cuda.get_rng_state_all()] if torch.cuda.is_available() else []
+    return torch.get_rng_state().tolist(), devices, random.getstate(), name, np.asarray(keys).tolist(), position
 
 
 @contextmanager
@@ -191,6 +192,8 @@ def _untouched(what: str) -> Iterator[None]:
     random.random()
     np.random.random()
     torch.rand(1)
+    if torch.cuda.is_available():
+        torch.rand(1, device="cuda")
     before = _random_state()
     yield
     if _random_state() != before:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from corerl.errors import ConfigError
-from corerl.models import compute_dtype
+from corerl.models import compute_dtype, own_random_state
 from corerl.registry.training_strategies import StrategySpec
 
 ADAPTER = "default"
@@ -53,8 +53,7 @@ def add(model: Any, spec: StrategySpec) -> None:
     from peft.tuners.lora import Linear, LoraLayer
 
     meta = next(model.parameters()).is_meta
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        torch.manual_seed(spec.seed)
+    with own_random_state(spec.device, spec.seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a value head that none of the names had to be kept from
         try:
             inject_adapter_in_model(_peft_config(spec), model, ADAPTER, low_cpu_mem_usage=meta)

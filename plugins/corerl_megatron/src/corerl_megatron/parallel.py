@@ -10,6 +10,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import random
 
 from corerl.errors import ConfigError
+from corerl.models import own_random_state
 from corerl_fsdp import ranks
 from corerl_fsdp.sequence_parallel import SequenceGroup
 from corerl_megatron.arithmetic import check_ranks
@@ -82,7 +83,8 @@ def lay_out(device: str, options: MegatronOptions, key: str) -> Layout:
         )
         _LAID_OUT.update(sizes)
         if device == "cuda":
-            random.model_parallel_cuda_manual_seed(0)  # nothing is random; its states must exist
+            with own_random_state(device, 0):
+                random.model_parallel_cuda_manual_seed(0)  # nothing is random; its states must exist
     if sizes != _LAID_OUT:
         raise ConfigError(key, f"this process has ranks laid out as {_LAID_OUT}: all models of a run share one layout")
     return _layout()

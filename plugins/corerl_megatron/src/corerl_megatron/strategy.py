@@ -17,7 +17,7 @@ from corerl.batch.micro_batches import lockstep_micro_batches
 from corerl.checkpoint.resume import ARCHITECTURE
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
-from corerl.models import compute_dtype, load_model, model_shape
+from corerl.models import compute_dtype, load_model, model_shape, own_random_state
 from corerl.objective import Objective
 from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
@@ -62,7 +62,7 @@ class MegatronStrategy:
         if spec.device == "cuda":
             packed_attention.find_kernel()
         with world.deadline("loading the model", self.options.timeout):
-            with torch.random.fork_rng(devices=[]):  # some of its modules start out random
+            with own_random_state(spec.device, spec.seed):  # some of its modules start out random
                 self.pieces = model.build(spec, self.options, self.ranks, facts, self.meta)
             self.weights_table = Weights(self.pieces, facts, self.meta, self.ranks, spec.head)
             self._load()
