@@ -17,7 +17,7 @@ import torch
 
 from corerl.engines.backend import described_slot
 from corerl.engines.remote import weights as engine_side
-from corerl.engines.remote.digest import digest
+from corerl.engines.remote.digest import digest, digests
 from corerl.engines.weights import DeviceBucket
 from corerl.weights.buckets import Slot, place
 
@@ -32,13 +32,12 @@ def receive() -> None:
     own: dict[str, torch.Tensor] = {}
     for line in sys.stdin:
         bucket = json.loads(line)
-        digests = []
-        for name, tensor in engine_side.read(bucket):
+        tensors = list(engine_side.read(bucket))
+        taken = digests(tensor for _, tensor in tensors) if bucket["verify"] else []
+        for name, tensor in tensors:
             own.setdefault(name, torch.empty_like(tensor)).copy_(tensor)
-            if bucket["verify"]:
-                digests.append(int(digest(tensor, tensor.dtype)))
         torch.cuda.synchronize()
-        print(json.dumps(digests), flush=True)
+        print(json.dumps(taken), flush=True)
 
 
 def main() -> None:
@@ -68,25 +67,25 @@ def send(limit: int, rounds: int) -> None:
         described = {"source": bucket.source, "tensors": [described_slot(slot) for slot in slots], "verify": verify}
         other.stdin.write(json.dumps(described) + "\n")
         other.stdin.flush()
-        digests: list[int] = json.loads(other.stdout.readline())
-        return digests
+        taken: list[int] = json.loads(other.stdout.readline())
+        return taken
 
     seconds: dict[str, list[float]] = {"plain": [], "verified": []}
     for number in range(rounds):
         verify = number % 3 == 0
         torch.cuda.synchronize()
         began = time.perf_counter()
-        given, arrived, slots = [], [], list[Slot]()
+        given, arrived, slots = list[torch.Tensor](), list[int](), list[Slot]()
         for slot, tensor in place(weights.items(), limit):
             if slots and slot.offset == 0:
                 arrived += loaded(slots, verify)
                 slots = []
             if verify:
-                given.append(int(digest(tensor, slot.dtype)))
+                given.append(digest(tensor, slot.dtype))
             bucket.write(slot, tensor)
             slots.append(slot)
         arrived += loaded(slots, verify)
-        if given != arrived:
+        if verify and torch.stack(given).tolist() != arrived:
             raise RuntimeError("a tensor arrived changed")
         seconds["verified" if verify else "plain"].append(time.perf_counter() - began)
     other.stdin.close()

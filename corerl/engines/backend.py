@@ -200,9 +200,10 @@ class EngineBackend:
         """Until the engine has loaded the bucket, which is then empty."""
         if lane.loading is not None:
             answer = self._process.answer(lane.loading, "loading weights", self._options.timeout)
+            taken = torch.stack(lane.given).tolist() if lane.given else []
             for arrived in answer["digests"]:
-                for slot, given, received in zip(lane.slots, lane.given, arrived, strict=True):
-                    if int(given) != received:
+                for slot, given, received in zip(lane.slots, taken, arrived, strict=True):
+                    if given != received:
                         raise RunError(f"weight '{slot.name}' arrived changed at the engine: its digest differs")
         lane.loading, lane.slots, lane.given = None, [], []
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from corerl.engines.remote.digest import digest
+from corerl.engines.remote.digest import digest, digests
 from corerl.errors import RunError
 
 ALIGNMENT = 16
@@ -65,19 +65,19 @@ def pack(
         memory: gives (size,) uint8 for a bucket, on any device.
         verify: take digests.
     """
-    data, slots, digests = new_memory(0), list[Slot](), list[Tensor]()
+    data, slots, given = new_memory(0), list[Slot](), list[Tensor]()
     for slot, tensor in place(weights, bucket_bytes):
         if slots and slot.offset == 0:
-            yield _bucket(data, slots, digests)
-            slots, digests = [], []
+            yield _bucket(data, slots, given)
+            slots, given = [], []
         if not slots:
             data = memory(max(slot.size, bucket_bytes))
         view(data, slot).copy_(tensor.detach())
         slots.append(slot)
         if verify:
-            digests.append(digest(tensor, tensor.dtype))
+            given.append(digest(tensor, tensor.dtype))
     if slots:
-        yield _bucket(data, slots, digests)
+        yield _bucket(data, slots, given)
 
 
 def place(
@@ -118,13 +118,12 @@ def view(data: Tensor, slot: Slot) -> Tensor:
     return data[slot.offset : slot.offset + slot.size].view(slot.dtype).view(slot.shape)
 
 
-def _bucket(data: Tensor, slots: list[Slot], digests: list[Tensor]) -> Bucket:
-    taken = tuple(torch.stack(digests).tolist()) if digests else ()
+def _bucket(data: Tensor, slots: list[Slot], given: list[Tensor]) -> Bucket:
+    taken = tuple(torch.stack(given).tolist()) if given else ()
     return Bucket(data[: slots[-1].offset + slots[-1].size], tuple(slots), taken)
 
 
 def _compare(bucket: Bucket, views: list[Tensor]) -> None:
-    arrived = torch.stack([digest(each, each.dtype) for each in views]).tolist()
-    for slot, before, after in zip(bucket.index, bucket.digests, arrived, strict=True):
+    for slot, before, after in zip(bucket.index, bucket.digests, digests(views), strict=True):
         if before != after:
             raise RunError(f"the weight '{slot.name}' changed on its way to the rollout worker: its digest is another")

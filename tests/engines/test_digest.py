@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from corerl.engines.remote import digest as module
-from corerl.engines.remote.digest import FACTOR, STEP, digest
+from corerl.engines.remote.digest import FACTOR, STEP, digest, digests
 
 
 def signed(number: int) -> int:
@@ -30,9 +30,15 @@ def test_it_is_the_formula_whatever_the_chunks(dtype: torch.dtype, count: int, m
     tensor = (torch.randn(count) * 50).to(dtype)
     expected = by_hand(tensor.view(torch.uint8).numpy().tobytes())
     assert int(digest(tensor, dtype)) == expected
-    monkeypatch.setattr(module, "CHUNK", 8)
+    monkeypatch.setitem(module.CHUNK, "cpu", 8)
     assert int(digest(tensor, dtype)) == expected
     assert int(digest(tensor.repeat_interleave(2)[::2], dtype)) == expected
+
+
+def test_those_of_several_are_of_each_in_its_own_dtype():
+    tensors = [torch.randn(9), torch.randn(3, 3).bfloat16(), torch.arange(5)]
+    assert digests(tensors) == [by_hand(tensor.flatten().view(torch.uint8).numpy().tobytes()) for tensor in tensors]
+    assert digests([]) == []
 
 
 def test_it_is_of_the_tensor_as_it_is_sent():

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from corerl_engine import weights
-from corerl_engine.digest import digest
+from corerl_engine.digest import digests
 from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
 from sglang.srt.managers import scheduler
 from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, RpcReqOutput
@@ -58,9 +58,9 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         tensors = list(weights.read(bucket))
         with torch.no_grad():
             self.tp_worker.model_runner.model.load_weights(iter(tensors))
-        digests = [int(digest(tensor, tensor.dtype)) for _, tensor in tensors] if verify else []
+        taken = digests(tensor for _, tensor in tensors) if verify else []
         torch.get_device_module().synchronize()  # the bucket is filled again
-        return digests
+        return taken
 
     def corerl_end_update(self) -> list[str]:
         """Forget all prefixes; the requests that have a first token."""

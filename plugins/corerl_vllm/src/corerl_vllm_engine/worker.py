@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from corerl_engine import weights
-from corerl_engine.digest import digest
+from corerl_engine.digest import digests
 from vllm.config import set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
@@ -52,10 +52,10 @@ class Worker:
         with self._corerl_loading():
             loaded = self._corerl_model().load_weights(iter(tensors))
         self.corerl_loaded |= set(map(as_reported, loaded or ()))
-        digests = [int(digest(tensor, tensor.dtype)) for _, tensor in tensors] if verify else []
+        taken = digests(tensor for _, tensor in tensors) if verify else []
         if self.device.type == "cuda":
             torch.cuda.synchronize()  # the bucket is filled again
-        return digests
+        return taken
 
     def corerl_end_update(self, complete: bool) -> list[str]:
         """End an update; the names, vLLM's own, of weights that nothing was loaded for."""
