@@ -29,7 +29,7 @@ NOTES = {
     "`algorithm.rollout_correction.bypass_mode` they are there only with `rollout_is` or `rollout_rs`, and\n"
     "compare the engine with the policy before each update. The weights w are those of level `rollout_is`\n"
     "(token if there is none).\n"
-    "`algorithm.rollout_correction.max_log_prob_diff` stops the run where `log_prob_abs_diff` is above it.",
+    "`algorithm.rollout_correction.max_log_prob_diff` stops the run if `log_prob_abs_diff` is above it.",
     "Time": "The parts follow each other and never overlap. With `trainer.max_staleness` the batch is collected\n"
     "beside earlier steps, and `wait` takes the place of `gen`, `reward` and `filter`.",
     "Of a policy loss or value loss": "[algorithms](algorithms/README.md) has a page for each loss.",

@@ -83,6 +83,7 @@ def check(
         report.findings += data.look(config, looked.parts, looked.plugins)
         sizes = _sizes(config, looked.parts, _on(config, machine), report.findings)
     report.findings += _truncated_sampling(config, sizes["actor"].vocabulary if sizes else None)
+    report.findings += _rounded_weights(config, _on(config, machine))
     if looked.parts is not None and sizes:
         report.findings += _shapes(config, sizes["actor"])
         report.estimate = memory.estimate(
@@ -173,6 +174,26 @@ def _truncated_sampling(config: TrainConfig, vocabulary: int | None) -> Iterator
             "gradient, importance weights and KL estimates are biased",
             f"Set {' and '.join(f'{key}={whole}' for key, (_, whole) in given.items())} in training; "
             "rollout.val_kwargs may truncate.",
+        )
+
+
+def _rounded_weights(config: TrainConfig, device: str) -> Iterator[Finding]:
+    """Of an engine that computes in bf16: what becomes of a change that is smaller than the spacing of its numbers."""
+    if config.model.dtype == "fp32" or (config.model.dtype == "auto" and device == "cpu"):
+        return
+    metric = "the metric weights/update_lost_in_rounding measures the loss"
+    if config.model.lora_rank:
+        yield finding(
+            "warning",
+            "model.lora_rank",
+            "the engine gets base model and adapter merged and rounded to bf16, and the trainer computes with both "
+            f"apart: early in a run most of the adapter is lost in the rounding; {metric}",
+            "Raise actor.optim.lr (LoRA takes about ten times that of full training), correct with "
+            "algorithm.rollout_correction.rollout_is=token, or set model.dtype=fp32.",
+        )
+    else:
+        yield finding(
+            "note", "model.dtype", f"weights are trained in float32 and rounded to bf16 for the engine; {metric}"
         )
 
 

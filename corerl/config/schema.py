@@ -115,7 +115,10 @@ class RolloutCorrectionConfig:
         None, "k1: the ratio rejected below; null: 1 / rollout_rs_threshold", gt=0
     )
     max_log_prob_diff: float | None = option(
-        None, "stop when log pi_old and log pi_rollout of the same weights differ by more, mean over tokens", gt=0
+        None,
+        "stop when log pi_old and log pi_rollout of the same weights differ by more, mean over tokens; null: what "
+        "dtype and number of layers let expect, eightfold; .inf: never",
+        gt=0,
     )
     bypass_mode: bool = option(
         False,
@@ -272,7 +275,7 @@ class RolloutConfig:
         None, "the engine gives its memory back while the policy trains; null: where the two share GPUs"
     )
     verify_weights_freq: int = option(
-        -1, "compare digests of all weights in every so many updates, and in the first; -1: only in the first", ge=-1
+        1, "compare digests of all weights in every so many updates, and in the first; -1: only in the first", ge=-1
     )
     multi_turn: MultiTurnConfig = option(help="environments", factory=MultiTurnConfig)
     val_kwargs: ValSamplingConfig = option(help="evaluation", factory=ValSamplingConfig)

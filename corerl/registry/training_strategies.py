@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from corerl.config.schema import ModelConfig, OptimConfig
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from corerl.batch.experience import Experience
@@ -103,8 +104,13 @@ class TrainingStrategy(Protocol):
         """Size of the model and name of its device, for throughput figures."""
         ...
 
-    def weights(self) -> "Iterator[tuple[str, Tensor]]":
-        """Every weight under the name that it has in model files, as a full tensor; tied weights once."""
+    def weights(self, dtype: "torch.dtype | None" = None) -> "Iterator[tuple[str, Tensor]]":
+        """Every weight under the name that it has in model files, as a full tensor; tied weights once.
+
+        Args:
+            dtype: of the floating-point tensors, each rounded once from what the model holds (adapters merged into
+                it in float32) and before ranks gather it; None: as the model holds them.
+        """
         ...
 
     def offload(self) -> None:

@@ -138,6 +138,13 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("perf/cpu_memory_{used,peak}_gb", "GiB", "memory of the controller's process, now and at most so far"),
     ),
     "Training": (
+        Metric(
+            "weights/update_lost_in_rounding",
+            "share",
+            "of the change of the weights since the first that were sent, the part that engines do not see because "
+            "theirs are rounded to `model.dtype`; near 0 for weights trained in float32, large at the start of LoRA; "
+            "measured of a sample of all weights, every 16 times that weights are sent",
+        ),
         Metric("rollout/restarts", "", "times in this run that engines ended and were started again"),
         Metric("training/{global_step,epoch}", "", "of the batch; the first step is 1, the first epoch 0"),
         Metric(

@@ -135,6 +135,23 @@ def _weight_names(selected: Factory) -> None:
             raise CheckFailed(f"the weight '{missing[0]}' of the {kind} model is missing in weights()")
 
 
+def _weights_dtype(selected: Factory) -> None:
+    """Of a strategy that trains, and of one that does not, rounded once from what the model holds."""
+    dtype = torch.bfloat16
+    for optim in (FALLING, None):
+        strategy = build(selected, optim=optim)
+        given = {name: weight.to("cpu", copy=True) for name, weight in strategy.weights(dtype)}
+        own = copied_weights(strategy)
+        for name, weight in given.items():
+            if weight.dtype != dtype:
+                raise CheckFailed(f"weights({dtype}) gives '{name}' in {weight.dtype}")
+        require_equal(
+            given,
+            {name: weight.to(dtype) for name, weight in own.items()},
+            f"weights({dtype}) is not weights() rounded once",
+        )
+
+
 def _export(selected: Factory) -> None:
     """After an update, so that it is not the folder of ``model.path``."""
     experience = batch()
@@ -240,6 +257,7 @@ LIFECYCLE: dict[str, Callable[[Factory], None]] = {
     "export_after_load": _export_after_load,
     "offload_and_onload": _offload_and_onload,
     "weight_names": _weight_names,
+    "weights_dtype": _weights_dtype,
     "export": _export,
     "shape": _shape,
     "one_rank": _one_rank,

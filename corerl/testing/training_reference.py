@@ -80,8 +80,8 @@ class _Guarded:
             return attribute
         return lambda *given, **named: _lane.within(DEADLINE, lambda: attribute(*given, **named), f"{name}()")
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        stream: Any = _lane.within(DEADLINE, lambda: iter(self._strategy.weights()), "weights()")
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        stream: Any = _lane.within(DEADLINE, lambda: iter(self._strategy.weights(dtype)), "weights()")
         try:
             while (item := _lane.within(DEADLINE, lambda: next(stream, None), "weights()")) is not None:
                 yield item

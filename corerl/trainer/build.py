@@ -16,8 +16,8 @@ from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.data.turns import TurnTokenizer
-from corerl.models import cpu_threads, model_files, resolve_device
-from corerl.objective.rollout_correction import resolve_level
+from corerl.models import compute_dtype, cpu_threads, model_files, resolve_device
+from corerl.objective.rollout_correction import largest_difference, resolve_level
 from corerl.registry import Entry, Selected
 from corerl.registry.environments import EnvironmentFactory
 from corerl.registry.rollout_backends import RolloutBackendFactory
@@ -27,6 +27,7 @@ from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 from corerl.telemetry.notices import say
 from corerl.telemetry.run_status import recorded
+from corerl.telemetry.throughput import ModelShape
 from corerl.trainer.collection import Collector
 from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.device_sharing import DeviceSharing
@@ -140,7 +141,7 @@ def _start(plan: Plan, stack: ExitStack, stopping: Stopping) -> Trainer:
         notices=Notices(plan.scorers),
         nonfinite=NonFiniteGuard(run.folder / "nonfinite", skip=config.trainer.on_nonfinite == "skip"),
         log=log,
-        corrector=RolloutCorrector(resolve_level(config.algorithm.rollout_correction, config.trainer.max_staleness)),
+        corrector=_corrector(config, shape),
         checkpoints=_checkpoint_store(run),
         seeds=seeds,
         validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),
@@ -149,6 +150,15 @@ def _start(plan: Plan, stack: ExitStack, stopping: Stopping) -> Trainer:
         stopping=stopping,
         step=checkpoint.step if checkpoint else 0,
     )
+
+
+def _corrector(config: TrainConfig, shape: ModelShape) -> RolloutCorrector:
+    correction = resolve_level(config.algorithm.rollout_correction, config.trainer.max_staleness)
+    most = correction.max_log_prob_diff
+    if most is None:
+        dtype = compute_dtype(config.model, resolve_device(config.actor.device))
+        most = largest_difference(dtype, shape.layers, config.rollout.temperature)
+    return RolloutCorrector(correction, most)
 
 
 def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:

@@ -1,5 +1,6 @@
 """``algorithm.rollout_correction`` in a step: of the whole batch, or in bypass mode of each mini-batch."""
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -13,9 +14,14 @@ from corerl.trainer.workers import PolicyWorker
 
 @dataclass(frozen=True)
 class RolloutCorrector:
-    """Holds no state; ``config.rollout_is`` is resolved."""
+    """Holds no state; ``config.rollout_is`` is resolved.
+
+    Attributes:
+        most: mean difference of log-probs above which the run stops.
+    """
 
     config: RolloutCorrectionConfig
+    most: float = math.inf
 
     @property
     def acts_on_mini_batches(self) -> bool:
@@ -26,13 +32,13 @@ class RolloutCorrector:
         """Weights and the tokens to train on, with what was measured; None and nothing in bypass mode.
 
         Raises:
-            RunError: engine and trainer disagree by more than ``max_log_prob_diff``.
+            RunError: engine and trainer disagree by more than ``most``.
         """
         old, rollout = experience.old_log_probs, experience.rollout_log_probs
         if old is None or rollout is None or self.config.bypass_mode:
             return None, {}
         correction, means = self._corrected(old, rollout, experience.response_mask)
-        check_agreement(means, staleness, self.config.max_log_prob_diff)
+        check_agreement(means, staleness, self.most)
         return correction, means
 
     def weights(self, correction: Correction | None) -> Tensor | None:

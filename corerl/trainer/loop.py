@@ -112,10 +112,9 @@ class Trainer:
             with timers("metrics"):
                 self.tell(experience, batch)
         metrics["training/global_step"] = float(self.step)
-        memory = self.actor.peak_memory() if self.shape.device_name else {}
         seconds, passes = {**timers.seconds, **collected.seconds}, self.run.config.actor.ppo_epochs
         times = time_metrics(seconds, collected.background, experience)
-        return metrics | memory | times | performance_metrics(seconds, experience, self.shape, passes)
+        return metrics | self.actor.measured() | times | performance_metrics(seconds, experience, self.shape, passes)
 
     def hand_over(self, timers: Timers) -> None:
         """Give the engines the policy as it is after ``step``; where they have ended for good, the step is done."""

@@ -27,6 +27,7 @@ from corerl.registry.training_strategies import (
 )
 from corerl.runtime.dispatch import Place, dispatch
 from corerl.telemetry.throughput import ModelShape
+from corerl.weights.rounding import RoundingLoss
 
 
 def parts_of(config: TrainConfig) -> Parts:
@@ -54,14 +55,6 @@ class ModelWorker:
     @dispatch("all")
     def onload(self) -> None:
         self.strategy.onload()
-
-    @dispatch("rank_zero")
-    def peak_memory(self) -> dict[str, float]:
-        """``perf/max_memory_*``: what torch has held of the first worker's GPU at most, in GiB."""
-        return {
-            "perf/max_memory_allocated_gb": torch.cuda.max_memory_allocated() / 2**30,
-            "perf/max_memory_reserved_gb": torch.cuda.max_memory_reserved() / 2**30,
-        }
 
     @dispatch("all")
     def free_cache(self) -> None:
@@ -123,6 +116,7 @@ class PolicyWorker(TrainedWorker):
         parts = parts_of(config)
         actor = config.actor
         self.sent_dtype = compute_dtype(config.model, resolve_device(actor.device))
+        self.rounding = RoundingLoss(self.sent_dtype)
         self.strategy = parts.strategy.load()(
             StrategySpec(
                 model=config.model,
@@ -144,9 +138,21 @@ class PolicyWorker(TrainedWorker):
         )
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """For :meth:`corerl.registry.runtimes.Runtime.send_weights`: as the engine computes with them, cast here."""
-        for name, tensor in self.strategy.weights():
-            yield name, tensor.to(self.sent_dtype) if tensor.is_floating_point() else tensor
+        """For :meth:`corerl.registry.runtimes.Runtime.send_weights`: in the dtype that the engine computes with."""
+        if self.rounding.is_due():
+            return self.rounding.rounded(self.strategy.weights())
+        return self.strategy.weights(self.sent_dtype)
+
+    @dispatch("rank_zero")
+    def measured(self) -> dict[str, float]:
+        """Metrics of the first worker: memory of its GPU at most, in GiB, and the loss of an update in rounding."""
+        metrics: dict[str, float] = {}
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            metrics["perf/max_memory_allocated_gb"] = torch.cuda.max_memory_allocated() / 2**30
+            metrics["perf/max_memory_reserved_gb"] = torch.cuda.max_memory_reserved() / 2**30
+        if self.rounding.value is not None:
+            metrics["weights/update_lost_in_rounding"] = self.rounding.value
+        return metrics
 
     @dispatch("rank_zero")
     def shape(self) -> ModelShape:

@@ -123,6 +123,18 @@ def test_truncated_sampling_in_training_is_a_warning_and_in_evaluation_it_is_not
         assert remedy in warning["remedy"] and "rollout.val_kwargs may truncate" in warning["remedy"]
 
 
+def test_rounded_weights_are_a_warning_with_lora_and_a_note_without(check):
+    code, report = check("model.dtype=bf16", "model.lora_rank=8")
+    [warning] = [each for each in report["findings"] if each["severity"] == "warning"]
+    assert code == 0 and warning["key"] == "model.lora_rank" and "lost in the rounding" in warning["sentence"]
+    assert "Raise actor.optim.lr" in warning["remedy"]
+    report = check("model.dtype=bf16")[1]
+    assert keys(report, "warning") == [] and "model.dtype" in keys(report, "note")
+    for exact in (["model.dtype=fp32", "model.lora_rank=8"], ["model.lora_rank=8", "actor.device=cpu"]):
+        report = check(*exact)[1]
+        assert not {"model.lora_rank", "model.dtype"} & {*keys(report, "warning"), *keys(report, "note")}
+
+
 def test_memory_is_held_against_planned_gpus(check):
     code, report = check("--gpus", "1", "--gpu-memory-gb", "0.5")
     assert code == 2

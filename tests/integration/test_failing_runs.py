@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -196,6 +197,29 @@ def test_an_error_while_batches_are_collected_ahead_ends_the_run(train):
     outcome = train("trainer.max_staleness=2", "rollout.timeout=1e-6")
     assert outcome.code == 1
     assert "step 1: generating 8 prompts took longer than rollout.timeout" in outcome.error
+
+
+FORGETFUL = """
+from corerl import hookimpl
+from corerl_hf.backend import HfBackend
+from corerl_hf.options import HfOptions
+
+class Forgetful(HfBackend):
+    def update_weights(self, weights, version, *, verify=False):
+        lost = ((name, tensor * (0 if "down_proj" in name else 1)) for name, tensor in weights)
+        super().update_weights(lost, version)
+
+@hookimpl
+def register_rollout_backends(register):
+    register("forgetful", Forgetful, summary="loses one matrix of each layer", options=HfOptions)
+"""
+
+
+def test_an_engine_that_loses_weights_stops_the_run_by_default(train, workplace):
+    (workplace.folder / "forgetful.py").write_text(FORGETFUL)
+    outcome = train("--plugin", str(workplace.folder / "forgetful.py"), "rollout.name=forgetful")
+    assert outcome.code == 1
+    assert re.search(r"max_log_prob_diff=0\.00\d+ is the most: the engine has other weights", outcome.error)
 
 
 def test_an_engine_that_disagrees_with_the_trainer_stops_the_run(train):

@@ -9,7 +9,7 @@ import torch
 
 from corerl.config.schema import RolloutCorrectionConfig
 from corerl.errors import RunError
-from corerl.objective.rollout_correction import check_agreement, correct, mismatch, resolve_level
+from corerl.objective.rollout_correction import check_agreement, correct, largest_difference, mismatch, resolve_level
 from corerl.registry.losses import Mean
 
 LEVELS = ("token", "sequence", "geometric")
@@ -252,6 +252,13 @@ def test_stale_responses_are_weighted_unless_the_config_says_otherwise():
         ("sequence", 2): "sequence",
     }
     assert resolve_level(RolloutCorrectionConfig(bypass_mode=True), 2).rollout_is == "none"
+
+
+def test_the_largest_difference_follows_dtype_layers_and_temperature():
+    assert largest_difference(torch.bfloat16, 28, 1.0) == pytest.approx(8 * 0.0205, rel=0.02)
+    assert largest_difference(torch.bfloat16, 4, 1.0) == pytest.approx(0.062)
+    assert largest_difference(torch.float32, 4, 2.0) == pytest.approx(0.002)
+    assert largest_difference(torch.float32, 4, 0.1) == pytest.approx(0.02)
 
 
 def test_policies_of_different_versions_may_differ():

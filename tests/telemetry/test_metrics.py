@@ -17,7 +17,8 @@ from corerl.telemetry.metrics import (
     time_metrics,
 )
 from corerl.telemetry.throughput import ModelShape, mfu, training_flops
-from corerl.trainer.workers import ModelWorker
+from corerl.trainer.workers import PolicyWorker
+from corerl.weights.rounding import RoundingLoss
 
 SHAPE = ModelShape(parameters=1000, layers=2, hidden_size=8)
 
@@ -146,10 +147,17 @@ def test_memory_of_the_process_is_what_the_kernel_says():
 
 
 def test_memory_of_the_device_is_in_gib(monkeypatch):
+    worker = PolicyWorker.__new__(PolicyWorker)
+    worker.rounding = RoundingLoss(torch.bfloat16)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert worker.measured() == {}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3 * 2**30)
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 5 * 2**29)
     peak = {"perf/max_memory_allocated_gb": 3.0, "perf/max_memory_reserved_gb": 2.5}
-    assert ModelWorker().peak_memory() == peak
+    assert worker.measured() == peak
+    worker.rounding.value = 0.5
+    assert worker.measured() == peak | {"weights/update_lost_in_rounding": 0.5}
 
 
 def test_training_flops_and_utilisation_by_hand():

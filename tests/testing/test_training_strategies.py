@@ -66,7 +66,7 @@ class Hangs:
     def forward(self, *given: Any) -> None:
         threading.Event().wait()
 
-    def weights(self) -> Any:
+    def weights(self, dtype: Any = None) -> Any:
         yield "first", torch.ones(1)
         threading.Event().wait()
 

@@ -77,7 +77,7 @@ def test_rejection_alone_gives_weights_of_one_and_zero():
 
 
 def test_without_a_rule_nothing_is_weighted_but_a_disagreement_stops():
-    corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="none", max_log_prob_diff=0.01))
+    corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.01)
     with pytest.raises(RunError, match=r"max_log_prob_diff=0\.01 is the most"):
         corrector.of_batch(experience(), staleness=0)
     correction, means = corrector.of_batch(experience(), staleness=1)

@@ -133,7 +133,7 @@ def test_without_weights_or_rejection_nothing_is_rejected_and_the_difference_is_
 def test_an_engine_that_disagrees_ends_the_run_unless_its_responses_are_stale(trainer, batch):
     made = trainer()
     _, experience = batch()
-    made.corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="none", max_log_prob_diff=0.25))
+    made.corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
     assert corrected(made, experience, 1)
     with pytest.raises(RunError, match=r"differ by 0\.5 a token"):
         corrected(made, experience, 0)

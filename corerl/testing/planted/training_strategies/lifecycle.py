@@ -19,24 +19,24 @@ from corerl.testing.tiny_model import tiny_model
 class WrappedNames(Strategy):
     """names of weights begin with that of a wrapper"""
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in super().weights():
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in super().weights(dtype):
             yield f"module.{name}", tensor
 
 
 class TiedTwice(Strategy):
     """tied weights come under both names"""
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield from super().weights()
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        yield from super().weights(dtype)
         yield "lm_head.weight", self.inner.model.get_output_embeddings().weight.detach()
 
 
 class WithoutBiases(Strategy):
     """biases are not among the weights"""
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in super().weights():
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in super().weights(dtype):
             if "bias" not in name:
                 yield name, tensor
 
@@ -44,9 +44,9 @@ class WithoutBiases(Strategy):
 class Swapped(Strategy):
     """gate_proj and up_proj go by each other's names"""
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         other = {"gate_proj": "up_proj", "up_proj": "gate_proj"}
-        for name, tensor in super().weights():
+        for name, tensor in super().weights(dtype):
             part = name.split(".")[-2]
             yield name.replace(part, other.get(part, part)), tensor
 
@@ -56,21 +56,36 @@ class WeightsOfTheFirstCall(Strategy):
 
     kept: list[tuple[str, Tensor]] | None = None
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         if self.kept is None:
-            self.kept = [(name, tensor.clone()) for name, tensor in super().weights()]
+            self.kept = [(name, tensor.clone()) for name, tensor in super().weights(dtype)]
         yield from self.kept
 
 
 class LocksWhileItStreams(Strategy):
     """weights that are not read to the end leave the model without gradients"""
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         trained = [parameter for parameter in self.inner.model.parameters() if parameter.requires_grad]
         self.inner.model.requires_grad_(False)
-        yield from super().weights()
+        yield from super().weights(dtype)
         for parameter in trained:
             parameter.requires_grad_(True)
+
+
+class OneDtype(Strategy):
+    """weights() gives the model's own dtype, whatever is asked for"""
+
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        return super().weights()
+
+
+class RoundsTwice(Strategy):
+    """weights() in bf16 are rounded to fp16 on the way"""
+
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in super().weights():
+            yield name, tensor if dtype is None else tensor.half().to(dtype)
 
 
 class ForwardFreezes(Strategy):
@@ -234,6 +249,8 @@ FAULTS = [
         "the weight 'model.layers.0.self_attn.q_proj.bias' of the tied model is missing",
     ),
     planted(Swapped, "weight_names", "up_proj.weight' is not the one that model.path holds"),
+    planted(OneDtype, "weights_dtype", "weights(torch.bfloat16) gives 'model.embed_tokens.weight' in torch.float32"),
+    planted(RoundsTwice, "weights_dtype", "weights(torch.bfloat16) is not weights() rounded once: the weight '"),
     planted(WeightsOfTheFirstCall, "update_is_adamw", "after update 2 the weight 'model.embed_tokens.weight' is up to"),
     planted(LocksWhileItStreams, "history_does_not_matter", "does not require grad"),
     planted(ForwardFreezes, "history_does_not_matter", "after a forward of the same batch update 1 has the metrics"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from corerl.batch.experience import Experience
@@ -51,8 +52,8 @@ class Strategy:
         shape: ModelShape = self.inner.shape()
         return shape
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield from self.inner.weights()
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        yield from self.inner.weights(dtype)
 
     def offload(self) -> None:
         self.inner.offload()

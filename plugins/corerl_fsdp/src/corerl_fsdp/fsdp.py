@@ -105,10 +105,10 @@ class FsdpStrategy:
     def shape(self) -> ModelShape:
         return model_shape(self.model, self.spec.device)
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
         device = "cpu" if self.device == "cpu" else self.spec.device
-        for name, whole in as_in_files(self.model.config, lora.merged(self.model, self._whole)):
+        for name, whole in as_in_files(self.model.config, lora.merged(self.model, self._whole, dtype)):
             yield name, whole.to(device)
             del whole
 
@@ -142,12 +142,12 @@ class FsdpStrategy:
     def export(self, folder: Path) -> None:
         """As the contract says; rank 0 writes, and has the whole model in the memory of its host."""
         adapter = lora.enabled(self.spec) and self.options.lora_export == "adapter"
-        dtype = torch.float32 if adapter else compute_dtype(self.spec.model, self.spec.device)
-        named = ((name, self._whole(each)) for name, each in lora.trained(self.model)) if adapter else self.weights()
+        dtype = compute_dtype(self.spec.model, self.spec.device)
+        adapters = ((name, self._whole(each)) for name, each in lora.trained(self.model))
         weights: dict[str, Tensor] = {}
-        for name, tensor in named:
+        for name, tensor in adapters if adapter else self.weights(dtype):
             if dist.get_rank() == 0:
-                weights[name] = tensor.to("cpu", dtype, copy=True)
+                weights[name] = tensor.to("cpu", copy=True)
 
         def write() -> None:
             if adapter:
@@ -159,9 +159,9 @@ class FsdpStrategy:
         with ranks.deadline("export", self.options.timeout):
             ranks.on_first_rank(write, SaveError)
 
-    def _whole(self, parameter: Tensor) -> Tensor:
+    def _whole(self, parameter: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         with ranks.deadline("weights", self.options.timeout):
-            return full(parameter, self.spec.device)
+            return full(parameter, self.spec.device, dtype)
 
     def _cuts(self, batch: Experience) -> list[Tensor]:
         """Rows of each micro-batch."""

@@ -69,18 +69,23 @@ def add(model: Any, spec: StrategySpec) -> None:
             parameter.data = parameter.data.float()
 
 
-def merged(model: Any, whole: Callable[[Tensor], Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Every weight of the plain model under its name, with the adapters, if any, merged.
+Whole = Callable[[Tensor, torch.dtype | None], Tensor]
+"""gives the full tensor of a parameter, in a dtype; None: its own"""
 
-    Args:
-        whole: gives the full tensor of a parameter.
-    """
+
+def merged(model: Any, whole: Whole, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
+    """Every weight of the plain model under its name, in ``dtype``, with the adapters, if any, merged in float32."""
     for name, parameter in model.named_parameters():
         owner = name.removesuffix(".base_layer.weight")
         if owner != name:
-            yield f"{owner}.weight", _merge(model.get_submodule(owner), whole)
+            yield f"{owner}.weight", cast(_merge(model.get_submodule(owner), whole), dtype)
         elif ".lora_" not in name:
-            yield name.replace(".base_layer.", "."), whole(parameter)
+            yield name.replace(".base_layer.", "."), whole(parameter, dtype)
+
+
+def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Without gradients, in ``dtype`` if the tensor is of floating-point numbers; None: as it is."""
+    return tensor.detach().to(dtype) if dtype is not None and tensor.is_floating_point() else tensor.detach()
 
 
 def trained(model: Any) -> Iterator[tuple[str, Tensor]]:
@@ -138,8 +143,8 @@ def _peft_config(spec: StrategySpec) -> Any:
     )
 
 
-def _merge(layer: Any, whole: Callable[[Tensor], Tensor]) -> Tensor:
-    left, right = (whole(each[ADAPTER].weight).float() for each in (layer.lora_B, layer.lora_A))
+def _merge(layer: Any, whole: Whole) -> Tensor:
+    left, right = (whole(each[ADAPTER].weight, torch.float32) for each in (layer.lora_B, layer.lora_A))
     delta: Tensor = (left @ right) * layer.scaling[ADAPTER]
-    base: Tensor = whole(layer.base_layer.weight).float()
+    base = whole(layer.base_layer.weight, torch.float32)
     return base + (delta.T if layer.fan_in_fan_out else delta)

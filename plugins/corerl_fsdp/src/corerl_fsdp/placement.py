@@ -76,13 +76,13 @@ def place(
     return token_model
 
 
-def full(parameter: Tensor, device: str) -> Tensor:
-    """All of a sharded tensor, on every rank and on ``device``; a collective."""
+def full(parameter: Tensor, device: str, dtype: torch.dtype | None = None) -> Tensor:
+    """All of a sharded tensor, on every rank and on ``device``, cast before it is gathered; a collective."""
     if isinstance(parameter, DTensor):
-        sharded: Any = parameter.detach().to(device)
+        sharded: Any = lora.cast(parameter.detach().to(device), dtype)
         whole: Tensor = sharded.full_tensor()
         return whole
-    return parameter.detach()
+    return lora.cast(parameter, dtype)
 
 
 @torch.no_grad()

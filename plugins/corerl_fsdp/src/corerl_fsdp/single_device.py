@@ -86,8 +86,8 @@ class SingleDeviceStrategy:
     def shape(self) -> ModelShape:
         return model_shape(self.model, self.spec.device)
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        return as_in_files(self.model.config, lora.merged(self.model, Tensor.detach))
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        return as_in_files(self.model.config, lora.merged(self.model, lora.cast, dtype))
 
     def offload(self) -> None:
         self._move("cpu")
@@ -125,8 +125,7 @@ class SingleDeviceStrategy:
             adapters = {name: each.detach().cpu() for name, each in lora.trained(self.model)}
             lora.write_adapter(folder, self.spec, adapters)
         else:
-            weights = {name: tensor.to(self.compute_dtype) for name, tensor in self.weights()}
-            self.model.save_pretrained(folder, state_dict=weights)
+            self.model.save_pretrained(folder, state_dict=dict(self.weights(self.compute_dtype)))
         load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
 
     def _forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:

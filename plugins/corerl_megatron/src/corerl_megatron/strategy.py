@@ -25,6 +25,7 @@ from corerl.telemetry.throughput import ModelShape
 from corerl.weights.names import as_in_files
 from corerl_fsdp import packed_attention
 from corerl_fsdp import ranks as world
+from corerl_fsdp.lora import cast
 from corerl_fsdp.sums import Numbers, Sums
 from corerl_megatron import model, parallel, pipeline
 from corerl_megatron.arithmetic import Facts, check_bridge, check_experts, check_installed, check_model, check_shared
@@ -126,14 +127,16 @@ class MegatronStrategy:
     def shape(self) -> ModelShape:
         return model_shape(self.meta, self.spec.device)
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
         away = self._weights.away and not self.options.param_offload
         device = "cpu" if away else self.spec.device
         self._weights.come()
         with world.deadline("weights", self.options.timeout):
-            table = self.weights_table
-            named = self.bridge.export_weights(self.pieces) if self.options.use_mbridge else table.stream()
+            if self.options.use_mbridge:
+                named = ((name, cast(whole, dtype)) for name, whole in self.bridge.export_weights(self.pieces))
+            else:
+                named = self.weights_table.stream(lambda parameter: cast(parameter, dtype))
             for name, whole in named:
                 yield name, whole.to(device)
                 del whole
