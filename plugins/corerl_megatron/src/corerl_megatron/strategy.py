@@ -129,16 +129,18 @@ class MegatronStrategy:
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
+
+        def rounded(tensor: Tensor) -> Tensor:
+            return cast(tensor, dtype)
+
         away = self._weights.away and not self.options.param_offload
         device = "cpu" if away else self.spec.device
         self._weights.come()
         with world.deadline("weights", self.options.timeout):
-            if self.options.use_mbridge:
-                named = ((name, cast(whole, dtype)) for name, whole in self.bridge.export_weights(self.pieces))
-            else:
-                named = self.weights_table.stream(lambda parameter: cast(parameter, dtype))
+            table = self.weights_table
+            named = self.bridge.export_weights(self.pieces) if self.options.use_mbridge else table.stream(rounded)
             for name, whole in named:
-                yield name, whole.to(device)
+                yield name, rounded(whole).to(device)
                 del whole
         if away:
             self._weights.leave(self._parameters())
