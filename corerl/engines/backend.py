@@ -124,7 +124,7 @@ class EngineBackend:
         missing = self._process.ask("end_update", self._options.timeout, version=version)["missing"]
         if missing:
             raise RunError(
-                f"the engine's weight '{missing[0]}' was in no tensor of the update (of {len(missing)} such)"
+                f"no tensor of the update filled the engine's weight '{missing[0]}' (of {len(missing)} such)"
             )
 
     def sleep(self) -> None:

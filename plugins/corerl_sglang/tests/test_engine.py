@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.xdist_group("sglang")
 
 PROMPT = [72, 101, 108, 108, 111]
 
+LONGEST = 25_000
+"""tokens of a prompt and its response"""
 
 SMALL = {"disable_cuda_graph": True, "gpu_memory_utilization": 0.1, "engine_args": {"max_total_tokens": 300_000}}
 
@@ -29,7 +32,7 @@ SMALL = {"disable_cuda_graph": True, "gpu_memory_utilization": 0.1, "engine_args
 @pytest.fixture(scope="module")
 def backend(start: Callable[..., SglangBackend], engine_python: str) -> SglangBackend:
     """Starts without weights, and takes them a few tensors at a time."""
-    return start(python=engine_python, load_format="dummy", bucket_mb=1, **SMALL)
+    return start(python=engine_python, load_format="dummy", bucket_mb=1, max_model_len=LONGEST, **SMALL)
 
 
 def generate(backend: SglangBackend, **sampling: Any) -> list[Completion]:
@@ -81,6 +84,30 @@ def test_weights_that_change_on_their_way_are_named(backend: SglangBackend, monk
     assert generate(backend)[0].weight_version == 6
 
 
+@pytest.mark.parametrize(
+    ("left_out", "lacking"),
+    [
+        ("model.layers.1.self_attn.k_proj.weight", "model.layers.1.self_attn.qkv_proj.weight"),
+        ("model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.gate_up_proj.weight"),
+        ("model.norm.weight", "model.norm.weight"),
+        ("model.embed_tokens.weight", "model.embed_tokens.weight"),
+    ],
+)
+def test_a_weight_that_no_tensor_was_loaded_into_is_named(
+    backend: SglangBackend, monkeypatch: pytest.MonkeyPatch, left_out: str, lacking: str
+):
+    """Which this process would find by the names that it sends: here it does not look."""
+    whole = weights()
+    backend.update_weights(iter(whole.items()), 6)
+    monkeypatch.setattr(backend._expected, "checked", iter)
+    with pytest.raises(RunError, match=rf"filled the engine's weight '{re.escape(lacking)}' \(of 1 such\)"):
+        backend.update_weights(iter([each for each in whole.items() if each[0] != left_out]), 7)
+    with pytest.raises(RunError, match="the last weight update was not complete"):
+        generate(backend)
+    backend.update_weights(iter(whole.items()), 8)
+    assert_generates_from_its_weights(backend, 8)
+
+
 def test_an_update_in_flight_keeps_what_runs_and_its_later_tokens_are_of_the_new_weights(backend: SglangBackend):
     backend.update_weights(iter(weights().items()), 7)
 
@@ -114,6 +141,41 @@ def test_a_seed_gives_the_same_samples_whatever_runs_beside_them(backend: Sglang
     crowded = asyncio.run(backend.generate([*others, request]))[-1]
     assert [completion.token_ids for completion in crowded] == alone
     assert len({tuple(tokens) for tokens in alone}) == 3
+
+
+def test_a_stop_token_that_is_the_last_token_allowed_stops(backend: SglangBackend):
+    [greedy] = generate(backend, temperature=0.0, max_tokens=3)
+    first, *_, last = greedy.token_ids
+    for limit, stop in ((1, first), (3, last)):
+        [completion] = generate(backend, temperature=0.0, max_tokens=limit, stop_token_ids=(stop,))
+        expected = 1 if stop == first else list(greedy.token_ids).index(stop) + 1
+        assert (completion.finish_reason, len(completion.token_ids)) == ("stop", expected)
+    [completion] = generate(backend, temperature=0.0, max_tokens=1, stop_token_ids=(first,), ignore_eos=True)
+    assert completion.finish_reason == "length"
+
+
+def test_a_request_gives_the_same_whatever_limits_those_beside_it_have(backend: SglangBackend):
+    limits = [{}, {"top_k": 4}, {"top_p": 0.4}, {"temperature": 0.0}, {"top_k": 9, "top_p": 0.8, "temperature": 1.5}]
+    requests = [
+        GenerationRequest(str(number), PROMPT[: 1 + number % 5], SamplingParams(max_tokens=12, seed=number, **limit))
+        for number, limit in enumerate(limits * 6)
+    ]
+    together = asyncio.run(backend.generate(requests))
+    for request, completions in zip(requests, together, strict=True):
+        [alone] = asyncio.run(backend.generate([request]))
+        assert [list(each.token_ids) for each in alone] == [list(each.token_ids) for each in completions]
+
+
+def test_all_of_max_model_len_can_be_used_and_no_more(backend: SglangBackend):
+    for length in (LONGEST - 8, LONGEST - 1):  # SGLang itself would refuse a prompt that leaves less than 6
+        prompt = [(5 * place + place // 83) % 250 for place in range(length)]
+        sampling = SamplingParams(max_tokens=LONGEST - length)
+        [[completion]] = asyncio.run(backend.generate([GenerationRequest("r", prompt, sampling)]))
+        assert (len(completion.token_ids), completion.finish_reason) == (LONGEST - length, "length")
+        longer = SamplingParams(max_tokens=LONGEST - length + 1)
+        with pytest.raises(RunError, match=rf"the SGLang engine refused: .*{LONGEST}"):
+            asyncio.run(backend.generate([GenerationRequest("r", prompt, longer)]))
+    assert len(generate(backend)[0].token_ids) == 8
 
 
 def test_memory_comes_back_in_two_steps(backend: SglangBackend):
@@ -155,6 +217,13 @@ def test_an_engine_whose_scheduler_dies_while_generating_is_one_error_within_sec
     assert time.monotonic() - began < 15
     with pytest.raises(RunError, match="ended with"):
         backend.health()
+
+
+def test_a_max_model_len_beyond_the_models_positions_is_refused(
+    start: Callable[..., SglangBackend], engine_python: str
+):
+    with pytest.raises(RunError, match="max_model_len is 32769, and the model has 32768 positions"):
+        start(python=engine_python, max_model_len=32_769, **SMALL)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")

@@ -12,6 +12,7 @@ from corerl.errors import ConfigError, RequestError, RunError
 from corerl.plugins import load_plugins
 from corerl_sglang.backend import SglangBackend, engine_arguments, engine_environment
 from corerl_sglang.options import SglangOptions
+from corerl_sglang_engine.requests import UNUSED_POSITIONS
 
 Start = Callable[..., SglangBackend]
 
@@ -52,14 +53,16 @@ def test_engine_arguments_are_passed_on_and_ours_cannot_be_set_twice(monkeypatch
     model = ModelConfig(path="some/model", dtype="bf16")
     options = SglangOptions(max_model_len=99, engine_args={"max_running_requests": 7}, disable_cuda_graph=True)
     arguments = engine_arguments(model, RolloutConfig(tensor_model_parallel_size=4), options)
-    expected = {"model_path": "some/model", "dtype": "bfloat16", "tp_size": 4, "context_length": 99}
+    expected = {"model_path": "some/model", "dtype": "bfloat16", "tp_size": 4, "context_length": 99 + UNUSED_POSITIONS}
     expected |= {"max_running_requests": 7, "disable_cuda_graph": True, "mem_fraction_static": 0.625}
     expected |= {"load_format": "auto", "skip_tokenizer_init": True, "enable_memory_saver": True}
     assert {name: arguments[name] for name in expected} == expected
     assert not {"attention_backend", "cuda_graph_max_bs_decode"} & set(arguments)
+    assert engine_environment(model, options)["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] == "1"  # by those unused
     float32 = ModelConfig(path="some/model", dtype="fp32", load_format="dummy")
     arguments = engine_arguments(float32, RolloutConfig(), SglangOptions())
     assert (arguments["attention_backend"], arguments["load_format"]) == ("triton", "dummy")
+    assert "context_length" not in arguments  # the engine half looks it up
     places = {
         "tp_size": "rollout.tensor_model_parallel_size",
         "disable_cuda_graph": "rollout.options.disable_cuda_graph",

@@ -15,6 +15,7 @@ from corerl.engines.process import EngineKind
 from corerl.errors import RequestError
 from corerl.models import compute_dtype
 from corerl_sglang.options import TESTED, SglangOptions
+from corerl_sglang_engine.requests import UNUSED_POSITIONS
 
 KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent)
 
@@ -84,7 +85,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
     if attention is not None:
         arguments["attention_backend"] = attention
     if options.max_model_len is not None:
-        arguments["context_length"] = options.max_model_len
+        arguments["context_length"] = options.max_model_len + UNUSED_POSITIONS
     if torch.cuda.is_available() and torch.cuda.mem_get_info()[1] >= LARGE_DEVICE:
         arguments["cuda_graph_max_bs_decode"] = 512
     return arguments | options.engine_args
@@ -100,7 +101,7 @@ def memory_fraction(share: float) -> float:
 
 def engine_environment(model: ModelConfig, options: SglangOptions) -> Mapping[str, str]:
     """Variables for the engine's process; what the user has set, in the options or outside, stays."""
-    defaults = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "0"}
+    defaults = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "0", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
     if compute_dtype(model, "cuda") is torch.float32:
         defaults |= FLOAT32_VARIABLES
     if model_arguments(model)[1]:

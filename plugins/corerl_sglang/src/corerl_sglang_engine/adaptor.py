@@ -1,6 +1,7 @@
 """SGLang's engine, as ``corerl_engine.server`` speaks to it."""
 
 import asyncio
+import copy
 import json
 from typing import Any
 
@@ -14,8 +15,10 @@ from sglang.srt.managers.io_struct import (
     sock_recv,
     sock_send,
 )
+from sglang.srt.utils.hf_transformers_utils import get_config, get_context_length, get_hf_text_config
 
 from corerl_sglang_engine import scheduler
+from corerl_sglang_engine.requests import UNUSED_POSITIONS, finish_reason, sampling_params
 
 IDLE_SECONDS = 30.0
 
@@ -32,9 +35,31 @@ class WatchedEngine(Engine):  # type: ignore[misc]
 
 async def start(settings: dict[str, Any]) -> "SglangEngine":
     """Start the engine; returns once it can generate."""
-    engine = SglangEngine(WatchedEngine(**settings["engine_args"]))
+    arguments = settings["engine_args"]
+    engine = SglangEngine(WatchedEngine(**arguments | {"context_length": context_length(arguments)}))
     engine.devices = sorted(set[str].intersection(*map(set, await engine.ask("devices"))))
     return engine
+
+
+def context_length(arguments: dict[str, Any]) -> int:
+    """SGLang's argument: that given, or of all positions of the model, with those that SGLang leaves unused.
+
+    Raises:
+        ValueError: the model has fewer positions; SGLang is told not to look.
+    """
+    overrides = json.loads(arguments.get("json_model_override_args", "{}"))
+    config = get_config(
+        arguments["model_path"],
+        trust_remote_code=arguments["trust_remote_code"],
+        revision=arguments.get("revision"),
+        model_override_args=overrides,
+    )
+    longest: int = get_context_length(get_hf_text_config(copy.deepcopy(config))) + UNUSED_POSITIONS
+    asked: int = arguments.get("context_length", longest)
+    if asked > longest:
+        positions = longest - UNUSED_POSITIONS
+        raise ValueError(f"max_model_len is {asked - UNUSED_POSITIONS}, and the model has {positions} positions")
+    return asked
 
 
 class SglangEngine:
@@ -45,6 +70,7 @@ class SglangEngine:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._manager = engine.tokenizer_manager
+        self._manager.context_len -= UNUSED_POSITIONS  # what it compares requests with
         self._asking = asyncio.Lock()
         self.vocabulary: int = self._manager.model_config.vocab_size
         self.devices: list[str] = []
@@ -68,7 +94,7 @@ class SglangEngine:
         request = GenerateReqInput(
             rid=sample.engine_id,
             input_ids=sample.asked["prompt_ids"],
-            sampling_params=sampling_params(sample),
+            sampling_params=sampling_params(sample.asked, sample.seed),
             return_logprob=True,
             logprob_start_len=-1,
         )
@@ -78,7 +104,7 @@ class SglangEngine:
                 log_probs = [entry[0] for entry in facts.get("output_token_logprobs") or ()]
                 sample.token_ids = list(output["output_ids"])[: len(log_probs)]
                 sample.log_probs = log_probs[: len(sample.token_ids)]
-                sample.finish_reason = facts["finish_reason"]["type"]
+                sample.finish_reason = finish_reason(sample.asked, sample.token_ids, facts["finish_reason"]["type"])
         except asyncio.CancelledError:
             self._manager._dispatch_to_scheduler(AbortReq(rid=sample.engine_id))
             raise
@@ -94,9 +120,9 @@ class SglangEngine:
         return digests if verify else []
 
     async def end_update(self, complete: bool) -> tuple[list[str], set[str]]:
-        """SGLang does not say which of its own weights were loaded."""
-        begun = await self.ask("end_update")
-        return [], set(begun[0])
+        answers = await self.ask("end_update", complete=complete)
+        lacking = {name for answer in answers for name in answer["lacking"]}
+        return sorted(lacking), set(answers[0]["begun"])
 
     async def resume(self) -> None:
         await self.ask("resume")
@@ -113,17 +139,3 @@ class SglangEngine:
 
     async def health(self) -> None:
         await self.ask("devices")
-
-
-def sampling_params(sample: Any) -> dict[str, Any]:
-    """What SGLang is told; only ``stop_token_ids`` stop (the schedulers forget the model's own)."""
-    asked = sample.asked
-    return {
-        "max_new_tokens": asked["max_tokens"],
-        "temperature": asked["temperature"],
-        "top_p": asked["top_p"],
-        "top_k": asked["top_k"],
-        "stop_token_ids": asked["stop_token_ids"],
-        "ignore_eos": asked["ignore_eos"],
-        "sampling_seed": sample.seed,
-    }

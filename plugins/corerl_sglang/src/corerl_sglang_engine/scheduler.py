@@ -7,16 +7,20 @@ from typing import Any
 import torch
 from corerl_engine import weights
 from corerl_engine.digest import digests
+from sglang.srt.layers.sampler import Sampler
 from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
 from sglang.srt.managers import scheduler
 from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, RpcReqOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+
+from corerl_sglang_engine import filtering, written
 
 
 def run(server_args: Any, *args: Any, **kwargs: Any) -> None:
     """SGLang's ``run_scheduler_process``, with our scheduler and the seed of each request."""
     scheduler.Scheduler = Scheduler
     draw_by_seed()
+    choose_row_by_row()
     if server_args.dtype == "float32":
         compute_in_torch()
     scheduler.run_scheduler_process(server_args, *args, **kwargs)
@@ -28,6 +32,8 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.model_config.hf_eos_token_id = set()  # only what a request names stops it
+        if self.max_req_len == self.model_config.context_len - 1:  # and not what the cache holds
+            self.max_req_input_len = self.max_req_len - 1  # SGLang would refuse four more
 
     def handle_rpc_request(self, recv_req: RpcReqInput) -> RpcReqOutput:
         """Run ``corerl_<method>``; the message of the output is the list of all ranks' answers."""
@@ -49,28 +55,41 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         return devices
 
     def corerl_begin_update(self) -> None:
-        """Back into the queue with what runs: it is computed again, from its tokens and the new weights."""
+        """Back into the queue with what runs: it is computed again, from its tokens and the new weights.
+
+        The old weights go, so that those that nothing is loaded into are found.
+        """
         self.pause_generation(PauseGenerationReqInput(mode="retract"))
         torch.get_device_module().synchronize()
+        written.forget(self._corerl_model())
 
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
         """Load a bucket's tensors; their digests where they are asked for."""
         tensors = list(weights.read(bucket))
         with torch.no_grad():
-            self.tp_worker.model_runner.model.load_weights(iter(tensors))
+            self._corerl_model().load_weights(iter(tensors))
         taken = digests(tensor for _, tensor in tensors) if verify else []
         torch.get_device_module().synchronize()  # the bucket is filled again
         return taken
 
-    def corerl_end_update(self) -> list[str]:
-        """Forget all prefixes; the requests that have a first token."""
+    def corerl_end_update(self, complete: bool) -> dict[str, list[str]]:
+        """Forget all prefixes.
+
+        Returns:
+            ``lacking``: SGLang's names of weights that nothing, or not enough, was loaded into; ``begun``: the
+            requests that have a first token.
+        """
         self.tree_cache.reset()
         self.req_to_token_pool.clear()
         self.token_to_kv_pool_allocator.clear()
-        return [request.rid for request in self.waiting_queue if request.output_ids]
+        lacking = written.unwritten(self._corerl_model()) if complete else []
+        return {"lacking": lacking, "begun": [each.rid for each in self.waiting_queue if each.output_ids]}
 
     def corerl_resume(self) -> None:
         self._engine_paused = False
+
+    def _corerl_model(self) -> Any:
+        return self.tp_worker.model_runner.model
 
 
 def compute_in_torch() -> None:
@@ -95,3 +114,23 @@ def draw_by_seed() -> None:
         return info
 
     SamplingBatchInfo.from_schedule_batch = classmethod(with_seeds)
+
+
+def choose_row_by_row() -> None:
+    """Have the next token of a request depend on its own limits and seed, and a greedy one on its logits."""
+    preprocess, sample = Sampler._preprocess_logits, Sampler._sample_from_probs
+    filtering.draw = torch.compile(filtering.draw, dynamic=True)
+
+    def _preprocess_logits(self: Any, logits: Any, info: Any) -> Any:
+        logits = preprocess(self, logits, info)
+        self.corerl_best = logits.argmax(dim=-1) if info.is_any_greedy else None
+        return logits
+
+    def _sample_from_probs(self: Any, probs: Any, info: Any, positions: Any, simple: bool) -> Any:
+        if info.sampling_seed is None:
+            return sample(self, probs, info, positions, simple)
+        limits = info.top_ks, info.top_ps, info.min_ps
+        best, seeds = self.corerl_best, info.sampling_seed
+        return filtering.choose(probs, limits, seeds, positions, limited=not simple, best=best)
+
+    Sampler._preprocess_logits, Sampler._sample_from_probs = _preprocess_logits, _sample_from_probs

@@ -1,0 +1,26 @@
+"""Requests in SGLang's words; without SGLang."""
+
+from collections.abc import Sequence
+from typing import Any
+
+UNUSED_POSITIONS = 2
+"""positions at the end of its context that SGLang generates nothing for: it is given a context so much longer"""
+
+
+def sampling_params(asked: dict[str, Any], seed: int) -> dict[str, Any]:
+    """What SGLang is told; only ``stop_token_ids`` stop (the schedulers forget the model's own)."""
+    return {
+        "max_new_tokens": asked["max_tokens"],
+        "temperature": asked["temperature"],
+        "top_p": asked["top_p"],
+        "top_k": asked["top_k"],
+        "stop_token_ids": asked["stop_token_ids"],
+        "ignore_eos": asked["ignore_eos"],
+        "sampling_seed": seed,
+    }
+
+
+def finish_reason(asked: dict[str, Any], token_ids: Sequence[int], given: str) -> str:
+    """``stop`` if the last token is a stop token: SGLang looks at the number of tokens first, and says ``length``."""
+    stops = () if asked["ignore_eos"] else asked["stop_token_ids"]
+    return "stop" if token_ids and token_ids[-1] in stops else given
