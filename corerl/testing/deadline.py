@@ -98,8 +98,8 @@ class Lane:
             self._calls = queue.SimpleQueue()
             threading.Thread(target=_work, args=(self._calls,), name="corerl-testing", daemon=True).start()
         future: Future[T] = Future()
-        self._calls.put((future, function))
-        with noted(what, scaled(seconds)):
+        with noted(what, scaled(seconds)):  # before it begins: it may end the process
+            self._calls.put((future, function))
             try:
                 return future.result(scaled(seconds))
             except TimeoutError:
