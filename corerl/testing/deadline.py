@@ -71,6 +71,11 @@ def patience(share: float) -> Iterator[None]:
         _patience = before
 
 
+def share() -> float:
+    """What :func:`patience` multiplies deadlines by."""
+    return _patience
+
+
 def scaled(seconds: float) -> float:
     """A deadline as :func:`patience` has it."""
     return seconds * _patience
