@@ -6,7 +6,6 @@ import ctypes
 import importlib
 import os
 import resource
-import signal
 import sys
 import tempfile
 import traceback
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from corerl.registry.base import Selected
-from corerl.registry.modules import load_file
 from corerl.testing import deadline
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
+from corerl.testing.zygote import end_with
 
-PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -42,23 +40,10 @@ class Result:
     trace: str = ""
 
 
-def command(fd: int, folder: Path) -> list[str]:
-    """The command line of an interpreter that runs :func:`main`."""
-    arguments = f"{fd}, {str(folder)!r}, {os.getpid()}"
-    code = f"import sys; sys.path[:] = {sys.path!r}; from corerl.testing import child; child.main({arguments})"
-    return [sys.executable, "-c", code]
-
-
-def main(fd: int, folder: str, parent: int) -> None:
-    """Take from ``fd`` the plugin files to load, then the selected entry and the module of its checks; serve these."""
-    settle(Path(folder), parent)
-    connection = Connection(fd)
-    try:
-        for file in connection.recv():
-            load_file(file)
-        selected, module = connection.recv()
-    except Exception:  # what cannot be imported here: the parent forks instead
-        return
+def main(connection: Connection, folder: Path, selected: Selected[Any], module: str) -> None:
+    """A fork of a fresh interpreter; serve the checks of ``module`` for the entry."""
+    settle(folder, os.getppid())
+    selected.entry.load()
     serve(selected, module, connection)
 
 
@@ -80,14 +65,13 @@ def forked(selected: Selected[Any], module: str, connection: Connection, folder:
 
 def settle(folder: Path, parent: int) -> None:
     """End with the parent; read nothing, and write standard output and temporary files into ``folder``."""
-    os.setsid()
+    if os.getpgrp() != os.getpid():
+        os.setsid()
+    end_with(parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if sys.platform == "linux":
-        prctl = ctypes.CDLL(None).prctl
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # so that the parent finds all that an implementation starts
-    if os.getppid() != parent:
-        os._exit(1)
+        # so that the parent finds all that an implementation starts
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for fd, path, flags in ((0, os.devnull, os.O_RDONLY), (1, folder / "stdout", os.O_WRONLY | os.O_CREAT)):
         opened = os.open(path, flags)
         os.dup2(opened, fd)
@@ -116,10 +100,11 @@ def serve(selected: Selected[Any], module: str, connection: Connection) -> None:
     send(Begun("", 0.0))
     while True:
         try:
-            name = connection.recv()
+            name, share = connection.recv()
         except EOFError:
             return
-        send(_result(checks[name]))
+        with deadline.patience(share):
+            send(_result(checks[name]))
 
 
 def _result(run: Callable[[], None]) -> Result:

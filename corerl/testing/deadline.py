@@ -71,6 +71,11 @@ def patience(share: float) -> Iterator[None]:
         _patience = before
 
 
+def share() -> float:
+    """What :func:`patience` multiplies deadlines by."""
+    return _patience
+
+
 def scaled(seconds: float) -> float:
     """A deadline as :func:`patience` has it."""
     return seconds * _patience
@@ -98,8 +103,8 @@ class Lane:
             self._calls = queue.SimpleQueue()
             threading.Thread(target=_work, args=(self._calls,), name="corerl-testing", daemon=True).start()
         future: Future[T] = Future()
-        self._calls.put((future, function))
-        with noted(what, scaled(seconds)):
+        with noted(what, scaled(seconds)):  # before it begins: it may end the process
+            self._calls.put((future, function))
             try:
                 return future.result(scaled(seconds))
             except TimeoutError:

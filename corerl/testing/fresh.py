@@ -1,21 +1,27 @@
 """Whether an implementation gives the same in a new process: of other calls before, and of the process itself."""
 
 import os
-import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from corerl.registry import modules
 from corerl.registry.base import Selected
-from corerl.registry.modules import load_file, whole_path
+from corerl.testing import zygote
 from corerl.testing.isolated import by_name
 from corerl.testing.results import CheckFailed, CheckSkipped
+from corerl.testing.zygote import OTHER_SEED, SEED, Job, Kind
 
 SECONDS = 150.0
-"""that all calls in a new process may take, its start with them"""
+"""that all calls in a new process may take"""
+
+CALL_SECONDS = 600.0
+"""that one call may take there, the import of torch included"""
+
+TORCH = Kind(OTHER_SEED, ("torch", "corerl.objective"))
 
 Outcomes = Callable[[Selected[Any], bool], list[tuple[str, str]]]
 
@@ -28,24 +34,26 @@ class Surroundings:
         label: for the message.
         backwards: the calls come in the opposite order.
         variables: of its environment.
+        seed: of Python's hashes.
         elsewhere: it works in a folder of its own, which is empty.
     """
 
     label: str
     backwards: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)
+    seed: str = SEED
     elsewhere: bool = False
 
 
 SINGLE = (
     Surroundings("where the calls come in another order", backwards=True),
-    Surroundings("with another PYTHONHASHSEED: the order of a set is no order", variables={"PYTHONHASHSEED": "4711"}),
+    Surroundings("with another PYTHONHASHSEED: the order of a set is no order", seed=OTHER_SEED),
     Surroundings("in another working folder", elsewhere=True),
     Surroundings("in another time zone", variables={"TZ": "Pacific/Kiritimati"}),
     Surroundings("with another locale", variables={"LC_ALL": "C"}),
 )
 
-ALL = Surroundings("", True, {name: value for one in SINGLE for name, value in one.variables.items()}, elsewhere=True)
+ALL = Surroundings("", True, {k: v for one in SINGLE for k, v in one.variables.items()}, OTHER_SEED, True)
 
 
 def same_in_a_fresh_process(outcomes: Outcomes, selected: Selected[Any]) -> None:
@@ -77,7 +85,7 @@ def _anywhere(selected: Selected[Any]) -> Selected[Any]:
     target = selected.entry.target
     if not isinstance(target, str):
         return selected
-    return replace(selected, entry=replace(selected.entry, target=whole_path(target)))
+    return replace(selected, entry=replace(selected.entry, target=modules.whole_path(target)))
 
 
 def _compare(expected: list[tuple[str, str]], given: list[tuple[str, str]], where: str) -> None:
@@ -95,48 +103,54 @@ def excerpt(text: str, other: str) -> str:
 
 def _run(outcomes: Outcomes, selected: Selected[Any], surroundings: Surroundings) -> list[tuple[str, str]]:
     """What ``outcomes`` returns in a new process."""
-    files, payload = by_name((outcomes, selected)) or ([], None)
-    program = f"import sys; sys.path[:] = {sys.path!r}; from corerl.testing import fresh; fresh.main()"
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        tempfile.TemporaryFile() as task,  # files, not pipes: what an implementation starts may keep a pipe open
-        tempfile.TemporaryFile() as answer,
-        tempfile.TemporaryFile() as errors,
-    ):
-        pickle.dump((files, folder if surroundings.elsewhere else None), task)
-        pickle.dump((payload, surroundings.backwards), task)
-        task.seek(0)
-        environment = {**os.environ, "PYTHONHASHSEED": "0", **surroundings.variables}
-        process = subprocess.Popen(
-            [sys.executable, "-c", program], stdin=task, stdout=answer, stderr=errors, env=environment
-        )
-        try:
-            code = process.wait(SECONDS)
-        except subprocess.TimeoutExpired as error:
-            process.kill()
-            process.wait()
-            raise CheckFailed(f"the calls in a new process had not ended after {SECONDS:g} s") from error
-        if code:
-            errors.seek(0)
-            last = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-            raise CheckFailed(f"a new process that calls it ended with exit code {code}: {last:.200}")
-        answer.seek(0)
-        result: list[tuple[str, str]] = pickle.load(answer)
-        return result
+    files, payload = by_name((outcomes, selected, surroundings.backwards)) or ([], ())
+    with tempfile.TemporaryDirectory() as folder:
+        where = folder if surroundings.elsewhere else str(Path.cwd())
+        environment = {**os.environ, "PYTHONHASHSEED": surroundings.seed, **surroundings.variables}
+        kind = Kind(surroundings.seed)
+        how, answer = zygote.call(kind, Job(files, where, environment), SECONDS, _outcomes, *payload)
+    if how == "raised":
+        raise CheckFailed(f"a new process did not make the calls: {answer}")
+    result: list[tuple[str, str]] = answer
+    return result
 
 
-def main() -> None:
-    """The new process: a task comes by standard input, the outcomes go to standard output."""
-    answer = os.dup(1)
-    os.dup2(2, 1)  # what an implementation prints
-    files, folder = pickle.load(sys.stdin.buffer)
-    for file in files:
-        load_file(file)
-    (outcomes, selected), backwards = pickle.load(sys.stdin.buffer)
+def _outcomes(outcomes: Outcomes, selected: Selected[Any], backwards: bool) -> list[tuple[str, str]]:
     selected.entry.load()
-    if folder is not None:
-        os.chdir(folder)
-    result = outcomes(selected, backwards)
-    with os.fdopen(answer, "wb") as stream:
-        pickle.dump(result, stream)
-    os._exit(0)  # whatever the implementation would do or wait for at exit
+    return outcomes(selected, backwards)
+
+
+def call_elsewhere(selected: Selected[Any], *arguments: Any, kind: Kind = TORCH) -> Any:
+    """What the entry's target returns for ``arguments`` when that is the first call of its process.
+
+    The process has another PYTHONHASHSEED.
+
+    Raises:
+        CheckSkipped: another process cannot import the target, or this system has no ``os.fork``.
+        CheckFailed: the target raises there, or there is no answer within ``CALL_SECONDS``.
+    """
+    reference = _reference(selected)
+    files = [str(module.__file__) for name, module in list(sys.modules.items()) if name.startswith("corerl_file_")]
+    how, answer = zygote.call(kind, Job(files), CALL_SECONDS, _called, reference, selected.options, arguments)
+    if how == "raised":
+        raise CheckFailed(f"in a fresh process {answer}")
+    return answer
+
+
+def _called(reference: str, options: Any, arguments: tuple[Any, ...]) -> Any:
+    target = modules.load_object(reference)
+    return target(*arguments, **({} if options is None else {"options": options}))
+
+
+def _reference(selected: Selected[Any]) -> str:
+    """``module:attribute`` of the target."""
+    if isinstance(selected.entry.target, str):
+        return modules.whole_path(selected.entry.target)
+    target: Any = selected.entry.target
+    name = getattr(target, "__module__", None) or type(target).__module__
+    module = sys.modules.get(name)
+    if name != "__main__":
+        for attribute, value in vars(module).items() if module else ():
+            if value is target:
+                return f"{getattr(module, '__file__', '') if name.startswith('corerl_file_') else name}:{attribute}"
+    raise CheckSkipped("another process cannot import it: it is not at the top level of a module")

@@ -7,19 +7,23 @@ import os
 import pickle
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from corerl.registry.base import Selected
-from corerl.testing import child
+from corerl.testing import child, deadline, zygote
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
+from corerl.testing.zygote import OTHER_SEED, Job, Kind
+
+HERE, OTHER = Kind(), Kind(OTHER_SEED)
 
 GRACE = 3.0
 """seconds after which a deadline that the process itself did not notice ends it"""
@@ -88,8 +92,8 @@ def end_running(kill: bool = False) -> None:
 class Child:
     """A process that runs checks of ``selected``.
 
-    It is a new interpreter if this process has threads or torch, whose locks a fork would inherit, and the entry can
-    be imported by its name; else it is a fork of this process.
+    It is a fork of a fresh interpreter if this process has threads or torch, whose locks a fork would inherit, and the
+    entry can be imported by its name; else it is a fork of this process.
     """
 
     def __init__(self, selected: Selected[Any], module: str) -> None:
@@ -99,6 +103,7 @@ class Child:
         """
         self.selected = selected
         self._owner = os.getpid()
+        self._code: int | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="corerl-check-"))
         shared = threading.active_count() > 1 or "torch" in sys.modules
         if not (shared and self._spawn(module)) and not self._fork(module):
@@ -115,15 +120,18 @@ class Child:
         sent = by_name((self.selected, module))
         if sent is None:
             return False
-        self._connection, theirs = multiprocessing.Pipe()
-        fd = theirs.fileno()
-        os.set_inheritable(fd, True)
-        self._pid = os.posix_spawn(sys.executable, child.command(fd, self._folder), os.environ)
-        theirs.close()
-        return self._greets(sent)
+        files, arguments = sent
+        zygote.start(OTHER)  # for the check in a fresh process, while others run
+        try:
+            process = zygote.fork(HERE, Job(files), child.main, self._folder, *arguments)
+        except (CheckFailed, CheckSkipped):
+            return False
+        self._pid, self._connection, self._is_child = process.pid, process.connection, False
+        return self._greets()
 
     def _fork(self, module: str) -> bool:
         self._connection, theirs = multiprocessing.Pipe()
+        self._is_child = True
         parent = os.getpid()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: there is no other way here
@@ -132,15 +140,12 @@ class Child:
             self._connection.close()
             child.forked(self.selected, module, theirs, self._folder, parent)
         theirs.close()
-        return self._greets(())
+        return self._greets()
 
-    def _greets(self, sent: Sequence[Any]) -> bool:
-        """Whether it takes what is sent and is ready within its time."""
+    def _greets(self) -> bool:
+        """Whether it is ready within its time."""
         with contextlib.suppress(EOFError, OSError):
-            for message in sent:
-                self._connection.send(message)
-            if self._connection.poll(SECONDS):
-                self._connection.recv()
+            if self._connection.poll(SECONDS) and isinstance(self._receive(), child.Begun):
                 return True
         self._end_process(kill=True)
         return False
@@ -153,15 +158,26 @@ class Child:
         """
         begun = nothing = child.Begun(f"the check {name}", SECONDS)
         try:
-            self._connection.send(name)
+            self._connection.send((name, deadline.share()))
             while self._connection.poll(begun.seconds + GRACE):
-                message = self._connection.recv()
+                message = self._receive()
                 if isinstance(message, child.Result):
                     return message
                 begun = message if message.what else nothing
         except (EOFError, OSError) as error:
             raise CheckFailed(f"{begun.what} ended the process{self._cause()}: raise an exception instead") from error
         raise CheckFailed(f"{begun.what} had not ended after {begun.seconds:g} s {HOLDS_THE_LOCK}")
+
+    def _receive(self) -> Any:
+        """
+        Raises:
+            EOFError: the process has ended.
+        """
+        message = self._connection.recv()
+        if isinstance(message, zygote.Ended):
+            self._code = message.code
+            raise EOFError
+        return message
 
     def _cause(self) -> str:
         """How it ended, in parentheses; "" of one that goes on."""
@@ -173,6 +189,11 @@ class Child:
     def _wait(self, seconds: float) -> int | None:
         """The exit code; None of one that goes on, or that was waited for before."""
         ends = time.monotonic() + seconds
+        if not self._is_child:
+            with contextlib.suppress(EOFError, OSError):
+                while self._code is None and self._connection.poll(max(0.0, ends - time.monotonic())):
+                    self._receive()
+            return self._code
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -195,7 +216,8 @@ class Child:
 
     def _end_process(self, kill: bool) -> None:
         started = _descendants(self._pid)  # while they are: those of a process that has ended are nobody's
-        self._connection.close()
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as own:
+            own.shutdown(socket.SHUT_WR)
         if kill or self._wait(ENDING) is None:
             started |= _descendants(self._pid)
             _kill(os.kill, self._pid)
@@ -203,6 +225,7 @@ class Child:
         _kill(os.killpg, self._pid)
         for pid in started:
             _kill(os.kill, pid)
+        self._connection.close()
 
 
 def by_name(objects: Any) -> tuple[list[str], Any] | None:

@@ -18,7 +18,7 @@ from typing import Any
 from corerl.registry.base import Selected
 from corerl.registry.scorers import Scorer
 from corerl.testing import surroundings
-from corerl.testing.deadline import noted, within
+from corerl.testing.deadline import noted, scaled, within
 from corerl.testing.fresh import excerpt, same_in_a_fresh_process
 from corerl.testing.results import CheckFailed, CheckSkipped, Run
 from corerl.testing.scorer_calls import ANY_SOURCE, RESPONSES, SPEAKS, Call, calls, outcome, shown, sources
@@ -87,7 +87,7 @@ def _in_time(score: Callable[[], Any], what: str) -> Any:
     try:
         return within(SECONDS, score, what)
     except CheckFailed:
-        time.sleep(SECONDS)
+        time.sleep(scaled(SECONDS))
         return within(SECONDS, score, what)
 
 

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from corerl.registry.base import Selected
 from corerl.registry.losses import LossOutput
-from corerl.testing.fresh_process import call_elsewhere
+from corerl.testing.fresh import call_elsewhere
 from corerl.testing.results import CheckFailed
 
 HALVES = (torch.bfloat16, torch.float16)

@@ -2,20 +2,19 @@
 
 import functools
 import json
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from corerl.batch.experience import Experience
-from corerl.registry.base import Selected
+from corerl.registry import modules
+from corerl.registry.base import Entry, Owner, Selected
 from corerl.registry.training_strategies import TrainingStrategy, TrainingStrategyFactory
+from corerl.testing import zygote
 from corerl.testing.results import CheckFailed, CheckSkipped
 from corerl.testing.training_reference import DEADLINE, FALLING, batch, build, copied_weights, require_equal, step
+from corerl.testing.zygote import OTHER_SEED, Job, Kind
 
 Factory = Selected[TrainingStrategyFactory]
 
@@ -82,47 +81,27 @@ def _a_second_strategy(selected: Factory) -> None:
     require_equal(copied_weights(beside), copied_weights(alone), "a strategy beside others, and the same alone")
 
 
-PROGRAM = """
-import pickle, sys
-given = pickle.load(sys.stdin.buffer)
-from corerl.testing.training_state import told
-print(told(given))
-"""
-
-
 def _a_fresh_process(selected: Factory) -> None:
     """Another process, with another seed of Python's hashes, gives the same to the last bit."""
     if not isinstance(selected.entry.target, str):
         raise CheckSkipped("its target is no module:attribute, which another process could import")
-    environment = {**os.environ, "PYTHONHASHSEED": "12345"}
-    threads = torch.get_num_threads()
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=pickle.dumps((selected.entry.target, selected.options, threads)),
-        capture_output=True,
-        env=environment,
-        timeout=DEADLINE,
-        check=False,
-    )
-    if run.returncode:
-        last = run.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise CheckFailed(f"in a fresh process it ended with {run.returncode}: {''.join(last)}")
-    given = json.loads(run.stdout.decode().strip().splitlines()[-1])
+    kind = Kind(OTHER_SEED, (__name__,))
+    given = (modules.whole_path(selected.entry.target), selected.options, torch.get_num_threads())
+    how, answer = zygote.call(kind, Job(), DEADLINE, told, *given)
+    if how == "raised":
+        raise CheckFailed(f"in a fresh process {answer}")
     for name, value in json.loads(_told(selected)).items():
-        if given[name] != value:
+        if answer[name] != value:
             raise CheckFailed(
-                f"in a fresh process {name} of two updates and a critic is {given[name]}, and here {value}"
+                f"in a fresh process {name} of two updates and a critic is {answer[name]}, and here {value}"
             )
 
 
-def told(given: tuple[str, Any, int]) -> str:
+def told(target: str, options: Any, threads: int) -> Any:
     """What :func:`_a_fresh_process` compares, of a target and its options, in this process."""
-    from corerl.registry.base import Entry, Owner
-
-    target, options, threads = given
     torch.set_num_threads(threads)
     entry: Entry[TrainingStrategyFactory] = Entry("training strategy", "fresh", target, Owner("corerl-testing"))
-    return _told(Selected(entry, options))
+    return json.loads(_told(Selected(entry, options)))
 
 
 def _told(selected: Factory) -> str:

@@ -1,17 +1,17 @@
-"""One data-parallel rank: ``python gloo_rank.py RANK SIZE FOLDER LOSS…`` saves the summed gradient of each loss."""
+"""One data-parallel rank of a :class:`corerl.testing.ranks.World`: the summed gradient of each loss."""
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from corerl.config import typed
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
 from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 from corerl.testing.invariance import setting
+from corerl.testing.ranks import Job
 
 
 def micro_batch_mean(inputs: PolicyLossInputs) -> LossOutput:
@@ -27,18 +27,15 @@ def selected(name: str) -> Selected[Any]:
     return Selected(entry, None if entry.options is None else typed.build(entry.options, {}))
 
 
-def main(rank: int, size: int, folder: Path, names: list[str]) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=size)
-    for name in names:
+def run(job: Job) -> dict[str, Tensor]:
+    """Name -> gradient, of the losses ``job["names"]``."""
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    gradients = {}
+    for name in job["names"]:
         case = setting(selected(name), full=True)
         share = torch.arange(rank, len(case.batch), size)
-        gradient = case.gradient([share[start : start + 2] for start in range(0, len(share), 2)])
-        dist.all_reduce(gradient)
-        if rank == 0:
-            torch.save(gradient, folder / f"{name}.pt")
+        gradients[name] = case.gradient([share[start : start + 2] for start in range(0, len(share), 2)])
+        dist.all_reduce(gradients[name])
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
+    return gradients

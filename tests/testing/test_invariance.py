@@ -1,8 +1,5 @@
 """The gradient of every installed policy loss, however its mini-batch is cut."""
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +14,8 @@ from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 from corerl.testing import CheckFailed
 from corerl.testing.entries import required_options
 from corerl.testing.invariance import AGGREGATIONS, TinyPolicy, expect_invariant, setting
+from corerl.testing.ranks import World
+from tests.testing import gloo_rank
 
 LOSSES = [entry.name for entry in load_plugins().registries.policy_losses if not required_options(entry)]
 
@@ -92,16 +91,17 @@ def test_the_message_says_which_cut_and_how_much() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("ranks")
 @pytest.mark.parametrize("size", [2, 3])
-def test_ranks_that_sum_their_gradients_have_that_of_the_whole(size: int, tmp_path: Path) -> None:
-    script = str(Path(__file__).with_name("gloo_rank.py"))
+def test_ranks_that_sum_their_gradients_have_that_of_the_whole(size: int) -> None:
     names = [*LOSSES, "micro_batch_mean"]
-    ranks = [
-        subprocess.Popen([sys.executable, script, str(rank), str(size), str(tmp_path), *names]) for rank in range(size)
-    ]
-    assert [rank.wait(timeout=120) for rank in ranks] == [0] * size
+    world = World(size, gloo_rank.run)
+    try:
+        gradients, *_ = world.run(names=names)
+    finally:
+        world.close()
     for name in names:
         case = setting(of(micro_batch_mean) if name == "micro_batch_mean" else selected(name), full=True)
         whole = case.gradient([torch.arange(len(case.batch))])
-        error = float((torch.load(tmp_path / f"{name}.pt") - whole).abs().max() / whole.abs().max())
+        error = float((gradients[name] - whole).abs().max() / whole.abs().max())
         assert (error > 0.1) if name == "micro_batch_mean" else (error <= 1e-9), f"{name}: {error}"

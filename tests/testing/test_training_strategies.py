@@ -52,6 +52,13 @@ def test_a_strategy_for_another_device_is_passed_over() -> None:
         run(cuda_only, "log_probs")
 
 
+@needs_the_default
+@pytest.mark.parametrize("name", ["log_probs", "save_and_load"])
+def test_the_default_handed_through_passes(name: str) -> None:
+    """Two checks; the plugin's own tests run all of them on the default itself."""
+    run(Strategy, name)
+
+
 def test_a_target_that_no_process_can_import_is_not_tried_in_one() -> None:
     with pytest.raises(CheckSkipped, match="no module:attribute"):
         run(Strategy, "same_in_a_fresh_process")

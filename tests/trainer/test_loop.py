@@ -1,14 +1,18 @@
 """One step of training, call by call, with workers that are made up and numbers by hand."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from corerl.config.schema import RolloutCorrectionConfig
+from corerl.errors import RunError
 from corerl.registry.advantage_estimators import Advantages
 from corerl.registry.reward_managers import RewardResult
 from corerl.telemetry.timers import Timers
+from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.pipeline import Collected
 
 TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
@@ -58,6 +62,22 @@ def test_a_step_collects_computes_updates_and_hands_the_weights_over(trainer, ba
     assert updated.old_log_probs.tolist() == updated.ref_log_probs.tolist() == [[-1.0, -1.0]]
     assert updated.values.tolist() == [[-1.0, -1.0]]
     assert updated.advantages.tolist() == [[0.0, 1.0]]
+
+
+@pytest.mark.parametrize("oldest", [0, 1, 2])
+def test_staleness_is_the_largest_of_the_batch(trainer, batch, oldest):
+    """An engine that disagrees with the policy is no error as long as one response comes from older weights."""
+    made = trainer(trainer__log_rollouts_freq=-1)
+    made.step = 3
+    made.corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
+    scored, _ = batch([1.0, 0.0, 1.0], version=2)
+    scored.rollouts.completions[1] = replace(scored.rollouts.completions[1], weight_version=oldest)
+    made.pipeline.batch = lambda step: Collected(scored, {}, {}, {})
+    if oldest == 2:
+        with pytest.raises(RunError, match=r"differ by 0\.5 a token"):
+            made.train_step()
+    else:
+        assert made.train_step()["rollout_corr/log_prob_abs_diff"] == pytest.approx(0.5)
 
 
 def test_samples_that_are_not_finite_before_and_after_the_advantages_are_left_out_and_counted(trainer, batch):

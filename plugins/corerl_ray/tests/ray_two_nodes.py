@@ -13,6 +13,7 @@ from corerl.config.schema import RuntimeConfig
 from corerl.errors import CoreRLError
 from corerl.registry.runtimes import Pool, Role
 from corerl.runtime.dispatch import submit
+from corerl_ray import calls
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 
@@ -52,11 +53,14 @@ def main():
     seen["values"] = group.forward(batch, ["values"]).values[:, 0].tolist()
     runtime.send_weights(group, sink, 4, verify=True)
     seen["weights"] = [[version, len(weights)] for version, weights in sink.received()]
+    quick = calls.LOST_WAIT, calls.LOG_WAIT
+    calls.LOST_WAIT = calls.LOG_WAIT = 120.0  # a loaded machine takes long to say how it died, and to read its log
     away = max(group.members, key=lambda member: member.facts.node != runtime.waiter.node)
     began = time.monotonic()
     away.host.call.remote("fail", {}, away.rank, "kill")  # nobody waits for this call
-    stream = sink.generate([request(number, seconds=0.3 * number) for number in range(100)])
+    stream = sink.generate([request(number, seconds=600.0) for number in range(100)])
     seen["death"], seen["seconds"] = error_of(list, stream), time.monotonic() - began
+    calls.LOST_WAIT, calls.LOG_WAIT = quick
     runtime.close()
     ray.shutdown()
 

@@ -69,6 +69,6 @@ class Whole(Right):
         return super().score(requests)
 
 
-def fault(name: str, flaw: str, wrong: Any, check: str, reason: str) -> Fault:
+def fault(name: str, flaw: str, wrong: Any, check: str, reason: str, patience: float = 1.0) -> Fault:
     """One whose twin is :class:`Right`."""
-    return Fault("reward_managers", name, flaw, wrong, Right, check, reason)
+    return Fault("reward_managers", name, flaw, wrong, Right, check, reason, patience=patience)

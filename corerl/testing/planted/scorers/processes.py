@@ -138,8 +138,10 @@ def file_a_call(response: str, ground_truth: Any, data_source: str, extra_info: 
     return 1.0
 
 
-def _fault(name: str, flaw: str, wrong: Any, check: str, reason: str, right: Any = contains) -> Fault:
-    return Fault("scorers", name, flaw, wrong, right, check, reason)
+def _fault(
+    name: str, flaw: str, wrong: Any, check: str, reason: str, right: Any = contains, patience: float = 1.0
+) -> Fault:
+    return Fault("scorers", name, flaw, wrong, right, check, reason, patience=patience)
 
 
 _ALONE = "leaves_the_process_alone"
@@ -150,8 +152,9 @@ FAULTS = [
         "a regular expression backtracks",
         backtracks,
         "number_or_exception_for_repetitive_responses",
-        "had not ended after 10 s and let no other thread of its process run, as a regular expression",
+        "had not ended after 1 s and let no other thread of its process run, as a regular expression",
         gives_nothing_back,
+        patience=0.1,
     ),
     _fault(
         "exits",
@@ -180,7 +183,8 @@ FAULTS = [
         "an exception leaves a lock closed",
         keeps_a_lock,
         "number_or_exception_for_ordinary_responses",
-        "had not ended after 10 s",
+        "had not ended after 1 s",
+        patience=0.1,
     ),
     _fault("prints", "it prints", prints, _ALONE, "it wrote to standard output"),
     _fault("redirects", "it replaces sys.stdout", redirects, _ALONE, "it changed sys.stdout and sys.stderr"),

@@ -1,15 +1,19 @@
 """Calls in a process that has made none before."""
 
 import os
+import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from corerl.registry import Entry, Owner, Selected
-from corerl.testing import CheckFailed, CheckSkipped, fresh_process
-from corerl.testing.fresh_process import call_elsewhere
+from corerl.testing import CheckFailed, CheckSkipped, fresh, zygote
+from corerl.testing.fresh import call_elsewhere
+from corerl.testing.zygote import SEED, Job, Kind
 
 CALLS: list[int] = []
 
@@ -50,6 +54,55 @@ def test_each_call_is_the_first_of_its_process() -> None:
     assert [call_elsewhere(of(counted), 7), call_elsewhere(of(counted), 7)] == [1, 1]
 
 
+def hash_of(text: str) -> tuple[int, str]:
+    return hash(text), os.environ["CORERL_SEEN"]
+
+
+def test_hashes_differ_there_and_the_environment_is_that_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORERL_SEEN", "now")
+    there = call_elsewhere(of(hash_of), "a")
+    assert there == (call_elsewhere(of(hash_of), "a")[0], "now")
+    assert there[0] != hash("a")
+
+
+def test_an_interpreter_that_was_killed_is_started_again() -> None:
+    kind = Kind(SEED)
+    with zygote.fork(kind, Job(), tell_its_parent).connection as connection:
+        parent = connection.recv()
+    os.kill(parent, signal.SIGKILL)
+    assert call_elsewhere(of(raised_to), 3, kind=kind) == 9
+
+
+def tell_its_parent(connection: Any) -> None:
+    connection.send(os.getppid())
+
+
+def raised_to(number: int) -> int:
+    return number**2
+
+
+def test_a_process_that_is_not_waited_for_is_ended_with_what_it_started() -> None:
+    with zygote.fork(Kind(SEED), Job(), sleeps_beside_another).connection as connection:
+        pids = connection.recv()
+    ends = time.monotonic() + 60
+    while any(map(lives, pids)) and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert not any(map(lives, pids))
+
+
+def sleeps_beside_another(connection: Any) -> None:
+    other = subprocess.Popen(["sleep", "1000"])
+    connection.send((os.getpid(), other.pid))
+    time.sleep(1000)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 @pytest.mark.parametrize(
     ("target", "message"),
     [
@@ -70,7 +123,7 @@ def test_what_no_module_names_is_skipped() -> None:
 
 
 def test_a_call_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh_process, "SECONDS", 3.0)
+    monkeypatch.setattr(fresh, "CALL_SECONDS", 3.0)
     with pytest.raises(CheckFailed, match="gave no answer within 3 s"):
         call_elsewhere(of(hangs), 3)
     monkeypatch.undo()
