@@ -2,6 +2,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -282,16 +283,30 @@ def test_long_results_arrive(patient: ParallelRewardManager) -> None:
     assert [result.score for result in results] == list(map(float, range(40)))
 
 
-def test_a_stopped_worker_is_replaced_and_only_its_call_is_lost() -> None:
-    parallel = manager(num_workers=1, timeout=2.0)
+def test_a_stopped_worker_is_replaced_and_its_call_scored_by_another(capsys: pytest.CaptureFixture[str]) -> None:
+    parallel = manager(num_workers=1, timeout=4.0)
     try:
         pid = int(parallel.score(requests("x", source="whereabouts"))[0].components["pid"])
         os.kill(pid, signal.SIGSTOP)
         results = parallel.submit(requests(*["x"] * 20, source="whereabouts")).result(60)
     finally:
         parallel.close()
-    assert [result.error_kind for result in results] in ([None] * 20, ["timeout", *[None] * 19])
+    assert [result.error for result in results] == [None] * 20
     assert gone([pid])
+    told = rf"a process of the scorers \({pid}\) is stopped for \S+ s: another scores its calls\n"
+    assert re.fullmatch(told, capsys.readouterr().err)
+
+
+def test_a_nursery_that_is_stopped_while_it_loads_the_scorers_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    parallel = manager(num_workers=1)
+    try:
+        nursery = parallel._dispatcher._pool.pid
+        os.kill(nursery, signal.SIGSTOP)
+        assert parallel.submit(requests("1")).result(60)[0].score == 1.0
+    finally:
+        parallel.close()
+    told = rf"the process that scorers are started from \(process {nursery}\) is stopped for \S+ s: another is started"
+    assert re.match(told, capsys.readouterr().err)
 
 
 BUSY = pytest.mark.skipif(
