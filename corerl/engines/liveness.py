@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from os import sysconf
 from pathlib import Path
 
-MOST_SECONDS_OF_A_LOOK = 2.0
-"""as many periods count for one look at most"""
+MOST_PERIODS = 2.0
+"""between two looks that count at most"""
 
 WORKING_SHARE = 0.05
 """of one core: an engine that takes more is at work"""
@@ -50,7 +50,7 @@ class Silence:
     def __init__(self, group: int, period: float) -> None:
         self.seconds = self.idle = 0.0
         self._group = group
-        self._most = MOST_SECONDS_OF_A_LOOK * period
+        self._most = MOST_PERIODS * period
         self._used = 0.0
 
     def look(self, passed: float, *, at_processes: bool) -> None:

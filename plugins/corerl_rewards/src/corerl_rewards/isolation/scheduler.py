@@ -239,7 +239,7 @@ class Scheduler:
             return
         assert worker.pid is not None
         worker.clock.look(worker.pid)
-        if worker.clock.stopped >= min(STOPPED_SECONDS, self._rules.timeout / 2) and not task.again:
+        if worker.clock.stopped >= min(STOPPED_SECONDS, self._rules.timeout / 2):
             seconds = f"{worker.clock.stopped:.2g} s"
             self._tell(f"a process of the scorers ({worker.pid}) is stopped for {seconds}: another scores its calls")
             self._condemn(worker, "crash", "was stopped")
