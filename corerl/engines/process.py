@@ -35,6 +35,9 @@ LONGEST_TEMPORARY = 107 - len("/corerl-sglang-12345678/tmp/") - len("6a2f41a3-c5
 NOTHING_OWED = ("generate", "cancel")
 """operations that take their time"""
 
+LEADERS_OWN = ("abort", "cancel", "health")
+"""operations that an engine's leader may answer alone, whatever its other processes do"""
+
 OF_ONE_INTERPRETER = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 Answer = tuple[dict[str, Any], bytes]
@@ -85,7 +88,7 @@ class EngineProcess:
             logs: folder for the log, if an error names it; None: one of the user's.
 
         Raises:
-            ConfigError: there is no such interpreter.
+            ConfigError: there is no such interpreter, or it cannot be run.
         """
         self._kind = kind
         self._interpreter = find_interpreter(python, kind.name)
@@ -97,24 +100,30 @@ class EngineProcess:
         self._log = EngineLog(self._folder / LOG, logs or default_folder(), kind.name)
         self._closed = False
         self._connection, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [self._interpreter, "-m", "corerl_engine", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log.file,
-                stderr=subprocess.STDOUT,
-                env=self._environment(environment, foreign=python is not None),
-                cwd=self._folder,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [self._interpreter, "-m", "corerl_engine", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log.file,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment(environment, foreign=python is not None),
+                    cwd=self._folder,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._connection.close()
+            self._log.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise ConfigError("rollout.options.python", f"{self._interpreter} cannot be run ({error})") from error
         self._lock = threading.Lock()
         self._number = 0
         self._waiting: dict[int, Future[Answer]] = {}
         self._owed: dict[int, str] = {}
         """operation of each call that waits"""
         self._heard = 0
-        """messages"""
+        """answers that tell of more than the leader"""
         self._events: dict[str, Future[dict[str, Any]]] = {}
         self._end = ""
         self._over = threading.Event()
@@ -236,13 +245,12 @@ class EngineProcess:
                 header, payload = frames.receive(self._connection)
             except (EOFError, OSError):
                 return
-            self._heard += 1
             if "event" in header:
                 self._take_event(header)
                 continue
             with self._lock:
                 future = self._waiting.pop(header["number"], None)
-                self._owed.pop(header["number"], None)
+                self._heard += self._owed.pop(header["number"], "") not in LEADERS_OWN
             if future is not None:
                 future.set_result((header, payload))
 

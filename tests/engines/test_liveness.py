@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from corerl.engines.liveness import Patience
 from corerl.engines.options import EngineOptions
 from corerl.engines.process import EngineKind, EngineProcess
 from corerl.engines.remote.ending import members
-from corerl.errors import RunError
+from corerl.errors import ConfigError, RunError
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.testing.tiny_model import tiny_model
 from corerl.trainer.engine_restarts import Engines
@@ -312,6 +313,26 @@ def test_nothing_of_an_engine_is_left_but_a_log_that_an_error_named(acme, tempor
         [log] = acme.logs.iterdir()
         assert str(log) in str(error.value)
         assert "no kernel fits" in log.read_text()
+
+
+def test_nothing_is_left_of_an_interpreter_that_cannot_be_run(acme, temporary, tmp_path):
+    program = tmp_path / "python"
+    program.write_text("not a program")
+    program.chmod(0o700)
+    with pytest.raises(ConfigError, match=rf"rollout\.options\.python: {program} cannot be run \(.*Exec format error"):
+        EngineProcess(acme.kind, str(program), *acme.arguments, logs=acme.logs)
+    assert left_in(temporary) == []
+
+
+def test_what_the_leader_answers_alone_is_no_sign_of_life_of_its_core(acme):
+    process = acme.start()
+    future = process.submit("generate", requests=[request(3)])[1]
+    end = time.monotonic() + SECONDS
+    while not future.done() and time.monotonic() < end:
+        with suppress(RunError):  # once it is ended
+            process.ask("health", SECONDS)
+        time.sleep(0.1)
+    assert "hangs: it did not answer a probe" in error_of(process, future)
 
 
 def test_the_newest_logs_are_kept_for_their_owner_alone(acme, monkeypatch):

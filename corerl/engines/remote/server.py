@@ -268,5 +268,6 @@ class Server:
         finally:
             token.cancel()
         await asyncio.wait([token])
+        self._progress[place] = engine.progress()  # its own token does not answer the next one
         if not token.cancelled():
             token.result()

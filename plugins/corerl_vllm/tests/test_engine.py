@@ -276,7 +276,11 @@ def test_the_trainers_process_holds_no_vllm_and_the_engines_none_of_corerl(backe
     [paths] = [line for line in environment.split("\0") if line.startswith("PYTHONPATH=")]
     folders = [Path(path) for path in paths.removeprefix("PYTHONPATH=").split(os.pathsep)]  # an interpreter may add one
     [own] = [folder for folder in folders if (folder / "corerl_engine").exists()]
-    assert {entry.name for entry in own.iterdir() if entry.suffix != ".log"} == {"corerl_engine", "corerl_vllm_engine"}
+    assert {entry.name for entry in own.iterdir() if entry.suffix != ".log"} == {
+        "corerl_engine",
+        "corerl_vllm_engine",
+        "tmp",
+    }
     assert not any((folder / "corerl").exists() for folder in folders)
 
 
