@@ -1,12 +1,10 @@
 """Draws of one token a row, whatever the rows beside it."""
 
-import struct
-
 import pytest
 import torch
 from torch import Tensor
 
-from corerl_sglang_engine.filtering import choose, draw, kept, numbers
+from corerl_sglang_engine.filtering import choose, draw, kept
 
 ALL = 2**30
 """SGLang's top_k that keeps all"""
@@ -21,12 +19,18 @@ def probs(rows: int, vocabulary: int = 400) -> Tensor:
     return (2 * torch.randn(rows, vocabulary, generator=generator)).softmax(dim=-1)
 
 
-def chosen(probs: Tensor, limits: list[tuple[int, float, float]], seeds: Tensor, positions: Tensor) -> list[int]:
+def numbers(seeds: Tensor, count: int = 400) -> Tensor:
+    """(rows, count) uint32 by the seed of each row, as an engine has them."""
+    drawn = [torch.randint(2**32, (count,), generator=torch.Generator().manual_seed(int(seed))) for seed in seeds]
+    return torch.stack(drawn).to(torch.uint32)
+
+
+def chosen(probs: Tensor, limits: list[tuple[int, float, float]], seeds: Tensor) -> list[int]:
     """With top_k, top_p and min_p of each row; a batch is filtered if one of its rows has a limit."""
     top_ks, top_ps, min_ps = (torch.tensor(each) for each in zip(*limits, strict=True))
     limited, best = set(limits) != {NO_LIMIT}, probs.argmax(dim=-1) if (top_ks == 1).any() else None
     before = probs.clone()
-    tokens = choose(probs, (top_ks, top_ps, min_ps), seeds, positions, limited=limited, best=best)
+    tokens = choose(probs, (top_ks, top_ps, min_ps), numbers(seeds), limited=limited, best=best)
     assert tokens.dtype == torch.int32
     assert torch.equal(probs, before)  # log-probs are taken of them afterwards
     return tokens.tolist()
@@ -35,11 +39,10 @@ def chosen(probs: Tensor, limits: list[tuple[int, float, float]], seeds: Tensor,
 def test_a_row_gives_the_same_alone_and_among_rows_of_any_limits():
     limits = [NO_LIMIT, (5, 1.0, 0.0), (ALL, 0.3, 0.0), (1, 1.0, 0.0), (40, 0.8, 0.01), (ALL, 1.0, 0.2)] * 20
     rows, seeds = probs(len(limits)), torch.arange(len(limits)) * 2**40 + 7
-    positions = torch.arange(len(limits)) % 9
-    together = chosen(rows, limits, seeds, positions)
+    together = chosen(rows, limits, seeds)
     for number, each in enumerate(limits):
         row = slice(number, number + 1)
-        assert chosen(rows[row], [each], seeds[row], positions[row]) == [together[number]]
+        assert chosen(rows[row], [each], seeds[row]) == [together[number]]
         if each[0] == 1:
             assert together[number] == rows[number].argmax()
     assert len(set(together)) > 40
@@ -48,7 +51,7 @@ def test_a_row_gives_the_same_alone_and_among_rows_of_any_limits():
 def test_of_the_most_likely_tokens_a_greedy_row_takes_the_one_that_its_logits_say():
     """Which softmax may round to one and the same probability."""
     limits = torch.tensor([1, ALL]), torch.ones(2), torch.zeros(2)
-    tokens = choose(torch.full((2, 4), 0.25), limits, torch.ones(2).long(), torch.ones(2), limited=True, best=BEST)
+    tokens = choose(torch.full((2, 4), 0.25), limits, numbers(torch.ones(2), 4), limited=True, best=BEST)
     assert tokens[0] == BEST[0]
 
 
@@ -78,40 +81,24 @@ def test_a_top_p_of_one_keeps_tokens_that_rounding_puts_beyond_it():
 def test_draws_follow_the_distribution():
     row = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0])
     count = 40_000
-    drawn = draw(row.log().expand(count, -1), torch.arange(count) * 2**33, torch.full((count,), 4))
-    given = drawn.bincount(minlength=5) / count
+    uniform = torch.randint(2**32, (count, 5), generator=torch.Generator().manual_seed(1)).to(torch.uint32)
+    given = draw(row.expand(count, -1), uniform).bincount(minlength=5) / count
     assert given[4] == 0
     torch.testing.assert_close(given, row, rtol=0, atol=5 * 0.5 / count**0.5)
 
 
-def test_numbers_are_those_of_murmurhash3():
-    """Of 16 bytes each, computed one by one in Python's integers; two of the function's published values first."""
-
-    def murmur(data: bytes) -> int:
-        state = 0
-        for (word,) in struct.iter_unpack("<I", data):
-            word = word * 0xCC9E2D51 % 2**32
-            word = (word << 15 | word >> 17) % 2**32 * 0x1B873593 % 2**32
-            state ^= word
-            state = ((state << 13 | state >> 19) % 2**32 * 5 + 0xE6546B64) % 2**32
-        state ^= len(data)
-        state = (state ^ state >> 16) * 0x85EBCA6B % 2**32
-        state = (state ^ state >> 13) * 0xC2B2AE35 % 2**32
-        return state ^ state >> 16
-
-    assert murmur(bytes.fromhex("21436587")) == 0xF55B516B
-    assert murmur(b"\xff" * 4) == 0x76293B50
-    seeds, positions = torch.tensor([0, 5, 2**56 - 1]), torch.tensor([0, 17, 40_000])
-    given = numbers(seeds, positions, 7)
-    for row, (seed, position) in enumerate(zip(seeds.tolist(), positions.tolist(), strict=True)):
-        assert given[row].tolist() == [murmur(struct.pack("<QII", seed, position, token)) for token in range(7)]
+def test_a_draw_is_the_gumbel_max_of_the_same_numbers_in_float64():
+    rows = probs(200)
+    uniform = numbers(torch.arange(200))
+    exact = 1 - (uniform.to(torch.float64) + 0.5) / 2**32
+    assert torch.equal(draw(rows, uniform), (rows.double().log() - (-exact.log()).log()).argmax(dim=-1))
 
 
 @pytest.mark.parametrize("number", [0, 2**32 - 1])
-def test_no_number_draws_a_token_for_its_own_sake(number: int, monkeypatch: pytest.MonkeyPatch):
-    """The largest one gives an unlikely token 23 more than its log-prob, not infinitely much."""
+def test_no_number_draws_a_token_for_its_own_sake(number: int):
+    """The smallest one gives an unlikely token 22 more than its log-prob, not infinitely much."""
     given = torch.full((1, 3), 2**31)
     given[0, 1] = number
-    monkeypatch.setattr("corerl_sglang_engine.filtering.numbers", lambda *_: given)
-    for log_prob in (-40.0, -torch.inf):
-        assert draw(torch.tensor([[0.0, log_prob, log_prob]]), torch.tensor([0]), torch.tensor([0])).tolist() == [0]
+    for prob in (1e-18, 0.0):
+        assert draw(torch.tensor([[1.0, prob, prob]]), given.to(torch.uint32)).tolist() == [0]
+    assert draw(torch.tensor([[0.0, 1.0, 0.0]]), given.to(torch.uint32)).tolist() == [1]

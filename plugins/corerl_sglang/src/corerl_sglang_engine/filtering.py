@@ -8,31 +8,25 @@ also be 1, about once in 28,000 draws from 150,000 tokens: a token of any probab
 import torch
 from torch import Tensor
 
-LOW = 0xFFFFFFFF
-"""the low 32 bits"""
+LARGEST = 1 - 2**-24
+"""a uniform number in float32 that is not 1"""
 
 
 def choose(
-    probs: Tensor,
-    limits: tuple[Tensor, Tensor, Tensor],
-    seeds: Tensor,
-    positions: Tensor,
-    *,
-    limited: bool,
-    best: Tensor | None,
+    probs: Tensor, limits: tuple[Tensor, Tensor, Tensor], numbers: Tensor, *, limited: bool, best: Tensor | None
 ) -> Tensor:
     """The next token of each row, (rows,) int32; ``probs`` stay as they are.
 
     Args:
+        probs: (rows, vocabulary) float32.
         limits: top_ks, top_ps and min_ps, see :func:`kept`.
-        seeds, positions: see :func:`draw`.
+        numbers: see :func:`draw`.
         limited: False if no row has limits, which changes no row: it saves the time.
         best: (rows,) the most likely tokens, for rows whose top_k is 1; None if there are none.
     """
-    log_probs = probs.log()
     if limited:
-        log_probs.masked_fill_(~kept(probs, *limits), -torch.inf)
-    tokens = draw(log_probs, seeds, positions)
+        probs = probs.masked_fill(~kept(probs, *limits), 0.0)
+    tokens = draw(probs, numbers)
     if best is not None:
         tokens = torch.where(limits[0] == 1, best, tokens)
     return tokens.int()
@@ -58,40 +52,17 @@ def kept(probs: Tensor, top_ks: Tensor, top_ps: Tensor, min_ps: Tensor) -> Tenso
     return torch.zeros_like(keep).scatter_(-1, tokens, keep)
 
 
-def draw(log_probs: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """One token a row, in proportion to exp(log_probs): the largest of log p − log(−log u) (Gumbel, 1954).
+def draw(probs: Tensor, numbers: Tensor) -> Tensor:
+    """One token a row, in proportion to its probability: that of the largest p / e, e = -log(1 - u) exponential.
+
+    That is the Gumbel-max trick with its logarithm undone. Small e, which decide, are exact in float32.
 
     Args:
-        log_probs: (rows, vocabulary); −inf is never drawn. They need not be normalised.
-        seeds: (rows,) int64, not negative.
-        positions: (rows,) of the token in its sequence. Seed, position and token give u, in (0, 1).
+        probs: (rows, vocabulary) float32; they need not sum to 1, and 0 is never drawn.
+        numbers: the same shape, uint32: uniform, one for each token, by the request's seed and the position.
 
     Returns:
         (rows,) int64.
     """
-    uniform = (numbers(seeds, positions, log_probs.shape[-1]).double() + 0.5) / 2**32
-    return (log_probs.double() - (-uniform.log()).log()).argmax(dim=-1)
-
-
-def numbers(seeds: Tensor, positions: Tensor, count: int) -> Tensor:
-    """(rows, count) int64 in [0, 2^32): MurmurHash3 (Appleby, 2011; 32 bits) of seed, position and token.
-
-    The 16 bytes are those that SGLang hashes: the seed's low and high half, position, token.
-    """
-    state = _mixed(torch.zeros_like(seeds), seeds & LOW)
-    state = _mixed(state, (seeds >> 32) & LOW)
-    state = _mixed(state, positions.long() & LOW)
-    state = _mixed(state[:, None], torch.arange(count, device=seeds.device)) ^ 16
-    state = ((state ^ (state >> 16)) * 0x85EBCA6B) & LOW
-    state = ((state ^ (state >> 13)) * 0xC2B2AE35) & LOW
-    return state ^ (state >> 16)
-
-
-def _mixed(state: Tensor, word: Tensor) -> Tensor:
-    """MurmurHash3's step; of 64-bit products, which may overflow, the low half is right."""
-    word = (_rotated((word * 0xCC9E2D51) & LOW, 15) * 0x1B873593) & LOW
-    return (_rotated(state ^ word, 13) * 5 + 0xE6546B64) & LOW
-
-
-def _rotated(word: Tensor, bits: int) -> Tensor:
-    return ((word << bits) | (word >> (32 - bits))) & LOW
+    uniform = numbers.to(torch.float32).add_(0.5).mul_(2**-32).clamp_(max=LARGEST)
+    return (probs / uniform.neg_().log1p_().neg_()).argmax(dim=-1)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from corerl_engine import weights
 from corerl_engine.digest import digests
-from sglang.srt.layers.sampler import Sampler
+from sglang.srt.layers.sampler import Sampler, murmur_hash32
 from sglang.srt.layers.utils.multi_platform import MultiPlatformOp
 from sglang.srt.managers import scheduler
 from sglang.srt.managers.io_struct import PauseGenerationReqInput, RpcReqInput, RpcReqOutput
@@ -119,7 +119,6 @@ def draw_by_seed() -> None:
 def choose_row_by_row() -> None:
     """Have the next token of a request depend on its own limits and seed, and a greedy one on its logits."""
     preprocess, sample = Sampler._preprocess_logits, Sampler._sample_from_probs
-    filtering.draw = torch.compile(filtering.draw, dynamic=True)
 
     def _preprocess_logits(self: Any, logits: Any, info: Any) -> Any:
         logits = preprocess(self, logits, info)
@@ -129,8 +128,8 @@ def choose_row_by_row() -> None:
     def _sample_from_probs(self: Any, probs: Any, info: Any, positions: Any, simple: bool) -> Any:
         if info.sampling_seed is None:
             return sample(self, probs, info, positions, simple)
+        numbers = murmur_hash32(info.sampling_seed, positions, torch.arange(probs.shape[-1], device=probs.device))
         limits = info.top_ks, info.top_ps, info.min_ps
-        best, seeds = self.corerl_best, info.sampling_seed
-        return filtering.choose(probs, limits, seeds, positions, limited=not simple, best=best)
+        return filtering.choose(probs.float(), limits, numbers, limited=not simple, best=self.corerl_best)
 
     Sampler._preprocess_logits, Sampler._sample_from_probs = _preprocess_logits, _sample_from_probs
