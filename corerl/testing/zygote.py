@@ -187,6 +187,7 @@ def serve(fd: int, modules: Sequence[str]) -> None:
     while True:
         for ready, _ in poll.poll():
             if ready == 0:  # the parent has ended
+                shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
                 os._exit(0)
             elif ready == heard:
                 os.read(heard, 4096)
