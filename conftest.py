@@ -8,9 +8,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # or the threads of one process h
 os.environ.setdefault("RAY_worker_niceness", "0")  # 15 would have them wait for everything else, against deadlines
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # idle workers, which no actor of ours is put into
 
-GROUPS = ("vllm", "ray", "new plugins", "megatron", "ranks")
-"""of ``xdist_group``: tests that share engines, clusters, installed packages, ranks; the longest first, and Ray's after
-vLLM's, because a cluster stays until its process ends"""
+GROUPS = ("ray runs", "vllm", "ray", "new plugins", "megatron", "ranks")
+"""of ``xdist_group``: tests that share engines, clusters, installed packages, ranks; the longest first, and "ray" after
+the two before it, because its cluster stays until its process ends"""
 
 
 @pytest.hookimpl(tryfirst=True)

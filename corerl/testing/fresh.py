@@ -19,7 +19,7 @@ SECONDS = 150.0
 """that all calls in a new process may take"""
 
 CALL_SECONDS = 600.0
-"""that one call may take there, the import of torch included"""
+"""that one call may take there"""
 
 TORCH = Kind(OTHER_SEED, ("torch", "corerl.objective"))
 

@@ -132,12 +132,17 @@ def _every_data_source(selected: Selected[Scorer]) -> None:
 def outcomes(selected: Selected[Scorer], backwards: bool = False) -> list[tuple[str, str]]:
     """Each call with what comes of it, made here and one after the other."""
     given = calls(*SPEAKS)
+    found = _in_turn(selected, given[::-1] if backwards else given)
+    return found[::-1] if backwards else found
+
+
+def _in_turn(selected: Selected[Scorer], given: list[Call]) -> list[tuple[str, str]]:
     score = functools.partial(outcome, selected.load(), sources(selected)[0])
     found = []
-    for call in reversed(given) if backwards else given:
+    for call in given:
         with noted(f"the scoring of {shown(call)}", TOGETHER):
             found.append((shown(call), score(call)))
-    return found[::-1] if backwards else found
+    return found
 
 
 def _deterministic(selected: Selected[Scorer]) -> None:
@@ -147,8 +152,8 @@ def _deterministic(selected: Selected[Scorer]) -> None:
 
 def _thread_safe(selected: Selected[Scorer]) -> None:
     """Threads that take turns as often as they can."""
-    alone = outcomes(selected)
-    given = calls(*SPEAKS)
+    given = calls("ordinary", "alike")
+    alone = _in_turn(selected, given)
     score = functools.partial(outcome, selected.load(), sources(selected)[0])
 
     def together() -> list[str]:

@@ -2,6 +2,8 @@
 
 import functools
 import json
+import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -87,7 +89,9 @@ def _a_fresh_process(selected: Factory) -> None:
         raise CheckSkipped("its target is no module:attribute, which another process could import")
     kind = Kind(OTHER_SEED, (__name__,))
     given = (modules.whole_path(selected.entry.target), selected.options, torch.get_num_threads())
-    how, answer = zygote.call(kind, Job(), DEADLINE, told, *given)
+    with tempfile.TemporaryDirectory() as folder:  # for the model that it makes
+        job = Job(environment={**os.environ, "TMPDIR": folder})
+        how, answer = zygote.call(kind, job, DEADLINE, told, *given)
     if how == "raised":
         raise CheckFailed(f"in a fresh process {answer}")
     for name, value in json.loads(_told(selected)).items():

@@ -29,6 +29,9 @@ from corerl.testing.results import CheckFailed, CheckSkipped
 
 PR_SET_PDEATHSIG = 1
 
+START = 600.0
+"""seconds that the interpreter may take to start, with what it imports"""
+
 SEED, OTHER_SEED = "0", "4711"
 """values of PYTHONHASHSEED"""
 
@@ -83,7 +86,7 @@ def fork(kind: Kind, job: Job, function: Callable[..., None], *arguments: Any) -
 
     Raises:
         CheckSkipped: this system has no ``os.fork``.
-        CheckFailed: the interpreter ends again and again.
+        CheckFailed: the interpreter ends again and again, or is not ready after ``START`` seconds.
     """
     for _ in range(2):  # the interpreter may have been killed
         start(kind)
@@ -91,6 +94,8 @@ def fork(kind: Kind, job: Job, function: Callable[..., None], *arguments: Any) -
             connection = _connection(_addresses[kind])
             connection.send(job)
             _send(connection, (function, arguments))
+            if not connection.poll(START):
+                raise CheckFailed(f"the interpreter that forks new processes was not ready after {START:g} s")
             return Process(connection.recv(), connection)
         except (EOFError, OSError):
             _addresses.pop(kind, None)
@@ -101,7 +106,7 @@ def call(kind: Kind, job: Job, seconds: float, function: Callable[..., Any], *ar
     """("returned", what ``function`` returns in a fresh process), or ("raised", …) with the reason why it does not.
 
     Args:
-        seconds: that it may take, the start of the interpreter included.
+        seconds: that it may take once the process is there.
     """
     process = fork(kind, job, _answer, function, arguments)
     with process.connection as connection:
@@ -182,6 +187,7 @@ def serve(fd: int, modules: Sequence[str]) -> None:
     while True:
         for ready, _ in poll.poll():
             if ready == 0:  # the parent has ended
+                shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
                 os._exit(0)
             elif ready == heard:
                 os.read(heard, 4096)

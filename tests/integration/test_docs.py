@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,8 +27,19 @@ DOCS = Path(__file__).parents[2] / "docs"
 PLUGINS = (DOCS / "plugins.md").read_text()
 
 
+@pytest.fixture(scope="module")
+def data_and_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``data`` and ``model``."""
+    folder = tmp_path_factory.mktemp("data-and-model")
+    sizes = ["--max-operand=9", "--train-size=16", "--test-size=4", "--sft-size=0"]
+    assert run(["prepare", "arithmetic", f"--out={folder}/data", *sizes]) == 0
+    shape = ["--vocab-size=300", "--hidden-size=16", "--layers=1"]
+    assert run(["tiny-model", f"--out={folder}/model", f"--corpus={folder}/data/train.parquet", *shape]) == 0
+    return folder
+
+
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(data_and_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The document's Python files, in the current folder, with data and a model."""
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PLUGINS, flags=re.DOTALL)
@@ -36,10 +48,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         assert re.fullmatch(r"# \w+\.py", first)
         Path(first.removeprefix("# ")).write_text(code)
     assert len(list(tmp_path.iterdir())) == len(blocks) == 7
-    sizes = ["--max-operand=9", "--train-size=16", "--test-size=4", "--sft-size=0"]
-    assert run(["prepare", "arithmetic", "--out=data", *sizes]) == 0
-    shape = ["--vocab-size=300", "--hidden-size=16", "--layers=1"]
-    assert run(["tiny-model", "--out=model", "--corpus=data/train.parquet", *shape]) == 0
+    shutil.copytree(data_and_model, tmp_path, dirs_exist_ok=True)
     Path("config.yaml").write_text(
         """
         model: {path: model}

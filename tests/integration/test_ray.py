@@ -9,7 +9,7 @@ import pytest
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
 
-pytestmark = pytest.mark.xdist_group("ray")  # whose own tests follow these, in a process with a cluster that stays
+pytestmark = pytest.mark.xdist_group("ray runs")  # before those of "ray", in a process with a cluster that stays
 
 TIMINGS = ("timing", "perf/")
 FILES = [
@@ -144,7 +144,7 @@ class TestOnOneClusterOfFourCpus:
                 assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
 
     def test_rollout_workers_of_their_own_generate_ahead_and_every_update_is_verified(self, train):
-        changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=4"]
+        changes = ["algorithm.adv_estimator=grpo", "actor.use_kl_loss=false", "trainer.total_training_steps=3"]
         own = ["runtime.name=ray", "runtime.options.rollout_workers=2", "runtime.options.weights_transport=broadcast"]
         records = numbers(train("ray", *changes, *own, "trainer.max_staleness=1", "rollout.verify_weights_freq=1"))
         lags = [record["training/staleness/max"] for record in records if record["step"] > 0]
@@ -162,13 +162,13 @@ class TestOnOneClusterOfFourCpus:
         assert ended == plain
 
     def test_numbers_and_checkpoints_are_the_same_and_either_resumes_the_other(self, train):
-        two_steps = "trainer.total_training_steps=2"
-        straight, local = train("straight"), train("local", two_steps)
-        ray = train("ray", two_steps, "runtime.name=ray")
+        alone, two_steps = "actor.use_kl_loss=false", "trainer.total_training_steps=2"  # without a reference
+        straight, local = train("straight", alone), train("local", alone, two_steps)
+        ray = train("ray", alone, two_steps, "runtime.name=ray")
         assert numbers(ray) == numbers(local)
         assert same_checkpoints(ray, local)
-        local_then_ray = train("local", "runtime.name=ray", f"trainer.resume_mode={local}")
-        ray_then_local = train("ray", f"trainer.resume_mode={ray}")
+        local_then_ray = train("local", alone, "runtime.name=ray", f"trainer.resume_mode={local}")
+        ray_then_local = train("ray", alone, f"trainer.resume_mode={ray}")
         for resumed in (local_then_ray, ray_then_local):
             assert numbers(resumed)[-1] == numbers(straight)[-1]
             assert same_checkpoints(resumed, straight)

@@ -73,6 +73,16 @@ def test_an_interpreter_that_was_killed_is_started_again() -> None:
     assert call_elsewhere(of(raised_to), 3, kind=kind) == 9
 
 
+def test_a_process_that_is_killed_leaves_neither_interpreter_nor_folder() -> None:
+    program = "import os, signal; from corerl.testing import zygote; kind = zygote.Kind(); zygote.start(kind); "
+    program += "print(zygote._addresses[kind], flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    address = Path(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip())
+    ends = time.monotonic() + 60
+    while address.parent.exists() and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert address.name == "s" and not address.parent.exists()
+
+
 def tell_its_parent(connection: Any) -> None:
     connection.send(os.getppid())
 

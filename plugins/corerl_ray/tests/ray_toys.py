@@ -1,4 +1,4 @@
-"""Workers without models; Ray imports this module in every worker."""
+"""Workers without models; Ray imports this module in every worker, which takes half as long without torch."""
 
 import os
 import subprocess
@@ -7,14 +7,11 @@ import threading
 import time
 from pathlib import Path
 
-import torch
-
 from corerl.errors import ConfigError, EngineDeadError, NonFiniteError
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.registry.runtimes import Role
 from corerl.registry.training_strategies import TokenOutputs
 from corerl.runtime.dispatch import Place, dispatch
-from corerl.weights.buckets import unpack
 
 TOY = Role("actor", "actor.strategy", "toy", distributed=True)
 LONE = Role("actor", "actor.strategy", "lone", distributed=False)
@@ -72,6 +69,8 @@ class Toy:
 
     @dispatch("split")
     def forward(self, batch, wanted=()):
+        import torch
+
         self.shares.append(batch.input_ids[:, 0].tolist())
         values = batch.input_ids[:, :1] * 10.0 + torch.arange(batch.response_mask.shape[1])
         return TokenOutputs(**{name: torch.where(batch.response_mask, values, 0.0) for name in wanted})
@@ -115,6 +114,8 @@ class Toy:
         return subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
 
     def weights(self):
+        import torch
+
         for index, rows in enumerate(ROWS):
             if "CORERL_READ" in os.environ and self.rank == 0:
                 Path(os.environ["CORERL_READ"]).write_text(str(index + 1))
@@ -130,6 +131,15 @@ class Toy:
 
     def unmarked(self):
         raise AssertionError("not called here")
+
+
+class WithTorch(Toy):
+    """As every real worker is."""
+
+    def __init__(self):
+        import torch  # noqa: F401
+
+        super().__init__()
 
 
 class Pair(Toy):
@@ -222,6 +232,7 @@ class Engine:
 
 def corrupt(host):
     """From now on a bit of the weight w1 changes before the rollout worker of this process unpacks it."""
+    from corerl.weights.buckets import unpack
     from corerl_ray.transports import broadcast
 
     def flipped(buckets):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ray_toys import LONE, TOY, Pair, Toy
+from ray_toys import LONE, TOY, Pair, Toy, WithTorch
 
 from corerl.batch.experience import collate
 from corerl.config.schema import RuntimeConfig
@@ -140,7 +140,7 @@ def test_several_workers_of_a_part_that_is_one_process_are_refused(start):
 
 
 def test_what_comes_back_is_read_where_it_lies_and_may_be_written(start):
-    group = start().spawn(TOY, Toy)
+    group = start().spawn(TOY, WithTorch)
     batch = collate([[1]] * 64, [[7] * 4096] * 64, [0] * 64, log_probs=[[0.5] * 4096] * 64)
     result = group.echo(batch).log_probs
     assert torch.equal(result, batch.rollout_log_probs)

@@ -18,7 +18,6 @@ import ray.util
 
 from corerl.errors import CoreRLError, RunError
 from corerl.runtime.dispatch import Place
-from corerl_ray import tensors
 
 LOG_LINES = 6
 CALLS = 16
@@ -90,7 +89,6 @@ class WorkerHost:
     def __init__(self, folder: str, paths: Sequence[str], timeout: float) -> None:
         faulthandler.enable()  # a crash leaves its stack in the log
         hear_of_children()
-        tensors.register()
         self.timeout, self.transport = timeout, None
         self.address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         if Path(folder).is_dir():
@@ -109,6 +107,7 @@ class WorkerHost:
         os.environ.update(environment)
         try:
             self.worker = worker(*args)
+            _carry_tensors()
             if hasattr(self.worker, "place"):
                 place: Place = self.worker.place()
                 return place
@@ -131,10 +130,19 @@ class WorkerHost:
 
     def apply(self, function: Callable[..., Any], *args: Any) -> Any:
         """``function(self, *args)``: what a transport of weights does in this process."""
+        _carry_tensors()
         try:
             return function(self, *args)
         except Exception as error:
             return Failure.of(error)
+
+
+def _carry_tensors() -> None:
+    """Send tensors as the controller does; a worker without torch, which takes seconds to import, sends none."""
+    if "torch" in sys.modules:
+        from corerl_ray import tensors
+
+        tensors.register()
 
 
 def hear_of_children() -> None:
