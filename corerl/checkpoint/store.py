@@ -5,6 +5,7 @@ goes on. A thread of the controller waits for them, adds the manifest, renames t
 """
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -230,7 +231,12 @@ class CheckpointStore:
 
 def paths(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest step first."""
-    return sorted(folder.glob(f"{PREFIX}[0-9]*"), key=step_of)
+    return sorted(filter(is_checkpoint, folder.glob(f"{PREFIX}*")), key=step_of)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a name is a checkpoint's: ``global_step_3.bak`` is somebody else's copy."""
+    return re.fullmatch(f"{PREFIX}[0-9]+", path.name) is not None
 
 
 def step_of(path: Path) -> int:
