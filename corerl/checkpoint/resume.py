@@ -22,6 +22,7 @@ FREE = (
     "tracking.*",
     "runtime.*",
     "trainer.total_*",
+    "trainer.max_restarts",
     "trainer.val_before_train",
     "trainer.*_freq",
     "trainer.output_dir",

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from corerl.checkpoint import manifest, random_state
 from corerl.checkpoint.writing import writing
 from corerl.errors import CoreRLError, DeadlineError, SaveError
-from corerl.files import atomic_path, remove
+from corerl.files import atomic_path, remove, room
 from corerl.trainer.workers import TrainedWorker
 
 PREFIX = "global_step_"
@@ -75,6 +75,9 @@ class CheckpointStore:
         best: the best one is kept besides.
         model_files: name -> content, for ``model/``.
         timeout: seconds that writing may take.
+
+    Attributes:
+        newest: the last that was completed here.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class CheckpointStore:
     ) -> None:
         self.folder, self.timeout = folder, timeout
         self._max_to_keep, self._best, self._model_files = max_to_keep, best, model_files or {}
+        self.newest: Path | None = None
         self._copied: _Copied | None = None
         self._writing: _Writing | None = None
 
@@ -185,7 +189,7 @@ class CheckpointStore:
                     ranks = ", ".join(map(str, lacking))
                     raise self._late(copied, f" (rank {ranks} of '{name}' has not written its share)")
             for error in filter(None, (each.read_text() for each in done)):
-                raise SaveError(f"{copied.path / name} could not be written: {error}")
+                raise SaveError(f"{copied.path / name} could not be written: {error}; {room(self.folder)}")
         remove(copied.temporary / WRITTEN)
 
     def _complete(self, temporary: Path, state: Mapping[str, Any]) -> None:
@@ -209,6 +213,7 @@ class CheckpointStore:
         for name, target in pointers.items():
             with atomic_path(self.folder / name) as temporary:
                 temporary.write_text(target.name)
+        self.newest = path
 
     def _best_path(self) -> Path | None:
         if self._best is None:
