@@ -70,6 +70,8 @@ class Trainer:
     shape: ModelShape
     total_steps: int
     stopping: Stopping
+    restarts: int = 0
+    """times that the workers were lost and started again"""
     step: int = 0
     """the one that is being done; at the start, the last that was done"""
     sampler_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -20,6 +20,7 @@ from corerl.errors import (
     RunError,
     SaveError,
     WorkerDiedError,
+    WorkerLateError,
 )
 from corerl_ray.host import Facts, Failure, last_lines
 
@@ -216,7 +217,7 @@ class Wait:
             return self._late
         seconds = self.deadline - self.started
         waiting = ", ".join(f"{call.member}{_place(call.member)}" for call in calls)
-        error = DeadlineError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
+        error = WorkerLateError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
         return self.waiter.fail(error, self.known)
 
     def _result(self, call: Call) -> Any:
@@ -230,7 +231,7 @@ class Wait:
         except RayActorError as error:
             raise waiter.died(call.member, str(error), self.known) from None
         except GetTimeoutError:
-            late = DeadlineError(
+            late = WorkerLateError(
                 f"{self.what}: the result of {call.member}{_place(call.member)} did not arrive in time"
             )
             raise waiter.fail(late, self.known) from None
