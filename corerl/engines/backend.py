@@ -65,7 +65,14 @@ class EngineBackend:
         check_parallel(self._expected.config, rollout.tensor_model_parallel_size, device)
         loaded = "dummy" not in (model.load_format, options.load_format)
         self._shared: list[SharedBucket] = []
-        self._process = EngineProcess(kind, options.python, environment, {"loaded": loaded, **settings})
+        self._process = EngineProcess(
+            kind,
+            options.python,
+            environment,
+            {"loaded": loaded, **settings},
+            options.patience,
+            None if options.log_folder is None else Path(options.log_folder),
+        )
         try:
             seconds = options.start_timeout
             what = f"importing {kind.title} (rollout.options.start_timeout)"
@@ -112,7 +119,7 @@ class EngineBackend:
         Raises:
             RunError: a tensor is missing, unknown or of another shape, or arrived changed: nothing is generated before
                 a complete update, and calls that run end.
-            DeadlineError: the engine did not answer within ``timeout`` seconds.
+            DeadlineError: the engine did not answer within ``timeout`` seconds, and was ended.
         """
         try:
             self._process.ask("begin_update", self._options.timeout)

@@ -8,6 +8,7 @@ from corerl.check.machine import GIB
 from corerl.check.shares import PROCESS, GenerationShare
 from corerl.check.size import ModelSize
 from corerl.config.schema import TrainConfig
+from corerl.engines.liveness import Patience
 from corerl.errors import ConfigError
 from corerl.options import option
 from corerl.secrets import reveal
@@ -36,6 +37,23 @@ class EngineOptions:
     untested_version: Literal["warn", "error"] = option("warn", "an engine outside of the tested range of versions")
     start_timeout: float = option(900.0, "seconds that the engine's start may take", gt=0)
     timeout: float = option(300.0, "seconds that a weight update's bucket, sleep, wake and health may take", gt=0)
+    probe_interval: float = option(
+        30.0, "seconds after which an engine that generates and sends nothing is asked for one token", gt=0
+    )
+    probe_timeout: float = option(
+        45.0,
+        "seconds after which an engine that does not answer and does not work is ended and started again; one whose "
+        "processes work has timeout",
+        gt=0,
+    )
+    log_folder: str | None = option(
+        None, "keeps the newest 20 logs that an error named; null: ~/.local/state/corerl/engine-logs"
+    )
+
+    @property
+    def patience(self) -> Patience:
+        """For :class:`corerl.engines.process.EngineProcess`."""
+        return Patience(self.probe_interval, self.probe_timeout, self.timeout)
 
     def variables(self) -> dict[str, str]:
         """``environment`` with secrets in place of their references.

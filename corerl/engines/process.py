@@ -3,7 +3,6 @@
 import contextlib
 import os
 import queue
-import re
 import shutil
 import signal
 import socket
@@ -20,32 +19,30 @@ from pathlib import Path
 from typing import Any
 
 from corerl.engines import remote
+from corerl.engines.liveness import Patience, Silence
+from corerl.engines.log import EngineLog, default_folder
 from corerl.engines.remote import ending, frames
 from corerl.errors import ConfigError, DeadlineError, RunError
-from corerl.files import remove
 
 ENDING_SECONDS = ending.GRACE + 1.0
 
 LOG = "engine.log"
-NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+TEMPORARY = "tmp"
 
-LOG_LINES = 8
-LINE_LENGTH = 600
-CAUSE = re.compile(
-    r"^(?:.*?\s)?(?:\w+\.)*\w*(?:Error|Exception|Interrupt): .+$|^(?:\(.*?\) )?(?:ERROR .*\] )?\w*(?:Error|Exception)$"
-)
-CONSEQUENCES = (
-    "Engine core initialization failed",
-    "EngineDeadError",
-    "EngineCore encountered",
-    "see root cause",
-    "Worker failed with error",
-    "the engine's core is dead",
-)
+LONGEST_TEMPORARY = 107 - len("/corerl-sglang-12345678/tmp/") - len("6a2f41a3-c54c-fce8-32d2-0324e1c32e22")
+"""of the path of a folder for temporary files in which an engine's sockets have room for their names"""
+
+NOTHING_OWED = ("generate", "cancel")
+"""operations that take their time"""
+
+LEADERS_OWN = ("abort", "cancel", "health")
+"""operations that an engine's leader may answer alone, whatever its other processes do"""
 
 OF_ONE_INTERPRETER = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 Answer = tuple[dict[str, Any], bytes]
+
+_DEFAULT = Patience()
 
 
 @dataclass(frozen=True)
@@ -67,45 +64,69 @@ class EngineProcess:
     """Starts at once; :meth:`wait_for` its events, then :meth:`ask`.
 
     The process leads a group of its own, which dies as a whole: by :meth:`close`, with the leader, or (the engine's
-    half sees to it) with this process, however that ends.
+    half sees to it) with this process, however that ends. Its folder, which is also the one of its temporary files, is
+    removed with it.
+
+    Once it is ready, an engine that owes an answer and hangs (:mod:`corerl.engines.liveness`) is ended. While it
+    generates and sends nothing, it is asked for a sign of life: a token.
     """
 
     def __init__(
-        self, kind: EngineKind, python: str | None, environment: Mapping[str, str], settings: Mapping[str, Any]
+        self,
+        kind: EngineKind,
+        python: str | None,
+        environment: Mapping[str, str],
+        settings: Mapping[str, Any],
+        patience: Patience = _DEFAULT,
+        logs: Path | None = None,
     ) -> None:
         """
         Args:
             python: interpreter; None means this one.
             environment: variables beside those of this process.
             settings: for the adaptor.
+            logs: folder for the log, if an error names it; None: one of the user's.
 
         Raises:
-            ConfigError: there is no such interpreter.
+            ConfigError: there is no such interpreter, or it cannot be run.
         """
         self._kind = kind
         self._interpreter = find_interpreter(python, kind.name)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"corerl-{kind.name}-"))
+        self._patience = patience
+        self._folder = Path(tempfile.mkdtemp(prefix=f"corerl-{kind.name}-", dir=_folder_for_temporary_files()))
+        (self._folder / TEMPORARY).mkdir(mode=0o700)
         (self._folder / "corerl_engine").symlink_to(Path(remote.__file__).parent)
         (self._folder / kind.package.name).symlink_to(kind.package)
-        self._log = self._folder / LOG
-        self._keep_log = self._closed = False
+        self._log = EngineLog(self._folder / LOG, logs or default_folder(), kind.name)
+        self._closed = False
         self._connection, theirs = socket.socketpair()
-        with theirs, os.fdopen(os.open(self._log, NEW_FILE, 0o600), "wb") as log:
-            self._process = subprocess.Popen(
-                [self._interpreter, "-m", "corerl_engine", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment(environment, foreign=python is not None),
-                cwd=self._folder,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [self._interpreter, "-m", "corerl_engine", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log.file,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment(environment, foreign=python is not None),
+                    cwd=self._folder,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._connection.close()
+            self._log.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise ConfigError("rollout.options.python", f"{self._interpreter} cannot be run ({error})") from error
         self._lock = threading.Lock()
         self._number = 0
         self._waiting: dict[int, Future[Answer]] = {}
+        self._owed: dict[int, str] = {}
+        """operation of each call that waits"""
+        self._heard = 0
+        """answers that tell of more than the leader"""
         self._events: dict[str, Future[dict[str, Any]]] = {}
         self._end = ""
+        self._over = threading.Event()
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         threading.Thread(target=self._transmit, name=f"corerl-{kind.name}-out", daemon=True).start()
         threading.Thread(target=self._receive, name=f"corerl-{kind.name}", daemon=True).start()
@@ -119,7 +140,7 @@ class EngineProcess:
 
     @property
     def folder(self) -> Path:
-        """Nobody else's to read; :meth:`close` removes it, except for a log that an error has named."""
+        """Nobody else's to read."""
         return self._folder
 
     def wait_for(self, event: str, seconds: float, what: str) -> dict[str, Any]:
@@ -150,6 +171,7 @@ class EngineProcess:
             self._number += 1
             number = self._number
             self._waiting[number] = future
+            self._owed[number] = operation
         self._send(frames.pack({"operation": operation, "number": number, **arguments}))
         return number, future
 
@@ -163,9 +185,14 @@ class EngineProcess:
         return self.answer(self.submit(operation, **arguments)[1], operation, seconds)
 
     def answer(self, future: "Future[Answer]", operation: str, seconds: float) -> dict[str, Any]:
-        """As :meth:`ask`, for what was submitted before."""
+        """As :meth:`ask`, for what was submitted before; an engine that does not answer in time is ended."""
         what = f"{operation} in the {self._kind.title} engine (rollout.options.timeout)"
-        return self.checked(self._result(future, seconds, what)[0])
+        try:
+            header, _ = self._result(future, seconds, what)
+        except DeadlineError as error:
+            self._give_up(str(error))
+            raise
+        return self.checked(header)
 
     def checked(self, header: dict[str, Any]) -> dict[str, Any]:
         """The answer itself.
@@ -190,30 +217,16 @@ class EngineProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):  # a process that not even SIGKILL ends waits for a device
             self._process.wait(timeout=30)
         self._connection.close()
-        if not self._keep_log:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            return
-        for path in self._folder.iterdir():
-            if path != self._log:
-                remove(path)
+        self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def last_lines(self) -> str:
         """The most telling line of the log, the last ones, and where it is: from now on it stays there."""
-        self._keep_log = True
-        try:
-            lines = self._log.read_text(errors="replace").splitlines()
-        except OSError:
-            return "its log is gone"
-        lines = [line.rstrip()[:LINE_LENGTH] for line in lines if line.strip()]
-        causes = [
-            match[0] for line in lines if (match := CAUSE.match(line)) and not any(c in line for c in CONSEQUENCES)
-        ]
-        tail = "\n  ".join(lines[-LOG_LINES:])
-        cause = f"the last error in its log: {causes[-1].strip()}; " if causes else ""
-        return f"{cause}the last lines of its log ({self._log}):\n  {tail}" if lines else "it wrote no log"
+        return self._log.last_lines()
 
     def _environment(self, own: Mapping[str, str], *, foreign: bool) -> dict[str, str]:
-        environment = {**(for_another_interpreter() if foreign else os.environ), **own}
+        temporary = {"TMPDIR": str(self._folder / TEMPORARY), "TORCHINDUCTOR_CACHE_DIR": inductor_cache()}
+        environment = {**(for_another_interpreter() if foreign else os.environ), **temporary, **own}
         paths = [str(self._folder), environment.get("PYTHONPATH", "")]
         return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
 
@@ -237,6 +250,7 @@ class EngineProcess:
                 continue
             with self._lock:
                 future = self._waiting.pop(header["number"], None)
+                self._heard += self._owed.pop(header["number"], "") not in LEADERS_OWN
             if future is not None:
                 future.set_result((header, payload))
 
@@ -252,6 +266,33 @@ class EngineProcess:
                 future = self._events.setdefault(header["event"], Future())
             if not future.done():
                 future.set_result(header)
+            if header["event"] == "ready":
+                threading.Thread(target=self._look_after, name=f"corerl-{self._kind.name}-life", daemon=True).start()
+
+    def _look_after(self) -> None:
+        """End an engine that owes an answer and hangs; ask one that generates and sends nothing for a token."""
+        silence, looked = Silence(self.pid, self._patience.look), time.monotonic()
+        before: tuple[int, int | None] | None = None
+        while not self._over.wait(self._patience.look):
+            passed, looked = time.monotonic() - looked, time.monotonic()
+            with self._lock:
+                owed = [number for number, operation in self._owed.items() if operation not in NOTHING_OWED]
+                oldest, generates = min(owed, default=None), "generate" in self._owed.values()
+                operation = "" if oldest is None else self._owed[oldest]
+                now = (self._heard, oldest)
+            if now != before or not (owed or generates):
+                silence, before = Silence(self.pid, self._patience.look), now
+                continue
+            silence.look(passed, at_processes=bool(owed))
+            if owed and (how_long := silence.over(self._patience)):
+                what = "a probe, which asks for one token," if operation == "probe" else operation
+                self._give_up(
+                    f"the {self._kind.title} engine (process {self.pid}) hangs: it did not answer {what} {how_long}; "
+                    f"its log: {self._log.place()}"
+                )
+            elif not owed and silence.seconds >= self._patience.probe_interval:
+                with contextlib.suppress(RunError):  # it ended
+                    self.submit("probe")
 
     def _watch(self) -> None:
         """Tell everybody who waits that the engine ended, and leave none of its processes behind."""
@@ -262,6 +303,11 @@ class EngineProcess:
             return
         self._fail(f"the {self._kind.title} engine (process {self.pid}) ended with {how}; {self.last_lines()}")
 
+    def _give_up(self, why: str) -> None:
+        """End an engine that does not answer."""
+        self._fail(why)
+        self._end_group()
+
     def _fail(self, why: str) -> None:
         with self._lock:
             if self._end:
@@ -269,6 +315,8 @@ class EngineProcess:
             self._end = why
             futures: list[Future[Any]] = [*self._waiting.values(), *self._events.values()]
             self._waiting.clear()
+            self._owed.clear()
+        self._over.set()
         for future in futures:
             if not future.done():
                 future.set_exception(RunError(why))
@@ -288,6 +336,17 @@ class EngineProcess:
             return future.result(seconds)
         except FutureTimeoutError:
             raise DeadlineError(f"{what} took longer than {seconds:g} s; {self.last_lines()}") from None
+
+
+def _folder_for_temporary_files() -> str | None:
+    """Where an engine's folder is made; None: where this process's is, whose path is short enough."""
+    return "/tmp" if len(tempfile.gettempdir()) > LONGEST_TEMPORARY and os.access("/tmp", os.W_OK) else None
+
+
+def inductor_cache() -> str:
+    """Beside an engine's folder: what torch compiles for one engine serves the next, as without such a folder."""
+    own = Path(tempfile.gettempdir()) / f"torchinductor_uid_{os.getuid()}"
+    return os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(own))
 
 
 def for_another_interpreter() -> dict[str, str]:

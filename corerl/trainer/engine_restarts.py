@@ -93,5 +93,6 @@ class Engines:
                 f"rollout.max_restarts = {self._max_restarts} allows no further start: {error}"
             ) from error
         self.restarts += 1
-        say(f"{error}\nit is started again ({self.restarts} of rollout.max_restarts = {self._max_restarts})")
+        between = "\n" if "\n" in str(error) else "; "  # an error may quote lines of a log
+        say(f"{error}{between}it is started again ({self.restarts} of rollout.max_restarts = {self._max_restarts})")
         self._rollout.restart()

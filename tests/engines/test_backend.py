@@ -35,7 +35,10 @@ class Slow:
     dead, vocabulary, devices = ConnectionError, 300, []
 
     def __init__(self, diary):
-        self.diary, self.aborted = diary, {}
+        self.diary, self.aborted, self.parts = diary, {}, [self]
+
+    def progress(self):
+        return len(self.aborted)
 
     def note(self, what, sample_id):
         with self.diary.open("a") as diary:

@@ -144,10 +144,8 @@ def test_one_death_more_than_is_allowed_is_raised(allowed, capsys):
         f"rollout.max_restarts = {allowed} allows no further start: the engine ended in weights"
     )
     assert group.calls.count(("restart",)) == restarted.restarts == allowed
-    lines = [f"it is started again ({number} of rollout.max_restarts = {allowed})" for number in range(1, allowed + 1)]
-    assert capsys.readouterr().err.splitlines() == [
-        line for own in lines for line in ("the engine ended in weights", own)
-    ]
+    again = "the engine ended in weights; it is started again ({} of rollout.max_restarts = {})"
+    assert capsys.readouterr().err.splitlines() == [again.format(number + 1, allowed) for number in range(allowed)]
 
 
 def test_an_engine_that_ends_with_the_run_is_not_started_again(capsys):

@@ -4,12 +4,15 @@ import asyncio
 import importlib
 import os
 import select
+import shutil
+import signal
 import socket
 import sys
 import traceback
+from pathlib import Path
 
 from . import frames
-from .ending import end_group
+from .ending import end_others
 
 HANG_UP = select.POLLHUP | select.POLLRDHUP | select.POLLERR
 
@@ -42,15 +45,20 @@ def main() -> None:
 
 
 def _end_with_the_other_side(connection: socket.socket) -> None:
-    """Kill the engine with all its processes once nobody is left to ask for anything, whatever it is doing.
+    """Once nobody is left to ask for anything, kill the engine with all its processes, and remove its folder.
 
     In a process of its own, because the engine may be gone by then, and its children not: Ray, for one, kills a
     worker's children but not theirs.
     """
+    folder = Path.cwd()
+    os.chdir("/")
     hang_up = select.poll()
     hang_up.register(connection, HANG_UP)
     hang_up.poll()
-    end_group()
+    end_others()
+    if folder.name.startswith("corerl-"):
+        shutil.rmtree(folder, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

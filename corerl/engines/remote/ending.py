@@ -10,8 +10,8 @@ GRACE = 3.0
 """seconds that multiprocessing's resource trackers have"""
 
 
-def end_group() -> None:
-    """Kill this process's group, and this process last.
+def end_others() -> None:
+    """Kill this process's group, except for this process.
 
     Resource trackers of multiprocessing end by themselves: when nobody is left who holds their pipe, they remove the
     shared memory and the semaphores that the others left behind, which would stay until the machine is restarted. Those
@@ -24,7 +24,9 @@ def end_group() -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
         time.sleep(0.02)
-    os.killpg(0, signal.SIGKILL)
+    for process in members(group) - {os.getpid()}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def members(group: int) -> set[int]:

@@ -3,13 +3,28 @@
 import asyncio
 import importlib
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from . import frames
 from .sample import Sample, finish
 
 Answer = tuple[dict[str, Any], bytes]
+
+PROBE = {
+    "prompt_ids": [0],
+    "max_tokens": 1,
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "stop_token_ids": [],
+    "ignore_eos": True,
+    "seed": 0,
+}
+"""asks for one token"""
+
+PROBE_SECONDS = 0.2
+"""between two looks at whether a probe has become needless"""
 
 ASLEEP = ("weights", "kv_cache")
 """what an engine lets go of, in the order in which it is taken again"""
@@ -25,6 +40,13 @@ class Engine(Protocol):
 
     devices: list[str]
     """UUIDs of the CUDA devices that all its workers see"""
+
+    parts: "Sequence[Engine]"
+    """engines side by side that this one hands samples to; itself where there are none"""
+
+    def progress(self) -> object:
+        """Something that differs after each token that came from the engine's own processes."""
+        ...
 
     async def generate(self, sample: Sample) -> None:
         """Fill a sample; the engine's request ends when this is cancelled."""
@@ -88,6 +110,9 @@ class Server:
         self._samples: dict[str, Sample] = {}
         self._dead = asyncio.Event()
         self._aborts: set[asyncio.Task[None]] = set()
+        self._probes: set[asyncio.Task[None]] = set()
+        self._progress: dict[int, object] = {}
+        """place of a part -> its progress when it was last asked"""
         self._operations: dict[str, Callable[[dict[str, Any], int], Awaitable[Answer]]] = {
             "generate": self._generate,
             "abort": self._abort,
@@ -98,6 +123,7 @@ class Server:
             "sleep": self._sleep,
             "wake": self._wake,
             "health": self._health,
+            "probe": self._probe,
         }
 
     async def run(self, reader: asyncio.StreamReader) -> None:
@@ -197,6 +223,8 @@ class Server:
 
     async def _sleep(self, message: dict[str, Any], number: int) -> Answer:
         self._no_weights = "it was put to sleep, and its weights were not sent again"
+        if self._probes:  # an engine sleeps without requests
+            await asyncio.wait(self._probes)
         if not self._asleep:
             await self._engine.sleep()
             self._asleep = list(ASLEEP)
@@ -214,3 +242,32 @@ class Server:
     async def _health(self, message: dict[str, Any], number: int) -> Answer:
         await self._engine.health()
         return {}, b""
+
+    async def _probe(self, message: dict[str, Any], number: int) -> Answer:
+        """Answer once each part has brought forth a token since it was last asked, or when none is to be expected."""
+        probes = [
+            asyncio.create_task(self._token(place, part, f"probe-{number}-{place}."))
+            for place, part in enumerate(self._engine.parts)
+        ]
+        self._probes.update(probes)
+        try:
+            await finish(probes)
+        finally:
+            self._probes.difference_update(probes)
+        return {}, b""
+
+    async def _token(self, place: int, engine: Engine, engine_id: str) -> None:
+        """Ask for a token where none came since the last time; any other request's will do."""
+        before, self._progress[place] = self._progress.get(place), engine.progress()
+        if self._progress[place] != before:
+            return
+        token = asyncio.create_task(engine.generate(Sample(PROBE, 0, engine_id, self._version)))
+        try:
+            while not (token.done() or self._not_ready or engine.progress() != before):
+                await asyncio.wait([token], timeout=PROBE_SECONDS)
+        finally:
+            token.cancel()
+        await asyncio.wait([token])
+        self._progress[place] = engine.progress()  # its own token does not answer the next one
+        if not token.cancelled():
+            token.result()

@@ -2,6 +2,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -92,7 +93,7 @@ def test_results_come_in_the_order_of_the_requests(quick: ParallelRewardManager)
         ("os._exit", "crash", "ended its process (exit code 0)"),
         ("close", "crash", "ended its process"),
         ("backtrack", "timeout", "waiting for a processor or the disk does not count"),
-        ("stop", "timeout", "ran past reward.timeout (1.5 s)"),
+        ("stop", "crash", "was stopped"),
         ("forge", "crash", "wrote into the connection of its process"),
         ("forge without end", "crash", "wrote into the connection of its process"),
         ("sys.exit", "exception", "raised SystemExit: 3"),
@@ -103,7 +104,7 @@ def test_results_come_in_the_order_of_the_requests(quick: ParallelRewardManager)
 def test_an_attack_ends_at_most_its_own_call(
     quick: ParallelRewardManager, patient: ParallelRewardManager, attack: str, kind: str, words: str
 ) -> None:
-    chosen = quick if kind == "timeout" else patient
+    chosen = quick if kind == "timeout" or attack == "stop" else patient
     results = chosen.score(requests("1", "2", attack, "3", "4", "5"))
     assert [result.score for result in results] == [1.0, 2.0, None, 3.0, 4.0, 5.0]
     assert results[2].error_kind == kind
@@ -282,16 +283,30 @@ def test_long_results_arrive(patient: ParallelRewardManager) -> None:
     assert [result.score for result in results] == list(map(float, range(40)))
 
 
-def test_a_stopped_worker_is_replaced_and_only_its_call_is_lost() -> None:
-    parallel = manager(num_workers=1, timeout=2.0)
+def test_a_stopped_worker_is_replaced_and_its_call_scored_by_another(capsys: pytest.CaptureFixture[str]) -> None:
+    parallel = manager(num_workers=1, timeout=4.0)
     try:
         pid = int(parallel.score(requests("x", source="whereabouts"))[0].components["pid"])
         os.kill(pid, signal.SIGSTOP)
         results = parallel.submit(requests(*["x"] * 20, source="whereabouts")).result(60)
     finally:
         parallel.close()
-    assert [result.error_kind for result in results] in ([None] * 20, ["timeout", *[None] * 19])
+    assert [result.error for result in results] == [None] * 20
     assert gone([pid])
+    told = rf"a process of the scorers \({pid}\) is stopped for \S+ s: another scores its calls\n"
+    assert re.fullmatch(told, capsys.readouterr().err)
+
+
+def test_a_nursery_that_is_stopped_while_it_loads_the_scorers_is_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    parallel = manager(num_workers=1)
+    try:
+        nursery = parallel._dispatcher._pool.pid
+        os.kill(nursery, signal.SIGSTOP)
+        assert parallel.submit(requests("1")).result(60)[0].score == 1.0
+    finally:
+        parallel.close()
+    told = rf"the process that scorers are started from \(process {nursery}\) is stopped for \S+ s: another is started"
+    assert re.match(told, capsys.readouterr().err)
 
 
 BUSY = pytest.mark.skipif(

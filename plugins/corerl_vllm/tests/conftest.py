@@ -23,6 +23,14 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Logs that errors name do not go to the user's folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def engine_python() -> str:
     """An interpreter that finds vLLM."""

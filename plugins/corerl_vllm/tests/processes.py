@@ -1,6 +1,7 @@
 """What is left of an engine's processes."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from corerl.engines.remote.ending import members as group_members
@@ -19,3 +20,21 @@ def engines_of(pid: int) -> list[int]:
         int(child) for listed in Path(f"/proc/{pid}/task").glob("*/children") for child in listed.read_text().split()
     ]
     return [child for child in children if b"corerl_engine" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def unused_shared_memory() -> set[str]:
+    """Names in /dev/shm that no living process has mapped: what a process leaves behind stays for ever."""
+    named = {path.name for path in Path("/dev/shm").iterdir()}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):  # it ended
+            lines = maps.read_text(errors="replace").splitlines()
+            named -= {line.rpartition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line}
+    return named
+
+
+def left_in_shared_memory(before: set[str], seconds: float) -> set[str]:
+    """New unused names, once what other processes are about to map or to remove is gone."""
+    end = time.monotonic() + seconds
+    while (left := unused_shared_memory() - before) and time.monotonic() < end:
+        time.sleep(0.1)
+    return left

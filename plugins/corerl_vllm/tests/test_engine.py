@@ -276,8 +276,30 @@ def test_the_trainers_process_holds_no_vllm_and_the_engines_none_of_corerl(backe
     [paths] = [line for line in environment.split("\0") if line.startswith("PYTHONPATH=")]
     folders = [Path(path) for path in paths.removeprefix("PYTHONPATH=").split(os.pathsep)]  # an interpreter may add one
     [own] = [folder for folder in folders if (folder / "corerl_engine").exists()]
-    assert {entry.name for entry in own.iterdir() if entry.suffix != ".log"} == {"corerl_engine", "corerl_vllm_engine"}
+    assert {entry.name for entry in own.iterdir() if entry.suffix != ".log"} == {
+        "corerl_engine",
+        "corerl_vllm_engine",
+        "tmp",
+    }
     assert not any((folder / "corerl").exists() for folder in folders)
+
+
+def test_a_probe_is_answered_by_a_token_of_the_core_alone(backend: VllmBackend):
+    """tests/engines/test_liveness.py: what follows from a probe without an answer."""
+    backend.update_weights(iter(weights().items()), 13)
+    [core] = [pid for pid in group_members(backend.pid) if "EngineCore" in Path(f"/proc/{pid}/cmdline").read_text()]
+    process = backend._process
+    generate(backend)
+    process.ask("probe", 60)  # a token came since the last one
+    process.ask("probe", 60)  # asks for one
+    os.kill(core, signal.SIGSTOP)
+    answer = process.submit("probe")[1]
+    backend.health()  # by the engine's first process, which knows nothing of it
+    with pytest.raises(TimeoutError):
+        answer.result(2)
+    os.kill(core, signal.SIGCONT)
+    process.answer(answer, "probe", 60)
+    assert len(generate(backend)[0].token_ids) == 8
 
 
 def test_an_engine_whose_core_dies_while_generating_is_one_error_within_seconds(backend: VllmBackend):

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -173,13 +172,11 @@ def test_nothing_is_left_after_close(made_up: Callable[[str], dict[str, str]]):
         process.ask("health", 1)
 
 
-def test_the_log_is_in_a_folder_of_ones_own_and_stays_alone_where_an_error_names_it(made_up):
+def test_the_log_is_in_a_folder_of_ones_own(made_up: Callable[[str], dict[str, str]]):
     process = EngineProcess(KIND, None, made_up("import time\ntime.sleep(600)"), {})
     log = process.folder / "engine.log"
     assert stat.S_IMODE(process.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     assert not list(process.folder.parent.glob(f"{process.folder.name}.*"))
-    assert process.last_lines()
     process.close()
-    assert list(process.folder.iterdir()) == [log]
-    shutil.rmtree(process.folder)
+    assert not process.folder.exists()

@@ -1,14 +1,16 @@
 """The same run with ``vllm`` and with ``hf``; runs that are killed at work, and under Ray."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from processes import engines_of, gone_within, group_members
+from processes import engines_of, gone_within, group_members, left_in_shared_memory, unused_shared_memory
 from vllm_engine import one_more_engine
 
 from corerl.cli.main import run
@@ -54,11 +56,13 @@ def metrics_of(material: Path, name: str, *overrides: str, experiment: str | Non
 
 
 class Killed(NamedTuple):
-    """What a run said until it was killed, its engine's processes before, and whether they were gone thereafter."""
+    """What a run said until it was killed, its engine's processes and files before, and what was left thereafter."""
 
     metrics: list[dict[str, Any]]
     alive: set[int]
+    files: set[str]
     gone: bool
+    left: set[str]
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +71,13 @@ def killed(material: Path, engine_python: str) -> Killed:
     options = [f"rollout.options.python={engine_python}", "rollout.options.load_format=dummy"]
     names = ["tracking.experiment_name=killed", "rollout.name=vllm", "trainer.total_training_steps=100000"]
     command = ["train", str(material / "config.yaml"), *names, *options]
+    temporary = Path(tempfile.mkdtemp())  # a short path: an engine's sockets are there
+    shared = unused_shared_memory()
     with (material / "killed.log").open("wb") as log:
         main = [sys.executable, "-c", "from corerl.cli.main import main; main()"]
-        trainer = subprocess.Popen([*main, *command], stdout=log, stderr=subprocess.STDOUT)
+        trainer = subprocess.Popen(
+            [*main, *command], stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"TMPDIR": str(temporary)}
+        )
     metrics: list[dict[str, Any]] = []
     try:
         deadline = time.monotonic() + 300
@@ -78,11 +86,22 @@ def killed(material: Path, engine_python: str) -> Killed:
             time.sleep(0.1)
             metrics = [each for path in (material / "runs" / "killed").glob("*/*.jsonl") for each in read_metrics(path)]
         [engine] = engines_of(trainer.pid)
-        alive = group_members(engine)
+        alive, files = group_members(engine), files_in(temporary)
     finally:
         trainer.kill()
         trainer.wait()
-    return Killed(metrics[:3], alive, gone_within(engine, 10))
+    gone = gone_within(engine, 30)
+    end = time.monotonic() + 30
+    while (left := files_in(temporary)) and time.monotonic() < end:
+        time.sleep(0.1)
+    shutil.rmtree(temporary)
+    return Killed(metrics[:3], alive, files, gone, left | left_in_shared_memory(shared, 30))
+
+
+def files_in(folder: Path) -> set[str]:
+    """Their paths, without what torch keeps for the next process."""
+    paths = {str(path.relative_to(folder)) for path in folder.rglob("*")}
+    return {path for path in paths if not path.startswith("torchinductor_")}
 
 
 def test_training_with_vllm_is_on_policy_and_evaluates_as_with_hf(material: Path, killed: Killed):
@@ -99,6 +118,12 @@ def test_training_with_vllm_is_on_policy_and_evaluates_as_with_hf(material: Path
 def test_no_process_outlives_a_trainer_that_is_killed_at_work(killed: Killed):
     assert len(killed.alive) > 1
     assert killed.gone
+
+
+def test_no_file_of_an_engine_or_of_scorers_outlives_them(killed: Killed):
+    sockets = [path for path in killed.files if path.startswith("corerl-vllm-") and "/tmp/" in path]
+    assert sockets, killed.files
+    assert killed.left == set()
 
 
 @one_more_engine

@@ -48,6 +48,12 @@ class SglangEngine:
         self._asking = asyncio.Lock()
         self.vocabulary: int = self._manager.model_config.vocab_size
         self.devices: list[str] = []
+        self.parts = [self]
+
+    def progress(self) -> float:
+        """SGLang's own health check looks at the same: when something came from its processes last."""
+        last: float = self._manager.last_receive_tstamp
+        return last
 
     async def ask(self, operation: str, **arguments: Any) -> list[Any]:
         """The answers of all schedulers to one of our operations."""

@@ -41,6 +41,22 @@ class VllmEngine:
         self._level = sleep_level
         self.vocabulary: int = engine.model_config.get_vocab_size()
         self.devices = sorted(set[str].intersection(*map(set, devices)))
+        self.parts = [self]
+        self._outputs = 0
+        self._count_outputs(engine.output_processor)
+
+    def progress(self) -> int:
+        return self._outputs
+
+    def _count_outputs(self, processor: Any) -> None:
+        """Note when something comes from the engine's core."""
+        process = processor.process_outputs
+
+        def counted(*arguments: Any, **more: Any) -> Any:
+            self._outputs += 1
+            return process(*arguments, **more)
+
+        processor.process_outputs = counted
 
     async def generate(self, sample: Any) -> None:
         prompt = {"prompt_token_ids": sample.asked["prompt_ids"]}

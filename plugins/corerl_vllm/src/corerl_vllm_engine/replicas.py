@@ -19,12 +19,15 @@ class Replicas:
     """See ``corerl_engine.server.Engine``. All samples of a request are one engine's: it computes the prompt once."""
 
     def __init__(self, engines: list[Any]) -> None:
-        self._engines = engines
+        self._engines = self.parts = engines
         self.dead: type[BaseException] = engines[0].dead
         self.vocabulary: int = engines[0].vocabulary
         self.devices = sorted(set[str].intersection(*(set(engine.devices) for engine in engines)))
         self._places: dict[str, _Place] = {}
         self._loads = dict.fromkeys(engines, 0)
+
+    def progress(self) -> list[object]:
+        return [engine.progress() for engine in self._engines]
 
     async def generate(self, sample: Any) -> None:
         request = _request(sample.engine_id)

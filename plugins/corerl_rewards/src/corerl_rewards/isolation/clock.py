@@ -15,6 +15,9 @@ MOST_TIMES = 10
 LEAST_SECONDS = 300.0
 """a call ends after so many times its deadline by the clock on the wall, at least so many seconds, whatever counts"""
 
+STOPPED_SECONDS = 2.0
+"""after which a process that was stopped is replaced: nobody is known who would let it go on"""
+
 
 def wall_seconds(seconds: float) -> float:
     """The longest that a call with a deadline of ``seconds`` lasts by the clock on the wall."""
@@ -28,9 +31,10 @@ class Clock:
         since: when the call began, as ``time.monotonic``.
         looked: when the clock was looked at last.
         counted: seconds from ``since`` to ``looked`` that count.
+        stopped: seconds in which it was seen stopped at both looks.
     """
 
-    __slots__ = ("_used", "counted", "looked", "since")
+    __slots__ = ("_used", "_was_stopped", "counted", "looked", "since", "stopped")
 
     def __init__(self) -> None:
         self.begin()
@@ -38,8 +42,9 @@ class Clock:
     def begin(self) -> None:
         """A call begins."""
         self.since = self.looked = time.monotonic()
-        self.counted = 0.0
+        self.counted = self.stopped = 0.0
         self._used: float | None = None
+        self._was_stopped = False
 
     def look(self, pid: int, *, family: bool = True) -> None:
         """Count the time since the last look; ``family``: what the process started counts as well."""
@@ -50,7 +55,9 @@ class Clock:
             self.counted += passed
         elif self._used is not None:  # else nobody knows, and the first look comes soon
             self.counted += min(passed, max(0.0, used - self._used))
-        self.looked, self._used = now, used
+        is_stopped = not wants and linux.is_stopped(pid)
+        self.stopped += passed if is_stopped and self._was_stopped else 0.0
+        self.looked, self._used, self._was_stopped = now, used, is_stopped
 
     @property
     def passed(self) -> float:

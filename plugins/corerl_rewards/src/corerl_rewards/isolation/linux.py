@@ -16,6 +16,7 @@ PR_SET_CHILD_SUBREAPER = 36
 TICKS = os.sysconf("SC_CLK_TCK")
 WANTING = "RD"
 """states of a process that runs or waits for a processor, or for the disk"""
+STOPPED = "Tt"
 MOST_RELATIVES = 100
 """processes that are looked at for one call"""
 
@@ -78,6 +79,13 @@ def activity(pid: int, *, family: bool = True) -> tuple[float, bool]:
                 if family:
                     todo += map(int, _read(f"/proc/{process}/task/{task}/children").split())
     return seconds, wants
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped a process, which goes on only if somebody lets it."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return _stat(f"/proc/{pid}/stat")[0] in STOPPED
+    return False
 
 
 def _stat(path: str) -> tuple[str, float, int]:

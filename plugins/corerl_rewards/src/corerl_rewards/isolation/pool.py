@@ -21,7 +21,7 @@ from corerl.registry.coroutines import blocking
 from corerl.registry.scorers import Scorer
 from corerl_rewards.folders import remove_folder
 from corerl_rewards.isolation import linux, nursery
-from corerl_rewards.isolation.clock import Clock
+from corerl_rewards.isolation.clock import STOPPED_SECONDS, Clock
 from corerl_rewards.isolation.connection import Worker
 from corerl_rewards.isolation.worker import Limits
 
@@ -36,6 +36,7 @@ LOAD_SECONDS = 300.0
 ANSWER_SECONDS = 10.0
 """that it may take to answer, once it has loaded them"""
 ASK_EVERY = 1.0
+PARENT = "the process that scorers are started from"
 
 
 class NurseryEndedError(RunError):
@@ -142,11 +143,13 @@ class Pool:
             self._ask_at = self._asked.since + ASK_EVERY
             self._command(nursery.ASK, 0)
         self._asked.look(self.pid, family=False)
+        if self._asked.stopped >= STOPPED_SECONDS:
+            raise NurseryEndedError(f"{PARENT} (process {self.pid}) is stopped for {self._asked.stopped:.2g} s")
         seconds = ANSWER_SECONDS if self._is_loaded else LOAD_SECONDS
         if not self._asked.is_past(seconds):
             return
         if self._is_loaded:
-            raise NurseryEndedError(f"the process that scorers are started from did not answer for {seconds:g} s")
+            raise NurseryEndedError(f"{PARENT} (process {self.pid}) did not answer for {seconds:g} s")
         raise RunError(
             f"the scorers were not loaded in a worker process within {seconds:g} s: importing them must not take longer"
         )
@@ -190,7 +193,7 @@ class Pool:
             self._process.wait(1.0)
         code = self._process.returncode
         how = "" if code is None else f" ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
-        return NurseryEndedError(f"the process that scorers are started from ended{how}")
+        return NurseryEndedError(f"{PARENT} ended{how}")
 
 
 def _close(sockets: Iterable[socket.socket]) -> None:

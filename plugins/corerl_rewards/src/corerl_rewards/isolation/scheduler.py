@@ -6,7 +6,9 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from corerl.telemetry.notices import say
 from corerl_rewards.isolation import nursery
+from corerl_rewards.isolation.clock import STOPPED_SECONDS
 from corerl_rewards.isolation.connection import Worker
 from corerl_rewards.isolation.crew import WAKEUP, Crew
 from corerl_rewards.isolation.jobs import Job, Task
@@ -23,6 +25,8 @@ START_SECONDS = 30.0
 MOST_FAILED_STARTS = 5
 MOST_RESTARTS = 3
 """of the nursery, one after the other, with no call under way"""
+MOST_TOLD = 10
+"""lines about processes that were replaced"""
 LONGEST_WAIT = 0.5
 """seconds between two looks at the nursery while there is something to do"""
 TIMER_SIGNALS = ("SIGALRM", "SIGPROF", "SIGVTALRM")
@@ -49,6 +53,7 @@ class Scheduler:
         self._pace = Pace(rules)
         self._failed_starts = 0
         self._restarts = 0
+        self._told = 0
         self._crew = Crew(pool, wakeup)
 
     def take(self, jobs: Sequence[Job]) -> None:
@@ -234,7 +239,11 @@ class Scheduler:
             return
         assert worker.pid is not None
         worker.clock.look(worker.pid)
-        if over := self._pace.over(worker):
+        if worker.clock.stopped >= min(STOPPED_SECONDS, self._rules.timeout / 2):
+            seconds = f"{worker.clock.stopped:.2g} s"
+            self._tell(f"a process of the scorers ({worker.pid}) is stopped for {seconds}: another scores its calls")
+            self._condemn(worker, "crash", "was stopped")
+        elif over := self._pace.over(worker):
             self._condemn(worker, "timeout", over)
         elif self._pace.is_late(worker):
             self._give_back(worker, list(worker.tasks)[1:])  # it still has them: whoever is first scores them
@@ -276,6 +285,7 @@ class Scheduler:
         self._restarts = 0 if running else self._restarts + 1
         if self._restarts > MOST_RESTARTS:
             raise error
+        self._tell(f"{error}: another is started, and scores the calls that it had")
         for worker in self._crew:
             worker.ending = True  # there is nobody to be told
             self._read_last(worker)
@@ -283,6 +293,12 @@ class Scheduler:
             self._remove(worker)
         self._failed_starts = 0
         self._crew.reopen()
+
+    def _tell(self, line: str) -> None:
+        """To the terminal; a scorer that does so on purpose must not fill it."""
+        self._told += 1
+        if self._told <= MOST_TOLD:
+            say(line + ("; the next ones are not reported" if self._told == MOST_TOLD else ""))
 
     def _bury(self, worker: Worker, how: str) -> None:
         """A worker ended: its last results count, then the call that was running is to blame."""
