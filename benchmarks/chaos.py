@@ -50,7 +50,13 @@ MAIN = "from corerl.cli.main import main; main()"
 POLL = 0.05
 STEPS_AFTER = 2
 """that must end after a fault: the first may have been all but done before"""
-STEPS_A_FAULT = 4
+STEPS_WITHIN = 2
+"""after which a fault that passes by itself passes, if it has not before"""
+STEPS_A_FAULT = 5
+UNMISSED = {"raylet": 90.0, "gcs": 90.0}
+"""seconds after which a process that is stopped and that nobody needed goes on; 20 of others"""
+PACE, SLOW_PACE = 0.2, 5.0
+"""seconds of a step at least; the latter while a process that is stopped has not been noticed"""
 KEPT = 5
 """checkpoints: more than faults can damage before the next is saved"""
 
@@ -91,7 +97,7 @@ class Broken(Exception):
 
 @dataclass
 class Row:
-    """What came of one fault; ``seconds`` until the first step that ended after it."""
+    """What came of one fault; ``seconds`` until the run went on."""
 
     number: int
     fault: Fault
@@ -168,6 +174,11 @@ class Run:
         lines = path.read_text().splitlines() if path.is_file() else []
         return [(int(step), float(at)) for step, at in (line.split() for line in lines)]
 
+    def keep_pace(self, seconds: float) -> None:
+        """How long a step takes at least."""
+        (self.notes / "pace.new").write_text(str(seconds))
+        (self.notes / "pace.new").rename(self.notes / "pace")
+
     def said(self) -> str:
         """The end of the log."""
         return self.log.read_text(errors="replace")[-3000:]
@@ -221,6 +232,7 @@ class Storm:
         """Make so many, and let the run end."""
         run = self.run
         run.begin()
+        run.keep_pace(PACE)
         began = time.monotonic()
         self._await_steps(1, began, 600.0, "its start")
         run.start_seconds = time.monotonic() - began
@@ -261,9 +273,11 @@ class Storm:
         life, before = run.lives, len(run.steps())
         step = run.steps()[-1][0]
         deadline = began + max(0.0, struck.until - began) + self._bound()
-        log, ended, error, done, since = run.log, False, "", False, before
+        log, ended, error, unmissed, since = run.log, False, "", "", before
+        run.keep_pace(PACE)
         while True:
-            if struck.until and time.monotonic() >= struck.until:
+            passes = len(run.steps()) >= before + STEPS_WITHIN
+            if struck.until and (passes or time.monotonic() >= struck.until):
                 struck.undo()
                 struck.until, since = 0.0, len(run.steps())
             if (code := run.code()) is not None:
@@ -278,28 +292,38 @@ class Storm:
                 since = len(run.steps())
             steps = run.steps()
             done = len(steps) >= since + STEPS_AFTER or steps[-1][0] == self.total
-            if done and not struck.until and not self._is_awaited(fault, struck):
-                break
-            if time.monotonic() > deadline:
-                if done:  # nobody missed it
-                    struck.undo()
+            if done and not struck.until:
+                if not self._is_awaited(fault, struck):
                     break
+                if time.monotonic() - began > UNMISSED.get(fault.target, 20.0):
+                    struck.undo()
+                    unmissed = "; it was not missed"
+                    break
+                run.keep_pace(SLOW_PACE)
+            if time.monotonic() > deadline:
                 raise Broken(
                     f"fault {len(self.rows) + 1} ({fault}, {struck.what}, step {step}): no two steps within "
                     f"{deadline - began:.0f} s: {run.said()}"
                 )
             time.sleep(POLL)
+        run.keep_pace(PACE)
         if fault.kind == "full":
             self.full |= set(range(step, self._last_step() + 2))
-        after = [at for _, at in run.steps()[before:] if at > began]
-        seconds = after[0] - began if after else time.monotonic() - began
-        said = log.read_text(errors="replace")[offset:].splitlines()
-        outcome = error or next((line for line in said if line.strip()), "")
-        row = Row(len(self.rows) + 1, fault, struck.what, step, seconds, ended, outcome, deadline - began)
+        seconds = time.monotonic() - began
+        outcome = error or self._first_line(log, offset)
+        row = Row(len(self.rows) + 1, fault, struck.what + unmissed, step, seconds, ended, outcome, deadline - began)
         self.rows.append(row)
         end = "it ended, " if ended else ""
         struck_by = f"{row.number:>3}  {fault!s:<20} {row.what[:60]:<34}"
         print(f"{struck_by} step {step:>4}  {seconds:6.1f} s  {end}{outcome[:300]}", flush=True)
+
+    def _first_line(self, log: Path, offset: int) -> str:
+        """That the run has said since a fault, beside what every start says."""
+        said = log.read_bytes()[offset:].decode(errors="replace").splitlines()
+        if log != self.run.log:
+            said += self.run.log.read_text(errors="replace").splitlines()
+        usual = ("starting ", "resuming ", "run folder: ")
+        return next((line for line in said if line.strip() and not line.startswith(usual)), "")
 
     def _check_may_end(self, fault: Fault, life: int, code: int, error: str) -> None:
         if not fault.may_end_the_run:

@@ -147,17 +147,17 @@ def _strike_machine(fault: Fault, control: Control, chance: random.Random) -> St
 def _corrupt(fault: Fault, roles: dict[str, list[Process]], run: Path, chance: random.Random) -> Struck | None:
     """The controller is killed, so that somebody must read the file."""
     path = _file_of(fault.target, run, chance)
-    if path is None:
+    if path is None or not roles.get("controller"):
         return None
-    for controller in roles["controller"]:
-        controller.send(signal.SIGKILL)
-        while controller.is_there:
-            time.sleep(0.01)
+    [controller] = roles["controller"]
+    controller.send(signal.SIGKILL)
+    while controller.is_there:
+        time.sleep(0.01)
     damage = _tear if fault.target == "metrics" else chance.choice([_flip, _cut, _empty])
     if not path.is_file():  # an old checkpoint, deleted meanwhile
-        return Struck("it was deleted", roles["controller"][0])
+        return Struck("it was deleted", controller)
     damage(path, chance)
-    return Struck(f"{path.relative_to(run)}: {damage.__name__[1:]}", roles["controller"][0])
+    return Struck(f"{path.relative_to(run)}: {damage.__name__[1:]}", controller)
 
 
 def _file_of(target: str, run: Path, chance: random.Random) -> Path | None:

@@ -1,6 +1,7 @@
 """Loaded into every process of the run of chaos.py: it notes whose process it is, and the steps that were done.
 
-``CHAOS_NOTES`` names the folder: ``pids/<pid>`` holds a role and when the process was started, ``steps`` a line a step.
+``CHAOS_NOTES`` names the folder: ``pids/<pid>`` holds a role and when the process was started, ``steps`` a line a step,
+``pace`` the seconds that a step takes at least.
 """
 
 import os
@@ -15,6 +16,8 @@ from corerl.trainer import restarts
 
 NOTES = Path(os.environ["CHAOS_NOTES"])
 ROLES = {"PolicyWorker": "actor", "RolloutWorker": "rollout"}
+
+ended = 0.0
 
 restarts.BACKOFF = restarts.LONGEST = 0.5  # a machine that comes back needs time, and these processes do not
 
@@ -39,5 +42,11 @@ _note_role()
 
 @hookimpl
 def step_ended(step: int) -> None:
+    """Note it, and keep the pace: else the run would be over before its faults."""
+    global ended
     with (NOTES / "steps").open("a") as file:
         file.write(f"{step} {time.monotonic()}\n")
+    pace = NOTES / "pace"
+    if pace.is_file():
+        time.sleep(max(0.0, ended + float(pace.read_text()) - time.monotonic()))
+    ended = time.monotonic()
