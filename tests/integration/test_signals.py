@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from corerl.checkpoint import manifest
 from corerl.checkpoint.store import paths
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
+from corerl.testing.lives import Life
 
 PHASES = {
     "reading the data": "corerl.trainer.plan:load_prompts",
@@ -125,3 +127,70 @@ def test_a_run_leaves_nothing_in_the_folder_for_temporary_files_nor_in_shared_me
     assert ended.stdout.splitlines()[-1].startswith("report: ")  # and no name in shared memory
     assert not left()
     assert not workplace.half_written and not [*workplace.runs.rglob(".reserve")]
+
+
+IMPATIENT = """
+import importlib
+import os
+import signal
+import tempfile
+import time
+
+from corerl.trainer import stopping
+
+os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
+stopping.SAME = -1.0
+module, _, attribute = TARGET.partition(":")
+*owners, name = attribute.split(".")
+owner = importlib.import_module(module)
+for each in owners:
+    owner = getattr(owner, each)
+original = getattr(owner, name)
+
+def signalled(*arguments, **keywords):
+    global CALL
+    CALL -= 1
+    if CALL == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return original(*arguments, **keywords)
+
+setattr(owner, name, signalled)
+say = stopping.say
+
+def say_and_insist(message):
+    say(message)
+    if "once more ends it" in message:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+stopping.say = say_and_insist
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "call"),
+    [
+        ("corerl.trainer.build:ReferenceWorker", 1),
+        ("corerl.checkpoint.manifest:write", 2),
+        ("corerl.telemetry.metrics_log:MetricsLog.close", 1),
+    ],
+    ids=["start", "save", "end"],
+)
+def test_a_second_signal_ends_a_run_at_once_and_what_it_leaves_is_gone_after_the_next(
+    workplace, tmp_path, target, call
+):
+    (tmp_path / "temporary").mkdir()
+    names = f"TEMPORARY, TARGET, CALL = {str(tmp_path / 'temporary')!r}, {target!r}, {call}"
+    (tmp_path / "impatient.py").write_text(f"{names}\n{IMPATIENT}")
+    keys = [f"reward.scorer={workplace.folder}/parts.py:length", "actor.use_kl_loss=true", "trainer.save_freq=1"]
+    keys += ["trainer.resume_with_changes=true"]
+    impatient = Life(workplace.config, [*keys, f"plugins.load=[{tmp_path}/impatient.py]"], tmp_path / "log")
+    assert impatient.end() == 143, (tmp_path / "log").read_text()
+    assert "SIGTERM again: ended at once" in (tmp_path / "log").read_text()
+    deadline = time.monotonic() + 60
+    while list((tmp_path / "temporary").iterdir()):  # its scorers' processes end, and tidy up
+        assert time.monotonic() < deadline, [*(tmp_path / "temporary").rglob("*")]
+        time.sleep(0.05)
+    for checkpoint in (each for folder in workplace.run_folders for each in paths(folder / "checkpoints")):
+        assert manifest.damage(checkpoint) == ""
+    assert run(["train", str(workplace.config), *keys]) == 0
+    assert newest(workplace)[0] == [0, 1, 2] and not workplace.half_written
