@@ -20,6 +20,7 @@ from corerl.models import compute_dtype, cpu_threads, model_files, resolve_devic
 from corerl.objective.rollout_correction import largest_difference, resolve_level
 from corerl.registry import Entry, Selected
 from corerl.registry.environments import EnvironmentFactory
+from corerl.registry.reward_managers import RewardManager
 from corerl.registry.rollout_backends import RolloutBackendFactory
 from corerl.registry.runtimes import Pool, Role
 from corerl.registry.trackers import TrackedRun, TrackerFactory
@@ -49,16 +50,19 @@ from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, Refe
 W = TypeVar("W")
 
 
-def train(plan: Plan) -> Path:
+def train(plan: Plan, stopping: Stopping | None = None) -> Path:
     """Run a training from its first step, or from the checkpoint it resumes, to its last; returns the run's folder.
 
     Workers that are lost are started again, as often as ``trainer.max_restarts`` allows.
+
+    Args:
+        stopping: that listens already; None: one that does in the meantime.
 
     Raises:
         Stopped: a signal asked for it, while the workers start, too.
     """
     with ExitStack() as stack:
-        restarts = Restarts(plan, stack.enter_context(Stopping().listen()), stack)
+        restarts = Restarts(plan, stopping or stack.enter_context(Stopping().listen()), stack)
         while not isinstance(outcome := _live(plan, restarts), Path):
             plan = outcome
             restarts.wait(plan)
@@ -71,8 +75,10 @@ def _live(plan: Plan, restarts: Restarts) -> Path | Plan:
     trainer = None
     try:
         with ExitStack() as stack:
+            reward = load_reward_manager(plan.scorers, plan.config.reward, plan.parts.reward_manager)
+            stack.callback(reward.close)  # a signal waits until this is sure: scorers may have processes
             with restarts.stopping.abandonable():
-                trainer = _start(plan, stack, restarts)
+                trainer = _start(plan, reward, stack, restarts)
             gc.freeze()  # all of this lives as long as the run; walking through it would cost 0.1 s now and then
             stack.callback(gc.unfreeze)
             _fit(trainer)
@@ -85,11 +91,9 @@ def _live(plan: Plan, restarts: Restarts) -> Path | Plan:
     return trainer.run.folder
 
 
-def _start(plan: Plan, stack: ExitStack, restarts: Restarts) -> Trainer:
+def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restarts) -> Trainer:
     """Workers and what is around them; ``stack`` ends all of it."""
     config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
-    reward = load_reward_manager(plan.scorers, config.reward, parts.reward_manager)
-    stack.callback(reward.close)
     roles = _roles(config, parts)
     runtime = parts.runtime.load()(config.runtime)
     stack.callback(runtime.close)

@@ -9,7 +9,6 @@ import pytest
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
 from corerl.trainer import restarts
-from corerl.trainer.workers import ReferenceWorker
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose own tests follow these, in a process with a cluster that stays
 
@@ -69,39 +68,21 @@ def same_checkpoints(one: Path, other: Path) -> bool:
     return states[0] == states[1] and all(same)
 
 
-COUNTING = """
-import functools
+DEADLY = """
 import os
 from pathlib import Path
 
-def count(role):
-    left = Path(f"{role}.left")
+from corerl.registry.policy_losses import LossOutput
+
+left = Path("updates.left")
+
+def loss(inputs):
     if left.is_file():
         number = int(left.read_text()) - 1
         left.write_text(str(number))
         if number == 0:
             os.kill(os.getpid(), 9)
-"""
-
-LOSS = """
-from corerl.registry.policy_losses import LossOutput
-
-def loss(inputs):
-    count("actor")
     return LossOutput(-inputs.advantages * inputs.log_probs)
-"""
-
-REFERENCE = """
-from corerl.trainer.workers import ReferenceWorker
-
-forward = ReferenceWorker.forward
-
-@functools.wraps(forward)
-def counted(*arguments):
-    count("ref")
-    return forward(*arguments)
-
-ReferenceWorker.forward = counted
 """
 
 
@@ -199,28 +180,24 @@ class TestOnOneClusterOfFourCpus:
         assert ended[-1].pop("rollout/restarts") == 1 and plain[-1].pop("rollout/restarts") == 0
         assert ended == plain
 
-    def test_ranks_that_are_killed_are_started_again_and_give_the_numbers_of_a_run_that_lost_none(
+    def test_a_worker_that_is_killed_is_started_again_and_the_numbers_are_those_of_a_run_that_lost_none(
         self, train, monkeypatch, capsys
     ):
-        """An actor's in its second step, the reference's in the third, so that each is after a checkpoint."""
         monkeypatch.setattr(restarts, "BACKOFF", 0.0)
-        monkeypatch.setattr(ReferenceWorker, "forward", ReferenceWorker.forward)  # as it was, after the test
-        Path("deadly.py").write_text(COUNTING + LOSS)
-        Path("deadly_reference.py").write_text(COUNTING + REFERENCE)
+        Path("deadly.py").write_text(DEADLY)
         changes = ["actor.policy_loss=deadly.py:loss", "trainer.val_before_train=false", "trainer.async_save=false"]
-        changes += ["algorithm.adv_estimator=grpo", "trainer.test_freq=-1", "trainer.save_freq=1"]
+        changes += ["algorithm.adv_estimator=grpo", "trainer.total_training_steps=2", "trainer.save_freq=1"]
+        changes += ["actor.use_kl_loss=false", "trainer.test_freq=-1"]
         local = numbers(train("local", *changes))
-        Path("actor.left").write_text("3")
-        Path("ref.left").write_text("4")  # one of them in the step that is done twice
-        folder = train("ray", *changes, "runtime.name=ray", "plugins.load=[mine.py,deadly_reference.py]")
+        Path("updates.left").write_text("3")  # two of the first step
+        folder = train("ray", *changes, "runtime.name=ray")
         lost = numbers(folder)
-        assert [record.pop("training/restarts") for record in lost] == [0, 1, 2]
-        assert [record.pop("training/restarts") for record in local] == [0, 0, 0]
+        assert [record.pop("training/restarts") for record in lost] == [0, 1]
+        assert [record.pop("training/restarts") for record in local] == [0, 0]
         assert lost == local
         said = capsys.readouterr().err
-        for role, step in (("actor", 2), ("ref", 3)):
-            assert f"step {step}: the {role} worker (process " in said
-            assert f"{folder.name}/checkpoints/global_step_{step - 1} in 0 s" in said
+        assert "step 2: the actor worker (process " in said
+        assert f"{folder.name}/checkpoints/global_step_1 in 0 s (1 of trainer.max_restarts = 3)" in said
 
     def test_numbers_and_checkpoints_are_the_same_and_either_resumes_the_other(self, train):
         two_steps = "trainer.total_training_steps=2"

@@ -1,6 +1,8 @@
 """Runs whose workers are lost, and that start them again."""
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -11,6 +13,8 @@ from corerl.trainer import restarts
 
 LOSING = """
 import json
+import os
+import signal
 from pathlib import Path
 
 from corerl import hookimpl
@@ -184,3 +188,14 @@ def test_an_error_of_the_users_is_never_restarted(lose, workplace, place):
     scorer = [f"reward.scorer={workplace.folder}/parts.py:always_raises"] if place == "a scorer" else []
     code, said, _ = lose({place: "bug"}, *scorer)
     assert code == 1 and "started again" not in said
+
+
+def test_a_signal_before_a_restart_ends_the_run_at_once(lose, monkeypatch):
+    def say(message):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(restarts, "BACKOFF", 3600.0)
+    monkeypatch.setattr(restarts, "say", say)
+    code, said, folder = lose({"update 1": "lost"})
+    assert code == 143 and said.endswith("stopped: the same command goes on from the last checkpoint\n")
+    assert read_status(folder).state == "stopped"
