@@ -16,7 +16,7 @@
         ├── DeadlineError       something did not answer in its time
         ├── SaveError           a checkpoint could not be written
         ├── EngineDeadError     the rollout backend's engine has ended
-        ├── WorkerDiedError     the process of a worker has ended
+        ├── WorkerDiedError     the process of a worker has ended, or gives no sign of life
         └── NonFiniteError      a loss or a gradient became NaN or infinite
 
 A message is one sentence: what is wrong, where, and what would be right.
@@ -92,11 +92,17 @@ class SaveError(RunError):
 
 
 class EngineDeadError(RunError):
-    """The rollout backend's engine has ended, or answers no more: it can be started again."""
+    """The rollout backend's engine has ended, or answers no more: it can be started again.
+
+    Attributes:
+        workers: the rollout workers whose processes have ended with it, each as (machine, process id); others are left.
+    """
+
+    workers: tuple[tuple[str, int], ...] = ()
 
 
 class WorkerDiedError(RunError):
-    """The process of a worker has ended, and with it the run: all others are ended, too."""
+    """The process of a worker has ended, or gives no sign of life, and with it the run: all others are ended, too."""
 
 
 class Stopped(BaseException):
