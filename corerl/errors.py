@@ -17,7 +17,7 @@
         ├── SaveError           a checkpoint could not be written
         ├── LostError           a worker or an engine is gone: new ones can go on; exit code 75
         │   ├── EngineDeadError     the rollout backend's engine has ended
-        │   ├── WorkerDiedError     the process of a worker has ended
+        │   ├── WorkerDiedError     the process of a worker has ended, or gives no sign of life
         │   └── WorkerLateError     a worker does not answer; a DeadlineError, too
         └── NonFiniteError      a loss or a gradient became NaN or infinite
 
@@ -103,11 +103,17 @@ class LostError(RunError):
 
 
 class EngineDeadError(LostError):
-    """The rollout backend's engine has ended, or answers no more: it can be started again."""
+    """The rollout backend's engine has ended, or answers no more: it can be started again.
+
+    Attributes:
+        workers: the rollout workers whose processes have ended with it, each as (machine, process id); others are left.
+    """
+
+    workers: tuple[tuple[str, int], ...] = ()
 
 
 class WorkerDiedError(LostError):
-    """The process of a worker has ended, and with it the run: all others are ended, too."""
+    """The process of a worker has ended, or gives no sign of life, and with it the run: all others are ended, too."""
 
 
 class WorkerLateError(LostError, DeadlineError):

@@ -111,6 +111,7 @@ class Trainer:
             metrics |= self.update(experience, batch, correction, timers)
             self.hand_over(timers)
             metrics["rollout/restarts"] = float(self.engines.restarts)
+            metrics["rollout/workers_lost"] = float(len(self.engines.lost))
             with timers("metrics"):
                 self.tell(experience, batch)
         metrics["training/global_step"] = float(self.step)
