@@ -66,7 +66,7 @@ CONFIG = """
 model: {{path: {folder}/model, dtype: fp32}}
 data: {{train_files: [{folder}/data/train.parquet], train_batch_size: 4, max_prompt_length: 32, max_response_length: 8}}
 actor: {{device: cpu, ppo_mini_batch_size: 4, optim: {{lr: 1e-3}}}}
-rollout: {{n: 4, max_restarts: 1000, timeout: 300, options: {rollout}}}
+rollout: {{n: 4, max_restarts: 1000, timeout: 300}}
 reward: {{scorer: {folder}/reward.py:score, num_workers: 2, timeout: 10}}
 trainer: {{total_training_steps: {steps}, save_freq: 1, max_ckpt_to_keep: {kept}, log_rollouts_freq: 1,
           max_staleness: {staleness}, max_restarts: 1000, save_timeout: 60, output_dir: {folder}/runs}}
@@ -75,7 +75,8 @@ tracking: {{loggers: []}}
 REWARD = "def score(response, ground_truth, data_source, extra_info):\n    return float(len(response) % 2)\n"
 RAY = (
     "actor.strategy=fsdp",
-    "runtime={{name: ray, options: {{workers: 2, rollout_workers: 2, timeout: 300, start_timeout: 300{more}}}}}",
+    "runtime={name: ray, options: {workers: 2, rollout_workers: 2}}",
+    "runtime.options={timeout: 300, start_timeout: 300, hang_timeout: 10}",
 )
 VLLM = (
     "{{python: {python}, load_format: dummy, gpu_memory_utilization: 0.1, probe_interval: 2, probe_timeout: 5, "
@@ -322,7 +323,7 @@ class Storm:
         said = log.read_bytes()[offset:].decode(errors="replace").splitlines()
         if log != self.run.log:
             said += self.run.log.read_text(errors="replace").splitlines()
-        usual = ("starting ", "resuming ", "run folder: ")
+        usual = ("training data: ", "starting ", "resuming ", "run folder: ")
         return next((line for line in said if line.strip() and not line.startswith(usual)), "")
 
     def _check_may_end(self, fault: Fault, life: int, code: int, error: str) -> None:
@@ -411,14 +412,14 @@ def material(folder: Path, arguments: argparse.Namespace) -> None:
     assert corerl(["tiny-model", "--out", str(folder / "model"), *corpus, *SHAPE]) == 0
     (folder / "reward.py").write_text(REWARD)
     (folder / "config.yaml").write_text(
-        CONFIG.format(folder=folder, steps=arguments.steps, staleness=arguments.staleness, kept=KEPT, rollout="{}")
+        CONFIG.format(folder=folder, steps=arguments.steps, staleness=arguments.staleness, kept=KEPT)
     )
 
 
 def commands(folder: Path, arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Arguments of ``corerl train`` for the undisturbed run and for the other one."""
     config = [str(folder / "config.yaml"), f"plugins.load=[{HERE / 'chaos_plugin.py'}]"]
-    ray = [part.format(more="") for part in RAY]
+    ray = [*RAY]
     if arguments.backend == "vllm":
         ray += ["rollout.name=vllm", f"rollout.options={VLLM.format(python=arguments.vllm_python)}"]
     straight = ray if arguments.kills_only else ["trainer.max_staleness=0", "trainer.save_freq=-1"]
@@ -482,7 +483,12 @@ def main() -> None:
     library = compiled(folder)
     material(folder, arguments)
     control = Control(folder / "control")
-    variables = {**VARIABLES, "RAY_TMPDIR": str(folder / "ray"), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    variables = {
+        **VARIABLES,
+        "CHAOS_DRIVER": str(os.getpid()),
+        "RAY_TMPDIR": str(folder / "ray"),
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
     (folder / "ray").mkdir()
     straight_command, storm_command = commands(folder, arguments)
     adopt_orphans()

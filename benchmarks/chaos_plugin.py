@@ -4,7 +4,9 @@
 ``pace`` the seconds that a step takes at least.
 """
 
+import ctypes
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from corerl import hookimpl
 from corerl.trainer import restarts
 
 NOTES = Path(os.environ["CHAOS_NOTES"])
+PR_SET_PDEATHSIG = 1
 ROLES = {"PolicyWorker": "actor", "RolloutWorker": "rollout"}
 
 ended = 0.0
@@ -38,6 +41,8 @@ def _note_role() -> None:
 
 
 _note_role()
+if os.getppid() == int(os.environ["CHAOS_DRIVER"]):  # the controller's process: it ends with the benchmark
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 @hookimpl
