@@ -75,8 +75,8 @@ tracking: {{loggers: []}}
 REWARD = "def score(response, ground_truth, data_source, extra_info):\n    return float(len(response) % 2)\n"
 RAY = (
     "actor.strategy=fsdp",
-    "runtime={name: ray, options: {workers: 2, rollout_workers: 2}}",
-    "runtime.options={timeout: 300, start_timeout: 300, hang_timeout: 10}",
+    "runtime.name=ray",
+    "runtime.options={workers: 2, rollout_workers: 2, timeout: 300, start_timeout: 300, hang_timeout: 10}",
 )
 VLLM = (
     "{{python: {python}, load_format: dummy, gpu_memory_utilization: 0.1, probe_interval: 2, probe_timeout: 5, "

@@ -11,9 +11,9 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 
+PROGRAMS = {"raylet": "raylet", "gcs_server": "gcs"}
+"""a file's name -> the role"""
 NAMES = {
-    "/raylet": "raylet",
-    "/gcs_server": "gcs",
     "log_monitor.py": "agent",
     "dashboard/agent.py": "agent",
     "runtime_env/agent": "agent",
@@ -113,6 +113,9 @@ def _role(process: Process, present: dict[int, Process], controller: int, notes:
         return "scorer" if parent is not None and parent.command == process.command else "nursery"
     if "EngineCore" in process.command:
         return "core"
+    program = process.command.partition(" ")[0].rpartition("/")[2]
+    if program in PROGRAMS:
+        return PROGRAMS[program]
     role = next((role for part, role in NAMES.items() if part in process.command), "")
     return "" if role == "engine" and parent is not None and parent.command == process.command else role
 
