@@ -15,8 +15,10 @@
         ├── MissingInputError   a part needs what the run does not compute
         ├── DeadlineError       something did not answer in its time
         ├── SaveError           a checkpoint could not be written
-        ├── EngineDeadError     the rollout backend's engine has ended
-        ├── WorkerDiedError     the process of a worker has ended
+        ├── LostError           a worker or an engine is gone: new ones can go on; exit code 75
+        │   ├── EngineDeadError     the rollout backend's engine has ended
+        │   ├── WorkerDiedError     the process of a worker has ended, or gives no sign of life
+        │   └── WorkerLateError     a worker does not answer; a DeadlineError, too
         └── NonFiniteError      a loss or a gradient became NaN or infinite
 
 A message is one sentence: what is wrong, where, and what would be right.
@@ -91,12 +93,31 @@ class SaveError(RunError):
     """A checkpoint could not be written; those before it are whole."""
 
 
-class EngineDeadError(RunError):
-    """The rollout backend's engine has ended, or answers no more: it can be started again."""
+class LostError(RunError):
+    """A worker or an engine is gone, or answers no more, by no fault of the request: new ones can go on.
+
+    The exit code is ``EX_TEMPFAIL``, for what starts commands again.
+    """
+
+    exit_code = 75
 
 
-class WorkerDiedError(RunError):
-    """The process of a worker has ended, and with it the run: all others are ended, too."""
+class EngineDeadError(LostError):
+    """The rollout backend's engine has ended, or answers no more: it can be started again.
+
+    Attributes:
+        workers: the rollout workers whose processes have ended with it, each as (machine, process id); others are left.
+    """
+
+    workers: tuple[tuple[str, int], ...] = ()
+
+
+class WorkerDiedError(LostError):
+    """The process of a worker has ended, or gives no sign of life, and with it the run: all others are ended, too."""
+
+
+class WorkerLateError(LostError, DeadlineError):
+    """A worker does not answer in its time, as of a rank that hangs."""
 
 
 class Stopped(BaseException):

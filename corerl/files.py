@@ -53,6 +53,15 @@ def require_writable(folder: Path, key: str) -> None:
         raise ConfigError(key, f"{folder} cannot be used: {reason}; name a folder of yours") from error
 
 
+def room(path: Path) -> str:
+    """How many bytes are free at a path, for messages of a disk; the nearest folder that is there is named."""
+    folder = next((each for each in (path, *path.absolute().parents) if each.is_dir()), Path("/"))
+    try:
+        return f"{folder} has {shutil.disk_usage(folder).free:,} bytes free"
+    except OSError as error:
+        return f"{folder} cannot be read: {error.strerror}"
+
+
 def remove(path: Path) -> None:
     """Delete a file or a folder if it is there."""
     if path.is_dir() and not path.is_symlink():

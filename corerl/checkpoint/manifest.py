@@ -30,15 +30,16 @@ def damage(folder: Path) -> str:
     """What is wrong with a checkpoint, in words; '' when every file is as it was written."""
     try:
         manifest = json.loads((folder / NAME).read_text())
-    except (OSError, ValueError):
+        block, files = manifest["block"], manifest["files"].items()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return f"it has no readable {NAME}"
-    for name, written in manifest["files"].items():
+    for name, written in files:
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != written["size"]:
             return f"{name} has {path.stat().st_size} bytes, not {written['size']}"
-        if _checksums(path, manifest["block"]) != written["crc32"]:
+        if _checksums(path, block) != written["crc32"]:
             return f"{name} has other content than was written"
     return ""
 

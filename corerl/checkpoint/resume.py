@@ -4,13 +4,14 @@ import contextlib
 import fcntl
 import fnmatch
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from corerl.checkpoint import manifest
-from corerl.checkpoint.store import paths, step_of
+from corerl.checkpoint.store import is_checkpoint, paths, step_of
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError
 from corerl.telemetry.notices import say
@@ -21,6 +22,7 @@ FREE = (
     "tracking.*",
     "runtime.*",
     "trainer.total_*",
+    "trainer.max_restarts",
     "trainer.val_before_train",
     "trainer.*_freq",
     "trainer.output_dir",
@@ -194,16 +196,30 @@ def _newest_run(config: TrainConfig) -> Path | None:
 def newest_whole(run_folder: Path) -> Checkpoint | None:
     """The one that ``latest`` names, or the one before it where that is damaged, and so on."""
     folder = run_folder / "checkpoints"
-    pointer = folder / "latest"
     present = [path for path in paths(folder) if (path / "state.json").is_file()]
-    if pointer.is_file():
-        latest = step_of(Path(pointer.read_text().strip()))
+    latest = _latest_step(folder / "latest") if present else None
+    if latest is not None:
         present = [path for path in present if step_of(path) <= latest]
     for path in reversed(present):
         why = manifest.damage(path)
         if not why:
             return Checkpoint.read(path)
         say(f"the checkpoint {path} is damaged ({why}): the one before it is taken")
+    return None
+
+
+def _latest_step(pointer: Path) -> int | None:
+    """The step that the file names; None where it names none, as after a machine that lost its power."""
+    if not os.path.lexists(pointer):
+        return None
+    try:
+        named = Path(pointer.read_text().strip())
+        if is_checkpoint(named):
+            return step_of(named)
+        why = f"has {named.name!r}" if named.name else "is empty"
+    except (OSError, ValueError) as error:
+        why = f"cannot be read: {error}"
+    say(f"{pointer} names no checkpoint (it {why}): the newest whole one is taken")
     return None
 
 

@@ -5,6 +5,7 @@ goes on. A thread of the controller waits for them, adds the manifest, renames t
 """
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from corerl.checkpoint import manifest, random_state
 from corerl.checkpoint.writing import writing
 from corerl.errors import CoreRLError, DeadlineError, SaveError
-from corerl.files import atomic_path, remove
+from corerl.files import atomic_path, remove, room
 from corerl.trainer.workers import TrainedWorker
 
 PREFIX = "global_step_"
@@ -74,6 +75,9 @@ class CheckpointStore:
         best: the best one is kept besides.
         model_files: name -> content, for ``model/``.
         timeout: seconds that writing may take.
+
+    Attributes:
+        newest: the last that was completed here.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class CheckpointStore:
     ) -> None:
         self.folder, self.timeout = folder, timeout
         self._max_to_keep, self._best, self._model_files = max_to_keep, best, model_files or {}
+        self.newest: Path | None = None
         self._copied: _Copied | None = None
         self._writing: _Writing | None = None
 
@@ -184,7 +189,7 @@ class CheckpointStore:
                     ranks = ", ".join(map(str, lacking))
                     raise self._late(copied, f" (rank {ranks} of '{name}' has not written its share)")
             for error in filter(None, (each.read_text() for each in done)):
-                raise SaveError(f"{copied.path / name} could not be written: {error}")
+                raise SaveError(f"{copied.path / name} could not be written: {error}; {room(self.folder)}")
         remove(copied.temporary / WRITTEN)
 
     def _complete(self, temporary: Path, state: Mapping[str, Any]) -> None:
@@ -208,6 +213,7 @@ class CheckpointStore:
         for name, target in pointers.items():
             with atomic_path(self.folder / name) as temporary:
                 temporary.write_text(target.name)
+        self.newest = path
 
     def _best_path(self) -> Path | None:
         if self._best is None:
@@ -230,7 +236,12 @@ class CheckpointStore:
 
 def paths(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest step first."""
-    return sorted(folder.glob(f"{PREFIX}[0-9]*"), key=step_of)
+    return sorted(filter(is_checkpoint, folder.glob(f"{PREFIX}*")), key=step_of)
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a name is a checkpoint's: ``global_step_3.bak`` is somebody else's copy."""
+    return re.fullmatch(f"{PREFIX}[0-9]+", path.name) is not None
 
 
 def step_of(path: Path) -> int:

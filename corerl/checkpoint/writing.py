@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from corerl.errors import CoreRLError, SaveError
-from corerl.files import atomic_path
+from corerl.files import remove, room
+
+MOST_TOLD = 2000
 
 
 @contextlib.contextmanager
@@ -20,18 +22,24 @@ def writing(path: Path) -> Iterator[None]:
     except CoreRLError:
         raise
     except Exception as error:
-        raise SaveError(f"{path} could not be written: {described(error)}") from error
+        raise SaveError(f"{path} could not be written: {described(error)}; {room(path.parent)}") from error
 
 
 def write_and_tell(write: Callable[[], None], path: Path) -> None:
-    """Write, then leave a file: empty, or with what went wrong."""
-    error = ""
-    try:
-        write()
-    except Exception as raised:
-        error = described(raised)
-    with contextlib.suppress(OSError), atomic_path(path) as temporary:  # the folder is gone once nobody waits
-        temporary.write_text(error)
+    """Write, then leave a file: empty, or with what went wrong. It has its room before: the disk may be full then."""
+    error, telling = b"", path.with_name(f"{path.name}.tmp")
+    with contextlib.suppress(OSError):  # the folder is gone once nobody waits
+        telling.write_bytes(b" " * MOST_TOLD)
+        try:
+            write()
+        except Exception as raised:
+            error = described(raised).encode()[:MOST_TOLD]
+        with telling.open("r+b") as file:
+            file.write(error)
+            file.truncate()
+        telling.rename(path)
+        return
+    remove(path.parent)  # nobody is to wait for what cannot be told
 
 
 def described(error: Exception) -> str:

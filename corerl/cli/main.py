@@ -4,12 +4,14 @@ import errno
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from corerl import __version__
 from corerl.errors import CoreRLError, Stopped
+from corerl.files import room
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
 from corerl.registry.commands import Command
@@ -112,12 +114,13 @@ def _tell_of(error: Exception) -> None:
     of_disk = isinstance(error, OSError) and error.errno in DISK
     if not of_disk:
         echo("".join(traceback.format_exception(error, limit=-6, chain=False)), err=True, nl=False)
-    said = f"{error}: " if of_disk else f"{type(error).__name__}: "
+    free = f" ({room(Path(str(error.filename)))})" if isinstance(error, OSError) and of_disk and error.filename else ""
+    said = f"{error}{free}: " if of_disk else f"{type(error).__name__}: "
     problem = problem_of(f"{type(error).__name__}: {error}")
     if problem is not None:
         echo(f"error: {said}{problem.remedy} (see '{problem.name}' in {PAGE})", err=True)
     elif of_disk:
-        echo(f"error: {error}", err=True)
+        echo(f"error: {error}{free}", err=True)
     else:
         echo(
             "error: this is a bug in CoreRL or in one of its plugins; please report it with the lines above and "

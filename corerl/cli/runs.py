@@ -63,6 +63,8 @@ def row(run: Path, folder: Path) -> tuple[str, ...]:
     changed = metrics.stat().st_mtime if metrics.is_file() else status.started
     ended = status.ended or (time.time() if status.state == "running" else max(status.started, changed))
     remark = status.error or (f"{status.host}, process {status.pid}" if status.state == "running" else "")
+    if status.restarts:
+        remark = ", ".join(filter(None, [f"workers started again: {status.restarts}", remark]))
     steps, age = f"{step}/{status.total_steps}", f"{duration(time.time() - status.started)} ago"
     return name, status.state, steps, reward, validation, age, duration(ended - status.started), remark
 

@@ -24,14 +24,24 @@ def train(
     CONFIG_FILE is YAML; KEY=VALUE changes single keys, e.g. actor.optim.lr=1e-5. All keys: corerl config show. Whether
     it would run: corerl check.
     """
-    config, parts, plugins = load_train_config(config_file, overrides, plugin, disable_plugin)
+    from corerl.errors import Stopped
+    from corerl.trainer.stopping import Stopping
 
-    from corerl.trainer.plan import make_plan
+    with Stopping().listen() as stopping:
+        with stopping.abandonable():
+            config, parts, plugins = load_train_config(config_file, overrides, plugin, disable_plugin)
 
-    plan = make_plan(config, parts, plugins)
-    echo(str(plan))
+            from corerl.trainer.plan import make_plan
 
-    from corerl.cli.report import make_report
-    from corerl.trainer.build import train as run_training
+            plan = make_plan(config, parts, plugins)
+            echo(str(plan))
 
-    make_report([run_training(plan)])
+            from corerl.cli.report import make_report
+            from corerl.trainer.build import train as run_training
+
+        folder = run_training(plan, stopping)
+        try:
+            with stopping.abandonable():
+                make_report([folder])
+        except Stopped:  # the run is done all the same: nothing is to start it again
+            echo(f"the run is done; corerl report {folder} makes the report that is left out", err=True)

@@ -319,6 +319,9 @@ class TrainerConfig:
         "run; or the folder of a run or of one of its checkpoints",
     )
     resume_with_changes: bool = option(False, "go on although config or plugin versions are not the checkpoint's")
+    max_restarts: int = option(
+        3, "times that workers which are lost are started again from the last checkpoint; then the run stops", ge=0
+    )
     max_ckpt_to_keep: int | None = option(None, "older checkpoints are deleted; null: all are kept", ge=1)
     keep_best: str | None = option(None, "metric by which the best checkpoint is kept besides, as checkpoints/best")
     keep_best_mode: Literal["max", "min"] = option("max", "which value of keep_best is the best")

@@ -50,8 +50,8 @@ class TrackedRun:
         folder: the run's, for files of the tracker.
         config: the whole configuration as plain values.
         total_steps: the run's length.
-        resumed_from: the step of the checkpoint that it goes on from; what was logged of later ones comes again. None
-            in a run that starts.
+        resumed_from: the step of the checkpoint that it goes on from; what was logged of later ones comes again. -1: of
+            all steps, in a run that starts again without a checkpoint; None: in one that starts.
         run_id: the tracker's, of which the checkpoint knows; '' where there is none.
     """
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-Mode = Literal["all", "rank_zero", "one_each", "split", "spread"]
+Mode = Literal["all", "revive", "rank_zero", "one_each", "split", "spread"]
 Merge = Literal["join", "rank_zero"]
 
 _ATTRIBUTE = "__corerl_dispatch__"
@@ -21,13 +21,13 @@ class Dispatch:
     """What a method declares.
 
     Attributes:
-        mode: ``all``: every worker gets the same arguments, the result is that of rank 0. ``rank_zero``: only rank 0
-            is called. ``one_each``: every argument is a list with an element for each rank, and so is the result.
-            ``split``: the first argument, an Experience or a sequence, is split by data-parallel rank; workers of one
-            data-parallel rank get the same share. ``spread``: the first argument, a sequence of GenerationRequest, is
-            handed out to the worker with the least left to do, in several calls if need be. The method is a generator
-            of mappings from positions in it to results, and so is the group's; calls may overlap, in threads of their
-            own.
+        mode: ``all``: every worker gets the same arguments, the result is that of rank 0. ``revive``: the same, once
+            workers whose processes have ended are started again. ``rank_zero``: only rank 0 is called. ``one_each``:
+            every argument is a list with an element for each rank, and so is the result. ``split``: the first
+            argument, an Experience or a sequence, is split by data-parallel rank; workers of one data-parallel rank
+            get the same share. ``spread``: the first argument, a sequence of GenerationRequest, is handed out to the
+            worker with the least left to do, in several calls if need be. The method is a generator of mappings from
+            positions in it to results, and so is the group's; calls may overlap, in threads of their own.
         merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) are put together in the order of
             the rows. ``rank_zero``: every rank returns the same, and that of rank 0 is taken.
     """

@@ -146,6 +146,12 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "measured of a sample of all weights, every 16 times that weights are sent",
         ),
         Metric("rollout/restarts", "", "times in this run that engines ended and were started again"),
+        Metric("training/restarts", "", "times in this process that lost workers were started again"),
+        Metric(
+            "rollout/workers_lost",
+            "",
+            "rollout workers in this run whose processes ended or hung while others were left, started again or not",
+        ),
         Metric("training/{global_step,epoch}", "", "of the batch; the first step is 1, the first epoch 0"),
         Metric(
             "training/rollout_probs_diff_{mean,max}", "", "abs(p_rollout - p_trainer) of the tokens: engine and trainer"

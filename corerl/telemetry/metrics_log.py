@@ -1,16 +1,22 @@
 """``metrics.jsonl`` and the trackers."""
 
+import contextlib
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from corerl.errors import SaveError
-from corerl.files import atomic_path
+from corerl.files import atomic_path, remove, room
 from corerl.registry.trackers import SampleTracker, Tracker
 from corerl.telemetry.notices import say
 from corerl.telemetry.tracker_thread import TrackerThread
+
+RESERVE = ".reserve"
+RESERVED = 2**18
+"""bytes, of the last records and the status of a run that ends because its disk is full"""
 
 OpenTracker = Callable[[str], Tracker]
 """given the run id that a checkpoint knows, or ''"""
@@ -19,7 +25,8 @@ OpenTracker = Callable[[str], Tracker]
 class MetricsLog:
     """Appends one JSON object a line, each with its ``step``, and passes the metrics on.
 
-    What a full disk does not take is kept and written as soon as there is room.
+    What a full disk does not take is kept and written as soon as there is room. Some is reserved from the start, for
+    the last records and the run's status.
 
     Args:
         path: the file; what it holds of steps after ``last_step`` is cut off, so that a resumed run goes on in it.
@@ -40,8 +47,11 @@ class MetricsLog:
         timeout: float = 60.0,
     ) -> None:
         kept = [record for record in read_metrics(path) if record["step"] <= last_step]
+        self._reserve = path.with_name(RESERVE)
+        remove(self._reserve)  # of a run that was killed
         with atomic_path(path) as temporary:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept))
+        self._keep_room()
         self._file = path.open("ab", buffering=0)
         self._unwritten = b""
         self._is_told = False
@@ -58,7 +68,8 @@ class MetricsLog:
         self._unwritten += (json.dumps({"step": step, **record}) + "\n").encode()
         if (error := self._append()) is not None and not self._is_told:
             self._is_told = True
-            say(f"step {step}: {self._file.name} cannot be written ({error.strerror}): steps wait in memory for room")
+            why, free = error.strerror, room(self._reserve.parent)
+            say(f"step {step}: {self._file.name} cannot be written ({why}; {free}): steps wait in memory for room")
         self._pass_on(lambda tracker: tracker.log(record, step))
 
     def write_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
@@ -81,6 +92,7 @@ class MetricsLog:
         Raises:
             SaveError: there still is no room for the metrics of some steps.
         """
+        remove(self._reserve)
         error = self._append()
         self._file.close()
         for thread in self._threads:
@@ -91,7 +103,8 @@ class MetricsLog:
         if error is not None:
             lost = self._unwritten.count(b"\n")
             raise SaveError(
-                f"the metrics of {lost} steps could not be written to {self._file.name}: {error}"
+                f"the metrics of {lost} steps could not be written to {self._file.name}: {error}; "
+                f"{room(self._reserve.parent)}"
             ) from error
 
     def __enter__(self) -> "MetricsLog":
@@ -115,6 +128,11 @@ class MetricsLog:
             return error
         self._is_told = False
         return None
+
+    def _keep_room(self) -> None:
+        """Fill the reserve, with bytes that no file system leaves out."""
+        with contextlib.suppress(OSError):
+            self._reserve.write_bytes(os.urandom(RESERVED))
 
     def _pass_on(self, call: Callable[[Tracker], None]) -> None:
         for thread in self._threads:

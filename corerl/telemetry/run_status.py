@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import time
+from typing import Any
 
 from corerl.files import atomic_path
 from corerl.telemetry.metrics_tail import last_step
@@ -30,6 +31,7 @@ class RunStatus:
         host, pid, process: the controller's; ``process`` tells a later process of the same number from it.
         started, ended: seconds since 1970; a resumed run has those of its last start.
         error: of a run that failed, the kind of error and what it said.
+        restarts: times in this start that lost workers were started again.
     """
 
     state: str
@@ -40,17 +42,39 @@ class RunStatus:
     started: float
     ended: float | None = None
     error: str | None = None
+    restarts: int = 0
+
+
+class StatusFile:
+    """The status of a run that goes on."""
+
+    def __init__(self, folder: Path, total_steps: int) -> None:
+        pid = os.getpid()
+        self._folder = folder
+        self._status = RunStatus("running", total_steps, socket.gethostname(), pid, _process(pid), time())
+        write_status(folder, self._status)
+
+    def restarted(self) -> None:
+        """Count a restart of the workers."""
+        self._change(restarts=self._status.restarts + 1)
+
+    def end(self, state: str, error: str | None) -> None:
+        """Write how the run ended."""
+        self._change(state=state, ended=time(), error=error)
+
+    def _change(self, **values: Any) -> None:
+        self._status = replace(self._status, **values)
+        with suppress(OSError):  # of a full disk: the run's own error matters more
+            write_status(self._folder, self._status)
 
 
 @contextmanager
-def recorded(folder: Path, total_steps: int) -> Iterator[None]:
+def recorded(folder: Path, total_steps: int) -> Iterator[StatusFile]:
     """Write that the run goes on, and at the end how it ended."""
-    pid = os.getpid()
-    status = RunStatus("running", total_steps, socket.gethostname(), pid, _process(pid), time())
-    write_status(folder, status)
+    status = StatusFile(folder, total_steps)
     state, message = "failed", None
     try:
-        yield
+        yield status
         state = "finished" if last_step(folder / "metrics.jsonl") >= total_steps else "stopped"
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
@@ -59,8 +83,7 @@ def recorded(folder: Path, total_steps: int) -> Iterator[None]:
         state = "stopped"
         raise
     finally:
-        with suppress(OSError):  # of a full disk: the run's own error matters more
-            write_status(folder, replace(status, state=state, ended=time(), error=message))
+        status.end(state, message)
 
 
 def write_status(folder: Path, status: RunStatus) -> None:

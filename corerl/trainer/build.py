@@ -10,23 +10,23 @@ from typing import Any, TypeVar
 import torch
 
 from corerl.checkpoint import random_state
-from corerl.checkpoint.resume import taken
 from corerl.checkpoint.store import Best, CheckpointStore
 from corerl.config.parts import Parts
 from corerl.config.schema import TrainConfig
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.data.turns import TurnTokenizer
+from corerl.errors import CoreRLError, LostError
 from corerl.models import compute_dtype, cpu_threads, model_files, resolve_device
 from corerl.objective.rollout_correction import largest_difference, resolve_level
 from corerl.registry import Entry, Selected
 from corerl.registry.environments import EnvironmentFactory
+from corerl.registry.reward_managers import RewardManager
 from corerl.registry.rollout_backends import RolloutBackendFactory
 from corerl.registry.runtimes import Pool, Role
 from corerl.registry.trackers import TrackedRun, TrackerFactory
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 from corerl.telemetry.notices import say
-from corerl.telemetry.run_status import recorded
 from corerl.telemetry.throughput import ModelShape
 from corerl.trainer.collection import Collector
 from corerl.trainer.correction import RolloutCorrector
@@ -40,6 +40,7 @@ from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.pipeline import Pipeline
 from corerl.trainer.plan import Plan
 from corerl.trainer.requests import validation_sampling
+from corerl.trainer.restarts import Restarts
 from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.run import Run, new_folder
 from corerl.trainer.scoring import Notices, load_reward_manager
@@ -49,28 +50,50 @@ from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, Refe
 W = TypeVar("W")
 
 
-def train(plan: Plan) -> Path:
+def train(plan: Plan, stopping: Stopping | None = None) -> Path:
     """Run a training from its first step, or from the checkpoint it resumes, to its last; returns the run's folder.
+
+    Workers that are lost are started again, as often as ``trainer.max_restarts`` allows.
+
+    Args:
+        stopping: that listens already; None: one that does in the meantime.
 
     Raises:
         Stopped: a signal asked for it, while the workers start, too.
     """
-    random_state.seed(plan.config.trainer.seed)
     with ExitStack() as stack:
-        stopping = stack.enter_context(Stopping().listen())
-        with stopping.abandonable():
-            trainer = _start(plan, stack, stopping)
-        gc.freeze()  # all of this lives as long as the run; walking through it would cost 0.1 s now and then
-        stack.callback(gc.unfreeze)
-        _fit(trainer)
+        restarts = Restarts(plan, stopping or stack.enter_context(Stopping().listen()), stack)
+        while not isinstance(outcome := _live(plan, restarts), Path):
+            plan = outcome
+            restarts.wait(plan)
+    return outcome
+
+
+def _live(plan: Plan, restarts: Restarts) -> Path | Plan:
+    """What one set of workers comes to: the run's folder when it is done, a plan to go on when they are lost."""
+    random_state.seed(plan.config.trainer.seed)
+    trainer = None
+    try:
+        with ExitStack() as stack:
+            reward = load_reward_manager(plan.scorers, plan.config.reward, plan.parts.reward_manager)
+            stack.callback(reward.close)  # a signal waits until this is sure: scorers may have processes
+            with restarts.stopping.abandonable():
+                trainer = _start(plan, reward, stack, restarts)
+            gc.freeze()  # all of this lives as long as the run; walking through it would cost 0.1 s now and then
+            stack.callback(gc.unfreeze)
+            _fit(trainer)
+    except LostError as error:
+        return restarts.after(error, plan, trainer)
+    except CoreRLError as error:
+        if trainer is None and restarts.count:
+            raise restarts.unable(error) from error
+        raise
     return trainer.run.folder
 
 
-def _start(plan: Plan, stack: ExitStack, stopping: Stopping) -> Trainer:
+def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restarts) -> Trainer:
     """Workers and what is around them; ``stack`` ends all of it."""
     config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
-    reward = load_reward_manager(plan.scorers, config.reward, parts.reward_manager)
-    stack.callback(reward.close)
     roles = _roles(config, parts)
     runtime = parts.runtime.load()(config.runtime)
     stack.callback(runtime.close)
@@ -85,16 +108,16 @@ def _start(plan: Plan, stack: ExitStack, stopping: Stopping) -> Trainer:
     reference = start("ref", ReferenceWorker) if parts.needs_ref else None
     rollout = start("rollout", RolloutWorker)
     engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
-    run = Run(config, parts, plan.plugins, checkpoint.run_folder if checkpoint else new_folder(config))
-    run.folder.mkdir(parents=True, exist_ok=True)
-    stack.enter_context(taken(run.folder))
+    folder = plan.folder or (checkpoint.run_folder if checkpoint else new_folder(config))
+    run = Run(config, parts, plan.plugins, folder)
+    restarts.take(run.folder)
     if checkpoint is not None:
         actor.load(checkpoint.path / "actor")
         if critic is not None:
             critic.load(checkpoint.path / "critic")
         random_state.restore(checkpoint.path)
     run.describe()
-    stack.enter_context(recorded(run.folder, plan.total_steps))
+    restarts.record(plan.total_steps)
     say(f"run folder: {run.folder}")
     log = stack.enter_context(_open_log(run, plan))
     seeds, shape = Seeds(config.trainer.seed), actor.shape()
@@ -147,7 +170,8 @@ def _start(plan: Plan, stack: ExitStack, stopping: Stopping) -> Trainer:
         validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),
         shape=shape,
         total_steps=plan.total_steps,
-        stopping=stopping,
+        stopping=restarts.stopping,
+        restarts=restarts.count,
         step=checkpoint.step if checkpoint else 0,
     )
 
@@ -231,14 +255,18 @@ def _open_log(run: Run, plan: Plan) -> MetricsLog:
     for tracker in run.parts.trackers:
         name = tracker.entry.name
         trackers[name if name not in trackers else f"{name} {len(trackers)}"] = _opener(tracker, run, plan)
-    last_step, state = (plan.checkpoint.step, plan.checkpoint.trackers) if plan.checkpoint else (-1, None)
+    last_step, known = (plan.checkpoint.step, plan.checkpoint.trackers) if plan.checkpoint else (-1, {})
+    state = {**known, **plan.run_ids}
     path, timeout = run.folder / "metrics.jsonl", run.config.tracking.timeout
     return MetricsLog(path, trackers, last_step, state=state, timeout=timeout)
 
 
 def _opener(tracker: Selected[TrackerFactory], run: Run, plan: Plan) -> OpenTracker:
     names, factory = run.config.tracking, tracker.load()
-    resumed_from = plan.checkpoint.step if plan.checkpoint else None
+    if plan.checkpoint is not None:
+        resumed_from: int | None = plan.checkpoint.step
+    else:
+        resumed_from = None if plan.folder is None else -1
     tracked = TrackedRun(
         names.project_name, names.experiment_name, run.folder, asdict(run.config), plan.total_steps, resumed_from
     )

@@ -1,4 +1,7 @@
-"""Engines that end are started again, with the policy's present weights, and their requests are sent again."""
+"""Engines that end are started again, with the policy's present weights, and their requests are sent again.
+
+So are rollout workers that are lost while others are left; where that is not possible the run goes on without them.
+"""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,10 +18,11 @@ class Engines:
     """The rollout workers, as the trainer uses them.
 
     Args:
-        max_restarts: in this process; the next death is raised.
+        max_restarts: in this process; the next death is raised, unless other rollout workers are left.
 
     Attributes:
         restarts: so far.
+        lost: rollout workers whose processes have ended so far, started again or not.
         actor_in_use: held by whoever uses the policy's workers; generation ahead of training waits for it to restart.
     """
 
@@ -27,6 +31,7 @@ class Engines:
         self._version = 0
         self._closed = False
         self.restarts = 0
+        self.lost: set[tuple[str, int]] = set()
         self.actor_in_use = threading.RLock()
 
     def close(self) -> None:
@@ -88,7 +93,13 @@ class Engines:
     def _restart(self, error: EngineDeadError) -> None:
         if self._closed:
             raise error
+        self.lost.update(error.workers)
         if self.restarts == self._max_restarts:
+            if error.workers:
+                say(
+                    f"{error}\nno more than rollout.max_restarts = {self._max_restarts} starts: the run goes on without"
+                )
+                return
             raise EngineDeadError(
                 f"rollout.max_restarts = {self._max_restarts} allows no further start: {error}"
             ) from error

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from corerl.errors import EngineDeadError, RunError, Stopped, WorkerDiedError
+from corerl.errors import EngineDeadError, LostError, RunError, Stopped, WorkerDiedError
 from corerl.trainer.loop import Trainer
 from corerl.trainer.saving import Saving
 
@@ -59,10 +59,11 @@ def _do_step(trainer: Trainer, saving: Saving) -> None:
             metrics["timing_s/step"] += metrics.get("timing_s/testing", 0.0)
     except RunError as error:
         raise _of_step(trainer.step, error) from error.__cause__
+    metrics["training/restarts"] = float(trainer.restarts)
     due = trainer.is_due(config.save_freq)
     if due:
-        metrics["timing_s/save"] = saving.copy()
-        metrics["timing_s/step"] += metrics["timing_s/save"]
+        metrics |= _copy(trainer, saving)
+        metrics["timing_s/step"] += metrics.get("timing_s/save", 0.0)
     trainer.log.write(metrics, step=trainer.step)
     trainer.run.plugins.hook.step_ended(run=trainer.run, step=trainer.step, metrics=metrics)
     saving.done(metrics)
@@ -73,6 +74,17 @@ def _do_step(trainer: Trainer, saving: Saving) -> None:
         raise _of_step(trainer.step, trainer.failure)
     if trainer.step < trainer.total_steps:
         trainer.stopping.check()
+
+
+def _copy(trainer: Trainer, saving: Saving) -> dict[str, float]:
+    """Where the state cannot be saved, the step is still to be recorded."""
+    try:
+        return {"timing_s/save": saving.copy()}
+    except LostError:  # of workers that are to do so
+        raise
+    except RunError as error:
+        trainer.failure = trainer.failure or error
+        return {}
 
 
 def _evaluate(trainer: Trainer) -> dict[str, float]:

@@ -70,6 +70,8 @@ class Trainer:
     shape: ModelShape
     total_steps: int
     stopping: Stopping
+    restarts: int = 0
+    """times that the workers were lost and started again"""
     step: int = 0
     """the one that is being done; at the start, the last that was done"""
     sampler_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -109,6 +111,7 @@ class Trainer:
             metrics |= self.update(experience, batch, correction, timers)
             self.hand_over(timers)
             metrics["rollout/restarts"] = float(self.engines.restarts)
+            metrics["rollout/workers_lost"] = float(len(self.engines.lost))
             with timers("metrics"):
                 self.tell(experience, batch)
         metrics["training/global_step"] = float(self.step)

@@ -1,6 +1,7 @@
 """A run before its models: everything that can be read and checked without one."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from corerl.check.installed import require_engine
@@ -23,7 +24,12 @@ from corerl.trainer.scoring import select_scorers
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run is about to do; ``checkpoint`` is the one it resumes, or None."""
+    """What a run is about to do; ``checkpoint`` is the one it resumes, or None.
+
+    Attributes:
+        folder: of a run whose workers are started again: it goes on there.
+        run_ids: of its trackers.
+    """
 
     config: TrainConfig
     parts: Parts
@@ -34,6 +40,8 @@ class Plan:
     val_prompts: list[Prompt]
     sampler: PromptSampler
     scorers: dict[str, Selected[Scorer]]
+    folder: Path | None = None
+    run_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def total_steps(self) -> int:

@@ -118,7 +118,7 @@ class RolloutWorker:
         with self._death_told():
             self.backend.wake(kv_cache=kv_cache)
 
-    @dispatch("all")
+    @dispatch("revive")
     def restart(self) -> None:
         """Start the engine again, with the weights of ``model.path``, if it has ended."""
         if self._death():

@@ -80,6 +80,7 @@ def test_a_folder_without_a_checkpoint_is_an_error(tmp_path):
         (lambda path: (path / "actor" / "weights").write_text("ww"), "actor/weights has 2 bytes, not 1"),
         (lambda path: (path / "actor" / "weights").unlink(), "actor/weights is missing"),
         (lambda path: (path / "manifest.json").write_text("{"), "it has no readable manifest.json"),
+        (lambda path: (path / "manifest.json").write_text("null"), "it has no readable manifest.json"),
     ],
 )
 def test_of_a_damaged_checkpoint_the_one_before_is_taken_and_the_damage_told(tmp_path, capsys, spoil, why):
@@ -90,6 +91,33 @@ def test_of_a_damaged_checkpoint_the_one_before_is_taken_and_the_damage_told(tmp
     assert f"global_step_2 is damaged ({why}" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="is damaged"):
         find_checkpoint(config(tmp_path, str(store.folder / "global_step_2")), 5)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "it is empty"),
+        (b"\0\0\0\0", "it has '"),
+        (b"global_step_", "it has 'global_step_'"),
+        (b"\xff\xfe", "it cannot be read: 'utf-8'"),
+        (None, "it cannot be read: [Errno 21]"),
+    ],
+)
+def test_without_a_name_in_latest_the_newest_whole_checkpoint_is_taken_and_told(tmp_path, capsys, content, why):
+    store = store_of(tmp_path)
+    for step in (1, 2, 3):
+        save(store, step)
+    (store.folder / "global_step_3" / "actor" / "weights").write_text("damaged")
+    (store.folder / "global_step_2.bak").mkdir()
+    pointer = store.folder / "latest"
+    if content is None:
+        pointer.unlink()
+        pointer.mkdir()
+    else:
+        pointer.write_bytes(content)
+    for mode in ("auto", str(store.folder.parent)):
+        assert find_checkpoint(config(tmp_path, mode), 5).step == 2
+        assert f"{pointer} names no checkpoint ({why}" in capsys.readouterr().err
 
 
 def test_checksums_are_of_blocks_read_by_several_threads(tmp_path, monkeypatch):
@@ -140,6 +168,7 @@ def test_nothing_is_complete_before_it_is_written_and_a_wait_for_it_ends(tmp_pat
         store.settle(wait=True)
     assert store.settle(wait=True) is None  # it is given up: nobody waits for it a second time
     release.set()
+    store.timeout = 600
     assert save(store, 2).name == "global_step_2"
     assert sorted(path.name for path in store.folder.iterdir()) == ["global_step_2", "latest"]
 

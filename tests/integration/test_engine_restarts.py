@@ -43,8 +43,9 @@ def test_an_engine_that_ends_is_started_again_and_its_requests_sent_again(run_wi
 @pytest.mark.parametrize(("death", "last"), [({"generate": 3}, 2), ({"update_weights": 4}, 3)])
 def test_a_run_whose_engine_ends_too_often_stops_with_a_checkpoint(run_with, death, last):
     _, straight, _ = run_with({})
-    outcome, records, folder = run_with(death, "rollout.max_restarts=0", "trainer.resume_mode=disable")
-    assert outcome.code == 1
+    ends = ["rollout.max_restarts=0", "trainer.max_restarts=0", "trainer.resume_mode=disable"]
+    outcome, records, folder = run_with(death, *ends)
+    assert outcome.code == 75
     assert outcome.error.startswith("error: step 3: rollout.max_restarts = 0 allows no further start: the engine (")
     assert [record["step"] for record in records] == list(range(1, last + 1))
     assert (folder / "checkpoints" / "latest").read_text() == f"global_step_{last}"

@@ -21,6 +21,7 @@ from corerl.checkpoint.store import CheckpointStore
 from corerl.cli.main import run
 from corerl.errors import SaveError
 from corerl.telemetry.metrics_log import read_metrics
+from corerl.telemetry.run_status import read_status
 
 # Runs that go wrong midway
 
@@ -278,7 +279,8 @@ def test_nothing_that_a_full_disk_does_not_take_ends_a_run(train, workplace):
     assert [record["step"] for record in read_metrics(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
     assert sorted(path.stem[-1] for path in (folder / "rollouts").iterdir()) == ["1", "2", "3", "6"]
     assert "step 4: the sample rollouts could not be written: [Errno 27]" in outcome.stderr
-    assert "metrics.jsonl cannot be written (File too large): steps wait in memory for room" in outcome.stderr
+    assert "metrics.jsonl cannot be written (File too large; " in outcome.stderr
+    assert "bytes free): steps wait in memory for room" in outcome.stderr
     assert not workplace.half_written
 
 
@@ -290,3 +292,52 @@ def test_an_error_before_an_update_loses_no_step_that_was_done(workplace, capsys
     [folder] = workplace.run_folders
     assert (folder / "checkpoints" / "latest").read_text() == "global_step_2"
     assert [record["step"] for record in read_metrics(folder / "metrics.jsonl")] == [1, 2]
+
+
+FILLS = """
+from corerl import hookimpl
+
+@hookimpl
+def step_ended(run, step):
+    if step > 2:
+        with open(FILLER, "ab", buffering=0) as file:
+            try:
+                while file.write(bytes(4096)):
+                    pass
+            except OSError:
+                pass
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 4 MiB, of which the kernel says itself that it is full."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_of_a_run_whose_disk_is_full_to_its_end_nothing_is_lost(train, workplace, small_disk):
+    (workplace.folder / "fills.py").write_text(f"FILLER = {str(small_disk / 'filler')!r}\n{FILLS}")
+    keys = ["total_training_steps=6", "save_freq=2", "async_save=false", f"output_dir={small_disk}/runs"]
+    outcome = train("--plugin", str(workplace.folder / "fills.py"), *(f"trainer.{key}" for key in keys))
+    assert outcome.code == 1
+    [folder] = small_disk.glob("runs/*/*")
+    checkpoints = folder / "checkpoints"
+    assert "global_step_6" in outcome.error and "No space left on device" in outcome.error
+    assert re.search(rf"{checkpoints}\S* has [\d,]+ bytes free", outcome.error)
+    assert re.search(rf"metrics.jsonl cannot be written \(No space left on device; {folder} has", outcome.stderr)
+    whole = [path.name for path in checkpoints.glob("global_step_*") if manifest.damage(path) == ""]
+    assert whole == [(checkpoints / "latest").read_text()]
+    assert [record["step"] for record in read_metrics(folder / "metrics.jsonl")] == list(range(1, 7))
+    status = read_status(folder)
+    assert status.state == "failed" and "No space left" in status.error
+    assert not [path.name for path in folder.rglob("*") if path.suffix == ".tmp" or path.name == ".reserve"]
+    (small_disk / "filler").unlink()
+    resumed = [f"trainer.{key}" for key in (*keys, f"resume_mode={folder}", "resume_with_changes=true")]
+    assert train(*resumed).code == 0
+    assert [record["step"] for record in read_metrics(folder / "metrics.jsonl")] == list(range(1, 7))

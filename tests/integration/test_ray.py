@@ -8,6 +8,7 @@ import pytest
 
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
+from corerl.trainer import restarts
 
 pytestmark = pytest.mark.xdist_group("ray runs")  # before those of "ray", in a process with a cluster that stays
 
@@ -65,6 +66,24 @@ def same_checkpoints(one: Path, other: Path) -> bool:
         del state["config"]  # their runtimes differ
     same = [(folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in FILES]
     return states[0] == states[1] and all(same)
+
+
+DEADLY = """
+import os
+from pathlib import Path
+
+from corerl.registry.policy_losses import LossOutput
+
+left = Path("updates.left")
+
+def loss(inputs):
+    if left.is_file():
+        number = int(left.read_text()) - 1
+        left.write_text(str(number))
+        if number == 0:
+            os.kill(os.getpid(), 9)
+    return LossOutput(-inputs.advantages * inputs.log_probs)
+"""
 
 
 def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
@@ -160,6 +179,25 @@ class TestOnOneClusterOfFourCpus:
         ended = numbers(train("shared", *changes, *shared))
         assert ended[-1].pop("rollout/restarts") == 1 and plain[-1].pop("rollout/restarts") == 0
         assert ended == plain
+
+    def test_a_worker_that_is_killed_is_started_again_and_the_numbers_are_those_of_a_run_that_lost_none(
+        self, train, monkeypatch, capsys
+    ):
+        monkeypatch.setattr(restarts, "BACKOFF", 0.0)
+        Path("deadly.py").write_text(DEADLY)
+        changes = ["actor.policy_loss=deadly.py:loss", "trainer.val_before_train=false", "trainer.async_save=false"]
+        changes += ["algorithm.adv_estimator=grpo", "trainer.total_training_steps=2", "trainer.save_freq=1"]
+        changes += ["actor.use_kl_loss=false", "trainer.test_freq=-1"]
+        local = numbers(train("local", *changes))
+        Path("updates.left").write_text("3")  # two of the first step
+        folder = train("ray", *changes, "runtime.name=ray")
+        lost = numbers(folder)
+        assert [record.pop("training/restarts") for record in lost] == [0, 1]
+        assert [record.pop("training/restarts") for record in local] == [0, 0]
+        assert lost == local
+        said = capsys.readouterr().err
+        assert "step 2: the actor worker (process " in said
+        assert f"{folder.name}/checkpoints/global_step_1 in 0 s (1 of trainer.max_restarts = 3)" in said
 
     def test_numbers_and_checkpoints_are_the_same_and_either_resumes_the_other(self, train):
         alone, two_steps = "actor.use_kl_loss=false", "trainer.total_training_steps=2"  # without a reference

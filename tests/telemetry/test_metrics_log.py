@@ -1,4 +1,5 @@
 import contextlib
+import re
 import threading
 import time
 from pathlib import Path
@@ -95,8 +96,11 @@ def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_and_told_o
     log.write({"a": 4.0}, 4)
     log.close()
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": step, "a": float(step)} for step in (1, 2, 3, 4)]
-    said = "step 2: /dev/full cannot be written (No space left on device): steps wait in memory for room\n"
-    assert capsys.readouterr().err == said
+    said = (
+        r"step 2: /dev/full cannot be written \(No space left on device; (.*) has [\d,]+ bytes free\): steps wait.*\n"
+    )
+    assert re.fullmatch(said, capsys.readouterr().err)[1] == str(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 def test_metrics_that_are_lost_fail_the_run_unless_it_has_failed_already(tmp_path, capsys):

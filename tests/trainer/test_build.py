@@ -104,7 +104,12 @@ def test_checkpoints_are_kept_as_the_config_says(made, tmp_path, monkeypatch):
 
 def plan(made, checkpoint=None, **parts):
     return SimpleNamespace(
-        config=made.config, parts=dataclasses.replace(made.parts, **parts), checkpoint=checkpoint, total_steps=9
+        config=made.config,
+        parts=dataclasses.replace(made.parts, **parts),
+        checkpoint=checkpoint,
+        total_steps=9,
+        folder=None,
+        run_ids={},
     )
 
 

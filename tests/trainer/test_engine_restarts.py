@@ -160,3 +160,20 @@ def test_an_engine_that_ends_with_the_run_is_not_started_again(capsys):
     with pytest.raises(EngineDeadError, match="is closed"):
         list(ending.generate(REQUESTS))
     assert (ending.restarts, capsys.readouterr().err) == (0, "")
+
+
+def test_a_rollout_worker_that_is_lost_is_counted_and_the_run_goes_on_without_when_no_start_is_left(capsys):
+    class Losing(Group):
+        def send_weights(self, actor, rollout, version, *, verify=False):
+            try:
+                super().send_weights(actor, rollout, version, verify=verify)
+            except EngineDeadError as error:
+                error.workers = (("here", len(self.calls)),)
+                raise
+
+    group = Losing(weights=2)
+    going_on = engines(group, max_restarts=1)
+    going_on.send_weights(3)
+    assert group.calls == [("weights", 3, False), ("restart",), ("weights", 3, True), ("weights", 3, True)]
+    assert going_on.restarts == 1 and going_on.lost == {("here", 1), ("here", 3)}
+    assert "no more than rollout.max_restarts = 1 starts: the run goes on without" in capsys.readouterr().err

@@ -43,7 +43,7 @@ class Trainer:
 
     def __init__(self, total_steps=2, at=lambda step: None, **config):
         self.calls, self.total_steps, self.step, self.at = [], total_steps, 0, at
-        self.is_changed, self.failure, self.val_prompts = False, None, ["a prompt"]
+        self.restarts, self.is_changed, self.failure, self.val_prompts = 0, False, None, ["a prompt"]
         self.run = SimpleNamespace(config=TrainConfig(ModelConfig("x")), plugins=SimpleNamespace(hook=self))
         for name, value in config.items():
             setattr(self.run.config.trainer, name, value)
@@ -97,12 +97,13 @@ def test_a_run_is_its_steps_with_their_records_and_the_last_is_evaluated_and_sav
         *["settle(wait=False)", "train 2", "evaluate", "copy", "log 2", "step_ended 2", "done", "write"],
         "end(workers_ended=False)",
     ]
-    assert trainer.written[1] == {"timing_s/step": 1.0}
+    assert trainer.written[1] == {"timing_s/step": 1.0, "training/restarts": 0.0}
     assert trainer.written[2] == {
         "val-core/s/reward/mean@1": 0.5,
         "timing_s/testing": 2.0,
         "timing_s/save": 0.25,
         "timing_s/step": 1.0 + 2.0 + 0.25,
+        "training/restarts": 0.0,
     }
     assert not trainer.stopping.saves
     assert not trainer.is_changed

@@ -107,7 +107,7 @@ def test_when_one_rank_raises_the_others_end_within_the_timeout(model_dirs):
         start = time.monotonic()
         waiting, raising = world.run(**job)
         assert raising["error"] == "ValueError: out of order"
-        assert waiting["error"].startswith("DeadlineError: rank 0 of 2 waited for another rank in update longer than")
+        assert waiting["error"].startswith("WorkerLateError: rank 0 of 2 waited for another rank in update longer than")
         assert time.monotonic() - start < 6
     finally:
         world.close()

@@ -18,7 +18,7 @@ from corerl_ray.options import RayOptions
 
 def descendants(pid):
     """Process id -> command line, of those that are no zombies and have begun."""
-    from corerl_ray.calls import is_alive  # imports Ray, before which launch sets what Ray reads
+    from corerl_ray.host import is_alive  # imports Ray, before which launch sets what Ray reads
 
     found = {}
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):

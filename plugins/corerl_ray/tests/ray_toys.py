@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from corerl.errors import ConfigError, EngineDeadError, NonFiniteError
+from corerl.errors import ConfigError, DeadlineError, EngineDeadError, NonFiniteError
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.registry.runtimes import Role
 from corerl.registry.training_strategies import TokenOutputs
@@ -101,6 +101,12 @@ class Toy:
         os.kill(os.getpid(), 9)
 
     @dispatch("all")
+    def wait_for_others(self, raises):
+        if raises:
+            raise DeadlineError("it took too long")
+        time.sleep(600)
+
+    @dispatch("all")
     def sleep(self, seconds):
         time.sleep(seconds)
 
@@ -162,6 +168,10 @@ class Engine:
         self.version, self.weights, self.aborted = None, {}, threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
+        self.left_to_live = None
+
+    @dispatch("revive")
+    def restart(self):
         self.left_to_live = None
 
     @dispatch("all")

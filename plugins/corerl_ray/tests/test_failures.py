@@ -12,9 +12,10 @@ from ray_toys import ENGINE, TOY, Broken, Engine, Slow, Toy, request
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl.runtime.dispatch import submit
-from corerl_ray.calls import exit_cause, is_alive
+from corerl_ray.calls import exit_cause
 from corerl_ray.cluster import connect
 from corerl_ray.environment import carried, secrets
+from corerl_ray.host import is_alive
 from corerl_ray.options import RayOptions
 from corerl_ray.runtime import RayRuntime
 
@@ -88,10 +89,10 @@ def test_a_killed_worker_leaves_no_children(start):
     assert all_gone([child])
 
 
-def test_the_death_of_a_rollout_worker_in_its_own_pool_reaches_every_thread_that_waits(start):
-    runtime = start(rollout_workers=2)
+def test_the_death_of_the_last_rollout_worker_reaches_every_thread_that_waits(start):
+    runtime = start(rollout_workers=1)
     actor, rollout = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
-    assert len(rollout.members) == 2 and len(actor.members) == 1
+    assert len(rollout.members) == 1 and len(actor.members) == 1
     errors = []
 
     def generate():
@@ -104,14 +105,14 @@ def test_the_death_of_a_rollout_worker_in_its_own_pool_reaches_every_thread_that
     thread.start()
     training = submit(actor.sleep, 600)
     began = time.monotonic()
-    doomed = rollout.members[1]
-    doomed.host.call.remote("die", {}, 1)
+    doomed = rollout.members[0]
+    doomed.host.call.remote("die", {}, 0)
     with pytest.raises(RunError) as caught:
         training.result()
     thread.join()
     assert time.monotonic() - began < 10
     assert str(caught.value) == str(errors[0])
-    pattern = rf"^the rollout worker 1 of 2 \(process {pids(rollout)[1]} on .*\) died: killed .*:\n    about to die$"
+    pattern = rf"^the rollout worker \(process {pids(rollout)[0]} on .*\) died: killed .*:\n    about to die$"
     assert re.match(pattern, str(caught.value))
     assert all_gone(pids(actor) + pids(rollout))
 

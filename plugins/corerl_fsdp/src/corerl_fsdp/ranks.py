@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore, TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from corerl.errors import ConfigError, DeadlineError, RunError
+from corerl.errors import ConfigError, DeadlineError, RunError, WorkerDiedError, WorkerLateError
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -116,8 +116,8 @@ def deadline(what: str, timeout: float) -> Iterator[None]:
     """Errors of collectives in words.
 
     Raises:
-        DeadlineError: a rank was late by ``timeout`` seconds.
-        RunError: a rank is gone.
+        WorkerLateError: a rank was late by ``timeout`` seconds.
+        WorkerDiedError: a rank is gone.
     """
     try:
         yield
@@ -127,12 +127,12 @@ def deadline(what: str, timeout: float) -> Iterator[None]:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         if "imed out" in text or "timeout" in text:
-            raise DeadlineError(
+            raise WorkerLateError(
                 f"{place} waited for another rank in {what} longer than the strategy's timeout "
                 f"(actor.strategy.timeout) = {timeout:g} s"
             ) from error
         if isinstance(error, dist.DistError) or "by peer" in text:
-            raise RunError(f"{place} lost another rank in {what}: {text.splitlines()[0]}") from error
+            raise WorkerDiedError(f"{place} lost another rank in {what}: {text.splitlines()[0]}") from error
         raise
 
 

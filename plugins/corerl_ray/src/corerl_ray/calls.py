@@ -1,16 +1,15 @@
-"""Waiting for workers: every wait has a deadline, and a dead worker ends it at once."""
+"""Waiting for workers: each wait has a deadline; a dead worker ends it at once, unless its group goes on without it."""
 
+import copy
 import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from corerl.errors import (
     CoreRLError,
@@ -20,8 +19,10 @@ from corerl.errors import (
     RunError,
     SaveError,
     WorkerDiedError,
+    WorkerLateError,
 )
 from corerl_ray.host import Facts, Failure, last_lines
+from corerl_ray.signs import Signs, end, on
 
 POLL = 1.0
 """seconds between two looks at all workers"""
@@ -67,7 +68,10 @@ class Waiter:
     Attributes:
         node: the controller's own.
         stop: ends all workers.
+        signs: asks the workers' processes for signs of life.
         members: every worker that was started.
+        replicas: role -> what takes a worker that is lost out of its group, with the reason, and returns the error that
+            tells of it; None: the group cannot do without.
         failure: the first error that may leave workers stuck; it ends every wait, also those begun later.
         stuck: some ranks have not agreed with another's NonFiniteError.
         closing: waits are for workers to close, whatever has failed.
@@ -76,12 +80,15 @@ class Waiter:
 
     node: str
     stop: Callable[[], None]
+    signs: Signs
     members: list[Member] = field(default_factory=list)
+    replicas: dict[str, Callable[[Member, str], EngineDeadError | None]] = field(default_factory=dict)
     failure: CoreRLError | None = None
     stuck: bool = False
     closing: bool = False
     looked: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lost: dict[Member, EngineDeadError] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -112,11 +119,68 @@ class Waiter:
                 pass
             except RayError as error:
                 said = str(error)
-            raise self.died(member, said, known)
+            died = self.died(member, said, known)
+            if not isinstance(died, EngineDeadError):
+                raise died
+
+    def listen(self, known: CoreRLError | None) -> None:
+        """Notice workers whose processes give no sign of life; how long for is said by :class:`Signs`."""
+        processes = {member.facts.asked: member for member in list(self.members) if member.facts is not None}
+        silent = self.signs.silent([(member.facts.node, asked) for asked, member in processes.items() if member.facts])
+        for asked in silent:
+            hung = self.hung(processes[asked], self.signs.timeout, known)
+            if not isinstance(hung, EngineDeadError):
+                raise hung
+
+    def blame(self, error: CoreRLError, member: Member, known: CoreRLError | None) -> CoreRLError:
+        """What a rank has raised that waited for another; or the error of that other, if it is dead or hangs."""
+        others = [other for other in self.members if other.role == member.role and other.host is not member.host]
+        signs, deadline = Signs(self.node, LOST_WAIT), time.monotonic() + LOG_WAIT
+        processes = {other.facts.asked: other for other in others if other.facts is not None}
+        while time.monotonic() < deadline and len(signs.places) < len(processes):
+            self.look(known)
+            left = [(other.facts.node, asked) for asked, other in processes.items() if other.facts]
+            for asked in signs.silent([each for each in left if each[1] not in signs.places]):
+                self.signs.states[asked] = signs.states[asked]
+                self.signs.places |= signs.places
+                return self.hung(processes[asked], LOST_WAIT, known, f"; {error}")
+            time.sleep(0.1)
+        return error
+
+    def hung(self, member: Member, seconds: float, known: CoreRLError | None, also: str = "") -> CoreRLError:
+        """The error of a worker that gives no sign of life; as :meth:`died`."""
+        with self._lock:
+            if member in self._lost:
+                return copy.copy(self._lost[member])  # each thread that waits raises its own
+            if self.failure is not known and self.failure is not None:
+                return self.failure
+            facts = member.facts
+            assert facts is not None
+            state = self.signs.states.get(facts.asked)
+            lines, _ = self._last_lines(facts, LOG_WAIT)
+            reason = f"the {member} (process {facts.pid} on {facts.address}) gives no sign of life for {seconds:.0f} s"
+            reason += f": {state}" if state else ""
+            reason += f"{also}{self._places(member)}{_printed(member, lines)}"
+            if facts.node == self.node:
+                end(facts.asked)
+            else:
+                on(facts.node, end).remote(facts.asked)
+            return self._without(member, reason, known)
+
+    def _places(self, member: Member) -> str:
+        """Where the other ranks of its role are."""
+        places = [
+            f"; the {other} is {place}"
+            for other in self.members
+            if other.role == member.role and other.facts and (place := self.signs.places.get(other.facts.asked))
+        ]
+        return "".join(places)
 
     def died(self, member: Member, said: str, known: CoreRLError | None) -> CoreRLError:
-        """The error of a worker that is no more; the others are ended."""
+        """The error of a worker that is no more: an EngineDeadError if its group goes on; else the others are ended."""
         with self._lock:
+            if member in self._lost:
+                return copy.copy(self._lost[member])  # each thread that waits raises its own
             if self.failure is not known and self.failure is not None:  # this death is its consequence
                 return self.failure
             cause = exit_cause(said)
@@ -130,19 +194,24 @@ class Waiter:
                 if oom_kills > member.facts.oom_kills:
                     cause = "the kernel's out-of-memory killer was at work on its machine"
                 where = f" (process {member.facts.pid} on {member.facts.address})"
-            tail = "".join(f"\n    {line}" for line in lines)
-            printed = f"; the last that it printed{_place(member)}:{tail}" if lines else "; it printed nothing"
-            error = self.fail(WorkerDiedError(f"the {member}{where} died: {cause}{printed}"), known)
-        self.stop()
-        return error
+            return self._without(member, f"the {member}{where} died: {cause}{_printed(member, lines)}", known)
+
+    def _without(self, member: Member, reason: str, known: CoreRLError | None) -> CoreRLError:
+        lose = self.replicas.get(member.role)
+        lost = None if lose is None else lose(member, reason)
+        if lost is None:
+            error = self.fail(WorkerDiedError(reason), known)
+            self.stop()
+            return error
+        self._lost[member] = lost
+        self.members = [other for other in self.members if other.host is not member.host]
+        return lost
 
     def _last_lines(self, facts: Facts, seconds: float) -> tuple[list[str], int]:
         try:
             if facts.node == self.node:
                 return last_lines(facts.logs)
-            there = NodeAffinitySchedulingStrategy(facts.node, soft=False)
-            read = ray.remote(last_lines).options(num_cpus=0, scheduling_strategy=there, max_retries=0)
-            lines: tuple[list[str], int] = ray.get(read.remote(facts.logs), timeout=seconds)
+            lines: tuple[list[str], int] = ray.get(on(facts.node, last_lines).remote(facts.logs), timeout=seconds)
         except (RayError, OSError):  # the machine itself may be gone
             return [f"(its log cannot be read: {', '.join(facts.logs)} on {facts.address})"], facts.oom_kills
         return lines
@@ -169,6 +238,7 @@ class Wait:
     def __post_init__(self) -> None:
         self.known = self.waiter.failure if self.waiter.closing else None
         self._late: NonFiniteError | None = None
+        self._heard = self.started
 
     def all(self, calls: Sequence[Call]) -> list[Any]:
         """The result of each call; a NonFiniteError is one too, because all ranks may have rows to name.
@@ -203,6 +273,10 @@ class Wait:
             ready, _ = ray.wait([*own, *beside], num_returns=1, timeout=min(POLL, left))
             if time.monotonic() - waiter.looked >= POLL:  # also while results come in quick succession
                 waiter.look(self.known)
+            now = time.monotonic()
+            self._heard = now if ready else self._heard
+            if now - self._heard > waiter.signs.timeout / 2:
+                waiter.listen(self.known)
             for reference in ready:
                 if reference in beside:
                     self._result(beside[reference])
@@ -216,7 +290,7 @@ class Wait:
             return self._late
         seconds = self.deadline - self.started
         waiting = ", ".join(f"{call.member}{_place(call.member)}" for call in calls)
-        error = DeadlineError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
+        error = WorkerLateError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
         return self.waiter.fail(error, self.known)
 
     def _result(self, call: Call) -> Any:
@@ -228,9 +302,12 @@ class Wait:
         except StopIteration:
             return EXHAUSTED
         except RayActorError as error:
-            raise waiter.died(call.member, str(error), self.known) from None
+            died = waiter.died(call.member, str(error), self.known)
+            if isinstance(died, EngineDeadError):
+                return died
+            raise died from None
         except GetTimeoutError:
-            late = DeadlineError(
+            late = WorkerLateError(
                 f"{self.what}: the result of {call.member}{_place(call.member)} did not arrive in time"
             )
             raise waiter.fail(late, self.known) from None
@@ -243,6 +320,12 @@ class Wait:
                 return raised
             if isinstance(raised, DeadlineError):
                 raised.args = (f"{raised}{_place(call.member)}",)
+            if (
+                type(raised) in (RunError, DeadlineError)
+                and call.member.world_size > 1
+                and call.member.role not in waiter.replicas
+            ):
+                raised = waiter.blame(raised, call.member, self.known)
             if not isinstance(raised, NonFiniteError):
                 raise waiter.fail(raised, self.known)
             self._late = raised
@@ -255,6 +338,11 @@ def _place(member: Member) -> str:
     """`` (log: …)``, where that is known."""
     facts = member.facts
     return f" (log on {facts.address}: {', '.join(facts.logs)})" if facts is not None and facts.logs else ""
+
+
+def _printed(member: Member, lines: Sequence[str]) -> str:
+    tail = "".join(f"\n    {line}" for line in lines)
+    return f"; the last that it printed{_place(member)}:{tail}" if lines else "; it printed nothing"
 
 
 def exit_cause(message: str) -> str:
@@ -270,14 +358,6 @@ def exit_cause(message: str) -> str:
     if "connection error code 2" in detail[1]:
         return "killed (SIGKILL, for example for want of memory), crashed, or ended by os._exit"
     return detail[1].split(". ")[0].strip()
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process on this machine that is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _first_line(error: object) -> str:

@@ -18,8 +18,7 @@ import ray
 from ray._private import services
 
 from corerl.errors import ConfigError, DeadlineError, RunError
-from corerl_ray.calls import is_alive
-from corerl_ray.host import hear_of_children
+from corerl_ray.host import hear_of_children, is_alive
 from corerl_ray.options import RayOptions
 
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"

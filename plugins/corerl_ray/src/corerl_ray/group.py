@@ -1,13 +1,14 @@
 """The workers of one role, used like one worker."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 
-from corerl.errors import NonFiniteError
+from corerl.errors import EngineDeadError, NonFiniteError
 from corerl.registry.rollout_backends import GenerationRequest
 from corerl.runtime.dispatch import Dispatch, Future, Place, dispatch_of
 from corerl.runtime.shares import Split, split
@@ -68,6 +69,10 @@ class GroupMethod:
         calls = [self._call(member, args, keywords) for member in self.group.members]
         return self._pending(calls, _agreed)
 
+    def _revive(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
+        self.group.revive()
+        return self._all(args, keywords)
+
     def _rank_zero(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
         return self._pending([self._call(self.group.members[0], args, keywords)], _agreed)
 
@@ -106,12 +111,12 @@ class GroupMethod:
         name = "requests" if group.is_concurrent else None
 
         def call(replica: int, requests: list[GenerationRequest]) -> Call:
-            member = group.members[replica]
+            member = group.latest[replica]
             method = member.host.stream.options(concurrency_group=name, num_returns="streaming")
             return Call(member, method.remote(self.name, dict(keywords), requests, *args[1:]))
 
         wait = Wait(group.waiter, time.monotonic() + group.timeout, self._what)
-        return Spread(args[0], group.loads, call, wait)
+        return Spread(args[0], group.loads, call, wait, group.absent, group.take_news)
 
     def _call(self, member: Member, args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
         return Call(member, member.host.call.remote(self.name, dict(keywords), *args))
@@ -134,17 +139,23 @@ class Turn:
         self.last = group
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Group:
     """All workers of a role; it has the worker's methods that declare how they are dispatched.
 
+    A group of replicas (rollout workers) goes on without one that is lost, as long as another can generate.
+
     Attributes:
         worker: their class.
+        members: those that are there, by rank.
         places: by rank, which share of split work each gets.
         timeout: seconds that a call may take.
         loads: what each has in hand of work that is spread.
-        is_concurrent: their processes take calls while others run.
+        is_concurrent: their processes take calls while others run; they are replicas.
         turn: of the training roles on GPUs.
+        restart_member: starts a worker of this rank again; None if it cannot be.
+        latest: by rank, the worker that is there, or was last.
+        without_weights: ranks of workers that were started again and have not got the policy's weights yet.
     """
 
     role: str
@@ -156,6 +167,55 @@ class Group:
     loads: Loads
     is_concurrent: bool = False
     turn: Turn | None = None
+    restart_member: Callable[[int], Member | None] = lambda rank: None
+    latest: dict[int, Member] = field(init=False)
+    without_weights: set[int] = field(default_factory=set)
+    _news: dict[int, EngineDeadError] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.latest = {member.rank: member for member in self.members}
+
+    def absent(self) -> set[int]:
+        """Ranks that take no requests."""
+        return (self.latest.keys() - {member.rank for member in self.members}) | self.without_weights
+
+    def lose(self, member: Member, reason: str) -> EngineDeadError | None:
+        """Go on without a worker that is lost; the error that tells of it. None: no other can generate."""
+        with self._lock:
+            left = tuple(other for other in self.members if other.host is not member.host)
+            if not {other.rank for other in left} - self.without_weights:
+                return None
+            self.members = left
+            self.without_weights.discard(member.rank)
+            facts = member.facts
+            error = EngineDeadError(reason)
+            error.workers = ((facts.address, facts.pid),) if facts is not None else ()
+            self._news[member.rank] = error
+        ray.kill(member.host, no_restart=True)
+        return error
+
+    def take_news(self) -> dict[int, EngineDeadError]:
+        """Of workers that were lost while nobody was waiting for them: each is told once."""
+        with self._lock:
+            news, self._news = self._news, {}
+        return news
+
+    def revive(self) -> None:
+        """Start the workers again that are lost; they take no requests before :meth:`have_weights`."""
+        for rank in sorted(self.latest.keys() - {member.rank for member in self.members}):
+            member = self.restart_member(rank)
+            with self._lock:
+                self._news.pop(rank, None)
+                if member is None:
+                    continue
+                self.without_weights.add(rank)
+                self.latest[rank] = member
+                self.members = tuple(sorted((*self.members, member), key=lambda one: one.rank))
+
+    def have_weights(self, members: Sequence[Member]) -> None:
+        """These have got the policy's weights."""
+        self.without_weights -= {member.rank for member in members}
 
     def __getattr__(self, name: str) -> GroupMethod:
         if name.startswith("__"):

@@ -18,6 +18,7 @@ import ray.util
 
 from corerl.errors import CoreRLError, RunError
 from corerl.runtime.dispatch import Place
+from corerl_ray.signs import Asked, answer_signals
 
 LOG_LINES = 6
 CALLS = 16
@@ -35,6 +36,7 @@ class Facts:
         port: of its machine, free a moment ago.
         logs: files with what it prints.
         oom_kills: how often the kernel has run out of memory on its machine.
+        asked: how it is asked for a sign of life.
     """
 
     pid: int
@@ -43,6 +45,7 @@ class Facts:
     port: int
     logs: tuple[str, ...]
     oom_kills: int
+    asked: Asked
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class WorkerHost:
         faulthandler.enable()  # a crash leaves its stack in the log
         hear_of_children()
         self.timeout, self.transport = timeout, None
+        logs = _own_logs()
+        self.asked = answer_signals(Path(logs[0]).parent if logs else None)
         self.address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         if Path(folder).is_dir():
             os.chdir(folder)
@@ -100,7 +105,7 @@ class WorkerHost:
             free.bind(("", 0))
             port = free.getsockname()[1]
         node = ray.get_runtime_context().get_node_id()
-        return Facts(os.getpid(), node, self.address, port, _own_logs(), oom_kills())
+        return Facts(os.getpid(), node, self.address, port, _own_logs(), oom_kills(), self.asked)
 
     def build(self, environment: Mapping[str, str], worker: type, args: Sequence[Any]) -> Place | Failure:
         """Build the worker; which share of split work it gets."""
@@ -167,6 +172,14 @@ def oom_kills() -> int:
     counts = Path("/proc/vmstat")
     found = re.search(r"^oom_kill (\d+)", counts.read_text(), re.MULTILINE) if counts.is_file() else None
     return int(found[1]) if found else 0
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process on this machine that is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _own_logs() -> tuple[str, ...]:

@@ -35,6 +35,11 @@ class RayOptions:
     )
     start_timeout: float = option(600.0, "seconds that starting the workers of a role may take, models included", gt=0)
     timeout: float = option(7200.0, "seconds that a call on the workers may take", gt=0)
+    hang_timeout: float = option(
+        120.0,
+        "seconds that a worker's process may give no sign of life; it is asked when nothing came for half as long",
+        gt=0,
+    )
     weights_transport: Literal["auto", "object_store", "broadcast", "ipc"] = option(
         "auto", "way of weights to the rollout workers; auto: ipc on shared GPUs, broadcast between pools of GPUs"
     )

@@ -9,7 +9,12 @@ from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from corerl.config.schema import RuntimeConfig
@@ -90,6 +95,7 @@ class Pools:
         self._free: dict[str, Counter[str]] = {}
         self._look()
         self._own: dict[str, Places] = {}
+        self._spare: list[Places] = []
         gpus = config.n_gpus_per_node
         for name in ("workers", "rollout_workers"):
             if gpus and getattr(options, name) is not None:
@@ -121,8 +127,20 @@ class Pools:
         """Of the role of this name."""
         return self._own.get(role, self._shared)
 
+    def elsewhere(self, places: Places, size: int) -> Places | None:
+        """As many places as one replica takes, on any machine that has room; None: none has."""
+        bundle = {"CPU": 1.0, "GPU": 1.0} if places.gpus_per_node else {"CPU": 1.0}
+        group: PlacementGroup = placement_group([bundle] * size, strategy="STRICT_PACK")
+        if not group.wait(self._options.connect_timeout):
+            remove_placement_group(group)
+            return None
+        node = next(iter(placement_group_table(group)["bundles_to_node_id"].values()))
+        found = Places(group, (node,) * size, places.gpus_per_node, places.key)
+        self._spare.append(found)
+        return found
+
     def close(self) -> None:
-        for places in (self._shared, *self._own.values()):
+        for places in (self._shared, *self._own.values(), *self._spare):
             remove_placement_group(places.group)
 
     def _choose_shared(self) -> list[str]:

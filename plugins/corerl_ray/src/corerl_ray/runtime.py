@@ -5,27 +5,30 @@ import dataclasses
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import ray
 import torch
+from ray.exceptions import RayError
 
 from corerl.config.schema import RuntimeConfig
-from corerl.errors import ConfigError, CoreRLError
+from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError
 from corerl.models import cpu_threads
 from corerl.registry.runtimes import Role
 from corerl.runtime.dispatch import Future
+from corerl.telemetry.notices import say
 from corerl_ray import tensors
-from corerl_ray.calls import Call, Member, Wait, Waiter
+from corerl_ray.calls import POLL, Call, Member, Wait, Waiter
 from corerl_ray.cluster import connect, end_processes
 from corerl_ray.environment import carried, of_rank, secrets
 from corerl_ray.group import Group, Turn
-from corerl_ray.host import CONTROL, THREADS, WorkerHost
+from corerl_ray.host import CONTROL, THREADS, Facts, Failure, WorkerHost
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import FRACTION, Places, Pools
-from corerl_ray.spread import Loads
+from corerl_ray.signs import Signs
+from corerl_ray.spread import Loads, as_one
 from corerl_ray.transports.choice import Transport, make, name_of
 
 if TYPE_CHECKING:
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from corerl.trainer.workers import PolicyWorker
 
 W = TypeVar("W")
+
+REPLICAS = "rollout"
+"""the role whose workers are replicas: each can do without the others"""
 
 CLOSING = 30.0
 CLOSING_AFTER_FAILURE = 3.0
@@ -58,7 +64,8 @@ class RayRuntime:
         self.groups: list[Group] = []
         self._transport: Transport | None = None
         self._turn = Turn()
-        self.waiter = Waiter(ray.get_runtime_context().get_node_id(), self._kill)
+        node = ray.get_runtime_context().get_node_id()
+        self.waiter = Waiter(node, self._kill, Signs(node, options.hang_timeout))
         self._closed = False
 
     def reserve(self, roles: Collection[Role]) -> None:
@@ -77,10 +84,10 @@ class RayRuntime:
                 "distributed one such as fsdp, or a single worker",
             )
         deadline = time.monotonic() + self.options.start_timeout
-        is_concurrent = role.name == "rollout"
+        is_concurrent = role.name == REPLICAS
         devices = places.devices(self.options.start_timeout) if step > 1 else []
         members = [
-            Member(role.name, rank, size, self._start(places, rank * step, is_concurrent)) for rank in range(size)
+            Member(role.name, rank, size, self.start(places, rank * step, is_concurrent)) for rank in range(size)
         ]
         self.waiter.members += members
         starting = Wait(self.waiter, deadline, f"starting the {role.name} workers (runtime.options.start_timeout)")
@@ -93,10 +100,7 @@ class RayRuntime:
             # Ray shows a worker its own GPU alone, as device 0
             local_rank = 0 if places.gpus_per_node else seen[own.node]
             seen[own.node] += 1
-            environment = secrets(self.options.environment)
-            environment |= of_rank(member.rank, local_rank, size, facts[0].address, facts[0].port)
-            if devices:
-                environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices[member.rank * step :][:step])
+            environment = self.environment_of(member, local_rank, facts[0], devices[member.rank * step :][:step])
             calls.append(Call(member, member.host.build.remote(environment, worker, args)))
         shares = starting.all(calls)
         loads = Loads.of(size, self.options.rollout_samples)
@@ -111,6 +115,10 @@ class RayRuntime:
             is_concurrent,
             self._turn if places.gpus_per_node and not is_concurrent else None,
         )
+        if is_concurrent:
+            seats = [Seat(places, rank * step, tuple(devices[rank * step :][:step])) for rank in range(size)]
+            group.restart_member = Restart(self, role, group, args, seats)
+            self.waiter.replicas[role.name] = group.lose
         self.groups.append(group)
         return cast(W, group)
 
@@ -122,7 +130,15 @@ class RayRuntime:
         if self._transport is None:
             name = name_of(self.options, self.pools.of(source.role), self.pools.of(sink.role))
             self._transport = make(name, self.options, source, sink)
-        self._transport.send(version, verify=verify)
+        if news := sink.take_news():
+            raise as_one(list(news.values()))
+        members = sink.members
+        try:
+            self._transport.send(version, verify=verify)
+        except EngineDeadError:
+            sink.take_news()  # it is told of
+            raise
+        sink.have_weights(members)
 
     def close(self) -> None:
         if self._closed:
@@ -140,7 +156,15 @@ class RayRuntime:
         self.pools.close()
         self.cluster.close()
 
-    def _start(self, places: Places, place: int, is_concurrent: bool) -> Any:
+    def environment_of(self, member: Member, local_rank: int, first: Facts, devices: Sequence[str]) -> dict[str, str]:
+        """The variables of a worker that are not those of its process from the start; ``first`` is rank 0."""
+        environment = secrets(self.options.environment)
+        environment |= of_rank(member.rank, local_rank, member.world_size, first.address, first.port)
+        if devices:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        return environment
+
+    def start(self, places: Places, place: int, is_concurrent: bool) -> Any:
         """The process of one worker of a role, in a place."""
         device = "cuda" if places.gpus_per_node else "cpu"
         threads = cpu_threads(self._threads // places.most_on_a_node, device)
@@ -163,3 +187,81 @@ class RayRuntime:
             ray.kill(member.host, no_restart=True)
         here = [member.facts for member in members if member.facts and member.facts.node == self.waiter.node]
         end_processes(tuple(facts.pid for facts in here))
+
+
+@dataclasses.dataclass(frozen=True)
+class Seat:
+    """Where a replica lives: the first of its places, and of all what ``CUDA_VISIBLE_DEVICES`` says there."""
+
+    places: Places
+    first: int
+    devices: tuple[str, ...]
+
+
+@dataclasses.dataclass
+class Restart:
+    """Starts a replica of a group again: in its places if their machine is there, else where there is room."""
+
+    runtime: RayRuntime
+    role: Role
+    group: Group
+    args: Sequence[Any]
+    seats: list[Seat]
+
+    def __call__(self, rank: int) -> Member | None:
+        """None if there is no room, or it does not start."""
+        member = self.group.latest[rank]
+        seat = self._seat(rank)
+        if seat is None:
+            say(f"{member}: no machine has room to start it again; the run goes on with {self._left()}")
+            return None
+        host = self.runtime.start(seat.places, seat.first, is_concurrent=True)
+        try:
+            started = self._build(dataclasses.replace(member, host=host, facts=None), seat)
+        except (RayError, CoreRLError) as error:
+            ray.kill(host, no_restart=True)
+            if self.runtime.waiter.failure is error:
+                raise
+            why = str(error).strip().splitlines()[-1]
+            say(f"{member} could not be started again ({why}); the run goes on with {self._left()}")
+            return None
+        self.runtime.waiter.members = [*self.runtime.waiter.members, started]
+        self.seats[rank] = seat
+        return started
+
+    def _left(self) -> str:
+        return f"{len(self.group.members)} of {len(self.seats)}"
+
+    def _seat(self, rank: int) -> Seat | None:
+        seat, size = self.seats[rank], self.seats[rank].places.per_worker(self.role)
+        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
+        if seat.places.nodes[seat.first] in alive:
+            return seat
+        places = self.runtime.pools.elsewhere(seat.places, size)
+        if places is None:
+            return None
+        return Seat(places, 0, tuple(places.devices(self.runtime.options.start_timeout)) if size > 1 else ())
+
+    def _build(self, member: Member, seat: Seat) -> Member:
+        deadline = time.monotonic() + self.runtime.options.start_timeout
+        facts: Facts = self._result(member.host.facts.remote(), deadline)
+        local_rank = 0
+        if not seat.places.gpus_per_node:
+            local_rank = sum(other.facts.node == facts.node for other in self.group.members if other.facts)
+        environment = self.runtime.environment_of(member, local_rank, facts, seat.devices)
+        self._result(member.host.build.remote(environment, self.group.worker, self.args), deadline)
+        return dataclasses.replace(member, facts=facts)
+
+    def _result(self, reference: "ray.ObjectRef[Any]", deadline: float) -> Any:
+        """Of a worker that nobody else knows of yet; the others are watched meanwhile."""
+        waiter = self.runtime.waiter
+        while not ray.wait([reference], timeout=POLL)[0]:
+            waiter.look(None)
+            if waiter.failure is not None:
+                raise waiter.failure
+            if time.monotonic() > deadline:
+                raise DeadlineError(f"it took longer than {self.runtime.options.start_timeout:g} s")
+        value = ray.get(reference)
+        if isinstance(value, Failure):
+            raise value.error("it")
+        return value

@@ -1,6 +1,6 @@
 """Requests handed out to replicas, each to the one with the least left to do.
 
-Where the engine of a replica ends, the others take what it has not finished; of its death is told in the end.
+If the engine of a replica ends, or its process, the others take its unfinished requests; the error comes in the end.
 """
 
 import threading
@@ -67,6 +67,8 @@ class Spread:
     Args:
         call: starts the call of a replica on some requests.
         wait: that of the whole.
+        absent: the replicas that get nothing at the moment.
+        news: errors of replicas that were lost while nobody waited for them; they come in the end, too.
     """
 
     def __init__(
@@ -75,11 +77,14 @@ class Spread:
         loads: Loads,
         call: Callable[[int, list[GenerationRequest]], Call],
         wait: Wait,
+        absent: Callable[[], Collection[int]] = frozenset,
+        news: Callable[[], dict[int, EngineDeadError]] = dict,
     ) -> None:
         self._requests, self._loads, self._call, self._wait = requests, loads, call, wait
         self._running: dict[Call, tuple[int, Piece]] = {}
         self._finished: set[int] = set()
-        self._dead: dict[int, EngineDeadError] = {}
+        self._absent, self._news = absent, news
+        self._dead = news()
         with loads.lock:
             self._waiting = deque(_cut(requests, loads))
         self._hand_out()
@@ -109,8 +114,10 @@ class Spread:
                         self._finished |= finished.keys()
                         yield finished
                 self._hand_out()
-            for error in self._dead.values():
-                raise error
+            if errors := list((self._news() | self._dead).values()):
+                raise as_one(errors)
+            if self._waiting:
+                raise EngineDeadError("no rollout worker is left that has the policy's weights")
         finally:
             for call in list(self._running):
                 self._ended(call)
@@ -118,7 +125,8 @@ class Spread:
     def _hand_out(self) -> None:
         with self._loads.lock:
             while self._waiting:
-                replica = self._loads.choose(self._waiting[0], at_once=not self._running, without=self._dead)
+                without = {*self._dead, *self._absent()}
+                replica = self._loads.choose(self._waiting[0], at_once=not self._running, without=without)
                 if replica is None:
                     return
                 piece = self._waiting.popleft()
@@ -132,7 +140,7 @@ class Spread:
         self._ended(call)
         self._dead[replica] = error
         left = [position for position in piece.positions if position not in self._finished]
-        living = len(self._loads.samples) - len(self._dead)
+        living = len(self._loads.samples) - len({*self._dead, *self._absent()})
         if living:
             self._waiting.extendleft(_balanced(self._requests, left, living))
 
@@ -140,6 +148,16 @@ class Spread:
         replica, piece = self._running.pop(call)
         with self._loads.lock:
             self._loads.add(replica, piece, -1)
+
+
+def as_one(errors: Sequence[EngineDeadError]) -> EngineDeadError:
+    """All workers that were lost in one error; without any, the first of the engines that ended."""
+    lost = [error for error in errors if error.workers]
+    if len(lost) < 2:
+        return [*lost, *errors][0]
+    together = EngineDeadError("\n".join(map(str, lost)))
+    together.workers = tuple(worker for error in lost for worker in error.workers)
+    return together
 
 
 def _cut(requests: Sequence[GenerationRequest], loads: Loads) -> list[Piece]:

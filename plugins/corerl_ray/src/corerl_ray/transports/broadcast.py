@@ -4,9 +4,11 @@ Rank 0 fills a bucket while the last is sent; a rollout worker reads one while t
 the controller, and on GPUs neither waits for the device: everything is in the order of the CUDA stream.
 """
 
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,48 +17,83 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from corerl.errors import CoreRLError, EngineDeadError, RunError
 from corerl.weights.buckets import Bucket, pack, unpack
-from corerl_ray.calls import Call
+from corerl_ray.calls import Call, Member, Wait
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
+from corerl_ray.spread import as_one
 from corerl_ray.transports.link import Link, describe, described, own_device
 
 WHAT = "sending the weights (runtime.options.timeout)"
+LEFT = "left"
+"""key of the store that says that the group is left"""
+LOOK = 0.5
+"""seconds between two looks of the actor whether a rollout worker has left the group"""
 
 
 @dataclass
 class Broadcast:
-    """The process group is made at the first sending, and kept."""
+    """The process group is made at the first sending, and kept until a rollout worker is lost or comes.
+
+    If one is lost in the middle, all others leave the group, and what they have received is void.
+
+    Attributes:
+        joined: the rollout workers in the group.
+    """
 
     actor: Group
     rollout: Group
     bucket_bytes: int
-    joined: bool = False
+    joined: tuple[Member, ...] = ()
 
     def send(self, version: int, *, verify: bool) -> None:
-        waiter, deadline = self.actor.waiter, time.monotonic() + self.actor.timeout
-        first = self.actor.members[0]
-        if not self.joined:
-            self._join(deadline)
+        deadline = time.monotonic() + self.actor.timeout
+        first, readers = self.actor.members[0], self.rollout.members
+        if self.joined != readers:
+            self._join(readers, deadline)
         calls = [
             Call(member, member.host.apply.remote(send, self.bucket_bytes, verify, member is first))
             for member in self.actor.members
         ]
-        calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in self.rollout.members]
-        waiter.wait(calls, deadline, WHAT)
+        calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in readers]
+        self._wait(calls, deadline)
 
-    def _join(self, deadline: float) -> None:
+    def _wait(self, calls: list[Call], deadline: float) -> None:
+        wait = Wait(self.actor.waiter, deadline, WHAT)
+        lost: list[EngineDeadError] = []
+        broken: list[str] = []
+        ended: list[CoreRLError] = []
+        while calls:
+            for call, result in wait.some(calls).items():
+                calls = [other for other in calls if other is not call]
+                if isinstance(result, Broken):
+                    broken.append(f"{call.member}: {result.text}")
+                elif isinstance(result, EngineDeadError) and result.workers:
+                    lost.append(result)
+                    self.joined = ()
+                    leaving = [Call(member, member.host.apply.remote(leave)) for member in self.rollout.members]
+                    with suppress(EngineDeadError):
+                        self.actor.waiter.wait(leaving, deadline, WHAT)
+                elif isinstance(result, CoreRLError):
+                    ended.append(result)
+        if lost or ended:
+            raise as_one(lost) if lost else ended[0]
+        if broken:
+            raise self.actor.waiter.fail(RunError(broken[0]), wait.known)
+
+    def _join(self, readers: tuple[Member, ...], deadline: float) -> None:
         waiter, first = self.actor.waiter, self.actor.members[0]
         assert first.facts is not None
-        address, size = first.facts.address, 1 + len(self.rollout.members)
+        address, size = first.facts.address, 1 + len(readers)
         port = waiter.wait([Call(first, first.host.apply.remote(listen, address))], deadline, WHAT)[0]
         calls = [Call(first, first.host.apply.remote(join, address, port, 0, size))]
         calls += [
-            Call(member, member.host.apply.remote(join, address, port, 1 + member.rank, size))
-            for member in self.rollout.members
+            Call(member, member.host.apply.remote(join, address, port, rank, size))
+            for rank, member in enumerate(readers, 1)
         ]
         waiter.wait(calls, deadline, WHAT)
-        self.joined = True
+        self.joined = readers
 
 
 @dataclass
@@ -66,13 +103,57 @@ class Channel:
     link: Link
     group: Any
     device: torch.device
+    broken: str | None = None
 
     def broadcast(self, data: Tensor) -> Any:
-        """Begin to send, or to receive; ``wait`` of what comes back makes what follows on the stream wait."""
-        return self.group.broadcast([data], dist.BroadcastOptions())
+        """Begin to send, or to receive; :meth:`wait` for what comes back.
+
+        Raises:
+            BrokenError: another process of the group is gone.
+        """
+        with self.breaking():
+            return self.group.broadcast([data], dist.BroadcastOptions())
+
+    def wait(self, work: Any) -> None:
+        """What follows on the stream waits."""
+        with self.breaking():
+            work.wait()
+
+    @contextmanager
+    def breaking(self) -> Iterator[None]:
+        """Whatever the group raises is a BrokenError."""
+        try:
+            yield
+        except RuntimeError as error:
+            self.broken = self.broken or str(error).strip().splitlines()[0]
+            raise BrokenError from error
+
+    def leave(self) -> None:
+        """End what is under way in the group."""
+        self.broken = self.broken or "the group was left"
+        with suppress(RuntimeError):
+            self.group.abort()
 
     def memory(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8, device=self.device)
+
+
+class BrokenError(Exception):
+    """A process of the group is gone."""
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What a process returns instead of a failure: the controller knows whether one of the group was lost."""
+
+    text: str
+
+
+def leave(host: WorkerHost) -> None:
+    """In a rollout worker, while it may be receiving: it ends, and so does what the actor sends."""
+    channel: Channel = host.transport
+    channel.link.store.set(LEFT, "")
+    channel.leave()
 
 
 def listen(host: WorkerHost, address: str) -> int:
@@ -88,47 +169,83 @@ def join(host: WorkerHost, address: str, port: int, rank: int, size: int) -> Non
     host.transport = Channel(link, _group(link, device, rank, size, host), device)
 
 
-def send(host: WorkerHost, bucket_bytes: int, verify: bool, is_source: bool) -> None:
+def send(host: WorkerHost, bucket_bytes: int, verify: bool, is_source: bool) -> Broken | None:
     """In the actor; all ranks gather, one sends."""
-    if not is_source:
-        for _ in host.worker.weights():
-            pass
-        return
-    channel: Channel = host.transport
+    weights = iter(host.worker.weights())
+    channel: Channel | None = host.transport if is_source else None
+    if channel is not None:
+        try:
+            with _left_by_others(channel):
+                _send(channel, weights, bucket_bytes, verify)
+        except BrokenError:
+            channel.leave()
+            channel.link.tell(channel.link.told + 1, None)
+    deque(weights, maxlen=0)
+    return Broken(channel.broken) if channel is not None and channel.broken else None
+
+
+def _send(channel: Channel, weights: Iterator[tuple[str, Tensor]], bucket_bytes: int, verify: bool) -> None:
     sending: deque[tuple[Any, Bucket]] = deque()
 
     def memory(size: int) -> Tensor:
         if len(sending) == 2:
-            sending.popleft()[0].wait()
+            channel.wait(sending.popleft()[0])
         return channel.memory(size)
 
     channel.link.begin()
     number = 0
-    for number, bucket in enumerate(pack(host.worker.weights(), bucket_bytes, memory=memory, verify=verify), 1):
+    for number, bucket in enumerate(pack(weights, bucket_bytes, memory=memory, verify=verify), 1):
         channel.link.tell(number, describe(bucket))  # NCCL's first broadcast begins when all have been told of it
         sending.append((channel.broadcast(bucket.data), bucket))
     channel.link.tell(number + 1, None)
     for work, _ in sending:
-        work.wait()
+        channel.wait(work)
 
 
-def receive(host: WorkerHost, version: int, verify: bool) -> None:
+@contextmanager
+def _left_by_others(channel: Channel) -> Iterator[None]:
+    """Within, a rollout worker that leaves the group (:func:`leave`) ends what is under way here."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(LOOK):
+            if channel.link.store.check([LEFT]):
+                channel.leave()
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def receive(host: WorkerHost, version: int, verify: bool) -> Broken | None:
     """In a rollout worker."""
-    host.worker.update_weights(unpack(_received(host.transport)), version, verify=verify)
+    channel: Channel = host.transport
+    try:
+        host.worker.update_weights(unpack(_received(channel)), version, verify=verify)
+    except Exception:
+        if channel.broken is None:  # else weights are missing, of course
+            raise
+    return Broken(channel.broken) if channel.broken else None
 
 
 def _received(channel: Channel) -> Iterator[Bucket]:
-    """The buckets; each is received while the one before is read."""
+    """The buckets; each is received while the one before is read. Those of a group that broke end early."""
     channel.link.transfer += 1
     number = 1
-    coming = _ask(channel, number)
-    while coming is not None:
-        work, bucket = coming
-        number += 1
+    with suppress(BrokenError):
         coming = _ask(channel, number)
-        work.wait()
-        yield bucket
-        del bucket
+        while coming is not None:
+            work, bucket = coming
+            number += 1
+            coming = _ask(channel, number)
+            channel.wait(work)
+            yield bucket
+            del bucket
 
 
 def _ask(channel: Channel, number: int) -> tuple[Any, Bucket] | None:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from corerl.weights.buckets import Bucket, pack, unpack
-from corerl_ray.calls import Call
+from corerl_ray.calls import Call, Member
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
-from corerl_ray.transports.link import Link, describe, described, own_device
+from corerl_ray.transports.link import Link, ReceiverGoneError, describe, described, own_device
 from corerl_ray.transports.shared_memory import Shared, forget, open_handle
 
 WHAT = "sending the weights (runtime.options.timeout)"
@@ -24,31 +24,37 @@ WHAT = "sending the weights (runtime.options.timeout)"
 
 @dataclass
 class Ipc:
-    """Rollout worker i, of t places, reads from actor worker t * i."""
+    """Rollout worker i, of t places, reads from actor worker t * i.
+
+    Attributes:
+        linked: the rollout workers that are.
+    """
 
     actor: Group
     rollout: Group
     half_bytes: int
-    linked: bool = False
+    linked: tuple[Member, ...] = ()
 
     def send(self, version: int, *, verify: bool) -> None:
         waiter, deadline = self.actor.waiter, time.monotonic() + self.actor.timeout
-        if not self.linked:
-            self._link(deadline)
+        readers = self.rollout.members
+        if self.linked != readers:
+            self._link(readers, deadline)
         calls = [Call(member, member.host.apply.remote(send, self.half_bytes, verify)) for member in self.actor.members]
-        calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in self.rollout.members]
+        calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in readers]
         waiter.wait(calls, deadline, WHAT)
 
-    def _link(self, deadline: float) -> None:
+    def _link(self, readers: tuple[Member, ...], deadline: float) -> None:
         waiter, members = self.actor.waiter, self.actor.members
-        sources = members[:: len(members) // len(self.rollout.members)]
+        places = len(members) // readers[0].world_size
+        waiter.wait([Call(member, member.host.apply.remote(unlink)) for member in members], deadline, WHAT)
+        sources = [members[reader.rank * places] for reader in readers]
         ports = waiter.wait([Call(member, member.host.apply.remote(listen)) for member in sources], deadline, WHAT)
         calls = [
-            Call(member, member.host.apply.remote(connect, port))
-            for member, port in zip(self.rollout.members, ports, strict=True)
+            Call(member, member.host.apply.remote(connect, port)) for member, port in zip(readers, ports, strict=True)
         ]
         waiter.wait(calls, deadline, WHAT)
-        self.linked = True
+        self.linked = readers
 
 
 @dataclass
@@ -94,6 +100,11 @@ class Outbox:
             forget()
 
 
+def unlink(host: WorkerHost) -> None:
+    """In every actor worker: whom it was linked with may be gone."""
+    host.transport = None
+
+
 def listen(host: WorkerHost) -> int:
     """In an actor worker that has a rollout worker beside it: the port of its store."""
     device = own_device()
@@ -104,18 +115,24 @@ def listen(host: WorkerHost) -> int:
 def connect(host: WorkerHost, port: int) -> None:
     """In a rollout worker."""
     host.transport = Link.connect("127.0.0.1", port, host.timeout)
+    host.transport.name_receiver()
 
 
 def send(host: WorkerHost, half_bytes: int, verify: bool) -> None:
-    """In every actor worker; one without a rollout worker beside it only helps to gather."""
-    if not isinstance(host.transport, Outbox):
-        for _ in host.worker.weights():
-            pass
-        return
-    outbox: Outbox = host.transport
+    """In every actor worker; one without a rollout worker beside it, or whose has ended, only helps to gather."""
+    weights = iter(host.worker.weights())
+    if isinstance(host.transport, Outbox):
+        try:
+            _send(host.transport, weights, half_bytes, verify)
+        except ReceiverGoneError:
+            host.transport.close()
+    deque(weights, maxlen=0)
+
+
+def _send(outbox: Outbox, weights: Iterator[tuple[str, Tensor]], half_bytes: int, verify: bool) -> None:
     outbox.half_bytes, outbox.number = half_bytes, 0
     outbox.link.begin()
-    for bucket in pack(host.worker.weights(), half_bytes, memory=outbox.memory, verify=verify):
+    for bucket in pack(weights, half_bytes, memory=outbox.memory, verify=verify):
         assert outbox.shared is not None
         if outbox.device.type == "cuda":
             torch.cuda.current_stream().synchronize()

@@ -1,17 +1,28 @@
 """What two processes tell each other about buckets, beside the bytes: through a store of torch.distributed."""
 
 import json
+import os
 import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from corerl.weights.buckets import Bucket, Slot
+from corerl_ray.host import is_alive
+
+LOOK = timedelta(seconds=1)
+"""between two looks whether the receiver lives"""
+
+
+class ReceiverGoneError(Exception):
+    """The process that was to receive has ended."""
 
 
 @dataclass
@@ -21,12 +32,14 @@ class Link:
     Attributes:
         transfer: how many there have been; both sides count.
         last: number of the message that was heard last.
+        told: number of the message that was told last.
     """
 
     store: TCPStore
     timeout: timedelta
     transfer: int = 0
     last: int = 0
+    told: int = 0
     _keys: list[str] = field(default_factory=list)
 
     @classmethod
@@ -66,8 +79,10 @@ class Link:
             self.store.delete_key(key)
         self._keys.clear()
         self.transfer += 1
+        self.told = 0
 
     def tell(self, number: int, message: object) -> None:
+        self.told = number
         self._keys.append(f"{self.transfer}/{number}")
         self.store.set(self._keys[-1], json.dumps(message))
 
@@ -80,10 +95,27 @@ class Link:
         """As the only receiver."""
         self.store.set(f"{self.transfer}/{number}/read", "")
 
+    def name_receiver(self) -> None:
+        """As the only receiver, in a process of the sender's machine: say which process this is."""
+        self.store.set("receiver", str(os.getpid()))
+
     def confirmed(self, number: int) -> None:
-        """Wait for the receiver's confirmation."""
+        """Wait for the receiver's confirmation.
+
+        Raises:
+            ReceiverGoneError: its process has ended.
+        """
         self._keys.append(f"{self.transfer}/{number}/read")
-        self.store.get(self._keys[-1])
+        deadline = time.monotonic() + self.timeout.total_seconds()
+        while True:
+            try:
+                self.store.wait([self._keys[-1]], LOOK)
+                return
+            except dist.DistStoreError:
+                if not is_alive(int(self.store.get("receiver"))):
+                    raise ReceiverGoneError from None
+                if time.monotonic() > deadline:
+                    raise
 
 
 def describe(bucket: Bucket) -> dict[str, Any]:

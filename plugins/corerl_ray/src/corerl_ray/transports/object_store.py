@@ -4,12 +4,13 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 
-from corerl.errors import DeadlineError
+from corerl.errors import DeadlineError, EngineDeadError
 from corerl.weights.buckets import Bucket, pack, unpack
 from corerl_ray.calls import Call
 from corerl_ray.group import Group
@@ -29,19 +30,20 @@ class ObjectStore:
     def send(self, version: int, *, verify: bool) -> None:
         waiter, deadline = self.actor.waiter, time.monotonic() + self.actor.timeout
         first, *others = self.actor.members
+        readers = self.rollout.members
+        waiter.wait([Call(member, member.host.apply.remote(open_inbox)) for member in readers], deadline, WHAT)
         under_way = [Call(member, member.host.apply.remote(take_part)) for member in others]
-        waiter.wait(
-            [Call(member, member.host.apply.remote(open_inbox)) for member in self.rollout.members], deadline, WHAT
-        )
-        under_way += [Call(member, member.host.apply.remote(load, version, verify)) for member in self.rollout.members]
+        under_way += [Call(member, member.host.apply.remote(load, version, verify)) for member in readers]
         under_way.append(Call(first, first.host.apply.remote(begin, self.bucket_bytes, verify)))
         reading: list[Call] = []
         bucket: Any = True
         while bucket is not None:
             ask = Call(first, first.host.apply.remote(next_bucket))
             bucket = waiter.wait([ask], deadline, WHAT, beside=[*under_way, *reading])[0]
-            waiter.wait(reading, deadline, WHAT, beside=under_way)
-            reading = [Call(member, member.host.apply.remote(take, bucket)) for member in self.rollout.members]
+            with suppress(EngineDeadError):  # of a worker that is lost, whose load says so, too
+                waiter.wait(reading, deadline, WHAT, beside=under_way)
+            readers = tuple(member for member in readers if member in self.rollout.members)
+            reading = [Call(member, member.host.apply.remote(take, bucket)) for member in readers]
         waiter.wait(under_way, deadline, WHAT)
 
 

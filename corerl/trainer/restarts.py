@@ -1,0 +1,120 @@
+"""Runs whose workers are lost are started again in this process, from their last checkpoint."""
+
+import copy
+import dataclasses
+import gc
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from corerl.checkpoint.resume import newest_whole, taken
+from corerl.errors import CoreRLError, LostError, RunError
+from corerl.telemetry.notices import say
+from corerl.telemetry.run_status import StatusFile, recorded
+from corerl.trainer.plan import Plan
+from corerl.trainer.stopping import Stopping
+
+if TYPE_CHECKING:
+    from corerl.trainer.loop import Trainer
+
+BACKOFF = 10.0
+"""seconds before the first restart; twice as long before each further one"""
+LONGEST = 300.0
+
+
+class Failure(NamedTuple):
+    """Why workers are started again; no exception, whose traces would hold the models."""
+
+    where: str
+    said: str
+
+
+class Restarts:
+    """What outlives the workers of a run: its folder with lock and status, and how often they were started again.
+
+    Args:
+        stack: holds lock and status until the run ends.
+    """
+
+    def __init__(self, plan: Plan, stopping: Stopping, stack: ExitStack) -> None:
+        self.stopping = stopping
+        self._stack, self._most = stack, plan.config.trainer.max_restarts
+        self._first_prompts = plan.sampler.state_dict()
+        self._folder: Path | None = None
+        self._status: StatusFile | None = None
+        self._last: Failure | None = None
+        self.count = 0
+
+    def take(self, folder: Path) -> None:
+        """Create the run's folder and lock it."""
+        if self._folder is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._stack.enter_context(taken(folder))
+            self._folder = folder
+
+    def record(self, total_steps: int) -> None:
+        """Write the run's status, now and when it ends."""
+        assert self._folder is not None
+        if self._status is None:
+            self._status = self._stack.enter_context(recorded(self._folder, total_steps))
+
+    def unable(self, error: CoreRLError) -> LostError:
+        """The error of workers that could be started once, and cannot be started again."""
+        assert self._last is not None
+        return LostError(f"{self._last.said}; its workers cannot be started again: {error}")
+
+    def after(self, error: LostError, plan: Plan, trainer: "Trainer | None") -> Plan:
+        """How the run goes on.
+
+        Args:
+            plan: what was going on.
+            trainer: None: its workers were being started.
+
+        Raises:
+            LostError: ``trainer.max_restarts`` allows no further start.
+            RunError: the same step has failed twice in a row.
+        """
+        failure = Failure("the start" if trainer is None else f"step {trainer.step}", str(error))
+        before, self._last = self._last, failure
+        if before is not None and before.where == failure.where:
+            raise RunError(
+                f"{failure.where} has failed twice without progress: first: {before.said}; after the restart: "
+                f"{failure.said}"
+            ) from error
+        if self.count == self._most:
+            if not self._most:
+                raise error
+            raise LostError(f"trainer.max_restarts = {self._most} allows no further restart: {failure.said}") from error
+        self.count += 1
+        if self._status is not None:
+            self._status.restarted()
+        checkpoint, run_ids = plan.checkpoint, plan.run_ids
+        if trainer is not None:
+            run_ids = trainer.log.state()
+            if trainer.checkpoints.newest is not None:  # else there may be newer ones, of a run that went another way
+                checkpoint = newest_whole(trainer.run.folder) or checkpoint
+        sampler = copy.deepcopy(plan.sampler)  # a thread of the lost workers may still draw from theirs
+        sampler.load_state_dict(self._first_prompts if checkpoint is None else checkpoint.sampler)
+        return dataclasses.replace(plan, checkpoint=checkpoint, folder=self._folder, run_ids=run_ids, sampler=sampler)
+
+    def wait(self, plan: Plan) -> None:
+        """Free what the lost workers held here, and give the machines time.
+
+        Raises:
+            Stopped: a signal came.
+        """
+        assert self._last is not None
+        gc.collect()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()
+        seconds = min(LONGEST, BACKOFF * 2 ** (self.count - 1))
+        source = "the start, for want of a checkpoint" if plan.checkpoint is None else plan.checkpoint.path
+        say(
+            f"{self._last.said}\nthe workers are started again from {source} in {seconds:g} s ({self.count} of "
+            f"trainer.max_restarts = {self._most})"
+        )
+        with self.stopping.abandonable():
+            time.sleep(seconds)

@@ -1,0 +1,171 @@
+"""Signs of life: a signal makes the process of a worker write where its threads are, whatever they are busy with.
+
+The signal is handled in C, so that no wait in a library and no lock of Python keeps a process from answering. One
+that is stopped, or stuck in its machine's kernel, does not answer.
+"""
+
+import contextlib
+import faulthandler
+import os
+import re
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+SIGNAL = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else None
+"""of which nobody else makes use"""
+
+STATES = {"T": "it is stopped (SIGSTOP, or a debugger)", "D": "it waits in the kernel (a disk, a device)"}
+
+
+class Asked(NamedTuple):
+    """A process that can be asked.
+
+    Attributes:
+        started: when, in ticks since its machine's boot: tells it from a later process with its number.
+        stacks: the file that it answers into.
+    """
+
+    pid: int
+    started: str
+    stacks: str
+
+
+class Answer(NamedTuple):
+    """What a process has written since it was last asked, '' if nothing; its state, '' if there is no such process."""
+
+    stacks: str
+    state: str
+
+
+def answer_signals(folder: Path | None) -> Asked:
+    """In the process of a worker: from now on it answers, into a file of its own in this folder."""
+    descriptor, path = tempfile.mkstemp(prefix=f"stacks-{os.getpid()}-", suffix=".txt", dir=folder)
+    os.close(descriptor)
+    if SIGNAL is not None:
+        faulthandler.register(SIGNAL, file=os.open(path, os.O_WRONLY | os.O_APPEND), all_threads=True)
+    return Asked(os.getpid(), _stat(os.getpid())[1], path)
+
+
+def ask(processes: Sequence[Asked], anew: Sequence[bool]) -> list[Answer]:
+    """The answers of processes of this machine; some are asked anew."""
+    answers = []
+    for process, again in zip(processes, anew, strict=True):
+        state, started = _stat(process.pid)
+        if started != process.started or SIGNAL is None:
+            answers.append(Answer("", ""))
+            continue
+        answers.append(Answer(Path(process.stacks).read_text(errors="replace"), state))
+        if again:
+            os.truncate(process.stacks, 0)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, SIGNAL)
+    return answers
+
+
+def end(process: Asked) -> None:
+    """Kill a process of this machine."""
+    if _stat(process.pid)[1] == process.started:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def place_in(stacks: str) -> str:
+    """The innermost function of the main thread, which took the signal; '' if it waits for a call."""
+    _, _, current = stacks.partition("Current thread ")
+    frame = re.search(r'File "([^"]*)", line (\d+) in (\S+)', current)
+    if frame is None or frame[3] == "main_loop":
+        return ""
+    return f"in {frame[3]} ({frame[1]}, line {frame[2]})"
+
+
+@dataclass
+class Signs:
+    """Asks the processes of workers, on whatever machine, from the controller.
+
+    Attributes:
+        node: the controller's own.
+        timeout: seconds within which each must answer.
+        places: of each that has answered, where it was then (:func:`place_in`).
+        states: of each that has not, the state of its process.
+    """
+
+    node: str
+    timeout: float
+    places: dict[Asked, str] = field(default_factory=dict)
+    states: dict[Asked, str] = field(default_factory=dict)
+    _since: dict[Asked, float] = field(default_factory=dict)
+    _coming: "dict[str, tuple[list[Asked], list[bool], ray.ObjectRef[Any]]]" = field(default_factory=dict)
+    _next: float = 0.0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def silent(self, processes: Sequence[tuple[str, Asked]]) -> list[Asked]:
+        """Those of the (node, process) that have been asked ``timeout`` seconds ago and have not answered; asks again.
+
+        Waits for nothing: answers of other machines come with a later call.
+        """
+        with self._lock:
+            return self._silent(processes)
+
+    def _silent(self, processes: Sequence[tuple[str, Asked]]) -> list[Asked]:
+        now = time.monotonic()
+        late = self._collect(now)
+        if now < self._next:
+            return late
+        self._next = now + min(self.timeout / 4, 10.0)
+        for node in {node for node, _ in processes} - self._coming.keys():
+            asked = [process for own, process in processes if own == node]
+            anew = [process not in self._since for process in asked]
+            if node == self.node:
+                late += self._judge(asked, anew, ask(asked, anew), now)
+            else:
+                self._coming[node] = asked, anew, on(node, ask).remote(asked, anew)
+        return late
+
+    def _collect(self, now: float) -> list[Asked]:
+        late: list[Asked] = []
+        for node, (asked, anew, reference) in list(self._coming.items()):
+            if ray.wait([reference], timeout=0)[0]:
+                del self._coming[node]
+                with contextlib.suppress(RayError, OSError):  # the death of a machine is noticed elsewhere
+                    late += self._judge(asked, anew, ray.get(reference), now)
+        return late
+
+    def _judge(self, asked: list[Asked], anew: list[bool], answers: list[Answer], now: float) -> list[Asked]:
+        late = []
+        for process, again, answer in zip(asked, anew, answers, strict=True):
+            if again:
+                self._since[process] = now
+            elif not answer.state:  # the death of a process is noticed elsewhere
+                del self._since[process]
+            elif answer.stacks:
+                self.places[process] = place_in(answer.stacks)
+                del self._since[process]
+            elif now - self._since[process] > self.timeout:
+                self.states[process] = STATES.get(answer.state, "")
+                late.append(process)
+        return late
+
+
+def on(node: str, function: Any) -> Any:
+    """A task on this machine, which waits for no place."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0, enable_task_events=False)
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    """State of a process, and when it was started; '' where there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "", ""
+    return ("", "") if fields[0] in "ZX" else (fields[0], fields[19])

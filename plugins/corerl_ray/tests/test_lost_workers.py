@@ -1,0 +1,129 @@
+"""One of several rollout workers is lost: the others do its work, and it comes back with the policy's weights."""
+
+import os
+import signal
+import threading
+import time
+from itertools import chain
+
+import pytest
+from ray_toys import ENGINE, TOY, Engine, Toy, request
+
+from corerl.errors import EngineDeadError, WorkerDiedError
+from corerl_ray.host import is_alive
+
+pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
+
+
+@pytest.fixture
+def two(start):
+    """A runtime with an actor and two rollout workers of their own."""
+
+    def started(transport):
+        runtime = start(rollout_workers=2, weights_transport=transport)
+        return runtime, runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
+
+    return started
+
+
+def kill(member):
+    os.kill(member.facts.pid, signal.SIGKILL)
+
+
+def called(rollout):
+    """The requests of each worker since it was last asked."""
+    return [sorted(chain(*calls)) for calls, *_ in rollout.seen()]
+
+
+def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights(two):
+    runtime, actor, rollout = two("object_store")
+    runtime.send_weights(actor, rollout, 1)
+    doomed = rollout.members[1]
+    came = {}
+    stream = rollout.generate([request(name, seconds=0.5) for name in "abcd"])
+    until(lambda: [running for *_, running in rollout.seen()] == [2, 2])
+    kill(doomed)
+    with pytest.raises(EngineDeadError, match=rf"^the rollout worker 1 of 2 \(process {doomed.facts.pid} on") as lost:
+        for some in stream:
+            came |= some
+    assert [came[position] for position in range(4)] == [["a"], ["b"], ["c"], ["d"]]
+    assert lost.value.workers == ((doomed.facts.address, doomed.facts.pid),)
+    assert not any(rollout.loads.samples) and not any(rollout.loads.tokens)
+
+    rollout.seen()
+    assert len(list(rollout.generate([request("e"), request("f")]))) == 2  # it is told of once
+    assert called(rollout) == [["e", "f"]]
+
+    rollout.restart()
+    assert [member.rank for member in rollout.members] == [0, 1] and is_alive(rollout.members[1].facts.pid)
+    list(rollout.generate([request("g"), request("h")]))
+    assert called(rollout) == [["g", "h"], []]
+    runtime.send_weights(actor, rollout, 2)
+    assert [version for version, _ in rollout.received()] == [2, 2]
+    list(rollout.generate([request("i"), request("j")]))
+    assert sorted(called(rollout)) == [["i"], ["j"]]
+
+
+@pytest.mark.parametrize("transport", ["object_store", "broadcast"])
+def test_weights_reach_the_others_if_one_is_lost_on_the_way(two, transport):
+    runtime, actor, rollout = two(transport)
+    runtime.send_weights(actor, rollout, 1)
+    rollout.read_on(False)
+    errors = []
+
+    def send():
+        try:
+            runtime.send_weights(actor, rollout, 2)
+        except EngineDeadError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    until(lambda: [version for version, _ in rollout.received()] == [2, 2])
+    kill(rollout.members[1])
+    until(lambda: len(rollout.members) == 1)
+    rollout.read_on(True)
+    thread.join(60)
+    assert [len(error.workers) for error in errors] == [1]
+    runtime.send_weights(actor, rollout, 3, verify=True)
+    assert [(version, len(weights)) for version, weights in rollout.received()] == [(3, 12)]
+    rollout.restart()
+    runtime.send_weights(actor, rollout, 4, verify=True)
+    assert [(version, len(weights)) for version, weights in rollout.received()] == [(4, 12)] * 2
+    assert rollout.absent() == set()
+
+
+def test_a_rollout_worker_that_hangs_is_lost_too(start):
+    runtime = start(rollout_workers=2, hang_timeout=2)
+    rollout = runtime.spawn(ENGINE, Engine)
+    hung = rollout.members[1]
+    os.kill(hung.facts.pid, signal.SIGSTOP)
+    came = {}
+    pattern = r"^the rollout worker 1 of 2 \(process \d+ on .*\) gives no sign of life for 2 s: it is stopped"
+    with pytest.raises(EngineDeadError, match=pattern):
+        for some in rollout.generate([request("a"), request("b")]):
+            came |= some
+    assert came == {0: ["a"], 1: ["b"]}
+    until(lambda: not is_alive(hung.facts.pid))
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=["waits", "raises"])
+def test_a_rank_that_hangs_is_named_and_not_the_one_that_waits_for_it(start, raises):
+    group = start(workers=2, hang_timeout=2).spawn(TOY, Toy)
+    hung = group.members[1]
+    os.kill(hung.facts.pid, signal.SIGSTOP)
+    pattern = (
+        rf"^the actor worker 1 of 2 \(process {hung.facts.pid} on .*\) gives no sign of life for 2 s: it is stopped.*"
+    )
+    place = r"; the actor worker 0 of 2 is in wait_for_others \(.*ray_toys.py, line \d+\)"
+    why = "; actor worker 0 of 2: it took too long" if raises else place
+    with pytest.raises(WorkerDiedError, match=pattern + why):
+        group.wait_for_others(raises)
+    until(lambda: not any(is_alive(member.facts.pid) for member in group.members))

