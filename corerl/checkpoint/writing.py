@@ -39,7 +39,8 @@ def write_and_tell(write: Callable[[], None], path: Path) -> None:
             file.truncate()
         telling.rename(path)
         return
-    remove(path.parent)  # nobody is to wait for what cannot be told
+    with contextlib.suppress(OSError):  # other ranks may do the same
+        remove(path.parent)  # nobody is to wait for what cannot be told
 
 
 def described(error: Exception) -> str:

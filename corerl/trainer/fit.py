@@ -2,7 +2,7 @@
 
 import contextlib
 
-from corerl.errors import EngineDeadError, LostError, RunError, Stopped, WorkerDiedError
+from corerl.errors import EngineDeadError, LostError, RunError, Stopped, WorkerDiedError, WorkerLateError
 from corerl.trainer.loop import Trainer
 from corerl.trainer.saving import Saving
 
@@ -25,7 +25,7 @@ def fit(trainer: Trainer) -> None:
     except (Stopped, EngineDeadError):
         saving.save_done()
         raise
-    except WorkerDiedError:
+    except (WorkerDiedError, WorkerLateError):
         workers_ended = True
         raise
     except RunError:
@@ -91,7 +91,7 @@ def _evaluate(trainer: Trainer) -> dict[str, float]:
     """Of a policy that is still to be saved."""
     try:
         return trainer.evaluate()
-    except WorkerDiedError:  # there is nobody to save it
+    except (WorkerDiedError, WorkerLateError):  # there is nobody to save it
         raise
     except RunError as error:
         trainer.failure = error

@@ -6,7 +6,7 @@ import gc
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -25,13 +25,6 @@ BACKOFF = 10.0
 LONGEST = 300.0
 
 
-class Failure(NamedTuple):
-    """Why workers are started again; no exception, whose traces would hold the models."""
-
-    where: str
-    said: str
-
-
 class Restarts:
     """What outlives the workers of a run: its folder with lock and status, and how often they were started again.
 
@@ -45,7 +38,9 @@ class Restarts:
         self._first_prompts = plan.sampler.state_dict()
         self._folder: Path | None = None
         self._status: StatusFile | None = None
-        self._last: Failure | None = None
+        self._failed: dict[str, str] = {}
+        """where -> what was said, since the last checkpoint; no exceptions, whose traces would hold the models"""
+        self._said = ""
         self.count = 0
 
     def take(self, folder: Path) -> None:
@@ -63,8 +58,7 @@ class Restarts:
 
     def unable(self, error: CoreRLError) -> LostError:
         """The error of workers that could be started once, and cannot be started again."""
-        assert self._last is not None
-        return LostError(f"{self._last.said}; its workers cannot be started again: {error}")
+        return LostError(f"{self._said}; its workers cannot be started again: {error}")
 
     def after(self, error: LostError, plan: Plan, trainer: "Trainer | None") -> Plan:
         """How the run goes on.
@@ -75,27 +69,28 @@ class Restarts:
 
         Raises:
             LostError: ``trainer.max_restarts`` allows no further start.
-            RunError: the same step has failed twice in a row.
+            RunError: the same step has failed twice, and no checkpoint was saved in between.
         """
-        failure = Failure("the start" if trainer is None else f"step {trainer.step}", str(error))
-        before, self._last = self._last, failure
-        if before is not None and before.where == failure.where:
-            raise RunError(
-                f"{failure.where} has failed twice without progress: first: {before.said}; after the restart: "
-                f"{failure.said}"
-            ) from error
-        if self.count == self._most:
-            if not self._most:
-                raise error
-            raise LostError(f"trainer.max_restarts = {self._most} allows no further restart: {failure.said}") from error
-        self.count += 1
-        if self._status is not None:
-            self._status.restarted()
+        where, said = "the start" if trainer is None else f"step {trainer.step}", str(error)
         checkpoint, run_ids = plan.checkpoint, plan.run_ids
         if trainer is not None:
             run_ids = trainer.log.state()
             if trainer.checkpoints.newest is not None:  # else there may be newer ones, of a run that went another way
                 checkpoint = newest_whole(trainer.run.folder) or checkpoint
+                self._failed.clear()
+        if where in self._failed:
+            first = self._failed[where]
+            raise RunError(
+                f"{where} has failed twice without progress: first: {first}; after the restart: {said}"
+            ) from error
+        self._failed[where] = self._said = said
+        if self.count == self._most:
+            if not self._most:
+                raise error
+            raise LostError(f"trainer.max_restarts = {self._most} allows no further restart: {said}") from error
+        self.count += 1
+        if self._status is not None:
+            self._status.restarted()
         sampler = copy.deepcopy(plan.sampler)  # a thread of the lost workers may still draw from theirs
         sampler.load_state_dict(self._first_prompts if checkpoint is None else checkpoint.sampler)
         return dataclasses.replace(plan, checkpoint=checkpoint, folder=self._folder, run_ids=run_ids, sampler=sampler)
@@ -106,14 +101,13 @@ class Restarts:
         Raises:
             Stopped: a signal came.
         """
-        assert self._last is not None
         gc.collect()
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
         seconds = min(LONGEST, BACKOFF * 2 ** (self.count - 1))
         source = "the start, for want of a checkpoint" if plan.checkpoint is None else plan.checkpoint.path
         say(
-            f"{self._last.said}\nthe workers are started again from {source} in {seconds:g} s ({self.count} of "
+            f"{self._said}\nthe workers are started again from {source} in {seconds:g} s ({self.count} of "
             f"trainer.max_restarts = {self._most})"
         )
         with self.stopping.abandonable():

@@ -223,7 +223,7 @@ CONFIGS = [
     path
     for folder in ("examples", "benchmarks")
     for path in sorted((Path(__file__).parents[2] / folder).rglob("*.yaml"))
-    if path.name != "sft.yaml"
+    if path.name != "sft.yaml" and path.parent.name != "kubernetes"
 ]
 
 

@@ -160,7 +160,8 @@ def test_lost_workers_are_started_again_from_the_last_checkpoint_and_nothing_is_
 
 
 def test_a_step_that_fails_twice_ends_the_run_and_both_errors_are_named(lose):
-    code, said, folder = lose({"update 5": "lost", "update 7": "late"}, "trainer.save_freq=1")
+    losses = {"update 5": "lost", "start 2": "late", "update 7": "late"}
+    code, said, folder = lose(losses, "trainer.save_freq=1")
     assert code == 1
     assert said.endswith(
         "error: step 3 has failed twice without progress: first: step 3: the actor worker died: update 5; after the "
@@ -168,7 +169,7 @@ def test_a_step_that_fails_twice_ends_the_run_and_both_errors_are_named(lose):
     )
     assert (folder / "checkpoints" / "latest").read_text() == "global_step_2"
     status = read_status(folder)
-    assert (status.state, status.restarts) == ("failed", 1)
+    assert (status.state, status.restarts) == ("failed", 2)
 
 
 def test_after_so_many_restarts_the_run_ends_with_a_code_of_its_own(lose):

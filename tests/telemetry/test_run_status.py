@@ -12,6 +12,17 @@ def metrics(folder, steps):
     (folder / "metrics.jsonl").write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, steps + 1)))
 
 
+def test_restarts_of_the_workers_are_counted_while_the_run_goes_on_and_stay(tmp_path):
+    metrics(tmp_path, 3)
+    with recorded(tmp_path, 3) as status:
+        status.restarted()
+        status.restarted()
+        found = read_status(tmp_path)
+        assert (found.state, found.restarts, found.ended) == ("running", 2, None)
+    found = read_status(tmp_path)
+    assert (found.state, found.restarts) == ("finished", 2)
+
+
 def test_a_run_is_running_then_finished(tmp_path):
     metrics(tmp_path, 3)
     with recorded(tmp_path, 3):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from corerl.config.schema import ModelConfig, TrainConfig
-from corerl.errors import EngineDeadError, RunError, Stopped, WorkerDiedError
+from corerl.errors import EngineDeadError, RunError, SaveError, Stopped, WorkerDiedError, WorkerLateError
 from corerl.trainer import fit as fit_module
 from corerl.trainer.fit import fit
 from corerl.trainer.stopping import Stopping
@@ -209,9 +209,10 @@ def test_an_engine_that_ends_for_good_saves_what_was_done():
     assert "save_done" in trainer.calls
 
 
-def test_nobody_is_left_to_save_after_a_worker_has_ended():
-    trainer = Trainer(at=raising(WorkerDiedError("killed")))
-    with pytest.raises(WorkerDiedError):
+@pytest.mark.parametrize("error", [WorkerDiedError("killed"), WorkerLateError("no answer")])
+def test_nobody_is_left_to_save_after_a_worker_has_ended_or_hangs(error):
+    trainer = Trainer(at=raising(error))
+    with pytest.raises(type(error)):
         fit(trainer)
     assert "save_done" not in trainer.calls
     assert trainer.calls[-1] == "end(workers_ended=True)"
@@ -242,3 +243,15 @@ def test_an_evaluation_that_fails_ends_the_run_after_its_step_is_saved(died, mon
         fit(trainer)
     assert ("log 2" in trainer.calls) is not died
     assert ("save_done" in trainer.calls) is not died
+
+
+def test_a_step_whose_state_cannot_be_saved_is_recorded_before_the_run_ends(monkeypatch):
+    def full(saving):
+        raise SaveError("the disk is full")
+
+    monkeypatch.setattr(Saving, "copy", full)
+    trainer = Trainer(total_steps=1)
+    with pytest.raises(SaveError, match=r"^step 1: the disk is full$"):
+        fit(trainer)
+    assert trainer.calls[-5:] == ["step_ended 1", "done", "write", "save_done", "end(workers_ended=False)"]
+    assert set(trainer.written) == {0, 1}

@@ -1,0 +1,42 @@
+"""What a rank leaves on a disk that is full: nobody waits for a word that cannot be written."""
+
+import resource
+
+import pytest
+
+from corerl.checkpoint.store import CheckpointStore
+from corerl.checkpoint.writing import MOST_TOLD, write_and_tell
+from corerl.errors import SaveError
+
+
+@pytest.fixture
+def longest_file():
+    """``longest_file(bytes)``: the kernel refuses longer ones."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_the_word_of_a_rank_has_its_room_before_the_disk_is_full(tmp_path, longest_file):
+    longest_file(MOST_TOLD)
+    written = tmp_path / "written"
+    written.mkdir()
+    write_and_tell(lambda: (tmp_path / "weights").write_bytes(b"w" * (MOST_TOLD + 1)), written / "0")
+    assert (written / "0").read_text().startswith("[Errno 27] File too large")
+    write_and_tell(lambda: None, written / "1")
+    assert (written / "1").read_bytes() == b"" and not [*written.glob("*.tmp")]
+
+
+def test_a_rank_that_cannot_say_a_word_ends_the_wait_for_it(tmp_path, longest_file):
+    class Actor:
+        def save(self, folder, written):
+            longest_file(0)
+            write_and_tell(lambda: (folder / "weights").write_bytes(b"w"), written / "0")
+            return 1
+
+    store = CheckpointStore(tmp_path / "checkpoints", timeout=600)
+    store.copy(1, {"actor": Actor()})
+    store.write({}, {})
+    with pytest.raises(SaveError, match=r"global_step_1 could not be written: .* bytes free"):
+        store.settle(wait=True)
+    assert not [*store.folder.iterdir()]
