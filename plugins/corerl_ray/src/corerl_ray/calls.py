@@ -68,6 +68,7 @@ class Waiter:
         node: the controller's own.
         stop: ends all workers.
         signs: asks the workers' processes for signs of life.
+        cluster_lost: why the cluster does not work any more; '' if it does.
         members: every worker that was started.
         replicas: role -> what takes a worker that is lost out of its group, with the reason, and returns the error that
             tells of it; None: the group cannot do without.
@@ -80,6 +81,7 @@ class Waiter:
     node: str
     stop: Callable[[], None]
     signs: Signs
+    cluster_lost: Callable[[], str]
     members: list[Member] = field(default_factory=list)
     replicas: dict[str, Callable[[Member, str], EngineDeadError | None]] = field(default_factory=dict)
     failure: CoreRLError | None = None
@@ -108,6 +110,8 @@ class Waiter:
     def look(self, known: CoreRLError | None) -> None:
         """Notice the death of a worker that nobody is waiting for, on whatever machine."""
         self.looked = time.monotonic()
+        if lost := self.cluster_lost():
+            raise self.fail(WorkerDiedError(f"{lost}, and all workers with it"), known)
         for member in list(self.members):
             if member.facts is None or member.host._get_local_state() != DEAD:
                 continue
