@@ -170,14 +170,15 @@ class Waiter:
                 on(facts.node, end).remote(facts.asked)
             return self._without(member, reason, known)
 
+    def busy(self, member: Member) -> str:
+        """`` in a function (file, line)``, if it was asked for a sign of life."""
+        place = self.signs.places.get(member.facts.asked) if member.facts is not None else ""
+        return f" {place}" if place else ""
+
     def _places(self, member: Member) -> str:
         """Where the other ranks of its role are."""
-        places = [
-            f"; the {other} is {place}"
-            for other in self.members
-            if other.role == member.role and other.facts and (place := self.signs.places.get(other.facts.asked))
-        ]
-        return "".join(places)
+        others = (other for other in self.members if other.role == member.role)
+        return "".join(f"; the {other} is{place}" for other in others if (place := self.busy(other)))
 
     def died(self, member: Member, said: str, known: CoreRLError | None) -> CoreRLError:
         """The error of a worker that is no more: an EngineDeadError if its group goes on; else the others are ended."""
@@ -292,7 +293,7 @@ class Wait:
             self.waiter.stuck = True
             return self._late
         seconds = self.deadline - self.started
-        waiting = ", ".join(f"{call.member}{_place(call.member)}" for call in calls)
+        waiting = ", ".join(f"{call.member}{self.waiter.busy(call.member)}{_place(call.member)}" for call in calls)
         error = DeadlineError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
         return self.waiter.fail(error, self.known)
 

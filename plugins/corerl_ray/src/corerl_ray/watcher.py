@@ -137,12 +137,13 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def _group(pid: int) -> int:
-    """Process group of a process that is no zombie; -1 where there is none."""
+    """Process group of one of Ray's processes that is no zombie; -1 of every other."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        is_of_ray = b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return -1
-    return -1 if fields[0] in "ZX" else int(fields[2])
+    return int(fields[2]) if is_of_ray and fields[0] not in "ZX" else -1
 
 
 def state_of(pid: int) -> str:
