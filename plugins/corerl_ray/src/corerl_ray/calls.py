@@ -35,6 +35,8 @@ LOG_WAIT = 8.0
 """seconds for the log of a worker on another machine, where a process starts to read it"""
 LOST_WAIT = 2.0
 """seconds for it where the machine does not answer, and for what Ray knows about a death"""
+SIGN_WAIT = 5.0
+"""seconds for signs of life of the other ranks, after one raised that it waited for them"""
 UNREACHABLE = "it cannot be reached: its machine is gone, or the way there"
 
 
@@ -138,7 +140,7 @@ class Waiter:
     def blame(self, error: CoreRLError, member: Member, known: CoreRLError | None) -> CoreRLError:
         """What a rank has raised that waited for another; or the error of that other, if it is dead or hangs."""
         others = [other for other in self.members if other.role == member.role and other.host is not member.host]
-        signs, deadline = Signs(self.node, LOST_WAIT), time.monotonic() + LOG_WAIT
+        signs, deadline = Signs(self.node, SIGN_WAIT), time.monotonic() + 2 * SIGN_WAIT
         processes = {other.facts.asked: other for other in others if other.facts is not None}
         while time.monotonic() < deadline and len(signs.places) < len(processes):
             self.look(known)
@@ -146,7 +148,7 @@ class Waiter:
             for asked in signs.silent([each for each in left if each[1] not in signs.places]):
                 self.signs.states[asked] = signs.states[asked]
                 self.signs.places |= signs.places
-                return self.hung(processes[asked], LOST_WAIT, known, f"; {error}")
+                return self.hung(processes[asked], SIGN_WAIT, known, f"; {error}")
             time.sleep(0.1)
         return error
 

@@ -92,7 +92,8 @@ class Watch:
         status, folder = self._status(), Path(self.folder)
         if status is not None:
             if status.state == "running":
-                write_status(folder, replace(status, state="failed", ended=time.time(), error=reason))
+                with contextlib.suppress(OSError):  # of a full disk
+                    write_status(folder, replace(status, state="failed", ended=time.time(), error=reason))
             elif status.error:
                 reason = status.error.partition(": ")[2]
             latest = folder / "checkpoints" / "latest"
@@ -160,7 +161,7 @@ class Watcher:
     def __init__(self, processes: Mapping[str, int], hang_timeout: float, logs: str, mark: str) -> None:
         watch = [os.getpid(), processes, hang_timeout, logs, mark]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "corerl_ray.watcher", json.dumps(watch)],
+            [sys.executable, "-P", "-m", "corerl_ray.watcher", json.dumps(watch)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -204,9 +205,11 @@ def main(watch: Watch) -> None:
             if told.get("end"):
                 watch.end_processes()
                 return
-    if watch.cluster.lost:
-        watch.report()
-    watch.end_processes()
+    try:
+        if watch.cluster.lost:
+            watch.report()
+    finally:  # whether or not somebody reads it
+        watch.end_processes()
 
 
 def _read() -> bytes | None:
