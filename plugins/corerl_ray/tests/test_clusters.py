@@ -82,8 +82,8 @@ def test_a_run_that_is_killed_leaves_no_process():
 
 @pytest.mark.parametrize(
     ("name", "number", "reason"),
-    [("gcs_server", signal.SIGKILL, "has ended"), ("raylet", signal.SIGSTOP, "is stopped for 2 s")],
-    ids=["gcs-killed", "raylet-stopped"],
+    [("raylet", signal.SIGKILL, "has ended"), ("raylet", signal.SIGSTOP, "is stopped for 2 s")],
+    ids=["raylet-killed", "raylet-stopped"],
 )
 def test_a_run_whose_cluster_is_lost_fails_with_one_line_and_leaves_no_process(tmp_path, name, number, reason):
     run = subprocess.Popen(

@@ -17,11 +17,10 @@ pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
 
 @pytest.fixture
 def two(start):
-    """A runtime with two rollout workers, and an actor; ``ipc``: one in each of their places."""
+    """A runtime with an actor and two rollout workers of their own."""
 
     def started(transport):
-        places = {"workers": 2} if transport == "ipc" else {"rollout_workers": 2}
-        runtime = start(**places, weights_transport=transport)
+        runtime = start(rollout_workers=2, weights_transport=transport)
         return runtime, runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
 
     return started
@@ -72,7 +71,7 @@ def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights
     assert sorted(called(rollout)) == [["i"], ["j"]]
 
 
-@pytest.mark.parametrize("transport", ["object_store", "broadcast", "ipc"])
+@pytest.mark.parametrize("transport", ["object_store", "broadcast"])
 def test_weights_reach_the_others_if_one_is_lost_on_the_way(two, transport):
     runtime, actor, rollout = two(transport)
     runtime.send_weights(actor, rollout, 1)
