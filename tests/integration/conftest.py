@@ -193,12 +193,16 @@ def mortal(model, rollout, *, device, options):
             left = json.loads(coming.read_text()) if coming.exists() else {}
             left[operation] = left.get(operation, 0) - 1
             coming.write_text(json.dumps(left))
+            if operation == "worker" and left[operation] == 0:
+                self.process.kill()
+                os.kill(os.getpid(), 9)
             if left[operation] == 0:
                 self.process.kill()
                 self.process.wait()
                 self.health()
 
         async def generate(self, requests):
+            self.count("worker")
             self.count("generate")
             return await super().generate(requests)
 
@@ -223,7 +227,10 @@ def register_rollout_backends(register):
 
 @pytest.fixture
 def mortal() -> Callable[..., Path]:
-    """``mortal(folder, {operation: call})``: a plugin whose engine ``mortal`` ends at that call, of one rank."""
+    """``mortal(folder, {operation: call})``: a plugin whose engine ``mortal`` ends at that call, of one rank.
+
+    ``worker``: the process that has the engine ends, at that call of ``generate``.
+    """
 
     def write(folder: Path, deaths: dict[str, int], rank: int = 0) -> Path:
         file = folder / "mortal.py"

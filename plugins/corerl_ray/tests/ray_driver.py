@@ -1,19 +1,23 @@
 """A controller of its own process: prints the processes of its cluster, asks subprocesses for their exit codes, hears a
-signal, loses a worker and closes; with the argument ``wait`` it waits instead."""
+signal, loses a worker and closes; with the argument ``wait`` it waits instead, and with a folder it is a run there."""
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 from ray_toys import ENGINE, TOY, Engine, Toy
 
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import CoreRLError
+from corerl.telemetry.run_status import recorded
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
+from corerl_ray.plugin import run_started
 
 
 def descendants(pid):
@@ -34,12 +38,21 @@ def descendants(pid):
 if __name__ == "__main__":
     heard = []
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-    runtime = launch(RuntimeConfig(name="ray"), options=RayOptions())
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] != "wait" else None
+    runtime = launch(RuntimeConfig(name="ray"), options=RayOptions(hang_timeout=2.0 if folder else 120.0))
     group = runtime.spawn(TOY, Toy)
     group.start_child()
     print(json.dumps(descendants("self")), flush=True)
     if sys.argv[1:] == ["wait"]:
         time.sleep(600)
+    if folder is not None:
+        run_started(SimpleNamespace(folder=folder))
+        try:
+            with contextlib.closing(runtime), recorded(folder, 9):
+                group.sleep(600)
+        except CoreRLError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            sys.exit(error.exit_code)
     code = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
     rollout = runtime.spawn(ENGINE, Engine)
     print(json.dumps([code, group.code_of_a_child(), rollout.code_of_a_child()]), flush=True)

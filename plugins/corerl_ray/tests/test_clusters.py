@@ -74,9 +74,39 @@ def test_a_run_that_is_killed_leaves_no_process():
     controller.kill()
     controller.wait(60)
     controller.stdout.close()
-    # Ray's own agents look for their parent now and then, and go a minute later
-    processes = {pid: name for pid, name in processes.items() if "gent" not in name}
     deadline = time.monotonic() + 30
+    while any(map(is_alive, map(int, processes))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "reason"),
+    [("raylet", signal.SIGKILL, "has ended"), ("raylet", signal.SIGSTOP, "is stopped for 2 s")],
+    ids=["raylet-killed", "raylet-stopped"],
+)
+def test_a_run_whose_cluster_is_lost_fails_with_one_line_and_leaves_no_process(tmp_path, name, number, reason):
+    run = subprocess.Popen(
+        [sys.executable, HERE / "ray_driver.py", tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    processes = json.loads(run.stdout.readline())
+    [lost] = [int(pid) for pid, command in processes.items() if command.split()[0].endswith(f"/{name}")]
+    while (
+        json.loads(status.read_text())["state"] != "running" if (status := tmp_path / "status.json").is_file() else True
+    ):
+        time.sleep(0.05)
+    os.kill(lost, number)
+    _, said = run.communicate(timeout=180)
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and errors[0].startswith(f"error: Ray's {name} (process {lost}) {reason}, and"), said
+    assert run.returncode != 0
+    ended = json.loads(status.read_text())
+    assert ended["state"] == "failed" and f"Ray's {name} (process {lost}) {reason}" in ended["error"]
+    deadline = time.monotonic() + 60
     while any(map(is_alive, map(int, processes))) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}

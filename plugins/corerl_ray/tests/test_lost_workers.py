@@ -119,9 +119,7 @@ def test_a_rank_that_hangs_is_named_and_not_the_one_that_waits_for_it(start, rai
     group = start(workers=2, hang_timeout=2).spawn(TOY, Toy)
     hung = group.members[1]
     os.kill(hung.facts.pid, signal.SIGSTOP)
-    pattern = (
-        rf"^the actor worker 1 of 2 \(process {hung.facts.pid} on .*\) gives no sign of life for 2 s: it is stopped.*"
-    )
+    pattern = rf"^the actor worker 1 of 2 \(process {hung.facts.pid} on .*\) gives no sign of life .*: it is stopped.*"
     place = r"; the actor worker 0 of 2 is in wait_for_others \(.*ray_toys.py, line \d+\)"
     why = "; actor worker 0 of 2: it took too long" if raises else place
     with pytest.raises(WorkerDiedError, match=pattern + why):

@@ -36,6 +36,8 @@ LOG_WAIT = 8.0
 """seconds for the log of a worker on another machine, where a process starts to read it"""
 LOST_WAIT = 2.0
 """seconds for it where the machine does not answer, and for what Ray knows about a death"""
+SIGN_WAIT = 5.0
+"""seconds for signs of life of the other ranks, after one raised that it waited for them"""
 UNREACHABLE = "it cannot be reached: its machine is gone, or the way there"
 
 
@@ -69,6 +71,7 @@ class Waiter:
         node: the controller's own.
         stop: ends all workers.
         signs: asks the workers' processes for signs of life.
+        cluster_lost: why the cluster does not work any more; '' if it does.
         members: every worker that was started.
         replicas: role -> what takes a worker that is lost out of its group, with the reason, and returns the error that
             tells of it; None: the group cannot do without.
@@ -81,6 +84,7 @@ class Waiter:
     node: str
     stop: Callable[[], None]
     signs: Signs
+    cluster_lost: Callable[[], str]
     members: list[Member] = field(default_factory=list)
     replicas: dict[str, Callable[[Member, str], EngineDeadError | None]] = field(default_factory=dict)
     failure: CoreRLError | None = None
@@ -109,6 +113,8 @@ class Waiter:
     def look(self, known: CoreRLError | None) -> None:
         """Notice the death of a worker that nobody is waiting for, on whatever machine."""
         self.looked = time.monotonic()
+        if lost := self.cluster_lost():
+            raise self.fail(WorkerDiedError(f"{lost}, and all workers with it"), known)
         for member in list(self.members):
             if member.facts is None or member.host._get_local_state() != DEAD:
                 continue
@@ -135,7 +141,7 @@ class Waiter:
     def blame(self, error: CoreRLError, member: Member, known: CoreRLError | None) -> CoreRLError:
         """What a rank has raised that waited for another; or the error of that other, if it is dead or hangs."""
         others = [other for other in self.members if other.role == member.role and other.host is not member.host]
-        signs, deadline = Signs(self.node, LOST_WAIT), time.monotonic() + LOG_WAIT
+        signs, deadline = Signs(self.node, SIGN_WAIT), time.monotonic() + 2 * SIGN_WAIT
         processes = {other.facts.asked: other for other in others if other.facts is not None}
         while time.monotonic() < deadline and len(signs.places) < len(processes):
             self.look(known)
@@ -143,7 +149,7 @@ class Waiter:
             for asked in signs.silent([each for each in left if each[1] not in signs.places]):
                 self.signs.states[asked] = signs.states[asked]
                 self.signs.places |= signs.places
-                return self.hung(processes[asked], LOST_WAIT, known, f"; {error}")
+                return self.hung(processes[asked], SIGN_WAIT, known, f"; {error}")
             time.sleep(0.1)
         return error
 
@@ -167,14 +173,15 @@ class Waiter:
                 on(facts.node, end).remote(facts.asked)
             return self._without(member, reason, known)
 
+    def busy(self, member: Member) -> str:
+        """`` in a function (file, line)``, if it was asked for a sign of life."""
+        place = self.signs.places.get(member.facts.asked) if member.facts is not None else ""
+        return f" {place}" if place else ""
+
     def _places(self, member: Member) -> str:
         """Where the other ranks of its role are."""
-        places = [
-            f"; the {other} is {place}"
-            for other in self.members
-            if other.role == member.role and other.facts and (place := self.signs.places.get(other.facts.asked))
-        ]
-        return "".join(places)
+        others = (other for other in self.members if other.role == member.role)
+        return "".join(f"; the {other} is{place}" for other in others if (place := self.busy(other)))
 
     def died(self, member: Member, said: str, known: CoreRLError | None) -> CoreRLError:
         """The error of a worker that is no more: an EngineDeadError if its group goes on; else the others are ended."""
@@ -289,7 +296,7 @@ class Wait:
             self.waiter.stuck = True
             return self._late
         seconds = self.deadline - self.started
-        waiting = ", ".join(f"{call.member}{_place(call.member)}" for call in calls)
+        waiting = ", ".join(f"{call.member}{self.waiter.busy(call.member)}{_place(call.member)}" for call in calls)
         error = WorkerLateError(f"{self.what} took longer than {seconds:.0f} s: no answer from {waiting}")
         return self.waiter.fail(error, self.known)
 

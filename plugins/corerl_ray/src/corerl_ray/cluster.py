@@ -1,5 +1,6 @@
 """A Ray cluster: found or started."""
 
+import atexit
 import contextlib
 import ctypes
 import functools
@@ -10,21 +11,32 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray._private import services
+from ray._private import worker as _private_worker
 
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_ray.host import hear_of_children, is_alive
 from corerl_ray.options import RayOptions
+from corerl_ray.watcher import MARK, Health, Watcher
 
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
+"""under which a cluster ends what a killed worker leaves behind"""
 
 AUTH_MODE = "RAY_AUTH_MODE"
 """``ray start`` asks for the token in ~/.ray/auth_token where there is one; Ray sends it to an address when told to"""
+
+SHUTDOWN = 30.0
+"""seconds that ``ray.shutdown`` may take"""
+
+SHUTDOWN_OF_LOST = 3.0
+
+watcher: Watcher | None = None
+"""of the cluster that was started here"""
 
 PR_SET_CHILD_SUBREAPER = 36
 """of Linux's prctl"""
@@ -36,16 +48,29 @@ class Cluster:
 
     Attributes:
         processes: of the cluster that was started here; empty for one that others run.
+        health: of its processes without which Ray ends this one.
     """
 
     is_own: bool
     processes: tuple[int, ...] = ()
+    health: Health = field(default_factory=lambda: Health({}, 0.0))
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends, and all of its processes with it."""
-        if self.is_own:
-            ray.shutdown()
-            end_processes(self.processes)
+        """Leave the cluster; one that was started here ends, and all of its processes with it.
+
+        ``ray.shutdown`` waits for the raylet, without a deadline: it has ``SHUTDOWN`` seconds.
+        """
+        if not self.is_own:
+            return
+        leaving = threading.Thread(target=ray.shutdown, daemon=True)
+        leaving.start()
+        leaving.join(SHUTDOWN_OF_LOST if self.health.look() else SHUTDOWN)
+        if leaving.is_alive():
+            atexit.register(_exit)  # before that of Ray, which waits for the same
+            end_processes(self.processes, patience=0.0)
+            return
+        end_processes(self.processes)
+        _end_watcher()
 
 
 def connect(options: RayOptions) -> Cluster:
@@ -66,11 +91,31 @@ def connect(options: RayOptions) -> Cluster:
             _join(quiet, options)
         hear_of_children()
         return Cluster(is_own=True)
-    with _keeping_sigterm():
+    mark = f"{os.getpid()}-{time.time_ns()}"
+    with _keeping_sigterm(), _variable(MARK, mark):
         processes = _start(quiet)
     hear_of_children()
     _adopt_no_orphans()
-    return Cluster(is_own=True, processes=processes)
+    global watcher
+    node: Any = _private_worker._global_node
+    named = {name: node.all_processes[name][0].process.pid for name in ("raylet", "gcs_server")}
+    watcher = Watcher(named, options.hang_timeout, node.get_logs_dir_path(), mark)
+    return Cluster(is_own=True, processes=processes, health=Health(named, options.hang_timeout))
+
+
+def _end_watcher() -> None:
+    global watcher
+    if watcher is not None:
+        watcher.end()
+        watcher = None
+
+
+def _exit() -> None:
+    """End this process at once: a run that Ray does not let go has failed, and has said so."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    _end_watcher()
+    os._exit(1)
 
 
 def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
@@ -78,7 +123,7 @@ def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
     for is_last in (False, True):
         before = _children()
         try:
-            with _reaping(), _in_own_process_groups():
+            with _variable(SUBREAPER, os.environ.get(SUBREAPER, "true")), _in_own_process_groups():
                 ray.init(address="local", include_dashboard=False, **arguments)  # never one of somebody else
             return tuple(_children() - before)
         except Exception as error:
@@ -93,15 +138,17 @@ def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
 
 
 @contextlib.contextmanager
-def _reaping() -> Iterator[None]:
-    """A cluster started now ends what a killed worker leaves behind."""
-    before = os.environ.get(SUBREAPER)
-    os.environ[SUBREAPER] = before or "true"
+def _variable(name: str, value: str) -> Iterator[None]:
+    """A cluster that is started now has this variable."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ[SUBREAPER]
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 @contextlib.contextmanager

@@ -1,9 +1,15 @@
 """What corerl-ray registers."""
 
+import sys
+from typing import TYPE_CHECKING
+
 from corerl import hookimpl
 from corerl.hookspecs import Register
 from corerl.registry.runtimes import RuntimeFactory
 from corerl_ray.options import RayOptions
+
+if TYPE_CHECKING:
+    from corerl.trainer.run import Run
 
 
 @hookimpl
@@ -14,3 +20,11 @@ def register_runtimes(register: Register[RuntimeFactory]) -> None:
         options=RayOptions,
         summary="every worker a process of its own, on one machine or many (Ray)",
     )
+
+
+@hookimpl
+def run_started(run: "Run") -> None:
+    """The watcher of a cluster that was started here is told which run it belongs to."""
+    cluster = sys.modules.get("corerl_ray.cluster")
+    if cluster is not None and cluster.watcher is not None:
+        cluster.watcher.tell(folder=str(run.folder.absolute()))

@@ -65,7 +65,7 @@ class RayRuntime:
         self._transport: Transport | None = None
         self._turn = Turn()
         node = ray.get_runtime_context().get_node_id()
-        self.waiter = Waiter(node, self._kill, Signs(node, options.hang_timeout))
+        self.waiter = Waiter(node, self._kill, Signs(node, options.hang_timeout), self.cluster.health.look)
         self._closed = False
 
     def reserve(self, roles: Collection[Role]) -> None:
@@ -177,6 +177,7 @@ class RayRuntime:
             scheduling_strategy=places.strategy(place),
             runtime_env={"env_vars": environment},
             max_restarts=0,
+            enable_task_events=False,  # which would gather in the GCS
             max_concurrency=CONTROL if is_concurrent else 1,
         ).remote(str(Path.cwd()), sys.path, self.options.timeout)
 

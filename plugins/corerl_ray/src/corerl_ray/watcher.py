@@ -1,0 +1,232 @@
+"""A process beside the controller: it says how a run ended that Ray ended without a word, and leaves no process behind.
+
+If the raylet or the GCS is gone, Ray's C++ ends the controller, and no Python runs there any more.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from corerl.telemetry.run_status import FILE, RunStatus, write_status
+
+MARK = "CORERL_RAY_CLUSTER"
+"""variable of a cluster's processes and of what they start"""
+LOOK = 0.25
+"""seconds between two looks"""
+ENDING = 10.0
+"""seconds in which killed processes are gone, if the kernel lets them go"""
+PATIENCE = 60.0
+"""seconds that the controller has to end by itself once a process of its cluster hangs"""
+
+
+@dataclass
+class Health:
+    """The processes of a cluster of this machine, without which Ray ends the controller.
+
+    Attributes:
+        processes: name -> process id.
+        hang_timeout: seconds that one may be stopped.
+        lost: why the cluster does not work any more; '' if it does.
+        hangs: it is for a process that is stopped.
+    """
+
+    processes: Mapping[str, int]
+    hang_timeout: float
+    lost: str = ""
+    hangs: bool = False
+    _stopped: dict[str, float] = field(default_factory=dict)
+
+    def look(self) -> str:
+        """Notice processes that are gone, or stopped for too long; ``lost``."""
+        now = time.monotonic()
+        for name, pid in self.processes.items():
+            state = state_of(pid)
+            if state in ("", "Z", "X"):
+                self.lost = self.lost or f"Ray's {name} (process {pid}) has ended"
+            elif state != "T":
+                self._stopped.pop(name, None)
+            elif now - self._stopped.setdefault(name, now) > self.hang_timeout and not self.lost:
+                self.lost, self.hangs = f"Ray's {name} (process {pid}) is stopped for {self.hang_timeout:.0f} s", True
+        return self.lost
+
+
+@dataclass
+class Watch:
+    """What the controller has said, and what was seen.
+
+    Attributes:
+        controller: its process id.
+        logs: the folder of Ray's logs.
+        mark: of the cluster's processes.
+        folder: of the run.
+    """
+
+    controller: int
+    cluster: Health
+    logs: str
+    mark: str
+    folder: str = ""
+    _kill_at: float = float("inf")
+
+    def look(self) -> None:
+        """Look at the cluster; kill the controller if that hangs and the controller does not end."""
+        self.cluster.look()
+        if self.cluster.hangs:
+            self._kill_at = min(self._kill_at, time.monotonic() + PATIENCE)
+        if time.monotonic() > self._kill_at:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.controller, signal.SIGKILL)
+
+    def report(self) -> None:
+        """Say why the run ended, and write it into its status, unless that says so already."""
+        reason = f"{self.cluster.lost}, and the run with it (its log is in {self.logs})"
+        status, folder = self._status(), Path(self.folder)
+        if status is not None:
+            if status.state == "running":
+                with contextlib.suppress(OSError):  # of a full disk
+                    write_status(folder, replace(status, state="failed", ended=time.time(), error=reason))
+            elif status.error:
+                reason = status.error.partition(": ")[2]
+            latest = folder / "checkpoints" / "latest"
+            if latest.is_file():
+                reason += f"; the last checkpoint is {latest.parent / latest.read_text().strip()}"
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+
+    def _status(self) -> RunStatus | None:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            status = RunStatus(**json.loads((Path(self.folder) / FILE).read_text()))
+            return status if self.folder and status.pid == self.controller else None
+        return None
+
+    def end_processes(self) -> None:
+        """End the cluster's, and what they have started.
+
+        They have its mark in their environment, or, if they have written their title over it, a process group of its
+        own.
+        """
+        mark, groups = f"{MARK}={self.mark}".encode(), set(self.cluster.processes.values())
+        deadline = time.monotonic() + ENDING
+        while time.monotonic() < deadline:
+            left = [pid for pid in _processes() if mark in _environment(pid) or _group(pid) in groups]
+            if not left:
+                return
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+
+def _processes() -> list[int]:
+    return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Of another process; of those of other users, and of zombies, nothing."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _group(pid: int) -> int:
+    """Process group of one of Ray's processes that is no zombie; -1 of every other."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        is_of_ray = b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return -1
+    return int(fields[2]) if is_of_ray and fields[0] not in "ZX" else -1
+
+
+def state_of(pid: int) -> str:
+    """The letter of a process's state; '' where there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+class Watcher:
+    """The controller's side."""
+
+    def __init__(self, processes: Mapping[str, int], hang_timeout: float, logs: str, mark: str) -> None:
+        watch = [os.getpid(), processes, hang_timeout, logs, mark]
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "corerl_ray.watcher", json.dumps(watch)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            process_group=0,  # no signal that is meant for the controller and its group
+        )
+
+    def tell(self, **said: Any) -> None:
+        """``folder``: of the run. ``end``: the controller needs it no more."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it is gone
+            self._process.stdin.write(json.dumps(said).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """Let it end what is left of the cluster, and itself."""
+        self.tell(end=True)
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def main(watch: Watch) -> None:
+    """Watch until the controller has ended, or needs it no more."""
+    os.set_blocking(0, False)
+    heard, said = {0, *_ends_of(watch.cluster.processes.values())}, b""
+    while os.getppid() == watch.controller:
+        watch.look()
+        ready = select.select(heard, [], [], LOOK)[0]
+        heard -= {*ready} - {0}  # the look above is for these
+        more = _read()
+        if more == b"":
+            heard.discard(0)
+        *lines, said = (said + (more or b"")).split(b"\n")
+        for told in map(json.loads, lines):
+            watch.folder = told.get("folder", watch.folder)
+            if told.get("end"):
+                watch.end_processes()
+                return
+    try:
+        if watch.cluster.lost:
+            watch.report()
+    finally:  # whether or not somebody reads it
+        watch.end_processes()
+
+
+def _read() -> bytes | None:
+    """What the controller says; b'' at the end, None if it says nothing."""
+    try:
+        return os.read(0, 65536)
+    except BlockingIOError:
+        return None
+
+
+def _ends_of(processes: Iterable[int]) -> Iterator[int]:
+    """Descriptors that are readable once these processes have ended, if this system has such."""
+    for pid in processes:
+        with contextlib.suppress(AttributeError, OSError):
+            yield os.pidfd_open(pid)
+
+
+if __name__ == "__main__":
+    controller, processes, hang_timeout, logs, mark = json.loads(sys.argv[1])
+    main(Watch(controller, Health(processes, hang_timeout), logs, mark))

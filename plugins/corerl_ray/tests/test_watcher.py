@@ -1,0 +1,103 @@
+"""What the process beside the controller does, with sleeping processes in place of Ray's."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from corerl_ray.watcher import Health, Watch, state_of
+
+CONTROLLER = """
+import json, os, sys, time
+from pathlib import Path
+from corerl.telemetry.run_status import recorded
+from corerl_ray.watcher import Watcher
+import subprocess
+folder = Path(sys.argv[1])
+(folder / "checkpoints").mkdir()
+(folder / "checkpoints" / "latest").write_text("step_000007")
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | {"CORERL_RAY_CLUSTER": "mark"}}
+raylet, child = (subprocess.Popen(["sleep", "600"], **quiet) for _ in range(2))
+watcher = Watcher({"raylet": raylet.pid}, 0.5, "/logs", "mark")
+watcher.tell(folder=str(folder))
+with recorded(folder, 9):
+    print(json.dumps([raylet.pid, child.pid]), flush=True)
+    if sys.stdin.readline() == "end\\n":
+        watcher.end()
+    sys.stdin.readline()
+    os._exit(1)  # as Ray's C++ does
+"""
+
+
+@pytest.fixture
+def controller(tmp_path):
+    """Start it; its process, and those of its cluster, whose first is the raylet."""
+    started = subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    cluster = json.loads(started.stdout.readline())
+    yield started, cluster
+    started.kill()
+    started.communicate()
+    for pid in cluster:
+        if state_of(pid) not in ("", "Z"):
+            os.kill(pid, signal.SIGKILL)
+
+
+def gone(processes):
+    deadline = time.monotonic() + 60
+    while any(state_of(pid) not in ("", "Z") for pid in processes) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return all(state_of(pid) in ("", "Z") for pid in processes)
+
+
+def test_a_run_that_ends_with_its_raylet_has_failed_and_says_so(controller, tmp_path):
+    run, (raylet, child) = controller
+    os.kill(raylet, signal.SIGKILL)
+    assert gone([raylet])
+    time.sleep(1)  # the watcher sees it before the controller ends
+    _, said = run.communicate("\n\n", timeout=60)
+    reason = f"Ray's raylet (process {raylet}) has ended, and the run with it (its log is in /logs)"
+    assert said == f"error: {reason}; the last checkpoint is {tmp_path}/checkpoints/step_000007\n"
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["error"]) == ("failed", reason) and status["ended"]
+    assert gone([raylet, child])
+
+
+def test_a_controller_that_is_killed_says_nothing_and_leaves_no_process(controller, tmp_path):
+    run, cluster = controller
+    run.kill()
+    assert run.communicate(timeout=60)[1] == ""
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "running"  # a reader sees that it was killed
+    assert gone(cluster)
+
+
+def test_a_run_that_has_left_its_cluster_is_left_alone(controller):
+    run, cluster = controller
+    os.kill(cluster[0], signal.SIGKILL)
+    run.stdin.write("end\n")
+    assert run.communicate("\n", timeout=60)[1] == ""
+    assert gone(cluster)
+
+
+def test_a_controller_whose_raylet_is_stopped_is_killed_in_the_end(controller, monkeypatch):
+    monkeypatch.setattr("corerl_ray.watcher.PATIENCE", 0.0)
+    run, (raylet, _) = controller
+    os.kill(raylet, signal.SIGSTOP)
+    watch = Watch(run.pid, Health({"raylet": raylet}, hang_timeout=0.1), "/logs", "mark")
+    deadline = time.monotonic() + 60
+    while run.poll() is None and time.monotonic() < deadline:
+        watch.look()
+        time.sleep(0.05)
+    assert (
+        run.returncode == -signal.SIGKILL
+        and watch.cluster.lost == f"Ray's raylet (process {raylet}) is stopped for 0 s"
+    )
