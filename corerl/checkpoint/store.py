@@ -5,6 +5,7 @@ goes on. A thread of the controller waits for them, adds the manifest, renames t
 """
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,10 +17,11 @@ from typing import Any, Literal
 from corerl.checkpoint import manifest, random_state
 from corerl.checkpoint.writing import writing
 from corerl.errors import CoreRLError, DeadlineError, SaveError
-from corerl.files import atomic_path, remove
+from corerl.files import atomic_path, reading, remove
 from corerl.trainer.workers import TrainedWorker
 
 PREFIX = "global_step_"
+NAME = re.compile(rf"{PREFIX}[0-9]{{1,18}}")
 WRITTEN = ".written"
 POLL = 0.005
 
@@ -212,8 +214,7 @@ class CheckpointStore:
     def _best_path(self) -> Path | None:
         if self._best is None:
             return None
-        scores = {path: json.loads((path / "state.json").read_text()).get("score") for path in paths(self.folder)}
-        known = {path: score for path, score in scores.items() if score is not None}
+        known = {path: score for path in paths(self.folder) if (score := _score(path)) is not None}
         choose = max if self._best.mode == "max" else min
         return choose(known, key=lambda path: known[path]) if known else None
 
@@ -228,9 +229,15 @@ class CheckpointStore:
             remove(old)
 
 
+def _score(path: Path) -> float | None:
+    with reading(path / "state.json"):
+        score = json.loads((path / "state.json").read_text()).get("score")
+        return None if score is None else float(score)
+
+
 def paths(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest step first."""
-    return sorted(folder.glob(f"{PREFIX}[0-9]*"), key=step_of)
+    return sorted((path for path in folder.glob(f"{PREFIX}*") if NAME.fullmatch(path.name)), key=step_of)
 
 
 def step_of(path: Path) -> int:

@@ -230,15 +230,22 @@ class EngineProcess:
         while True:
             try:
                 header, payload = frames.receive(self._connection)
+                if "event" in header:
+                    self._take_event(header)
+                    continue
+                with self._lock:
+                    future = self._waiting.pop(int(header["number"]), None)
+                if future is not None:
+                    future.set_result((header, payload))
             except (EOFError, OSError):
                 return
-            if "event" in header:
-                self._take_event(header)
-                continue
-            with self._lock:
-                future = self._waiting.pop(header["number"], None)
-            if future is not None:
-                future.set_result((header, payload))
+            except (ValueError, KeyError, TypeError, MemoryError) as error:
+                self._fail(
+                    f"the {self._kind.title} engine (process {self.pid}) sent what is no message "
+                    f"({type(error).__name__}: {error!s:.200}); {self.last_lines()}"
+                )
+                self._end_group()
+                return
 
     def _take_event(self, header: dict[str, Any]) -> None:
         kind = self._kind
