@@ -1,6 +1,8 @@
 import json
 import os
 
+import pytest
+
 from corerl.cli.main import run
 from corerl.cli.runs import duration
 from corerl.telemetry.run_status import RunStatus, write_status
