@@ -16,7 +16,7 @@ from scripts.fuzz import mutations
 KIND = EngineKind("fuzz", "Fuzz", Path(__file__).parent)
 LENGTHS = (0, 1, 2, 16, 2**20, 2**31, 2**40, 2**63, 2**64 - 1)
 REQUEST = {"request_id": "r", "prompt_ids": [1], "n": 1, "max_tokens": 1, "temperature": 1.0, "seed": 1}
-OPERATIONS = [
+OPERATIONS: list[dict[str, Any]] = [
     {"operation": "generate", "number": 1, "requests": [REQUEST]},
     {"operation": "abort", "number": 2, "request_ids": ["r"]},
     {"operation": "cancel", "number": 3, "call": 1},
@@ -24,7 +24,7 @@ OPERATIONS = [
     {"operation": "load", "number": 5, "bucket": {"source": {}, "tensors": []}, "verify": False},
     {"operation": "wake", "number": 6, "kv_cache": True},
 ]
-ANSWERS = [
+ANSWERS: list[dict[str, Any]] = [
     {"event": "imported", "version": "1.0"},
     {"event": "ready", "vocabulary": 9, "devices": []},
     {"number": 1, "samples": [[1, "stop", 0]]},

@@ -1,6 +1,7 @@
 """Responses and ground truths, for every scorer of corerl-rewards."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Responses:
                 result = self.scorers[name](response, truth, "source", {})
             except ValueError:  # of a ground truth that is none: an error of the sample
                 continue
-            values = result if isinstance(result, dict) else {"score": result}
+            values: dict[str, Any] = dict(result) if isinstance(result, Mapping) else {"score": result}
             for key, value in values.items():
                 if key != "extracted" and not math.isfinite(value):
                     raise ValueError(f"scorer {name}: {key} is {value}")
