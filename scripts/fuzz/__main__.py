@@ -87,7 +87,7 @@ def fuzz(target: Target, seconds: float, seed: int) -> Found:
         target.prepare(Path(made))
         _limit_memory()
         until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        while not found.cases or time.monotonic() < until:
             _round(target, Path(made), until, seed, found)
             seed += 1
     return found
@@ -113,7 +113,7 @@ def _round(target: Target, made: Path, until: float, seed: int, found: Found) ->
     )
     @given(target.cases)
     def check(case: Any) -> None:
-        if time.monotonic() > until:
+        if found.cases and time.monotonic() > until:
             return
         found.cases += 1
         try:

@@ -23,7 +23,7 @@ class Planted:
         exec(case)
 
 watch.install()
-found = fuzz.fuzz(Planted(), 1.5, 0)
+found = fuzz.fuzz(Planted(), 0.5, 0)
 print(found.cases > 0, [where.split(" at ")[0] for where in found.failures])
 """
 
