@@ -4,6 +4,7 @@
 # make lint         ruff and mypy
 # make format       let ruff rewrite the layout
 # make mutants      run the tests against small changes of the code: at most an hour
+# make fuzz         read made-up files, frames and responses: an hour
 # make known-names  regenerate the table of names and the distributions they come with
 # make metrics-page regenerate the tables of docs/metrics.md
 # make verl-page    regenerate the tables of docs/verl.md
@@ -20,7 +21,7 @@ PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.
 export PIP_NO_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test engines lint format mutants known-names metrics-page verl-page install
+.PHONY: quickstart test engines lint format mutants fuzz known-names metrics-page verl-page install
 
 install: $(INSTALLED)
 
@@ -65,6 +66,10 @@ format: $(INSTALLED)
 # MUTANTS="--package losses --number 50 --seed 1"
 mutants: $(INSTALLED)
 	$(BIN)/python -m scripts.mutants $(MUTANTS)
+
+# FUZZ="--target data --minutes 5 --seed 1"
+fuzz: $(INSTALLED)
+	$(BIN)/python -m scripts.fuzz $(FUZZ)
 
 known-names: $(INSTALLED)
 	$(BIN)/python scripts/known_names.py

@@ -1,5 +1,6 @@
-"""Writing files so that a kill at any instant leaves the last complete one readable."""
+"""Writing files so that a kill at any instant leaves the last complete one readable; reading those of strangers."""
 
+import errno
 import os
 import shutil
 import tempfile
@@ -7,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, CoreRLError, RequestError
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
+"""what a disk says that is full, cannot be written, or is gone"""
 
 
 @contextmanager
@@ -35,6 +39,22 @@ def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
     except BaseException:
         remove(temporary)
         raise
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A block that reads a file or a folder which anybody may have written.
+
+    Raises:
+        RequestError: the block raised what is not CoreRL's own and not of the disk: the file is damaged.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, CoreRLError) or (isinstance(error, OSError) and error.errno in DISK):
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise RequestError(f"{path} is damaged, or not of CoreRL: {type(error).__name__}: {reason}") from error
 
 
 def require_writable(folder: Path, key: str) -> None:

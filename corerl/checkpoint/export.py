@@ -15,7 +15,7 @@ from corerl.checkpoint.resume import Checkpoint, newest_whole
 from corerl.config import typed
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError, ModelError, UnknownNameError, UntrustedError
-from corerl.files import atomic_path
+from corerl.files import atomic_path, reading
 from corerl.models import DTYPES
 from corerl.plugins import load_plugins
 from corerl.registry import Entry
@@ -49,19 +49,29 @@ def export(
 
     config = typed.build(TrainConfig, dict(found.config))
     strategy = _strategy(found.path, config, trust)
-    state = json.loads((found.path / "state.json").read_text())
-    chosen = DTYPES[dtype or state["dtype"]]
-    weights = _weights(strategy, found.path, config)
-    with atomic_path(out, folder=True) as folder:
-        if weights is None:
-            shutil.copytree(found.path / "huggingface", folder, dirs_exist_ok=True)
-        else:
-            shutil.copytree(found.path / "model", folder, dirs_exist_ok=True)
-            _set_dtype(folder / "config.json", chosen)
-            named = as_in_files(AutoConfig.from_pretrained(folder), weights)
-            _write_shards(folder, ((name, each.to(chosen)) for name, each in named), shard_bytes)
-            _check_complete(folder)
+    with reading(found.path):
+        state = json.loads((found.path / "state.json").read_text())
+        chosen = DTYPES[dtype or state["dtype"]]
+        weights = _weights(strategy, found.path, config)
+        with atomic_path(out, folder=True) as folder:
+            if weights is None:
+                _copy(found.path, "huggingface", folder)
+            else:
+                _copy(found.path, "model", folder)
+                _set_dtype(folder / "config.json", chosen)
+                named = as_in_files(AutoConfig.from_pretrained(folder), weights)
+                _write_shards(folder, ((name, each.to(chosen)) for name, each in named), shard_bytes)
+                _check_complete(folder)
     return found.path
+
+
+def _copy(checkpoint: Path, part: str, out: Path) -> None:
+    """Copy the files of a folder that the manifest lists: a link to a file of this machine that it does not stays."""
+    for name in manifest.names(checkpoint):
+        if name.parts[0] == part and len(name.parts) > 1:
+            target = out.joinpath(*name.parts[1:])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(checkpoint / name, target)
 
 
 def _strategy(path: Path, config: TrainConfig, trust: bool) -> Entry[TrainingStrategyFactory]:

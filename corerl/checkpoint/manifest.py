@@ -14,6 +14,7 @@ from typing import Any
 
 NAME = "manifest.json"
 BLOCK = 64 * 2**20
+LARGEST_BLOCK = 2**40
 THREADS = 8
 
 
@@ -30,18 +31,27 @@ def damage(folder: Path) -> str:
     """What is wrong with a checkpoint, in words; '' when every file is as it was written."""
     try:
         manifest = json.loads((folder / NAME).read_text())
-        block, files = manifest["block"], manifest["files"].items()
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        block, files = int(manifest["block"]), {name: dict(written) for name, written in manifest["files"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return f"it has no readable {NAME}"
-    for name, written in files:
+    if not 0 < block <= LARGEST_BLOCK:
+        return f"{NAME} has blocks of {block} bytes"
+    for name, written in files.items():
         path = folder / name
+        if ".." in path.parts or Path(name).is_absolute():
+            return f"{NAME} names {name!r}, which is outside of it"
         if not path.is_file():
             return f"{name} is missing"
-        if path.stat().st_size != written["size"]:
-            return f"{name} has {path.stat().st_size} bytes, not {written['size']}"
-        if _checksums(path, block) != written["crc32"]:
+        if path.stat().st_size != written.get("size"):
+            return f"{name} has {path.stat().st_size} bytes, not {written.get('size')}"
+        if _checksums(path, block) != written.get("crc32"):
             return f"{name} has other content than was written"
     return ""
+
+
+def names(folder: Path) -> list[Path]:
+    """The files that were written, seen from ``folder``, which has no :func:`damage`."""
+    return [Path(name) for name in json.loads((folder / NAME).read_text())["files"]]
 
 
 def _files(folder: Path) -> Iterator[Path]:

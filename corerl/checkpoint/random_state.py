@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from corerl.files import reading
+
 
 def seed(seed: int) -> None:
     """Let a run begin with states that follow from ``trainer.seed``."""
@@ -38,16 +40,21 @@ def write(states: dict[str, Any], folder: Path) -> None:
 
 
 def restore(folder: Path) -> None:
-    """Set what :func:`write` wrote; nothing where this rank was not there."""
+    """Set what :func:`write` wrote; nothing where this rank was not there.
+
+    Raises:
+        RequestError: the file is damaged.
+    """
     if not _file(folder).is_file():
         return
-    state = torch.load(_file(folder), weights_only=True)
-    random.setstate(state["python"])
-    kind, keys, *rest = state["numpy"]
-    np.random.set_state((kind, keys.numpy(), *rest))
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+    with reading(_file(folder)):
+        state = torch.load(_file(folder), weights_only=True)
+        random.setstate(state["python"])
+        kind, keys, *rest = state["numpy"]
+        np.random.set_state((kind, keys.numpy(), *rest))
+        torch.set_rng_state(state["torch"])
+        if "cuda" in state and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state["cuda"])
 
 
 def _file(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from corerl.checkpoint import manifest
 from corerl.checkpoint.store import is_checkpoint, paths, step_of
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError
+from corerl.files import reading
 from corerl.telemetry.notices import say
 
 KEY = "trainer.resume_mode"
@@ -59,6 +60,17 @@ ARCHITECTURE = (
 """keys of a Hugging Face config that say whether weights of one model are weights of another"""
 
 
+STATE: Mapping[str, Any] = {
+    "step": int,
+    "sampler": dict,
+    "kl_coef": int | float | None,
+    "trackers": dict,
+    "config": dict,
+    "versions": dict,
+}
+"""values in ``state.json``, with their types"""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint to resume from.
@@ -81,9 +93,17 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: Path) -> "Checkpoint":
-        state = json.loads((path / "state.json").read_text())
-        names = ("step", "sampler", "kl_coef", "trackers", "config", "versions")
-        return cls(path, **{name: state[name] for name in names})
+        """
+        Raises:
+            RequestError: ``state.json`` is none, or values in it have other types.
+        """
+        file = path / "state.json"
+        with reading(file):
+            state = json.loads(file.read_text())
+            for name, kind in STATE.items():
+                if not isinstance(state[name], kind):
+                    raise TypeError(f"{name} is {state[name]!r:.100}")
+            return cls(path, **{name: state[name] for name in STATE})
 
 
 def find_checkpoint(config: TrainConfig, total_steps: int) -> Checkpoint | None:
@@ -138,9 +158,13 @@ def _check_architecture(checkpoint: Checkpoint, path: str) -> None:
     files = checkpoint.path / "model" / "config.json", Path(path).expanduser() / "config.json"
     if not all(file.is_file() for file in files):
         return
-    stored, named = (json.loads(file.read_text()) for file in files)
+    facts = []
+    for file in files:
+        with reading(file):
+            facts.append({name: json.loads(file.read_text()).get(name) for name in ARCHITECTURE})
+    stored, named = facts
     for name in ARCHITECTURE:
-        if None not in (stored.get(name), named.get(name)) and stored[name] != named[name]:
+        if None not in (stored[name], named[name]) and stored[name] != named[name]:
             raise ConfigError(
                 "model.path",
                 f"{path} is a model with {name} {named[name]!r}, and the checkpoint {checkpoint.path} is of one with "

@@ -17,10 +17,11 @@ from typing import Any, Literal
 from corerl.checkpoint import manifest, random_state
 from corerl.checkpoint.writing import writing
 from corerl.errors import CoreRLError, DeadlineError, SaveError
-from corerl.files import atomic_path, remove, room
+from corerl.files import atomic_path, reading, remove, room
 from corerl.trainer.workers import TrainedWorker
 
 PREFIX = "global_step_"
+NAME = re.compile(rf"{PREFIX}[0-9]{{1,18}}")
 WRITTEN = ".written"
 POLL = 0.005
 
@@ -218,8 +219,7 @@ class CheckpointStore:
     def _best_path(self) -> Path | None:
         if self._best is None:
             return None
-        scores = {path: json.loads((path / "state.json").read_text()).get("score") for path in paths(self.folder)}
-        known = {path: score for path, score in scores.items() if score is not None}
+        known = {path: score for path in paths(self.folder) if (score := _score(path)) is not None}
         choose = max if self._best.mode == "max" else min
         return choose(known, key=lambda path: known[path]) if known else None
 
@@ -234,6 +234,12 @@ class CheckpointStore:
             remove(old)
 
 
+def _score(path: Path) -> float | None:
+    with reading(path / "state.json"):
+        score = json.loads((path / "state.json").read_text()).get("score")
+        return None if score is None else float(score)
+
+
 def paths(folder: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest step first."""
     return sorted(filter(is_checkpoint, folder.glob(f"{PREFIX}*")), key=step_of)
@@ -241,7 +247,7 @@ def paths(folder: Path) -> list[Path]:
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a name is a checkpoint's: ``global_step_3.bak`` is somebody else's copy."""
-    return re.fullmatch(f"{PREFIX}[0-9]+", path.name) is not None
+    return NAME.fullmatch(path.name) is not None
 
 
 def step_of(path: Path) -> int:

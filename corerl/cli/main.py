@@ -1,6 +1,5 @@
 """``corerl``: the program. Commands are registered like any plugin's part and imported when they are called."""
 
-import errno
 import sys
 import traceback
 from collections.abc import Sequence
@@ -11,16 +10,13 @@ import click
 
 from corerl import __version__
 from corerl.errors import CoreRLError, Stopped
-from corerl.files import room
+from corerl.files import DISK, room
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
 from corerl.registry.commands import Command
 from corerl.telemetry.output import echo
 
 INTERRUPTED = 130
-
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
-"""what a disk says that is full, cannot be written, or is gone"""
 
 
 class _Commands(click.Group):

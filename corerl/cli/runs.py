@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from corerl.cli.common import table
+from corerl.errors import RequestError
+from corerl.files import reading
 from corerl.telemetry.output import echo
 
 RECORDS = 1000
@@ -29,7 +31,7 @@ def runs(folder: Path) -> None:
         echo(f"no run below {folder}")
         return
     header = ("run", "state", "step", "reward", "val", "started", "for", "")
-    echo(table([header, *(row(run, folder) for run in found)], indent=""))
+    echo(table([header, *(_row_or_reason(run, folder) for run in found)], indent=""))
 
 
 def run_folders(folder: Path) -> Iterator[Path]:
@@ -40,6 +42,15 @@ def run_folders(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
             yield from run_folders(path)
+
+
+def _row_or_reason(run: Path, folder: Path) -> tuple[str, ...]:
+    """One that is damaged is a line like any other."""
+    try:
+        with reading(run):
+            return row(run, folder)
+    except RequestError as error:
+        return str(run.relative_to(folder)), "unreadable", "", "", "", "", "", str(error)
 
 
 def row(run: Path, folder: Path) -> tuple[str, ...]:

@@ -19,6 +19,9 @@ C = TypeVar("C")
 
 _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w/*-]*)*")  # with / and *: data sources in reward.scorers
 
+DEEPEST = 100
+"""brackets within each other"""
+
 
 def load(cls: type[C], file: Path | None, overrides: Sequence[str] = ()) -> C:
     """The config ``cls`` that a file and overrides describe; ``dataclasses.asdict`` gives it as plain values.
@@ -61,8 +64,22 @@ def _over(base: Any, values: Any) -> Any:
     return {**base, **{key: _over(base.get(key), value) for key, value in values.items()}}
 
 
+def check_nesting(text: str) -> None:
+    """YAML's readers take minutes for thousands of brackets within each other, and recurse.
+
+    Raises:
+        yaml.YAMLError: there are more than any config has.
+    """
+    depth = 0
+    for match in re.finditer(r"[\[\]{}]", text):
+        depth += 1 if match[0] in "[{" else -1
+        if depth > DEEPEST:
+            raise yaml.YAMLError(f"more than {DEEPEST} brackets within each other")
+
+
 def _read_file(file: Path) -> dict[str, Any]:
     try:
+        check_nesting(file.read_text(encoding="utf-8"))
         content = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     except OSError as error:
         raise ConfigError("", f"cannot read the config file {file}: {error.strerror or error}") from None
@@ -93,6 +110,7 @@ def parse_override(override: str) -> tuple[str, Any]:
         )
         raise ConfigError("", f"'{override}' is not an override; {remedy}")
     try:
+        check_nesting(text)
         parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)
     except yaml.YAMLError as error:
         raise ConfigError(key, f"'{text}' is not valid YAML: {_problem(error)}") from None

@@ -69,7 +69,7 @@ def _json_rows(file: str, lines: list[str]) -> Iterator[Row]:
         location = Location(file, number, "line")
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
             raise DataError(f"{location}: is not JSON, or was cut off ({error})") from error
         if not isinstance(row, dict):
             raise DataError(f"{location}: must be a JSON object, not {type(row).__name__}")

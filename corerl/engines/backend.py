@@ -26,6 +26,8 @@ from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFi
 from corerl.telemetry.notices import say
 from corerl.weights.buckets import Slot, place
 
+FINISH_REASONS = ("stop", "length", "abort")
+
 FLOAT32_VARIABLES = {"TRITON_F32_DEFAULT": "ieee"}
 """for an engine that computes in float32: Triton's kernels would take 10 bits of its mantissa"""
 
@@ -283,11 +285,22 @@ def _described(request: GenerationRequest) -> dict[str, Any]:
 
 
 def _completions(answer: Answer) -> list[Completion]:
+    """
+    Raises:
+        RunError: the answer holds no samples, or other numbers of tokens than it says.
+    """
     header, payload = answer
-    token_ids, log_probs = frames.unpack_numbers(payload)
     completions, start = [], 0
-    for length, finish_reason, version in header["samples"]:
-        end = start + length
-        completions.append(Completion(token_ids[start:end], log_probs[start:end], finish_reason, version))
-        start = end
+    try:
+        token_ids, log_probs = frames.unpack_numbers(payload)
+        for length, finish_reason, version in header["samples"]:
+            if length < 0 or finish_reason not in FINISH_REASONS or not isinstance(version, int):
+                raise ValueError(f"a sample of {length} tokens, '{finish_reason}', version {version}")
+            end = start + length
+            completions.append(Completion(token_ids[start:end], log_probs[start:end], finish_reason, version))
+            start = end
+        if start != len(token_ids):
+            raise ValueError(f"{len(token_ids)} tokens for samples of {start}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"the engine's answer to generate is none: {type(error).__name__}: {error!s:.200}") from error
     return completions

@@ -243,16 +243,24 @@ class EngineProcess:
         while True:
             try:
                 header, payload = frames.receive(self._connection)
+                if "event" in header:
+                    self._take_event(header)
+                    continue
+                number = int(header["number"])
+                with self._lock:
+                    future = self._waiting.pop(number, None)
+                    self._heard += self._owed.pop(number, "") not in LEADERS_OWN
+                if future is not None:
+                    future.set_result((header, payload))
             except (EOFError, OSError):
                 return
-            if "event" in header:
-                self._take_event(header)
-                continue
-            with self._lock:
-                future = self._waiting.pop(header["number"], None)
-                self._heard += self._owed.pop(header["number"], "") not in LEADERS_OWN
-            if future is not None:
-                future.set_result((header, payload))
+            except (ValueError, KeyError, TypeError, MemoryError) as error:
+                self._fail(
+                    f"the {self._kind.title} engine (process {self.pid}) sent what is no message "
+                    f"({type(error).__name__}: {error!s:.200}); {self.last_lines()}"
+                )
+                self._end_group()
+                return
 
     def _take_event(self, header: dict[str, Any]) -> None:
         kind = self._kind

@@ -8,7 +8,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from corerl.config.load import check_nesting
 from corerl.errors import ConfigError
+from corerl.files import reading
 from corerl.report.curves import curves
 from corerl.telemetry.metrics_log import read_metrics
 from corerl.telemetry.run_status import read_status
@@ -33,16 +35,22 @@ def run_values(folder: Path, name: str, records: Sequence[Record]) -> dict[str, 
     status = read_status(folder)
     config = folder / "config.yaml"
     plugins = folder / "plugins.json"
+    with reading(config):
+        if config.is_file():
+            check_nesting(config.read_text(encoding="utf-8"))
+        settings = flat(OmegaConf.to_container(OmegaConf.load(config))) if config.is_file() else {}
+    with reading(plugins):
+        parts = {
+            f"{part['part']}: {part['name']}": f"{part['distribution']} {part['version']}"
+            for part in (json.loads(plugins.read_text()) if plugins.is_file() else [])
+        }
     return {
         "name": name,
         "status": asdict(status) if status else None,
         "steps": int(records[-1]["step"]),
         "curves": curves(records),
-        "config": flat(OmegaConf.to_container(OmegaConf.load(config))) if config.is_file() else {},
-        "parts": {
-            f"{part['part']}: {part['name']}": f"{part['distribution']} {part['version']}"
-            for part in (json.loads(plugins.read_text()) if plugins.is_file() else [])
-        },
+        "config": settings,
+        "parts": parts,
     }
 
 

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from corerl.evaluation.files import as_rows
+from corerl.files import reading
 from corerl.report.curves import Array
 from corerl.report.distributions import distribution
 
@@ -36,7 +37,11 @@ class Samples:
 
 def read_samples(folder: Path, most: int) -> Samples:
     """At most ``most`` samples, spread evenly over the files; of a file the first, so that groups stay together."""
-    files = sorted((folder / "rollouts").glob("step_*.parquet"))
+    with reading(folder / "rollouts"):
+        return _read(sorted((folder / "rollouts").glob("step_*.parquet")), most)
+
+
+def _read(files: Sequence[Path], most: int) -> Samples:
     steps = [int(re.sub(r"\D", "", file.stem)) for file in files]
     score, length = _columns(files)
     rows: list[dict[str, Any]] = []

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from corerl.errors import SaveError
-from corerl.files import atomic_path, remove, room
+from corerl.files import atomic_path, reading, remove, room
 from corerl.registry.trackers import SampleTracker, Tracker
 from corerl.telemetry.notices import say
 from corerl.telemetry.tracker_thread import TrackerThread
@@ -140,8 +140,17 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The records of a ``metrics.jsonl``; a last line cut off by a kill is left out, a missing file is empty."""
+    """The records of a ``metrics.jsonl``; a last line cut off by a kill is left out, a missing file is empty.
+
+    Raises:
+        RequestError: the file is damaged.
+    """
     if not path.is_file():
         return []
-    lines = path.read_text().split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    with reading(path):
+        lines = path.read_text().split("\n")
+        records = [json.loads(line) for line in lines[:-1]]
+        for record in records:
+            numbers = {name: float(value) for name, value in record.items()}
+            int(numbers["step"])
+        return records

@@ -7,14 +7,14 @@ of its start, and a reader on that machine sees whether it is still there.
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import time
 from typing import Any
 
-from corerl.files import atomic_path
+from corerl.files import atomic_path, reading
 from corerl.telemetry.metrics_tail import last_step
 
 FILE = "status.json"
@@ -68,6 +68,15 @@ class StatusFile:
             write_status(self._folder, self._status)
 
 
+KINDS: Mapping[str, Any] = {
+    **dict.fromkeys(("state", "host", "process"), str),
+    **dict.fromkeys(("total_steps", "pid"), int),
+    "started": int | float,
+    "ended": int | float | None,
+    "error": str | None,
+}
+
+
 @contextmanager
 def recorded(folder: Path, total_steps: int) -> Iterator[StatusFile]:
     """Write that the run goes on, and at the end how it ended."""
@@ -100,7 +109,11 @@ def read_status(folder: Path) -> RunStatus | None:
     path = folder / FILE
     if not path.is_file():
         return None
-    status = RunStatus(**json.loads(path.read_text()))
+    with reading(path):
+        status = RunStatus(**json.loads(path.read_text()))
+        for name, kind in KINDS.items():
+            if not isinstance(getattr(status, name), kind):
+                raise TypeError(f"{name} is {getattr(status, name)!r:.100}")
     here = status.host == socket.gethostname()
     if status.state == "running" and here and _process(status.pid) != status.process:
         return replace(status, state="killed")

@@ -1,6 +1,8 @@
 import json
 import os
 
+import pytest
+
 from corerl.cli.main import run
 from corerl.cli.runs import duration
 from corerl.telemetry.run_status import RunStatus, write_status
@@ -46,3 +48,20 @@ def test_durations_have_two_units():
         "1 d 1 h",
         "3 d",
     ]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("status.json", "{}"), ("status.json", "[" * 9999), ("metrics.jsonl", "1\n"), ("metrics.jsonl", '{"step": []}\n')],
+)
+def test_a_damaged_run_is_a_line_and_its_report_an_error(tmp_path, capsys, file, text):
+    run_folder = tmp_path / "runs" / "a"
+    run_folder.mkdir(parents=True)
+    (run_folder / "config.yaml").write_text("{}")
+    (run_folder / "plugins.json").write_text("[]")
+    (run_folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    (run_folder / file).write_text(text)
+    assert run(["runs", str(tmp_path / "runs")]) == 0
+    assert "unreadable" in capsys.readouterr().out
+    assert run(["report", str(run_folder)]) == 2
+    assert f"{file} is damaged" in capsys.readouterr().err

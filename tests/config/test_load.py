@@ -123,3 +123,12 @@ def test_a_file_that_is_missing_or_a_folder_is_an_error(tmp_path: Path) -> None:
 def test_an_empty_file_is_the_defaults(write: Path) -> None:
     write.write_text("# nothing yet\n")
     assert load(TrainConfig, write, ["model.path=x"]) == load(TrainConfig, None, ["model.path=x"])
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 400 + "]" * 400, '{"a": ' * 100_000])
+def test_brackets_without_end_are_an_error_at_once(write: Path, text: str) -> None:
+    write.write_text(text)
+    with pytest.raises(ConfigError, match="more than 100 brackets within each other"):
+        read(TrainConfig, write)
+    with pytest.raises(ConfigError, match="more than 100 brackets within each other"):
+        read(TrainConfig, None, [f"data.train_files={text}"])

@@ -99,3 +99,10 @@ def test_a_wrong_jsonl_is_an_error_with_its_line(tmp_path: Path, content: bytes,
     (tmp_path / "rows.jsonl").write_bytes(content)
     with pytest.raises(DataError, match=problem):
         read_jsonl(str(tmp_path / "rows.jsonl"))
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "9" * 5000])
+def test_json_that_python_cannot_hold_is_an_error_with_its_line(tmp_path: Path, line: str) -> None:
+    (tmp_path / "deep.jsonl").write_text(line)
+    with pytest.raises(DataError, match=r"deep\.jsonl, line 1: is not JSON"):
+        read_jsonl(str(tmp_path / "deep.jsonl"))

@@ -18,6 +18,17 @@ FILES = [
     "huggingface/model.safetensors",
 ]
 
+MINE = """
+import os
+from corerl import hookimpl
+from corerl.testing.listening import listeners
+
+@hookimpl
+def step_ended(step):
+    with open("listening.txt", "a") as file:
+        file.writelines(f"{each.is_local} {each}\\n" for each in listeners(os.getpid()))
+"""
+
 
 @pytest.fixture
 def train(material, tmp_path, monkeypatch):
@@ -42,7 +53,7 @@ def train(material, tmp_path, monkeypatch):
     (tmp_path / "reward.py").write_text(
         "def score(response, ground_truth, data_source, extra_info):\n    return float(len(response) % 2)\n"
     )
-    (tmp_path / "mine.py").write_text("from corerl import hookimpl\n")
+    (tmp_path / "mine.py").write_text(MINE)
 
     def start(name, *overrides):
         assert run(["train", "config.yaml", f"trainer.output_dir={name}", *overrides]) == 0
@@ -57,6 +68,13 @@ def numbers(folder: Path):
         {name: value for name, value in record.items() if not name.startswith(TIMINGS)}
         for record in read_metrics(folder / "metrics.jsonl")
     ]
+
+
+def assert_only_this_machine_can_connect(file: Path) -> None:
+    """Of what each step saw of the controller, Ray's own processes, workers, ranks and scorers."""
+    seen = file.read_text().splitlines()
+    assert any("gcs_server" in line for line in seen) and any("WorkerHost" in line for line in seen)
+    assert [line for line in seen if not line.startswith("True ")] == []
 
 
 def same_checkpoints(one: Path, other: Path) -> bool:
@@ -121,12 +139,14 @@ class TestOnOneClusterOfFourCpus:
 
     def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(self, train):
         local = train("local")
-        two = train("two", "runtime.name=ray", "runtime.options.workers=2", "actor.strategy=fsdp")
+        workers = ["runtime.name=ray", "runtime.options.workers=2", "actor.strategy=fsdp"]
+        two = train("two", *workers, "reward.manager={name: parallel}", "reward.num_workers=2")
         for ours, expected in zip(numbers(two), numbers(local), strict=True):
             for name, value in expected.items():
                 # which rank a row is on decides the tokens that each rank got, and nothing else
                 if not name.startswith("global_seqlen/"):
                     assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
+        assert_only_this_machine_can_connect(Path("listening.txt"))
 
     def test_two_tensor_parallel_ranks_of_megatron_under_ray_train_as_one_device_does(self, train, material):
         pytest.importorskip("corerl_megatron")

@@ -124,3 +124,10 @@ def test_export_runs_no_code_that_a_checkpoint_names(
     assert not trap.is_sprung and not (tmp_path / "other").exists()
     run(["export", str(checkpoint), str(tmp_path / "other"), "--trust"])
     assert trap.is_sprung
+
+
+def test_export_copies_no_file_of_this_machine_that_a_link_names(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("key")
+    (checkpoint / "model" / "notes.txt").symlink_to(tmp_path / "secret")
+    assert run(["export", str(checkpoint), str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "config.json").exists() and not (tmp_path / "out" / "notes.txt").exists()

@@ -23,6 +23,10 @@ def test_control_sequences_become_visible(sequence: str) -> None:
     assert one_line("a\nb\tc") == "a\\nb\\tc"
 
 
+def test_half_a_character_which_no_terminal_takes_is_an_escape() -> None:
+    assert printable("a\ud800") == "a\\ud800"
+
+
 def test_ordinary_text_stays() -> None:
     text = "€ 汉字 عربي é 🙂 ▸ ━ — “”\n\tend"
     assert printable(text) == text

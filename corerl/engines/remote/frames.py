@@ -9,6 +9,9 @@ from typing import Any
 
 LENGTHS = struct.Struct("!QQ")
 
+LONGEST = 2**30, 2**34
+"""bytes of a header and of what follows it; more is no message"""
+
 
 def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
     """One message."""
@@ -21,9 +24,27 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
 
     Raises:
         EOFError: the other side is gone.
+        ValueError: it sends what is no message.
     """
-    header_length, payload_length = LENGTHS.unpack(_exactly(connection, LENGTHS.size))
-    return json.loads(_exactly(connection, header_length)), _exactly(connection, payload_length)
+    header_length, payload_length = _lengths(_exactly(connection, LENGTHS.size))
+    return _header(_exactly(connection, header_length)), _exactly(connection, payload_length)
+
+
+def _lengths(packed: bytes) -> tuple[int, int]:
+    lengths: tuple[int, int] = LENGTHS.unpack(packed)
+    if lengths[0] > LONGEST[0] or lengths[1] > LONGEST[1]:
+        raise ValueError(f"a message of {lengths[0]} and {lengths[1]} bytes")
+    return lengths
+
+
+def _header(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except RecursionError:
+        raise ValueError("a header that is nested too deep") from None
+    if not isinstance(header, dict):
+        raise ValueError(f"a header that is no object but {header!r:.100}")
+    return header
 
 
 def _exactly(connection: socket.socket, length: int) -> bytes:
@@ -42,9 +63,10 @@ async def read(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:
 
     Raises:
         asyncio.IncompleteReadError: the other side is gone.
+        ValueError: it sends what is no message.
     """
-    header_length, payload_length = LENGTHS.unpack(await reader.readexactly(LENGTHS.size))
-    return json.loads(await reader.readexactly(header_length)), await reader.readexactly(payload_length)
+    header_length, payload_length = _lengths(await reader.readexactly(LENGTHS.size))
+    return _header(await reader.readexactly(header_length)), await reader.readexactly(payload_length)
 
 
 def pack_numbers(token_ids: list[int], log_probs: list[float]) -> bytes:

@@ -1,8 +1,10 @@
 """A controller of its own process: prints the processes of its cluster, asks subprocesses for their exit codes, hears a
-signal, loses a worker and closes; with the argument ``wait`` it waits instead, and with a folder it is a run there."""
+signal, loses a worker and closes; then it prints who listened where. With the argument ``wait`` it waits instead, and
+with a folder it is a run there."""
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from ray_toys import ENGINE, TOY, Engine, Toy
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import CoreRLError
 from corerl.telemetry.run_status import recorded
+from corerl.testing.listening import listeners
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 from corerl_ray.plugin import run_started
@@ -55,6 +58,7 @@ if __name__ == "__main__":
             sys.exit(error.exit_code)
     code = subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
     rollout = runtime.spawn(ENGINE, Engine)
+    listening = listeners(os.getpid())
     print(json.dumps([code, group.code_of_a_child(), rollout.code_of_a_child()]), flush=True)
     signal.raise_signal(signal.SIGTERM)
     print(json.dumps(heard), flush=True)
@@ -65,3 +69,4 @@ if __name__ == "__main__":
         time.sleep(2)
     runtime.close()
     print(json.dumps(descendants("self")), flush=True)
+    print(json.dumps([len(listening), [str(each) for each in listening if not each.is_local]]), flush=True)

@@ -15,12 +15,17 @@ from corerl_ray.host import is_alive
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
-ENVIRONMENT = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != LOOPBACK}
 
 
 def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_log():
     done = subprocess.run(
-        [sys.executable, HERE / "ray_two_nodes.py"], capture_output=True, text=True, timeout=900, env=ENVIRONMENT
+        [sys.executable, HERE / "ray_two_nodes.py"],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        env=ENVIRONMENT | {LOOPBACK: "0"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     seen = json.loads(done.stdout.splitlines()[-1])
@@ -51,17 +56,18 @@ def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_
     assert seen["uneven"].startswith("runtime.options.workers: 3 workers do not divide among runtime.nnodes=2 nodes")
 
 
-def test_a_run_hears_its_children_exit_says_one_error_of_a_dead_worker_and_leaves_no_process():
+def test_a_run_listens_on_the_loopback_hears_its_children_exit_says_one_error_of_a_dead_worker_and_leaves_no_process():
     done = subprocess.run(
         [sys.executable, HERE / "ray_driver.py"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT
     )
-    processes, codes, heard, death, after = map(json.loads, done.stdout.splitlines())
+    processes, codes, heard, death, after, (listening, reachable) = map(json.loads, done.stdout.splitlines())
     assert any("WorkerHost" in name for name in processes.values()) and "sleep" in str(processes.values())
     # with Ray's raylet as the reaper of orphans, Ray ignores SIGCHLD here and there, and every code would read 0
     assert codes == [3, 3, 3]
     assert heard == [signal.SIGTERM]  # by the handler from before the cluster, not by Ray's, which dies
     assert death.startswith("the actor worker (process") and death.splitlines()[1:] == ["    about to fail: kill"]
     assert after == {} and "raylet" not in done.stderr
+    assert listening >= 6 and reachable == []  # Ray's GCS and raylet, an agent, the controller, two workers
     assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
 
 

@@ -12,7 +12,7 @@ from corerl_rewards.options import CodeOptions
 from corerl_rewards.parallel import ParallelRewardManager
 from corerl_rewards.sandbox.run import SandboxError, run
 from corerl_rewards.scorers import code as module
-from corerl_rewards.scorers.code import code, same_text
+from corerl_rewards.scorers.code import _tests, code, same_text
 from corerl_rewards.scorers.fences import last_block
 
 DOUBLE = {"inputs": ["1\n", "4\n", "-3\n"], "outputs": ["2\n", "8\n", "-6\n"]}
@@ -276,3 +276,8 @@ def test_a_sandbox_that_fails_is_no_score(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "run", broken)
     with pytest.raises(SandboxError):
         code("```python\n1\n```", DOUBLE, "apps", {})
+
+
+def test_a_ground_truth_whose_inputs_are_a_number_is_an_error_with_words() -> None:
+    with pytest.raises(ValueError, match="the ground truth of a program is"):
+        _tests('{"inputs": 1, "outputs": [1]}', None)

@@ -84,7 +84,7 @@ def test_a_wrong_answer_between_tags_scores_format_score() -> None:
 
 
 def test_a_ground_truth_without_numbers_is_an_error_and_not_a_score() -> None:
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError):
         countdown("<answer>1</answer>", {"target": 1}, "countdown", {})
 
 

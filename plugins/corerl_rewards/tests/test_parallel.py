@@ -19,6 +19,7 @@ from corerl.errors import PluginError, RunError
 from corerl.registry.coroutines import blocking
 from corerl.registry.modules import load_object
 from corerl.registry.reward_managers import RewardRequest, RewardResult
+from corerl.testing.listening import listeners
 from corerl_rewards.isolation import pool
 from corerl_rewards.isolation.pace import Rules
 from corerl_rewards.options import Gsm8kOptions, ParallelOptions
@@ -77,6 +78,11 @@ def gone(pids: list[int], seconds: float = 10.0) -> bool:
 def test_results_come_in_the_order_of_the_requests(quick: ParallelRewardManager) -> None:
     results = quick.score(requests(*map(str, range(3000))))
     assert [result.score for result in results] == list(map(float, range(3000)))
+
+
+def test_scorers_processes_open_no_port(quick: ParallelRewardManager) -> None:
+    quick.score(requests("1", "2"))
+    assert [each for each in listeners(os.getpid()) if "corerl_rewards" in each.command or not each.is_local] == []
 
 
 @pytest.mark.parametrize(

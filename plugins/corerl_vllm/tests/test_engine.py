@@ -27,6 +27,7 @@ from corerl.errors import RunError
 from corerl.models import load_model
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.testing.families import write_config
+from corerl.testing.listening import listeners
 from corerl.testing.tiny_model import reference, response_log_probs, tiny_model
 from corerl.weights.buckets import Slot
 from corerl_vllm.backend import VllmBackend
@@ -67,6 +68,12 @@ def test_nothing_is_generated_from_dummy_weights_and_the_first_update_makes_it_r
     backend.update_weights(iter(weights().items()), 3)
     assert_generates_from_its_weights(backend, 3)
     assert {type(shared) for shared in backend._shared} == {BUCKET}
+
+
+def test_nobody_on_another_machine_can_connect(backend: VllmBackend):
+    found = listeners(os.getpid())
+    assert any(each.pid != os.getpid() for each in found)
+    assert [each for each in found if not each.is_local] == []
 
 
 def test_greedy_answers_are_those_of_hf_after_the_same_update(backend: VllmBackend):

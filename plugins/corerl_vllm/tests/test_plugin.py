@@ -12,7 +12,7 @@ from corerl.cli.main import run
 from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
-from corerl_vllm.backend import VllmBackend, engine_arguments, engine_environment
+from corerl_vllm.backend import LOOPBACK_VARIABLES, VllmBackend, engine_arguments, engine_environment
 from corerl_vllm.options import VllmOptions
 from corerl_vllm_engine.replicas import Replicas
 
@@ -76,6 +76,18 @@ def test_a_variable_that_the_user_set_is_left_alone(monkeypatch: pytest.MonkeyPa
     assert "VLLM_HOST_IP" not in environment
     assert environment["VLLM_CPU_KVCACHE_SPACE"] == "3"
     assert (environment["GLOO_SOCKET_IFNAME"], environment["HF_HUB_OFFLINE"]) == ("lo", "1")
+
+
+def test_an_engine_listens_on_the_loopback_unless_the_user_names_another_executor(monkeypatch: pytest.MonkeyPatch):
+    for name in LOOPBACK_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+    def chosen(device: str, **options: Any) -> set[str]:
+        environment = engine_environment(ModelConfig(path="some/model", dtype="bf16"), VllmOptions(**options), device)
+        return set(environment) & set(LOOPBACK_VARIABLES)
+
+    assert chosen("cuda") == chosen("cpu") == set(LOOPBACK_VARIABLES)
+    assert chosen("cuda", engine_args={"distributed_executor_backend": "ray"}) == set()
 
 
 def test_install_refuses_a_folder_that_is_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

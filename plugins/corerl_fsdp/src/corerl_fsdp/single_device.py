@@ -14,6 +14,7 @@ from corerl.batch.experience import Experience
 from corerl.batch.micro_batches import micro_batches
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import NonFiniteError
+from corerl.files import reading
 from corerl.models import compute_dtype, load_model, model_shape
 from corerl.objective import Objective
 from corerl.registry.losses import Mean
@@ -112,13 +113,14 @@ class SingleDeviceStrategy:
 
     def load(self, folder: Path) -> None:
         lora.check_stored(folder, self.spec)
-        stored = load_file(folder / "weights.safetensors", device=self.spec.device)
-        with torch.no_grad():
-            for name, parameter in lora.trained(self.model):
-                parameter.copy_(stored[name])
-        state = torch.load(folder / "optimizer.pt", map_location=self.spec.device, weights_only=True)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
+        with reading(folder):
+            stored = load_file(folder / "weights.safetensors", device=self.spec.device)
+            with torch.no_grad():
+                for name, parameter in lora.trained(self.model):
+                    parameter.copy_(stored[name])
+            state = torch.load(folder / "optimizer.pt", map_location=self.spec.device, weights_only=True)
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.schedule.load_state_dict(state["schedule"])
 
     def export(self, folder: Path) -> None:
         if lora.enabled(self.spec) and self.options.lora_export == "adapter":

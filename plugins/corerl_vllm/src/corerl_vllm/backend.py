@@ -23,8 +23,11 @@ OURS = ("model", "dtype", "worker_extension_cls", "skip_tokenizer_init", "logpro
 FITTING = -1
 """the model's own length, or as much of it as the cache holds"""
 
-CPU_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-"""the last: one worker lives in its core's process, as on a GPU; two that spin while they wait starve all others"""
+LOOPBACK_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+"""an engine's processes meet on one machine, unless the user names an executor of several"""
+
+CPU_VARIABLES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""one worker lives in its core's process, as on a GPU; two that spin while they wait starve all others"""
 
 WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 """what NCCL and torch are told where several GPUs cannot or must not use NVLink multicast"""
@@ -92,6 +95,8 @@ def engine_environment(model: ModelConfig, options: VllmOptions, device: str) ->
         defaults["HF_HUB_OFFLINE"] = "1"
     if compute_dtype(model, device) is torch.float32:
         defaults |= FLOAT32_VARIABLES
+    if "distributed_executor_backend" not in options.engine_args:
+        defaults |= LOOPBACK_VARIABLES
     if device == "cpu":
         defaults |= CPU_VARIABLES | {"VLLM_CPU_KVCACHE_SPACE": str(options.cpu_kv_cache_gb)}
     return {name: value for name, value in defaults.items() if name not in os.environ} | options.variables()

@@ -166,7 +166,7 @@ def _tests(ground_truth: Any, most: int | None) -> _Printed | _Called | _Asserte
 
 def _listed(values: Any) -> list[Any]:
     """A list, or what parquet made of one, as a list."""
-    if values is None:
+    if not hasattr(values, "__iter__"):
         return []
     return [value.tolist() if hasattr(value, "tolist") else value for value in values]
 

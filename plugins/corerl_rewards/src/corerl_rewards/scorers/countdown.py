@@ -39,7 +39,10 @@ def countdown(
     The expression holds + - * / and parentheses, and each of the numbers exactly once; anything else between the tags
     scores ``options.format_score``, and no tags at all 0.0.
     """
-    numbers, target = sorted(int(number) for number in ground_truth["numbers"]), int(ground_truth["target"])
+    try:
+        numbers, target = sorted(int(number) for number in ground_truth["numbers"]), int(ground_truth["target"])
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the ground truth must be {{numbers, target}}, not {ground_truth!r:.100}") from error
     expression = last_answer(answer_part(response, options))
     if expression is None:
         return {"score": 0.0, "extracted": None}

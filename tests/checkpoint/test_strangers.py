@@ -1,0 +1,77 @@
+"""A checkpoint that somebody else wrote, with a manifest that fits."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from corerl.checkpoint import manifest, random_state
+from corerl.checkpoint.resume import Checkpoint, newest_whole
+from corerl.checkpoint.store import paths
+from corerl.errors import RequestError
+
+STATE: dict[str, Any] = {"step": 1, "sampler": {}, "kl_coef": None, "trackers": {}, "config": {}, "versions": {}}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoints" / "global_step_1"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text(json.dumps(STATE))
+    manifest.write(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "null", "[" * 100_000, "\udc80", json.dumps({**STATE, "step": "1"}), "9" * 5000),
+        *(json.dumps({**STATE, name: []}) for name in STATE),
+        *(json.dumps({key: value for key, value in STATE.items() if key != name}) for name in STATE),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_state_of_another_shape_is_one_error(checkpoint: Path, text: str) -> None:
+    (checkpoint / "state.json").write_text(text, errors="surrogateescape")
+    manifest.write(checkpoint)
+    with pytest.raises(RequestError, match=r"state\.json is damaged, or not of CoreRL: \w+Error: "):
+        Checkpoint.read(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ([], "no readable"),
+        ({"block": "x", "files": {}}, "no readable"),
+        ({"block": 0, "files": {}}, "blocks of 0 bytes"),
+        ({"block": 2**80, "files": {}}, "blocks of"),
+        ({"block": manifest.BLOCK, "files": {"a": 1}}, "no readable"),
+        ({"block": manifest.BLOCK, "files": {"state.json": {}}}, "state.json has"),
+        ({"block": manifest.BLOCK, "files": {"../latest": {}}}, "outside"),
+        ({"block": manifest.BLOCK, "files": {"/etc/passwd": {}}}, "outside"),
+        ({"block": manifest.BLOCK, "files": {"a\0": {}}}, "is missing"),
+    ],
+)
+def test_a_manifest_of_another_shape_is_damage(checkpoint: Path, written: object, words: str) -> None:
+    (checkpoint / manifest.NAME).write_text(json.dumps(written))
+    assert words in manifest.damage(checkpoint)
+
+
+@pytest.mark.parametrize("content", [b"", b"../../elsewhere", b"global_step_", b"global_step_1/..", b"\xff\xfe"])
+def test_a_pointer_to_no_checkpoint_is_passed_over(
+    checkpoint: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkpoint.parent / "latest").write_bytes(content)
+    (checkpoint.parent / "global_step_1x").mkdir()
+    assert paths(checkpoint.parent) == [checkpoint]
+    found = newest_whole(checkpoint.parents[1])
+    assert found is not None and found.path == checkpoint
+    assert "latest names no checkpoint: the newest is taken" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"cos\nsystem\n(S'false'\ntR."])
+def test_damaged_random_states_are_one_error(checkpoint: Path, content: bytes) -> None:
+    (checkpoint / "random-0.pt").write_bytes(content)
+    with pytest.raises(RequestError, match=r"random-0\.pt is damaged"):
+        random_state.restore(checkpoint)
