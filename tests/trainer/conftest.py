@@ -197,7 +197,7 @@ def trainer(tmp_path):
 
         made = Trainer(
             run=SimpleNamespace(config=config, parts=Parts(**(facts or {})), folder=tmp_path),
-            engines=SimpleNamespace(send_weights=send_weights, restarts=2, actor_in_use=nullcontext()),
+            engines=SimpleNamespace(send_weights=send_weights, restarts=2, lost={("a", 1)}, actor_in_use=nullcontext()),
             actor=Worker("actor", calls),
             critic=Worker("critic", calls) if critic else None,
             reference=Worker("reference", calls) if reference else None,

@@ -40,6 +40,7 @@ def test_a_step_collects_computes_updates_and_hands_the_weights_over(trainer, ba
         "training/global_step": 1.0,
         "training/nonfinite_samples": 0.0,
         "rollout/restarts": 2.0,
+        "rollout/workers_lost": 1.0,
         "critic/loss": 1.5,
         "critic/skipped_updates": 0.0,
         "actor/loss": 1.5,
