@@ -36,7 +36,7 @@ from typing import Any
 import chaos_faults
 import pyarrow.parquet as pq
 from chaos_faults import Control, Fault, Struck
-from chaos_processes import adopt_orphans, await_none, by_role, descendants, reap, unused_shared_memory
+from chaos_processes import Process, adopt_orphans, await_none, by_role, descendants, reap, unused_shared_memory
 
 from corerl.checkpoint import manifest
 from corerl.checkpoint.store import paths
@@ -57,6 +57,8 @@ UNMISSED = {"raylet": 90.0, "gcs": 90.0}
 """seconds after which a process that is stopped and that nobody needed goes on; 20 of others"""
 PACE, SLOW_PACE = 0.2, 5.0
 """seconds of a step at least; the latter while a process that is stopped has not been noticed"""
+ORPHANS_SECONDS = 60.0
+"""in which processes of a life that ended, however, must be gone"""
 KEPT = 5
 """checkpoints: more than faults can damage before the next is saved"""
 
@@ -89,6 +91,7 @@ VARIABLES = {
     "RAY_worker_niceness": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_LD_PRELOAD_ON_WORKERS": "1",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # 60: how long Ray's agents outlive a cluster that was killed
 }
 
 
@@ -127,6 +130,8 @@ class Run:
     pid: int = 0
     lives: int = 0
     start_seconds: float = 0.0
+    orphans: list[tuple[Process, float, str]] = field(default_factory=list)
+    """what earlier lives have left, until when it may be there, and whose it is"""
     _codes: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -196,13 +201,12 @@ class Run:
         """What its life said last.
 
         Raises:
-            Broken: it ended in another way than by a signal or one line of an error; or it left something.
+            Broken: it ended in another way than by a signal or one line of an error.
         """
-        left = await_none(lambda: [str(process) for process in descendants().values()], 30.0 * self.patience)
-        for process in descendants().values():
-            process.send(signal.SIGKILL)
-        if left:
-            raise Broken(f"processes outlive a life that ended with {code}: {'; '.join(left)}")
+        until = time.monotonic() + ORPHANS_SECONDS * self.patience
+        self.orphans += [
+            (process, until, f"life {self.lives}, which ended with {code}") for process in descendants().values()
+        ]
         text = self.log.read_text(errors="replace")
         errors = [line for line in text.splitlines() if line.startswith("error: ")]
         if code in (0, -signal.SIGKILL):
@@ -210,6 +214,25 @@ class Run:
         if len(errors) != 1 or "Traceback" in text:
             raise Broken(f"it ended with {code} and without one line of an error: {self.said()}")
         return errors[0]
+
+    def check_orphans(self) -> None:
+        """
+        Raises:
+            Broken: processes of an earlier life are there for too long.
+        """
+        self.orphans = [orphan for orphan in self.orphans if orphan[0].is_there]
+        late = [orphan for orphan in self.orphans if time.monotonic() > orphan[1]]
+        if late:
+            raise Broken("; ".join(f"process {process} outlives {whose}" for process, _, whose in late))
+
+    def await_orphans(self) -> None:
+        """Until nothing is left of any life."""
+        while self.orphans:
+            self.check_orphans()
+            reap()
+            time.sleep(POLL)
+        if left := await_none(lambda: [str(process) for process in descendants().values()], 10 * self.patience):
+            raise Broken(f"left over: {'; '.join(left)}")
 
     def close(self) -> None:
         """End all that is left."""
@@ -253,13 +276,14 @@ class Storm:
         error = run.check_end(code)
         if code != 0:
             raise Broken(f"it ended with {code}: {error}")
+        run.await_orphans()
         if len(self.rows) < number:
             raise Broken(f"it reached its last step after {len(self.rows)} of {number} faults: give it more --steps")
 
     def _wait_a_moment(self) -> None:
-        """An instant within the next step or the one after it; now and then, of a start."""
+        """An instant within the next step or the one after it."""
         steps = self.run.steps()
-        seconds = statistics.median(b[1] - a[1] for a, b in pairwise(steps)) if steps[1:] else 1.0
+        seconds = min((later[1] - step[1] for step, later in pairwise(steps[-10:])), default=1.0)
         end = time.monotonic() + min(self.chance.uniform(0, 1.5 * seconds), 10.0)
         while time.monotonic() < end and self.run.code() is None:
             time.sleep(0.01)
@@ -277,6 +301,7 @@ class Storm:
         log, ended, error, unmissed, since = run.log, False, "", "", before
         run.keep_pace(PACE)
         while True:
+            run.check_orphans()
             passes = len(run.steps()) >= before + STEPS_WITHIN
             if struck.until and (passes or time.monotonic() >= struck.until):
                 struck.undo()
@@ -510,6 +535,7 @@ def main() -> None:
         code = straight.await_end(3600)
         if straight.check_end(code) or code != 0:
             raise Broken(f"the undisturbed run ended with {code}: {straight.said()}")
+        straight.await_orphans()
         print(f"undisturbed: {arguments.steps} steps in {time.monotonic() - start:.0f} s", flush=True)
         storm.go(faults, arguments.faults)
         wrong = problems(storm, straight.run_folder, before, weights=arguments.kills_only)
