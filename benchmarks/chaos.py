@@ -56,6 +56,8 @@ STEPS_WITHIN = 2
 STEPS_A_FAULT = 5
 UNMISSED_SECONDS, DAEMONS_SECONDS = 20.0, 90.0
 """after which a process that is stopped goes on, if the run has no need of it; of a daemon of Ray it may be late"""
+AGAIN = "the workers are started again"
+"""in the log of a run whose cluster is gone"""
 PACE, SLOW_PACE = 0.2, 5.0
 """seconds of a step at least; the latter while a process that is stopped has not been noticed"""
 ORPHANS_SECONDS = 60.0
@@ -327,7 +329,7 @@ class Storm:
             steps = run.steps()
             done = len(steps) >= since + STEPS_AFTER or steps[-1][0] == self.total
             if done and not struck.until:
-                if not self._is_awaited(fault, struck, noticed=ended or run.log.stat().st_size > offset):
+                if not self._is_awaited(fault, struck, noticed=ended or AGAIN in self._new_text(log, offset)):
                     break
                 if time.monotonic() - began > (DAEMONS_SECONDS if fault.target in DAEMONS else UNMISSED_SECONDS):
                     struck.undo()
@@ -363,9 +365,12 @@ class Storm:
         self.wrong.append(f"after fault {len(self.rows) + 1}: {problem}")
         print(f"     PROBLEM: {problem[:500]}", flush=True)
 
+    def _new_text(self, log: Path, offset: int) -> str:
+        return log.read_bytes()[offset:].decode(errors="replace")
+
     def _first_line(self, log: Path, offset: int) -> str:
         """That the run has said since a fault, beside what every start says."""
-        said = log.read_bytes()[offset:].decode(errors="replace").splitlines()
+        said = self._new_text(log, offset).splitlines()
         if log != self.run.log:
             said += self.run.log.read_text(errors="replace").splitlines()
         usual = ("training data: ", "starting ", "resuming ", "run folder: ")
