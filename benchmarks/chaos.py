@@ -16,6 +16,7 @@ It needs Linux. Without a C compiler, disk and clock are left alone.
 """
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -35,8 +36,8 @@ from typing import Any
 
 import chaos_faults
 import pyarrow.parquet as pq
-from chaos_faults import Control, Fault, Struck
-from chaos_processes import adopt_orphans, await_none, by_role, descendants, reap, unused_shared_memory
+from chaos_faults import DAEMONS, Control, Fault, Struck
+from chaos_processes import Process, adopt_orphans, await_none, by_role, descendants, reap, unused_shared_memory
 
 from corerl.checkpoint import manifest
 from corerl.checkpoint.store import paths
@@ -53,10 +54,14 @@ STEPS_AFTER = 2
 STEPS_WITHIN = 2
 """after which a fault that passes by itself passes, if it has not before"""
 STEPS_A_FAULT = 5
-UNMISSED = {"raylet": 90.0, "gcs": 90.0}
-"""seconds after which a process that is stopped and that nobody needed goes on; 20 of others"""
+UNMISSED_SECONDS, DAEMONS_SECONDS = 20.0, 90.0
+"""after which a process that is stopped goes on, if the run has no need of it; of a daemon of Ray it may be late"""
+AGAIN = "the workers are started again"
+"""in the log of a run whose cluster is gone"""
 PACE, SLOW_PACE = 0.2, 5.0
 """seconds of a step at least; the latter while a process that is stopped has not been noticed"""
+ORPHANS_SECONDS = 60.0
+"""in which processes of a life that ended, however, must be gone"""
 KEPT = 5
 """checkpoints: more than faults can damage before the next is saved"""
 
@@ -89,6 +94,7 @@ VARIABLES = {
     "RAY_worker_niceness": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_LD_PRELOAD_ON_WORKERS": "1",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # 60: how long Ray's agents outlive a cluster that was killed
 }
 
 
@@ -127,6 +133,8 @@ class Run:
     pid: int = 0
     lives: int = 0
     start_seconds: float = 0.0
+    orphans: list[tuple[Process, float, str]] = field(default_factory=list)
+    """what earlier lives have left, until when it may be there, and whose it is"""
     _codes: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -196,13 +204,12 @@ class Run:
         """What its life said last.
 
         Raises:
-            Broken: it ended in another way than by a signal or one line of an error; or it left something.
+            Broken: it ended in another way than by a signal or one line of an error, and the next life may begin.
         """
-        left = await_none(lambda: [str(process) for process in descendants().values()], 30.0 * self.patience)
-        for process in descendants().values():
-            process.send(signal.SIGKILL)
-        if left:
-            raise Broken(f"processes outlive a life that ended with {code}: {'; '.join(left)}")
+        until = time.monotonic() + ORPHANS_SECONDS * self.patience
+        self.orphans += [
+            (process, until, f"life {self.lives}, which ended with {code}") for process in descendants().values()
+        ]
         text = self.log.read_text(errors="replace")
         errors = [line for line in text.splitlines() if line.startswith("error: ")]
         if code in (0, -signal.SIGKILL):
@@ -210,6 +217,27 @@ class Run:
         if len(errors) != 1 or "Traceback" in text:
             raise Broken(f"it ended with {code} and without one line of an error: {self.said()}")
         return errors[0]
+
+    def check_orphans(self) -> None:
+        """
+        Raises:
+            Broken: processes of an earlier life are there for too long.
+        """
+        self.orphans = [orphan for orphan in self.orphans if orphan[0].is_there]
+        late = [orphan for orphan in self.orphans if time.monotonic() > orphan[1]]
+        for process, _, _ in late:
+            process.send(signal.SIGKILL)
+        if late:
+            raise Broken("; ".join(f"process {process} outlives {whose}" for process, _, whose in late))
+
+    def await_orphans(self) -> None:
+        """Until nothing is left of any life."""
+        while self.orphans:
+            self.check_orphans()
+            reap()
+            time.sleep(POLL)
+        if left := await_none(lambda: [str(process) for process in descendants().values()], 10 * self.patience):
+            raise Broken(f"left over: {'; '.join(left)}")
 
     def close(self) -> None:
         """End all that is left."""
@@ -226,6 +254,8 @@ class Storm:
     def __init__(self, run: Run, control: Control, chance: random.Random, steps: int) -> None:
         self.run, self.control, self.chance, self.total = run, control, chance, steps
         self.rows: list[Row] = []
+        self.wrong: list[str] = []
+        """after which the run could go on all the same"""
         self.full: set[int] = set()
         """steps of which the disk, being full, may have kept no sample"""
 
@@ -253,13 +283,14 @@ class Storm:
         error = run.check_end(code)
         if code != 0:
             raise Broken(f"it ended with {code}: {error}")
+        run.await_orphans()
         if len(self.rows) < number:
             raise Broken(f"it reached its last step after {len(self.rows)} of {number} faults: give it more --steps")
 
     def _wait_a_moment(self) -> None:
-        """An instant within the next step or the one after it; now and then, of a start."""
+        """An instant within the next step or the one after it."""
         steps = self.run.steps()
-        seconds = statistics.median(b[1] - a[1] for a, b in pairwise(steps)) if steps[1:] else 1.0
+        seconds = min((later[1] - step[1] for step, later in pairwise(steps[-10:])), default=1.0)
         end = time.monotonic() + min(self.chance.uniform(0, 1.5 * seconds), 10.0)
         while time.monotonic() < end and self.run.code() is None:
             time.sleep(0.01)
@@ -277,6 +308,7 @@ class Storm:
         log, ended, error, unmissed, since = run.log, False, "", "", before
         run.keep_pace(PACE)
         while True:
+            self._note(run.check_orphans)
             passes = len(run.steps()) >= before + STEPS_WITHIN
             if struck.until and (passes or time.monotonic() >= struck.until):
                 struck.undo()
@@ -285,18 +317,21 @@ class Storm:
                 struck.undo()
                 struck.until = 0.0
                 ended = True
-                error = run.check_end(code)
+                error = self._note(functools.partial(run.check_end, code)) or ""
                 if code == 0 and self._last_step() == self.total:
                     break
-                self._check_may_end(fault, life, code, error)
+                if not fault.may_end_the_run or run.lives > life:
+                    self._note_problem(f"{fault} must not end the run, or not twice; it ended with {code}: {error}")
+                if run.lives > life + 3:
+                    raise Broken(f"three lives after {fault} have ended: {run.said()}")
                 run.begin()
                 since = len(run.steps())
             steps = run.steps()
             done = len(steps) >= since + STEPS_AFTER or steps[-1][0] == self.total
             if done and not struck.until:
-                if not self._is_awaited(fault, struck):
+                if not self._is_awaited(fault, struck, noticed=ended or AGAIN in self._new_text(log, offset)):
                     break
-                if time.monotonic() - began > UNMISSED.get(fault.target, 20.0):
+                if time.monotonic() - began > (DAEMONS_SECONDS if fault.target in DAEMONS else UNMISSED_SECONDS):
                     struck.undo()
                     unmissed = "; it was not missed"
                     break
@@ -318,22 +353,33 @@ class Storm:
         struck_by = f"{row.number:>3}  {fault!s:<20} {row.what[:60]:<34}"
         print(f"{struck_by} step {step:>4}  {seconds:6.1f} s  {end}{outcome[:300]}", flush=True)
 
+    def _note(self, check: Callable[[], str | None]) -> str | None:
+        """Make a check; if it fails, the run goes on."""
+        try:
+            return check()
+        except Broken as error:
+            self._note_problem(str(error))
+            return None
+
+    def _note_problem(self, problem: str) -> None:
+        self.wrong.append(f"after fault {len(self.rows) + 1}: {problem}")
+        print(f"     PROBLEM: {problem[:500]}", flush=True)
+
+    def _new_text(self, log: Path, offset: int) -> str:
+        return log.read_bytes()[offset:].decode(errors="replace")
+
     def _first_line(self, log: Path, offset: int) -> str:
         """That the run has said since a fault, beside what every start says."""
-        said = log.read_bytes()[offset:].decode(errors="replace").splitlines()
+        said = self._new_text(log, offset).splitlines()
         if log != self.run.log:
             said += self.run.log.read_text(errors="replace").splitlines()
         usual = ("training data: ", "starting ", "resuming ", "run folder: ")
         return next((line for line in said if line.strip() and not line.startswith(usual)), "")
 
-    def _check_may_end(self, fault: Fault, life: int, code: int, error: str) -> None:
-        if not fault.may_end_the_run:
-            raise Broken(f"{fault} must not end the run, and it ended with {code}: {error}")
-        if self.run.lives > life + 1:
-            raise Broken(f"the second life after {fault} ended as well, with {code}: {error}")
-
-    def _is_awaited(self, fault: Fault, struck: Struck) -> bool:
-        """Whether a process that is stopped for good is still there, and missed: the run ends it, or ends."""
+    def _is_awaited(self, fault: Fault, struck: Struck, *, noticed: bool) -> bool:
+        """Whether a daemon of Ray is not missed yet, or a process that is stopped for good is still there."""
+        if fault.target in DAEMONS and fault.kind in ("kill", "stop"):
+            return not noticed
         return fault.kind == "stop" and struck.victim is not None and struck.victim.is_there
 
     def _last_step(self) -> int:
@@ -510,11 +556,12 @@ def main() -> None:
         code = straight.await_end(3600)
         if straight.check_end(code) or code != 0:
             raise Broken(f"the undisturbed run ended with {code}: {straight.said()}")
+        straight.await_orphans()
         print(f"undisturbed: {arguments.steps} steps in {time.monotonic() - start:.0f} s", flush=True)
         storm.go(faults, arguments.faults)
-        wrong = problems(storm, straight.run_folder, before, weights=arguments.kills_only)
+        wrong = storm.wrong + problems(storm, straight.run_folder, before, weights=arguments.kills_only)
     except Broken as error:
-        wrong = [str(error)]
+        wrong = [*storm.wrong, str(error)]
     finally:
         control.set()
         run.close()

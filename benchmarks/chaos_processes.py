@@ -17,6 +17,8 @@ NAMES = {
     "log_monitor.py": "agent",
     "dashboard/agent.py": "agent",
     "runtime_env/agent": "agent",
+    "ray::DashboardAgent": "agent",
+    "ray::RuntimeEnvAgent": "agent",
     "corerl_engine": "engine",
 }
 """a part of a command line -> the role"""

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from corerl.errors import CoreRLError, SaveError
+from corerl.errors import CoreRLError, SaveError, Stopped
 from corerl.files import remove, room
 
 MOST_TOLD = 2000
@@ -19,9 +19,9 @@ def writing(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except CoreRLError:
+    except (CoreRLError, Stopped, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:
+    except BaseException as error:  # torch's CheckpointException is no Exception
         raise SaveError(f"{path} could not be written: {described(error)}; {room(path.parent)}") from error
 
 
@@ -32,7 +32,7 @@ def write_and_tell(write: Callable[[], None], path: Path) -> None:
         telling.write_bytes(b" " * MOST_TOLD)
         try:
             write()
-        except Exception as raised:
+        except BaseException as raised:  # torch's CheckpointException is no Exception
             error = described(raised).encode()[:MOST_TOLD]
         with telling.open("r+b") as file:
             file.write(error)
@@ -43,7 +43,7 @@ def write_and_tell(write: Callable[[], None], path: Path) -> None:
         remove(path.parent)  # nobody is to wait for what cannot be told
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """In a line; OSErrors say themselves what they are."""
     text = " ".join(str(error).split())
     return text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"

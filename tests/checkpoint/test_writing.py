@@ -1,12 +1,17 @@
-"""What a rank leaves on a disk that is full: nobody waits for a word that cannot be written."""
+"""What a rank leaves that cannot write, as on a full disk: nobody waits for a word that cannot be written."""
 
+import errno
 import resource
 
 import pytest
+from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
 
 from corerl.checkpoint.store import CheckpointStore
-from corerl.checkpoint.writing import MOST_TOLD, write_and_tell
+from corerl.checkpoint.writing import MOST_TOLD, write_and_tell, writing
 from corerl.errors import SaveError
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+OF_TORCH = CheckpointException("write", {0: _wrap_exception(FULL)})
 
 
 @pytest.fixture
@@ -40,3 +45,17 @@ def test_a_rank_that_cannot_say_a_word_ends_the_wait_for_it(tmp_path, longest_fi
     with pytest.raises(SaveError, match=r"global_step_1 could not be written: .* bytes free"):
         store.settle(wait=True)
     assert not [*store.folder.iterdir()]
+
+
+@pytest.mark.parametrize("error", [FULL, OF_TORCH], ids=["OSError", "CheckpointException"])
+def test_whatever_ends_the_writing_of_a_rank_is_told(tmp_path, error):
+    assert not isinstance(OF_TORCH, Exception)  # so that a plain `except Exception` lets it pass
+
+    def write():
+        raise error
+
+    write_and_tell(write, tmp_path / "0")
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
+    assert "No space left on device" in (tmp_path / "0").read_text()
+    with pytest.raises(SaveError, match="No space left on device"), writing(tmp_path / "actor"):
+        write()

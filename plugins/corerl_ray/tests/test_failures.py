@@ -1,8 +1,11 @@
 """What goes wrong with workers is one clear error in time, and nothing is left behind."""
 
+import contextlib
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -115,6 +118,22 @@ def test_the_death_of_the_last_rollout_worker_reaches_every_thread_that_waits(st
     pattern = rf"^the rollout worker \(process {pids(rollout)[0]} on .*\) died: killed .*:\n    about to die$"
     assert re.match(pattern, str(caught.value))
     assert all_gone(pids(actor) + pids(rollout))
+
+
+def test_a_worker_ends_with_its_raylet_whatever_the_clock_shows():
+    """Ray's own looks at the raylet may be hours apart after a jump of the clock; here nobody else looks."""
+    program = (
+        "import os, time; from corerl_ray.host import end_with_parent\n"
+        "child = os.fork()\n"
+        "if child: print(child, flush=True); time.sleep(1); os._exit(0)\n"
+        "os.close(1); end_with_parent(); time.sleep(600)"
+    )
+    child = int(subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, timeout=120).stdout)
+    try:
+        assert all_gone([child], 60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def test_an_error_of_a_worker_ends_the_wait_for_another_thread_too(start):

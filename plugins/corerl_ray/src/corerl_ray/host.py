@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from corerl.runtime.dispatch import Place
 from corerl_ray.signs import Asked, answer_signals
 
 LOG_LINES = 6
+LOOK = 1.0
+"""seconds between two looks at whether the parent is there"""
 CALLS = 16
 """that hand out requests to a rollout worker at a time"""
 THREADS = {"requests": CALLS}
@@ -92,6 +95,7 @@ class WorkerHost:
     def __init__(self, folder: str, paths: Sequence[str], timeout: float) -> None:
         faulthandler.enable()  # a crash leaves its stack in the log
         hear_of_children()
+        end_with_parent()
         self.timeout, self.transport = timeout, None
         logs = _own_logs()
         self.asked = answer_signals(Path(logs[0]).parent if logs else None)
@@ -154,6 +158,21 @@ def hear_of_children() -> None:
     """Undo Ray's ignoring of SIGCHLD, under which every ended subprocess looks as if it had returned 0."""
     if threading.current_thread() is threading.main_thread():  # no other may
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def end_with_parent() -> None:
+    """From now on this process ends within seconds of the one that started it, its raylet.
+
+    Ray's own looks at the raylet are planned by the clock of the day: after a jump of it the next may be hours away.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="corerl-parent", daemon=True).start()
 
 
 def last_lines(logs: Sequence[str]) -> tuple[list[str], int]:
