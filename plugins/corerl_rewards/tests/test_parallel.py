@@ -82,7 +82,9 @@ def test_results_come_in_the_order_of_the_requests(quick: ParallelRewardManager)
 
 def test_scorers_processes_open_no_port(quick: ParallelRewardManager) -> None:
     quick.score(requests("1", "2"))
-    assert [each for each in listeners(os.getpid()) if "corerl_rewards" in each.command or not each.is_local] == []
+    nursery = quick._dispatcher._pool.pid
+    assert alive(nursery) and list(Path(f"/proc/{nursery}/task/{nursery}").glob("children"))
+    assert listeners(nursery) == []
 
 
 @pytest.mark.parametrize(
