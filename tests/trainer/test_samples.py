@@ -47,6 +47,9 @@ def test_the_first_rows_have_their_tokens_with_log_probs_and_advantages(tiny_tok
 def test_a_token_of_a_space_and_a_sign_keeps_its_space(tiny_tokenizer_dir):
     tokenizer = load_tokenizer(ModelConfig(path=str(tiny_tokenizer_dir)))
     tokenizer.tokenizer.add_tokens([" ,"])
+    # a tokenizer that removes such spaces, as all that are not BPE do, unless it is asked not to
+    tokenizer.tokenizer.clean_up_tokenization_spaces = True
+    tokenizer.tokenizer.clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output = True
     assert token_texts(tokenizer, [[97, 259, 98]]) == [["a", " ,", "b"]]
 
 
