@@ -84,17 +84,19 @@ def balanced_partitions(lengths: Tensor, count: int) -> list[list[int]]:
 
 def _packed(lengths: Tensor, order: Tensor, max_tokens: int, at_least: int) -> list[Tensor]:
     """As many as first fit makes, with about as many tokens each, where that keeps the limit."""
-    filled = _first_fit(order, lengths[order].tolist(), max_tokens)
+    filled = _first_fit(order, lengths, max_tokens)
     balanced = balanced_partitions(lengths, max(len(filled), min(at_least, len(order))))
     fits = all(len(rows) == 1 or int(lengths[rows].sum()) <= max_tokens for rows in balanced)
     return [torch.tensor(rows) for rows in (balanced if fits else filled)]
 
 
-def _first_fit(order: Tensor, lengths: list[int], max_tokens: int) -> list[list[int]]:
+def _first_fit(order: Tensor, lengths: Tensor, max_tokens: int) -> list[list[int]]:
     """Each row, the longest first, goes into the first micro-batch that has room for it."""
     room: list[int] = []
     members: list[list[int]] = []
-    for row, length in zip(order.tolist(), lengths, strict=True):
+    tokens_of = lengths.tolist()
+    for row in order.tolist():
+        length = tokens_of[row]
         place = next((number for number, left in enumerate(room) if length <= left), len(room))
         if place == len(room):
             room.append(max_tokens)

@@ -161,8 +161,7 @@ def add_environment(results: Sequence[RewardResult] | None, episodes: Sequence[O
         results: the scorers'; None where the environment's rewards are all.
     """
     if results is None:
-        results = [RewardResult(0.0)] * len(episodes)
-        return [_with_environment(result, episode, {}) for result, episode in zip(results, episodes, strict=True)]
+        return [_with_environment(RewardResult(0.0), episode, {}) for episode in episodes]
     return [
         _with_environment(result, episode, {**result.components, "scorer": result.score or 0.0})
         for result, episode in zip(results, episodes, strict=True)

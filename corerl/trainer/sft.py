@@ -69,12 +69,12 @@ def run_sft(config: SftConfig, plugins: Plugins) -> Path:
 
 def batch_of(examples: Sequence[ChatExample]) -> Experience:
     """Conversations as a batch: what precedes the first learned token is the prompt, the rest the response."""
-    starts = [example.loss_mask.index(True) for example in examples]
+    started = [(example, example.loss_mask.index(True)) for example in examples]
     return collate(
-        [example.token_ids[:start] for example, start in zip(examples, starts, strict=True)],
-        [example.token_ids[start:] for example, start in zip(examples, starts, strict=True)],
+        [example.token_ids[:start] for example, start in started],
+        [example.token_ids[start:] for example, start in started],
         list(range(len(examples))),
-        masks=[example.loss_mask[start:] for example, start in zip(examples, starts, strict=True)],
+        masks=[example.loss_mask[start:] for example, start in started],
     )
 
 

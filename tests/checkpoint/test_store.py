@@ -2,6 +2,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import shutil
 import threading
 
 import pytest
@@ -68,6 +69,14 @@ def test_auto_goes_on_with_the_newest_run_unless_it_is_done(tmp_path):
     assert find_checkpoint(config(tmp_path), 20) is None
 
 
+def test_the_newest_run_is_the_last_of_those_that_began_in_the_same_second(tmp_path):
+    runs = {1: store_of(tmp_path)} | {number: store_of(tmp_path, f"20260102-030405-{number}") for number in (9, 10, 2)}
+    for step, number in enumerate((10, 9, 2, 1), start=1):
+        save(runs[number], step)
+        assert find_checkpoint(config(tmp_path), 20).step == step
+        shutil.rmtree(runs[number].folder.parent)
+
+
 def test_a_folder_without_a_checkpoint_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match=r"trainer\.resume_mode: .* is neither a run with a checkpoint"):
         find_checkpoint(config(tmp_path, str(tmp_path)), 5)
@@ -130,6 +139,14 @@ def test_checksums_are_of_blocks_read_by_several_threads(tmp_path, monkeypatch):
     assert manifest.damage(tmp_path) == ""
     (tmp_path / "weights").write_bytes(b"abcdefghiJ")
     assert manifest.damage(tmp_path) != ""
+
+
+def test_an_empty_file_is_part_of_a_checkpoint(tmp_path):
+    (tmp_path / "nothing").touch()
+    manifest.write(tmp_path)
+    assert manifest.damage(tmp_path) == ""
+    (tmp_path / "nothing").unlink()
+    assert manifest.damage(tmp_path) == "nothing is missing"
 
 
 def test_a_run_that_another_process_trains_is_not_resumed(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """What a rank leaves that cannot write, as on a full disk: nobody waits for a word that cannot be written."""
 
+import contextlib
 import errno
 import resource
 
@@ -7,36 +8,39 @@ import pytest
 from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
 
 from corerl.checkpoint.store import CheckpointStore
-from corerl.checkpoint.writing import MOST_TOLD, write_and_tell, writing
+from corerl.checkpoint.writing import MOST_TOLD, described, write_and_tell, writing
 from corerl.errors import SaveError
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 OF_TORCH = CheckpointException("write", {0: _wrap_exception(FULL)})
 
 
-@pytest.fixture
-def longest_file():
-    """``longest_file(bytes)``: the kernel refuses longer ones."""
+@contextlib.contextmanager
+def longest_file(size):
+    """The kernel refuses longer ones; only within, because pytest's own output may go to a file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_the_word_of_a_rank_has_its_room_before_the_disk_is_full(tmp_path, longest_file):
-    longest_file(MOST_TOLD)
+def test_the_word_of_a_rank_has_its_room_before_the_disk_is_full(tmp_path):
     written = tmp_path / "written"
     written.mkdir()
-    write_and_tell(lambda: (tmp_path / "weights").write_bytes(b"w" * (MOST_TOLD + 1)), written / "0")
+    with longest_file(MOST_TOLD):
+        write_and_tell(lambda: (tmp_path / "weights").write_bytes(b"w" * (MOST_TOLD + 1)), written / "0")
     assert (written / "0").read_text().startswith("[Errno 27] File too large")
     write_and_tell(lambda: None, written / "1")
     assert (written / "1").read_bytes() == b"" and not [*written.glob("*.tmp")]
 
 
-def test_a_rank_that_cannot_say_a_word_ends_the_wait_for_it(tmp_path, longest_file):
+def test_a_rank_that_cannot_say_a_word_ends_the_wait_for_it(tmp_path):
     class Actor:
         def save(self, folder, written):
-            longest_file(0)
-            write_and_tell(lambda: (folder / "weights").write_bytes(b"w"), written / "0")
+            with longest_file(0):
+                write_and_tell(lambda: (folder / "weights").write_bytes(b"w"), written / "0")
             return 1
 
     store = CheckpointStore(tmp_path / "checkpoints", timeout=600)
@@ -59,3 +63,8 @@ def test_whatever_ends_the_writing_of_a_rank_is_told(tmp_path, error):
     assert "No space left on device" in (tmp_path / "0").read_text()
     with pytest.raises(SaveError, match="No space left on device"), writing(tmp_path / "actor"):
         write()
+
+
+def test_an_error_is_one_line_with_its_kind_unless_it_is_of_the_disk():
+    assert described(RuntimeError("iostream\n  error")) == "RuntimeError: iostream error"
+    assert described(OSError(errno.ENOSPC, "No space left")) == f"[Errno {errno.ENOSPC}] No space left"

@@ -8,7 +8,7 @@ import pytest
 
 from corerl.checkpoint.resume import Checkpoint
 from corerl.config.schema import TrainConfig
-from corerl.errors import ConfigError, RunError
+from corerl.errors import ConfigError, EngineDeadError, RunError
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
 from corerl.registry.runtimes import Pool, Role
@@ -252,6 +252,27 @@ def test_a_run_has_the_roles_that_its_algorithm_needs_and_ends_with_its_folder(r
     records = read_metrics(folder / "metrics.jsonl")
     assert [record["step"] for record in records] == [1, 2]
     assert {"rollout_corr/rollout_is_mean", "rollout_corr/rejected_fraction"} <= set(records[0])
+
+
+def test_a_trainer_is_what_the_plan_says_and_its_parts_end_with_it(real_plan, monkeypatch):
+    trainers, asked = [], []
+
+    def fit(trainer):
+        trainer.devices.to_training()
+        trainers.append(trainer)
+
+    monkeypatch.setattr(build, "fit", fit)
+    monkeypatch.setattr(build, "cpu_threads", lambda threads, device: asked.append(device) or threads)
+    keys = {"actor__use_kl_loss": True, "trainer__offload_while_generating": True}
+    folder = build.train(real_plan(**keys, trainer__max_staleness=1, trainer__on_nonfinite="skip"))
+    [trainer] = trainers
+    assert trainer.reference is not None and trainer.vocabulary_reference is None and trainer.critic is None
+    assert (trainer.nonfinite.folder, trainer.nonfinite.skip) == (folder / "nonfinite", True)
+    assert asked == []  # all is on the CPU
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        trainer.pipeline.batch(1)
+    with pytest.raises(EngineDeadError, match="as it was"):
+        trainer.engines._restart(EngineDeadError("as it was"))
 
 
 def test_a_critic_a_reference_and_a_penalty_are_there_when_they_are_asked_for(real_plan, capsys):

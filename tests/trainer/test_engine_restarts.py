@@ -148,6 +148,21 @@ def test_one_death_more_than_is_allowed_is_raised(allowed, capsys):
     assert capsys.readouterr().err.splitlines() == [again.format(number + 1, allowed) for number in range(allowed)]
 
 
+def test_the_lines_of_a_log_in_an_error_stand_apart_from_the_notice(capsys):
+    class Logged(Group):
+        def sleep(self):
+            self.calls.append(("sleep",))
+            if len(self.calls) == 1:
+                raise EngineDeadError("the engine ended; its log:\n  out of memory")
+
+    engines(Logged()).sleep()
+    assert capsys.readouterr().err.splitlines() == [
+        "the engine ended; its log:",
+        "  out of memory",
+        "it is started again (1 of rollout.max_restarts = 3)",
+    ]
+
+
 def test_an_engine_that_ends_with_the_run_is_not_started_again(capsys):
     class Worker:
         """Ends when the run does, as a thread that generates ahead sees it."""

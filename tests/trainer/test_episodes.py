@@ -1,5 +1,6 @@
 """Episodes with a scripted policy: what it writes, the environment's answers and the limits decide the token ids."""
 
+import dataclasses
 import re
 from types import SimpleNamespace
 
@@ -168,6 +169,16 @@ def test_an_environment_that_fails_costs_the_episode_and_no_reward_of_0(play):
     assert [result.score for result in results] == [None, None]
     assert results[0].error == "the environment's step() raised OSError: the sandbox is gone"
     assert episode_metrics(rollouts.episodes)["env/failed/ratio"] == 1.0
+
+
+def test_an_aborted_turn_costs_the_episode(play):
+    class Aborting(Scripted):
+        def generate(self, requests):
+            for finished in super().generate(requests):
+                yield {place: [dataclasses.replace(each, finish_reason="abort")] for place, [each] in finished.items()}
+
+    [episode] = play(Aborting("one"), Echo()).episodes
+    assert (episode.turns, episode.error) == (1, "its generation was aborted")
 
 
 def test_an_episode_that_never_began_is_one_masked_token(play):

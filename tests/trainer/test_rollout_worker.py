@@ -1,9 +1,9 @@
-"""What a rollout worker does with an engine that is stuck."""
+"""What a rollout worker hands on as it comes, and what it does with an engine that is stuck."""
 
 import pytest
 
 from corerl.config.schema import ModelConfig, PluginsConfig, RolloutConfig, TrainConfig
-from corerl.errors import EngineDeadError
+from corerl.errors import DeadlineError, EngineDeadError
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.trainer import rollout_worker
 from corerl.trainer.rollout_worker import RolloutWorker
@@ -31,19 +31,97 @@ class Stuck:
     def last_lines(self):
         return "the last lines of its log (/there.log): stuck"
 
+async def turns(count):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+class Paced:
+    # finishes a request every 50 turns of the event loop, and is done 50 turns later
+
+    closing = None
+
+    async def generate(self, requests, on_finished):
+        self.loop = asyncio.get_running_loop()
+        if self.closing is not None:
+            self.closing.close()
+        for position, request in enumerate(requests):
+            await turns(50)
+            on_finished(position, [request.request_id])
+        await turns(50)
+        return [[request.request_id] for request in requests]
+
+    def close(self):
+        pass
+
+class Slow:
+    # takes its turns to end once it is cancelled
+
+    is_ended = False
+
+    async def generate(self, requests):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await turns(50)
+            self.is_ended = True
+
+    def abort(self, request_ids):
+        self.aborted = request_ids
+
+    def health(self):
+        pass
+
 @hookimpl
 def register_rollout_backends(register):
     register("stuck", lambda model, rollout, *, device: Stuck())
+    register("paced", lambda model, rollout, *, device: Paced())
+    register("slow", lambda model, rollout, *, device: Slow())
 """
+
+REQUESTS = [GenerationRequest(name, [1], SamplingParams(max_tokens=4)) for name in "ab"]
 
 
 @pytest.fixture
-def worker(tmp_path, monkeypatch):
-    (tmp_path / "stuck.py").write_text(PLUGIN)
+def start(tmp_path, monkeypatch):
+    """``start(backend, timeout=0.05)``"""
+    (tmp_path / "backends.py").write_text(PLUGIN)
     monkeypatch.setattr(rollout_worker, "ABORT_SECONDS", 0.05)
-    config = TrainConfig(ModelConfig("x"), rollout=RolloutConfig(name="stuck", timeout=0.05))
-    config.plugins = PluginsConfig(load=[str(tmp_path / "stuck.py")])
-    return RolloutWorker(config)
+
+    def make(name, timeout=0.05):
+        config = TrainConfig(ModelConfig("x"), rollout=RolloutConfig(name=name, timeout=timeout))
+        config.plugins = PluginsConfig(load=[str(tmp_path / "backends.py")])
+        return RolloutWorker(config)
+
+    return make
+
+
+@pytest.fixture
+def worker(start):
+    return start("stuck")
+
+
+def test_each_request_is_handed_on_once_as_it_finishes_and_none_is_waited_for_in_a_busy_loop(start, monkeypatch):
+    worker, waits = start("paced", timeout=600), []
+    until = worker._until
+    monkeypatch.setattr(worker, "_until", lambda *arguments: waits.append(arguments) or until(*arguments))
+    assert list(worker.generate(REQUESTS)) == [{0: ["a"]}, {1: ["b"]}]
+    assert len(waits) == 3  # for a, for b and for the end
+
+
+def test_a_worker_closes_its_event_loops_but_those_that_run(start):
+    worker = start("paced", timeout=600)
+    worker.backend.closing = worker
+    assert list(worker.generate(REQUESTS)) == [{0: ["a"]}, {1: ["b"]}]
+    assert not worker.backend.loop.is_closed()
+    worker.close()
+    assert worker.backend.loop.is_closed()
+
+
+def test_requests_that_are_late_are_aborted_cancelled_and_waited_for(start):
+    worker = start("slow")
+    with pytest.raises(DeadlineError, match=r"generating 2 prompts took longer than rollout.timeout = 0\.05 s"):
+        list(worker.generate(REQUESTS))
+    assert (worker.backend.aborted, worker.backend.is_ended) == (["a", "b"], True)
 
 
 def test_the_error_of_a_stuck_engine_names_what_was_waited_for_its_key_and_the_log(worker):

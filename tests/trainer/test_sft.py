@@ -102,3 +102,9 @@ def test_a_folder_that_is_there_is_replaced_only_if_that_is_asked_for_and_it_hol
     with pytest.raises(ConfigError, match=r"output: .* is no model folder \(it has no config.json\)"):
         sft(overwrite=True)
     assert (out / "thesis.txt").exists()
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_read(sft, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"^output: "):
+        sft(output=str(tmp_path / "file" / "out"), data__train_files=["nowhere.jsonl"])

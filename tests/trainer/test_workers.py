@@ -1,9 +1,17 @@
-"""A worker in another process loads the same plugins from the config alone."""
+"""Workers: their parts are those of the config alone, and what they say of the strategy that they hold."""
 
 import multiprocessing
+import threading
 from concurrent.futures import ProcessPoolExecutor
 
-from corerl.trainer.workers import parts_of
+import pytest
+import torch
+
+from corerl.config.schema import ActorConfig
+from corerl.registry.training_strategies import MicroBatching
+from corerl.telemetry.throughput import ModelShape
+from corerl.trainer.workers import PolicyWorker, _micro_batching, parts_of
+from corerl.weights.rounding import RoundingLoss
 
 
 def owners(config):
@@ -16,3 +24,85 @@ def test_another_process_selects_the_same_parts(made_up):
         there = pool.submit(owners, config).result(timeout=120)
     assert there == owners(config)
     assert there["actor.policy_loss"] == config.plugins.load[0]
+
+
+class Strategy:
+    """A weight of 1, and shares of 3."""
+
+    data_parallel_size = 3
+
+    def __init__(self):
+        self.weight, self.asked = torch.ones(4), []
+
+    def weights(self, dtype=None):
+        self.asked.append(dtype)
+        yield "w", self.weight.to(dtype or torch.float32)
+
+    def shape(self):
+        return ModelShape(7, 1, 1)
+
+    def save(self, folder):
+        (folder / "weights").touch()
+
+
+@pytest.fixture
+def policy():
+    worker = PolicyWorker.__new__(PolicyWorker)
+    worker.strategy, worker.sent_dtype = Strategy(), torch.bfloat16
+    worker.rounding = RoundingLoss(worker.sent_dtype)
+    return worker
+
+
+def test_the_loss_in_rounding_is_measured_as_weights_are_sent_in_the_engines_dtype(policy):
+    assert [weight.dtype for _, weight in policy.weights()] == [torch.bfloat16]
+    assert policy.measured() == {}
+    policy.strategy.weight = policy.strategy.weight + 1e-4  # less than bfloat16 can show beside 1
+    assert [weight.dtype for _, weight in policy.weights()] == [torch.bfloat16]
+    assert policy.measured() == {"weights/update_lost_in_rounding": 1.0}
+    assert [weight.dtype for _, weight in policy.weights()] == [torch.bfloat16]
+    assert policy.strategy.asked == [None, None, torch.bfloat16]
+
+
+def test_memory_of_a_device_is_in_gib(policy, monkeypatch):
+    device = {"is_initialized": True, "max_memory_allocated": 3 * 2**30, "max_memory_reserved": 5 * 2**30}
+    for name, value in device.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    assert policy.measured() == {"perf/max_memory_allocated_gb": 3.0, "perf/max_memory_reserved_gb": 5.0}
+
+
+def test_the_shape_has_the_shares_that_a_batch_is_cut_into(policy):
+    assert policy.shape() == ModelShape(7, 1, 1, workers=1, data_parallel_size=3)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_strategy_writes_in_the_call_or_in_the_thread_that_it_leaves_the_writing_to(
+    policy, tmp_path, monkeypatch, later
+):
+    folder, written = tmp_path / "actor", tmp_path / "written"
+    folder.mkdir()
+    written.mkdir()
+    threads = []
+    if later:
+        write = policy.strategy.save
+        policy.strategy.save = lambda folder: lambda: (write(folder), threads.append(threading.current_thread()))
+    before = set(threading.enumerate())
+    assert policy.save(folder, written) == 1
+    for thread in set(threading.enumerate()) - before:
+        thread.join(600)
+    assert (written / "0").read_text() == ""
+    assert {path.name for path in folder.iterdir()} == {"weights", "random-0.pt"}
+    assert (threading.current_thread() not in threads) and len(threads) == later
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "own", "limit"),
+    [
+        (True, {}, MicroBatching(max_tokens=100)),
+        (True, {"tokens": 50, "sequences": 5}, MicroBatching(max_tokens=50)),
+        (False, {}, MicroBatching(max_sequences=8)),
+        (False, {"tokens": 50, "sequences": 5}, MicroBatching(max_sequences=5)),
+    ],
+)
+def test_a_role_cuts_by_its_own_limit_or_else_by_the_actors(dynamic, own, limit):
+    actor = ActorConfig(use_dynamic_bsz=dynamic, ppo_max_token_len_per_gpu=100, ppo_micro_batch_size_per_gpu=8)
+    assert _micro_batching(actor, **own) == limit

@@ -1,0 +1,34 @@
+"""Rollouts: what scorers are asked about each of them."""
+
+import pytest
+
+from corerl.batch.rollouts import Rollouts
+from corerl.data.prompts import Prompt
+from corerl.registry.reward_managers import RewardRequest
+from corerl.registry.rollout_backends import Completion
+
+
+def test_a_scorer_is_asked_with_all_that_is_known_of_a_response():
+    chats = [[{"role": "user", "content": text}] for text in ("1+1", "2+2")]
+    prompts = [Prompt(index, (1, 2), chat, f"s{index}", str(index), {"n": index}) for index, chat in enumerate(chats)]
+    completions = [Completion([3, 4], [-0.5, -0.5], "length", 0), Completion([5], [-0.5], "stop", 0)]
+    rollouts = Rollouts(prompts, completions, ["two", "four"], [0, 1])
+    assert rollouts.reward_requests(9) == [
+        RewardRequest(
+            response=("two", "four")[row],
+            ground_truth=str(row),
+            data_source=f"s{row}",
+            extra_info={"n": row},
+            response_length=(2, 1)[row],
+            max_response_length=9,
+            truncated=(True, False)[row],
+            prompt=chats[row],
+        )
+        for row in (0, 1)
+    ]
+
+
+def test_rollouts_of_which_some_have_no_text_are_an_error():
+    prompt = Prompt(0, (1, 2), [], "s", "4", {})
+    with pytest.raises(ValueError, match="shorter"):
+        Rollouts([prompt] * 2, [Completion([3], [-0.5], "stop", 0)] * 2, ["two"], [0, 0]).reward_requests(9)
