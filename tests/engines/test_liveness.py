@@ -357,3 +357,7 @@ def test_idle_is_who_takes_less_than_a_twentieth_of_a_core_or_was_stopped(monkey
     assert (silence.seconds, silence.idle) == (4.0, idle)
     silence.look(100.0, at_processes=False)  # this process was stopped
     assert (silence.seconds, silence.idle) == (10.0, idle)
+
+
+def test_an_engine_started_without_options_has_their_patience():
+    assert EngineOptions().patience == Patience()

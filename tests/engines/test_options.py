@@ -6,7 +6,6 @@ import pytest
 from corerl.check.machine import GIB
 from corerl.check.size import ModelSize
 from corerl.config.schema import ModelConfig, RolloutConfig, TrainConfig
-from corerl.engines.liveness import Patience
 from corerl.engines.options import EngineOptions, check_engine_args
 from corerl.errors import ConfigError
 from corerl.options import check_ranges
@@ -16,15 +15,14 @@ def test_every_option_says_what_it_is_for() -> None:
     assert all(field.metadata["help"] for field in dataclasses.fields(EngineOptions))
 
 
-def test_an_engine_started_without_options_has_their_patience() -> None:
-    assert EngineOptions().patience == Patience()
-
-
 @pytest.mark.parametrize("name", ["max_model_len", "bucket_mb"])
 def test_a_number_below_one_is_refused(name: str) -> None:
-    check_ranges(EngineOptions(**{name: 1}), "rollout.options")
+    options = EngineOptions()
+    setattr(options, name, 1)
+    check_ranges(options, "rollout.options")
+    setattr(options, name, 0)
     with pytest.raises(ConfigError, match=rf"rollout\.options\.{name}"):
-        check_ranges(EngineOptions(**{name: 0}), "rollout.options")
+        check_ranges(options, "rollout.options")
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """An engine's process that runs lines of bash; ``$3`` is its socket."""
     started: list[EngineProcess] = []
 
-    def start(lines: str, *patience: Patience) -> EngineProcess:
+    def start(lines: str, patience: Patience | None = None) -> EngineProcess:
         program = tmp_path / "engine"
         program.write_text(f'#!/bin/bash\ncd "{tmp_path}"\n{lines}\n')
         program.chmod(0o755)
-        started.append(EngineProcess(KIND, str(program), {}, {}, *patience, logs=tmp_path / "logs"))
+        started.append(EngineProcess(KIND, str(program), {}, {}, patience or Patience(), tmp_path / "logs"))
         return started[-1]
 
     yield start
