@@ -18,7 +18,7 @@ from corerl.engines.process import EngineKind
 from corerl.engines.weights import HostBucket
 from corerl.errors import RunError
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
-from corerl.testing.tiny_model import tiny_model
+from corerl.testing.tiny_model import reference, tiny_model
 
 SECONDS = 60
 """deadline of everything that this machine may be too busy for"""
@@ -35,7 +35,7 @@ async def start(settings):
 
 class Slow:
     # the second sample of the prompt [0] fails; others have their tokens when they are aborted, short ones at once;
-    # of a bucket it notes the file and its bytes, or refuses it
+    # of a bucket it notes the file and its bytes, or refuses it; its digests are wrong
 
     dead, vocabulary, devices = ConnectionError, 300, []
 
@@ -77,7 +77,7 @@ class Slow:
             raise ValueError("no room")
         path = bucket["source"]["path"]
         self.note(f"load {path} {os.stat(path).st_size}", "")
-        return []
+        return [[0] * len(bucket["tensors"])] if verify else []
 
     async def end_update(self, complete):
         self.note(f"end_update {complete}", "")
@@ -221,6 +221,13 @@ def test_an_update_whose_last_bucket_is_refused_is_given_up(start, diary, larger
     backend = start(folder, refused=weights[-1][0])
     with pytest.raises(RunError, match="the Acme engine refused: ValueError: no room"):
         backend.update_weights(weights, 1)
+    assert diary.lines()[-1].split() == ["end_update", "False"]
+
+
+def test_an_update_that_arrives_changed_is_given_up(backend, diary):
+    weights = dict(reference(tiny_model()).named_parameters())
+    with pytest.raises(RunError, match=f"weight '{next(iter(weights))}' arrived changed at the engine"):
+        backend.update_weights(weights.items(), 1, verify=True)
     assert diary.lines()[-1].split() == ["end_update", "False"]
 
 
