@@ -18,13 +18,13 @@ Start = Callable[[bytes], EngineProcess]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """An engine's process that sends these bytes and then waits."""
+    """An engine's process that sends these bytes and then reads until the other side hangs up."""
     started: list[EngineProcess] = []
 
     def start(stream: bytes) -> EngineProcess:
         (tmp_path / "stream").write_bytes(stream)
         program = tmp_path / "engine"
-        program.write_text(f'#!/bin/bash\ncat "{tmp_path}/stream" >&"$3"\nsleep 600\n')
+        program.write_text(f'#!/bin/bash\ncat "{tmp_path}/stream" >&"$3"\ncat <&"$3" > /dev/null\n')
         program.chmod(0o755)
         started.append(EngineProcess(KIND, str(program), {}, {}))
         return started[-1]

@@ -8,34 +8,39 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.engines.backend import EngineBackend
 from corerl.engines.options import EngineOptions
 from corerl.engines.process import EngineKind
+from corerl.engines.weights import HostBucket
 from corerl.errors import RunError
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
-from corerl.testing.tiny_model import tiny_model
+from corerl.testing.tiny_model import reference, tiny_model
 
 SECONDS = 60
 """deadline of everything that this machine may be too busy for"""
 
 ADAPTOR = """
 import asyncio
+import os
 import pathlib
 
 
 async def start(settings):
-    return Slow(pathlib.Path(settings["diary"]))
+    return Slow(pathlib.Path(settings["diary"]), settings["refused"])
 
 
 class Slow:
-    # the second sample of the prompt [0] fails; others have their tokens when they are aborted, short ones at once
+    # the second sample of the prompt [0] fails; others have their tokens when they are aborted, short ones at once;
+    # of a bucket it notes the file and its bytes, or refuses it; its digests are wrong
 
     dead, vocabulary, devices = ConnectionError, 300, []
 
-    def __init__(self, diary):
-        self.diary, self.aborted, self.parts = diary, {}, [self]
+    def __init__(self, diary, refused):
+        self.diary, self.aborted, self.parts, self.refused = diary, {}, [self], refused
 
     def progress(self):
         return len(self.aborted)
@@ -64,6 +69,23 @@ class Slow:
             self.note("abort", engine_id)
         self.aborted[engine_id].set()
 
+    async def begin_update(self):
+        self.note("begin_update", "")
+
+    async def load(self, bucket, verify):
+        if self.refused in [tensor["name"] for tensor in bucket["tensors"]]:
+            raise ValueError("no room")
+        path = bucket["source"]["path"]
+        self.note(f"load {path} {os.stat(path).st_size}", "")
+        return [[0] * len(bucket["tensors"])] if verify else []
+
+    async def end_update(self, complete):
+        self.note(f"end_update {complete}", "")
+        return [], set()
+
+    async def resume(self):
+        self.note("resume", "")
+
     async def health(self):
         pass
 """
@@ -90,25 +112,37 @@ def diary(tmp_path):
 
 
 @pytest.fixture
-def backend(tmp_path, diary):
-    package = tmp_path / "acme_engine"
-    package.mkdir()
-    (package / "adaptor.py").write_text(ADAPTOR)
-    library = tmp_path / "library"
-    library.mkdir()
-    (library / "acme.py").write_text("__version__ = '1.0'\n")
-    backend = EngineBackend(
-        EngineKind("acme", "Acme", package),
-        ((1, 0), (2, 0)),
-        ModelConfig(path=str(tiny_model()), dtype="fp32"),
-        RolloutConfig(),
-        "cpu",
-        EngineOptions(start_timeout=SECONDS, timeout=SECONDS),
-        {"PYTHONPATH": str(library)},
-        {"diary": str(diary.file)},
-    )
-    yield backend
-    backend.close()
+def start(tmp_path, diary):
+    started = []
+
+    def start(model=None, refused=None):
+        package = tmp_path / "acme_engine"
+        package.mkdir()
+        (package / "adaptor.py").write_text(ADAPTOR)
+        library = tmp_path / "library"
+        library.mkdir()
+        (library / "acme.py").write_text("__version__ = '1.0'\n")
+        backend = EngineBackend(
+            EngineKind("acme", "Acme", package),
+            ((1, 0), (2, 0)),
+            ModelConfig(path=str(model or tiny_model()), dtype="fp32"),
+            RolloutConfig(),
+            "cpu",
+            EngineOptions(start_timeout=SECONDS, timeout=SECONDS, bucket_mb=1),
+            {"PYTHONPATH": str(library)},
+            {"diary": str(diary.file), "refused": refused},
+        )
+        started.append(backend)
+        return backend
+
+    yield start
+    for backend in started:
+        backend.close()
+
+
+@pytest.fixture
+def backend(start):
+    return start()
 
 
 def request(name, max_tokens=1000, n=1, prompt=(1, 2)):
@@ -157,3 +191,61 @@ def test_an_abort_reaches_the_engine_and_keeps_what_was_generated(backend, diary
     assert (short.finish_reason, list(short.log_probs)) == ("length", [-0.5, -0.25])
     lines = [line.split()[0] for line in diary.lines()]
     assert (lines.count("abort"), lines.count("cancel")) == (2, 0)
+
+
+@pytest.fixture
+def larger(tmp_path):
+    """Folder of a model of some MiB, and its weights."""
+    config = Qwen2Config.from_pretrained(tiny_model())
+    config.intermediate_size = 2000
+    config.save_pretrained(tmp_path / "larger")
+    return tmp_path / "larger", list(Qwen2ForCausalLM(config).named_parameters())
+
+
+def test_an_update_fills_one_bucket_while_the_engine_loads_the_other(start, diary, larger):
+    folder, weights = larger
+    backend = start(folder)
+    for version in (1, 2):
+        backend.update_weights(weights, version)
+    once = ["begin_update ", "load", "load", "load", "load", "end_update True ", "resume "]
+    lines = [line.split() for line in diary.lines()]
+    assert [line[0] for line in lines] == 2 * [line.split()[0] for line in once]
+    assert [line[1] for line in lines if line[0] == "end_update"] == ["True"] * 2
+    files = [line[1] for line in lines if line[0] == "load"]
+    assert files == [files[0], files[1]] * 4 and files[0] != files[1]
+    assert {int(line[2]) for line in lines if line[0] == "load"} == {2**20}
+
+
+def test_an_update_whose_last_bucket_is_refused_is_given_up(start, diary, larger):
+    folder, weights = larger
+    backend = start(folder, refused=weights[-1][0])
+    with pytest.raises(RunError, match="the Acme engine refused: ValueError: no room"):
+        backend.update_weights(weights, 1)
+    assert diary.lines()[-1].split() == ["end_update", "False"]
+
+
+def test_an_update_that_arrives_changed_is_given_up(backend, diary):
+    weights = dict(reference(tiny_model()).named_parameters())
+    with pytest.raises(RunError, match=f"weight '{next(iter(weights))}' arrived changed at the engine"):
+        backend.update_weights(weights.items(), 1, verify=True)
+    assert diary.lines()[-1].split() == ["end_update", "False"]
+
+
+def test_weights_on_a_device_that_the_engine_sees_are_handed_over_there(backend, monkeypatch):
+    class Bucket:
+        def __init__(self, size, device):
+            self.source = {"device": f"GPU-{device.index}"}
+
+        def close(self):
+            closed.append(self.source["device"])
+
+    closed = []
+    monkeypatch.setattr("corerl.engines.backend.device_uuid", lambda device: f"GPU-{device.index}")
+    monkeypatch.setattr("corerl.engines.backend.DeviceBucket", Bucket)
+    backend._devices = ["GPU-1"]
+    for _ in range(2):
+        backend._reserve(torch.device("cuda", 1))
+        assert [type(shared) for shared in backend._shared] == [Bucket] and not closed
+    backend._reserve(torch.device("cuda", 0))
+    assert [type(shared) for shared in backend._shared] == [HostBucket] * 2
+    assert closed == ["GPU-1"]

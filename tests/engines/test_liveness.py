@@ -14,7 +14,7 @@ import pytest
 
 from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.engines.backend import EngineBackend
-from corerl.engines.liveness import Patience
+from corerl.engines.liveness import Patience, Silence
 from corerl.engines.options import EngineOptions
 from corerl.engines.process import EngineKind, EngineProcess
 from corerl.engines.remote.ending import members
@@ -251,7 +251,7 @@ def test_requests_of_an_engine_that_hangs_are_given_to_the_next_one(acme, capsys
 TRAINER = """
     import signal, sys, time
     from pathlib import Path
-    from corerl.engines.liveness import Patience
+    from corerl.engines.liveness import Patience, Silence
     from corerl.engines.process import EngineKind, EngineProcess
     kind = EngineKind("acme", "Acme", Path({package!r}))
     process = EngineProcess(kind, None, *{arguments!r}, Patience(), Path({logs!r}))
@@ -344,3 +344,20 @@ def test_the_newest_logs_are_kept_for_their_owner_alone(acme, monkeypatch):
     assert len(list(acme.logs.iterdir())) == 2
     assert {path.stat().st_mode & 0o777 for path in acme.logs.iterdir()} == {0o600}
     assert acme.logs.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("state", "used", "idle"),
+    [("S", 0.1, 4.0), ("S", 0.3, 0.0), ("SR", 0.0, 0.0), ("D", 0.0, 0.0), ("ST", 0.3, 4.0), ("Rt", 0.3, 4.0)],
+)
+def test_idle_is_who_takes_less_than_a_twentieth_of_a_core_or_was_stopped(monkeypatch, state, used, idle):
+    monkeypatch.setattr("corerl.engines.liveness._processes", lambda group: [("S", 0.0), (state, used)])
+    silence = Silence(1, 3.0)
+    silence.look(4.0, at_processes=True)
+    assert (silence.seconds, silence.idle) == (4.0, idle)
+    silence.look(100.0, at_processes=False)  # this process was stopped
+    assert (silence.seconds, silence.idle) == (10.0, idle)
+
+
+def test_an_engine_started_without_options_has_their_patience():
+    assert EngineOptions().patience == Patience()

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from corerl.config.schema import ModelConfig
+from corerl.engines.backend import described_slot
 from corerl.engines.remote import weights as engine_side
 from corerl.engines.weights import DeviceBucket, ExpectedWeights, HostBucket, device_uuid
 from corerl.errors import ModelError, RunError
@@ -37,11 +38,6 @@ def test_a_bucket_has_room_for_the_largest_tensor_and_needs_no_more_than_all():
     assert expected.bucket_size(10**5, torch.bfloat16) == 10**5
 
 
-def described(slot: Slot) -> dict[str, object]:
-    dtype = str(slot.dtype).removeprefix("torch.")
-    return {"name": slot.name, "dtype": dtype, "shape": list(slot.shape), "offset": slot.offset}
-
-
 def test_what_an_engines_process_reads_is_what_was_written_in_the_engines_dtype():
     shared = HostBucket(2**16)
     torch.manual_seed(0)
@@ -53,7 +49,7 @@ def test_what_an_engines_process_reads_is_what_was_written_in_the_engines_dtype(
             shared.write(slot, copied)
             copied.zero_()
             slots.append(slot)
-        read = list(engine_side.read({"source": shared.source, "tensors": [described(slot) for slot in slots]}))
+        read = list(engine_side.read({"source": shared.source, "tensors": [described_slot(slot) for slot in slots]}))
         assert [name for name, _ in read] == [name for name, _ in sent]
         assert [tensor.dtype for _, tensor in read] == [torch.bfloat16, torch.bfloat16, torch.int64]
         for (_, tensor), (_, original) in zip(read, sent, strict=True):
@@ -62,6 +58,10 @@ def test_what_an_engines_process_reads_is_what_was_written_in_the_engines_dtype(
     shared.close()
     shared.close()
     assert not Path(path).exists()
+
+
+def test_an_engines_process_names_each_device_that_it_sees():
+    assert len(set(engine_side.visible_devices())) == torch.cuda.device_count()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -43,7 +43,6 @@ def _mapped(path: str) -> Tensor:
 @functools.lru_cache(maxsize=1)  # the bucket is filled again and again, and opened once
 def _shared(device: str, handle: tuple[Any, ...]) -> Tensor:
     index = visible_devices().index(device)
-    torch.cuda.init()  # type: ignore[no-untyped-call]
     block, size, offset, counter, counter_offset, event, wait = handle
     storage = torch.UntypedStorage._new_shared_cuda(
         index, bytes.fromhex(block), size, offset, bytes.fromhex(counter), counter_offset, bytes.fromhex(event), wait
