@@ -100,7 +100,7 @@ def _weights(
 ) -> Iterator[tuple[str, Tensor]] | None:
     """What the strategy reads; None where it cannot, and the checkpoint has a model folder already."""
     read = strategy.load_read_checkpoint()
-    ready = (path / "huggingface").is_dir()
+    ready = any(name.parts[0] == "huggingface" and len(name.parts) > 1 for name in manifest.names(path))
     if read is None and not ready:
         raise ModelError(
             f"training strategy '{strategy.name}' cannot read a checkpoint without its ranks, and {path} has no "

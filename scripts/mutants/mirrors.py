@@ -19,9 +19,10 @@ PACKAGES = {
 }
 
 NEIGHBOURS = {
-    "corerl/engines": "plugins/corerl_vllm/tests/test_process.py",
-    "plugins/corerl_grpo": "tests/integration/test_algorithm_pages.py",
-    "plugins/corerl_ppo": "tests/integration/test_algorithm_pages.py",
+    "corerl/checkpoint/export": ("tests/integration/test_export.py", "tests/integration/test_untrusted.py"),
+    "corerl/engines": ("plugins/corerl_vllm/tests/test_process.py",),
+    "plugins/corerl_grpo": ("tests/integration/test_algorithm_pages.py",),
+    "plugins/corerl_ppo": ("tests/integration/test_algorithm_pages.py",),
 }
 """beginning of a module's path -> tests elsewhere that are near it"""
 
@@ -43,7 +44,7 @@ def tests(root: Path, module: Path) -> list[Path]:
     stem, name = module.stem, _name(module)
     named = [path for each in (stem, module.parent.name) for path in inside if _is_named(path, each)]
     importing = [path for path in (*inside, *elsewhere) if _imports(path, name)]
-    near = [root / path for start, path in NEIGHBOURS.items() if str(module).startswith(start)]
+    near = [root / path for start, paths in NEIGHBOURS.items() if str(module).startswith(start) for path in paths]
     found = dict.fromkeys([*named, *[path for path in importing if path in inside], *inside, *near, *importing])
     return [path.relative_to(root) for path in found if path.exists()]
 

@@ -113,6 +113,14 @@ def test_weights_that_nobody_can_read_are_an_error(checkpoint, tmp_path, strateg
     assert not (tmp_path / "out").exists()
 
 
+def test_an_empty_model_folder_is_none(checkpoint, tmp_path):
+    made = checkpoint("ranked")
+    (made / "huggingface").mkdir()
+    with pytest.raises(ModelError, match="has no huggingface/"):
+        export(made, tmp_path / "out", trust=True)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("attribute", [False, True])
 def test_code_that_the_checkpoint_names_is_listed_and_not_run(checkpoint, strategies, tmp_path, attribute):
     strategy = f"{strategies}:STRATEGY" if attribute else "plain"

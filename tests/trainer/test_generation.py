@@ -14,6 +14,8 @@ from corerl.data.prompts import Prompt
 from corerl.errors import ConfigError, DataError
 from corerl.evaluation.files import read_rows
 from corerl.plugins import load_plugins
+from corerl.registry import Entry, Owner, Selected
+from corerl.registry.environments import Start, Turn
 from corerl.registry.rollout_backends import SamplingParams
 from corerl.seeding import Seeds
 from corerl.testing.tiny_model import tiny_model
@@ -190,6 +192,32 @@ def test_requests_that_cannot_be_met_are_refused(planned, tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "media.parquet")
     with pytest.raises(DataError, match="prompt 0 has 'images', and rollout backend 'hf' takes text alone"):
         planned(data__val_files=[str(tmp_path / "media.parquet")])
+
+
+def test_an_engine_that_is_not_here_is_refused_before_the_model_is_read(planned, tmp_path):
+    pytest.importorskip("corerl_vllm")
+    nowhere = {"python": str(tmp_path / "python")}
+    with pytest.raises(ConfigError, match=r"rollout\.options\.python"):
+        planned(rollout__name="vllm", rollout__options=nowhere, model__path=str(tmp_path / "nowhere"))
+
+
+def test_an_environment_is_closed_when_all_is_generated(planned):
+    class Bell:
+        closed = 0
+
+        def reset(self, task, seed):
+            return Start()
+
+        def step(self, state, response):
+            return Turn(reward=0.5, done=True)
+
+        def close(self):
+            Bell.closed += 1
+
+    environment = Selected(Entry("environment", "bell", Bell, Owner("acme", "1")))
+    out = generate(dataclasses.replace(planned(), environment=environment))
+    assert [row["environment_reward"] for _, row in read_rows(str(out))] == [0.5] * 12
+    assert Bell.closed == 1
 
 
 def responses(path):
