@@ -172,7 +172,10 @@ def test_a_disk_that_is_full_is_one_line_with_what_helps(workplace, capsys, monk
     monkeypatch.setattr("corerl.cli.train.load_train_config", raises)
     assert run(["train", str(workplace.config)]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: [Errno 28] No space left on device: 'runs/x': Free some room")
+    assert (
+        line.startswith("error: [Errno 28] No space left on device: 'runs/x' (")
+        and "bytes free): Free some room" in line
+    )
     assert line.endswith("(see 'the disk is full' in docs/troubleshooting.md)")
 
 
