@@ -16,7 +16,6 @@ It needs Linux. Without a C compiler, disk and clock are left alone.
 """
 
 import argparse
-import functools
 import json
 import os
 import random
@@ -28,16 +27,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import chaos_faults
 import pyarrow.parquet as pq
-from chaos_faults import DAEMONS, Control, Fault, Struck
-from chaos_processes import Process, adopt_orphans, await_none, by_role, descendants, reap, unused_shared_memory
+from chaos_faults import Control
+from chaos_processes import adopt_orphans, await_none, unused_shared_memory
+from chaos_run import Broken, Run
+from chaos_storm import Row, Storm
 
 from corerl.checkpoint import manifest
 from corerl.checkpoint.store import paths
@@ -47,21 +45,7 @@ from corerl.testing.lives import Outcome
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-MAIN = "from corerl.cli.main import main; main()"
-POLL = 0.05
-STEPS_AFTER = 2
-"""that must end after a fault: the first may have been all but done before"""
-STEPS_WITHIN = 2
-"""after which a fault that passes by itself passes, if it has not before"""
 STEPS_A_FAULT = 5
-UNMISSED_SECONDS, DAEMONS_SECONDS = 20.0, 90.0
-"""after which a process that is stopped goes on, if the run has no need of it; of a daemon of Ray it may be late"""
-AGAIN = "the workers are started again"
-"""in the log of a run whose cluster is gone"""
-PACE, SLOW_PACE = 0.2, 5.0
-"""seconds of a step at least; the latter while a process that is stopped has not been noticed"""
-ORPHANS_SECONDS = 60.0
-"""in which processes of a life that ended, however, must be gone"""
 KEPT = 5
 """checkpoints: more than faults can damage before the next is saved"""
 
@@ -96,305 +80,6 @@ VARIABLES = {
     "RAY_LD_PRELOAD_ON_WORKERS": "1",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # 60: how long Ray's agents outlive a cluster that was killed
 }
-
-
-class Broken(Exception):
-    """The run did what it must not do."""
-
-
-@dataclass
-class Row:
-    """What came of one fault; ``seconds`` until the run went on."""
-
-    number: int
-    fault: Fault
-    what: str
-    step: int
-    seconds: float
-    ended: bool
-    outcome: str
-    bound: float
-
-
-@dataclass
-class Run:
-    """The lives of one run, one at a time.
-
-    Args:
-        arguments: of ``corerl train``.
-        folder: of everything; the run's own is below ``runs/NAME``.
-    """
-
-    folder: Path
-    name: str
-    arguments: list[str]
-    variables: Mapping[str, str]
-    patience: float
-    pid: int = 0
-    lives: int = 0
-    start_seconds: float = 0.0
-    orphans: list[tuple[Process, float, str]] = field(default_factory=list)
-    """what earlier lives have left, until when it may be there, and whose it is"""
-    _codes: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def notes(self) -> Path:
-        return self.folder / f"notes-{self.name}"
-
-    @property
-    def log(self) -> Path:
-        """Of the present life."""
-        return self.folder / f"{self.name}-{self.lives}.log"
-
-    @property
-    def run_folder(self) -> Path:
-        """Raises Broken if there is more than one: a life began anew."""
-        found = [path for path in (self.folder / "runs" / self.name).glob("*") if path.is_dir()]
-        if len(found) > 1:
-            raise Broken(f"life {self.lives} began a run of its own, {max(found).name}: {self.said()}")
-        return found[0] if found else self.folder / "runs" / self.name / "none"
-
-    def begin(self) -> None:
-        """One more life."""
-        (self.notes / "pids").mkdir(parents=True, exist_ok=True)
-        (self.notes / "tmp").mkdir(exist_ok=True)
-        self.lives += 1
-        command = [sys.executable, "-c", MAIN, "train", *self.arguments]
-        environment = {
-            **os.environ,
-            **self.variables,
-            "CHAOS_NOTES": str(self.notes),
-            "TMPDIR": str(self.notes / "tmp"),
-        }
-        self._codes.clear()
-        opened = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-        opened += [(os.POSIX_SPAWN_OPEN, 1, str(self.log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)]
-        actions = [*opened, (os.POSIX_SPAWN_DUP2, 1, 2)]
-        self.pid = os.posix_spawn(sys.executable, command, environment, file_actions=actions)
-
-    def code(self) -> int | None:
-        """The exit code of the life; None: it goes on. Processes of it that have ended are buried here."""
-        self._codes.update(reap())
-        return self._codes.get(self.pid)
-
-    def steps(self) -> list[tuple[int, float]]:
-        """Each step that ended, and when."""
-        path = self.notes / "steps"
-        lines = path.read_text().splitlines() if path.is_file() else []
-        return [(int(step), float(at)) for step, at in (line.split() for line in lines)]
-
-    def keep_pace(self, seconds: float) -> None:
-        """How long a step takes at least."""
-        (self.notes / "pace.new").write_text(str(seconds))
-        (self.notes / "pace.new").rename(self.notes / "pace")
-
-    def said(self) -> str:
-        """The end of the log."""
-        return self.log.read_text(errors="replace")[-3000:]
-
-    def await_end(self, seconds: float) -> int:
-        deadline = time.monotonic() + seconds
-        while (code := self.code()) is None:
-            if time.monotonic() > deadline:
-                raise Broken(f"it goes on after {seconds:.0f} s: {self.said()}")
-            time.sleep(POLL)
-        return code
-
-    def check_end(self, code: int) -> str:
-        """What its life said last.
-
-        Raises:
-            Broken: it ended in another way than by a signal or one line of an error, and the next life may begin.
-        """
-        until = time.monotonic() + ORPHANS_SECONDS * self.patience
-        self.orphans += [
-            (process, until, f"life {self.lives}, which ended with {code}") for process in descendants().values()
-        ]
-        text = self.log.read_text(errors="replace")
-        errors = [line for line in text.splitlines() if line.startswith("error: ")]
-        if code in (0, -signal.SIGKILL):
-            return ""
-        if len(errors) != 1 or "Traceback" in text:
-            raise Broken(f"it ended with {code} and without one line of an error: {self.said()}")
-        return errors[0]
-
-    def check_orphans(self) -> None:
-        """
-        Raises:
-            Broken: processes of an earlier life are there for too long.
-        """
-        self.orphans = [orphan for orphan in self.orphans if orphan[0].is_there]
-        late = [orphan for orphan in self.orphans if time.monotonic() > orphan[1]]
-        for process, _, _ in late:
-            process.send(signal.SIGKILL)
-        if late:
-            raise Broken("; ".join(f"process {process} outlives {whose}" for process, _, whose in late))
-
-    def await_orphans(self) -> None:
-        """Until nothing is left of any life."""
-        while self.orphans:
-            self.check_orphans()
-            reap()
-            time.sleep(POLL)
-        if left := await_none(lambda: [str(process) for process in descendants().values()], 10 * self.patience):
-            raise Broken(f"left over: {'; '.join(left)}")
-
-    def close(self) -> None:
-        """End all that is left."""
-        for _ in range(3):
-            for process in descendants().values():
-                process.send(signal.SIGKILL)
-            time.sleep(0.2)
-            reap()
-
-
-class Storm:
-    """Faults for a run, one after the other."""
-
-    def __init__(self, run: Run, control: Control, chance: random.Random, steps: int) -> None:
-        self.run, self.control, self.chance, self.total = run, control, chance, steps
-        self.rows: list[Row] = []
-        self.wrong: list[str] = []
-        """after which the run could go on all the same"""
-        self.full: set[int] = set()
-        """steps of which the disk, being full, may have kept no sample"""
-
-    def go(self, faults: Iterator[Fault], number: int) -> None:
-        """Make so many, and let the run end."""
-        run = self.run
-        run.begin()
-        run.keep_pace(PACE)
-        began = time.monotonic()
-        self._await_steps(1, began, 600.0, "its start")
-        run.start_seconds = time.monotonic() - began
-        print(f"the first step ended {run.start_seconds:.1f} s after the start", flush=True)
-        while len(self.rows) < number and run.code() is None:
-            self._wait_a_moment()
-            fault = next(faults)
-            roles = by_role(run.pid, run.notes)
-            offset = run.log.stat().st_size
-            if run.code() is not None:
-                break
-            struck = chaos_faults.strike(fault, roles, run.run_folder, self.control, self.chance)
-            if struck is not None:
-                self._watch(fault, struck, offset)
-        if (code := run.code()) is None:
-            code = run.await_end(self._bound() + 60 * run.patience * self.total)
-        error = run.check_end(code)
-        if code != 0:
-            raise Broken(f"it ended with {code}: {error}")
-        run.await_orphans()
-        if len(self.rows) < number:
-            raise Broken(f"it reached its last step after {len(self.rows)} of {number} faults: give it more --steps")
-
-    def _wait_a_moment(self) -> None:
-        """An instant within the next step or the one after it."""
-        steps = self.run.steps()
-        seconds = min((later[1] - step[1] for step, later in pairwise(steps[-10:])), default=1.0)
-        end = time.monotonic() + min(self.chance.uniform(0, 1.5 * seconds), 10.0)
-        while time.monotonic() < end and self.run.code() is None:
-            time.sleep(0.01)
-
-    def _bound(self) -> float:
-        """Seconds of any fault: three starts of everything, and the longest wait until somebody notices."""
-        return (120.0 + 3 * self.run.start_seconds) * self.run.patience
-
-    def _watch(self, fault: Fault, struck: Struck, offset: int) -> None:
-        """Until the run goes on."""
-        run, began = self.run, time.monotonic()
-        life, before = run.lives, len(run.steps())
-        step = run.steps()[-1][0]
-        deadline = began + max(0.0, struck.until - began) + self._bound()
-        log, ended, error, unmissed, since = run.log, False, "", "", before
-        run.keep_pace(PACE)
-        given_up = False
-        while True:
-            self._note(run.check_orphans)
-            passes = len(run.steps()) >= before + STEPS_WITHIN
-            if struck.until and (passes or time.monotonic() >= struck.until):
-                struck.undo()
-                struck.until, since = 0.0, len(run.steps())
-            if (code := run.code()) is not None:
-                struck.undo()
-                struck.until = 0.0
-                ended = True
-                error = self._note(functools.partial(run.check_end, code)) or ""
-                if code == 0 and self._last_step() == self.total:
-                    break
-                if not given_up and (not fault.may_end_the_run or run.lives > life):
-                    self._note_problem(f"{fault} must not end the run, or not twice; it ended with {code}: {error}")
-                if run.lives > life + 3:
-                    raise Broken(f"three lives after {fault} have ended: {run.said()}")
-                run.begin()
-                since = len(run.steps())
-            steps = run.steps()
-            done = len(steps) >= since + STEPS_AFTER or steps[-1][0] == self.total
-            if done and not struck.until:
-                if not self._is_awaited(fault, struck, noticed=ended or AGAIN in self._new_text(log, offset)):
-                    break
-                if time.monotonic() - began > (DAEMONS_SECONDS if fault.target in DAEMONS else UNMISSED_SECONDS):
-                    struck.undo()
-                    unmissed = "; it was not missed"
-                    break
-                run.keep_pace(SLOW_PACE)
-            if time.monotonic() > deadline:
-                problem = f"{struck.what}, step {step}: no two steps within {deadline - began:.0f} s"
-                if given_up:
-                    raise Broken(f"{fault}, {problem}, nor after a new start: {run.said()}")
-                self._note_problem(f"{fault}, {problem}: {run.said()[-500:]}")
-                struck.undo()
-                os.kill(run.pid, signal.SIGKILL)
-                given_up, deadline = True, time.monotonic() + self._bound()
-            time.sleep(POLL)
-        run.keep_pace(PACE)
-        if fault.kind == "full":
-            self.full |= set(range(step, self._last_step() + 2))
-        seconds = time.monotonic() - began
-        outcome = error or self._first_line(log, offset)
-        row = Row(len(self.rows) + 1, fault, struck.what + unmissed, step, seconds, ended, outcome, deadline - began)
-        self.rows.append(row)
-        end = "it ended, " if ended else ""
-        struck_by = f"{row.number:>3}  {fault!s:<20} {row.what[:60]:<34}"
-        print(f"{struck_by} step {step:>4}  {seconds:6.1f} s  {end}{outcome[:300]}", flush=True)
-
-    def _note(self, check: Callable[[], str | None]) -> str | None:
-        """Make a check; if it fails, the run goes on."""
-        try:
-            return check()
-        except Broken as error:
-            self._note_problem(str(error))
-            return None
-
-    def _note_problem(self, problem: str) -> None:
-        self.wrong.append(f"after fault {len(self.rows) + 1}: {problem}")
-        print(f"     PROBLEM: {problem[:500]}", flush=True)
-
-    def _new_text(self, log: Path, offset: int) -> str:
-        return log.read_bytes()[offset:].decode(errors="replace")
-
-    def _first_line(self, log: Path, offset: int) -> str:
-        """That the run has said since a fault, beside what every start says."""
-        said = self._new_text(log, offset).splitlines()
-        if log != self.run.log:
-            said += self.run.log.read_text(errors="replace").splitlines()
-        usual = ("training data: ", "starting ", "resuming ", "run folder: ")
-        return next((line for line in said if line.strip() and not line.startswith(usual)), "")
-
-    def _is_awaited(self, fault: Fault, struck: Struck, *, noticed: bool) -> bool:
-        """Whether a daemon of Ray is not missed yet, or a process that is stopped for good is still there."""
-        if fault.target in DAEMONS and fault.kind in ("kill", "stop"):
-            return not noticed
-        return fault.kind == "stop" and struck.victim is not None and struck.victim.is_there
-
-    def _last_step(self) -> int:
-        steps = self.run.steps()
-        return steps[-1][0] if steps else 0
-
-    def _await_steps(self, number: int, began: float, seconds: float, what: str) -> None:
-        while len(self.run.steps()) < number:
-            if (code := self.run.code()) is not None or time.monotonic() > began + seconds * self.run.patience:
-                raise Broken(f"{what}: no step was done (exit code {code}): {self.run.said()}")
-            time.sleep(POLL)
 
 
 def prompts_of(run_folder: Path, step: int) -> Counter[str] | None:

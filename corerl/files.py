@@ -46,12 +46,13 @@ def reading(path: Path) -> Iterator[None]:
     """A block that reads a file or a folder which anybody may have written.
 
     Raises:
-        RequestError: the block raised what is not CoreRL's own and not of the disk: the file is damaged.
+        RequestError: the block raised what is not CoreRL's own, not of the disk and not of another file: the file is
+            damaged.
     """
     try:
         yield
     except Exception as error:
-        if isinstance(error, CoreRLError) or (isinstance(error, OSError) and error.errno in DISK):
+        if isinstance(error, CoreRLError) or (isinstance(error, OSError) and _is_elsewhere(error, path)):
             raise
         reason = " ".join(str(error).split())[:300]
         raise RequestError(f"{path} is damaged, or not of CoreRL: {type(error).__name__}: {reason}") from error
@@ -71,6 +72,13 @@ def require_writable(folder: Path, key: str) -> None:
     except OSError as error:
         reason = f"nothing can be written to {present} ({error.strerror})"
         raise ConfigError(key, f"{folder} cannot be used: {reason}; name a folder of yours") from error
+
+
+def _is_elsewhere(error: OSError, path: Path) -> bool:
+    """Whether it is of the disk, or of a file that is not below ``path``."""
+    file = error.filename
+    outside = isinstance(file, str) and not Path(file).absolute().is_relative_to(path.absolute())
+    return error.errno in DISK or outside
 
 
 def room(path: Path) -> str:

@@ -1,6 +1,7 @@
 import pytest
 
-from corerl.files import atomic_path
+from corerl.errors import RequestError
+from corerl.files import atomic_path, reading
 
 
 def test_a_file_appears_whole(tmp_path):
@@ -26,3 +27,13 @@ def test_a_folder_replaces_the_old_one(tmp_path):
     with atomic_path(tmp_path / "model", folder=True) as temporary:
         (temporary / "new").touch()
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["new"]
+
+
+def test_what_a_damaged_file_raises_is_told_of_it_and_an_error_of_another_file_is_not(tmp_path):
+    said = "checkpoint is damaged, or not of CoreRL: ValueError: half"
+    with pytest.raises(RequestError, match=said), reading(tmp_path / "checkpoint"):
+        raise ValueError("half")
+    with pytest.raises(RequestError, match="FileNotFoundError"), reading(tmp_path / "checkpoint"):
+        (tmp_path / "checkpoint" / "state.json").read_text()
+    with pytest.raises(FileNotFoundError), reading(tmp_path / "checkpoint"):
+        (tmp_path / "elsewhere").read_text()

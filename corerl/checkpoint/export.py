@@ -15,7 +15,7 @@ from corerl.checkpoint.resume import Checkpoint, newest_whole
 from corerl.config import typed
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError, ModelError, UnknownNameError, UntrustedError
-from corerl.files import atomic_path, reading
+from corerl.files import atomic_path, reading, require_writable
 from corerl.models import DTYPES
 from corerl.plugins import load_plugins
 from corerl.registry import Entry
@@ -38,13 +38,14 @@ def export(
         The checkpoint that was read.
 
     Raises:
-        ConfigError: there is no such checkpoint, it is damaged, ``out`` is there already.
+        ConfigError: there is no such checkpoint, it is damaged, ``out`` is there already, or cannot be written.
         ModelError: the training strategy cannot read its checkpoints so; weights are missing.
         UntrustedError: the strategy is code that the checkpoint names, and ``trust`` is false.
     """
     found = _find(checkpoint)
     if out.exists():
         raise ConfigError("OUT", f"{out} is there already")
+    require_writable(out.parent, "OUT")
     from transformers import AutoConfig
 
     config = typed.build(TrainConfig, dict(found.config))

@@ -21,12 +21,11 @@ from corerl.testing.listening import listeners
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 from corerl_ray.plugin import run_started
+from corerl_ray.processes import is_alive
 
 
 def descendants(pid):
     """Process id -> command line, of those that are no zombies and have begun."""
-    from corerl_ray.host import is_alive  # imports Ray, before which launch sets what Ray reads
-
     found = {}
     for listed in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, listed.read_text().split()):

@@ -18,8 +18,8 @@ from corerl.runtime.dispatch import submit
 from corerl_ray.calls import exit_cause
 from corerl_ray.cluster import connect
 from corerl_ray.environment import carried, secrets
-from corerl_ray.host import is_alive
 from corerl_ray.options import RayOptions
+from corerl_ray.processes import is_alive
 from corerl_ray.runtime import RayRuntime
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once

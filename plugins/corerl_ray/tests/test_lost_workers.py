@@ -10,7 +10,7 @@ import pytest
 from ray_toys import ENGINE, TOY, Engine, Toy, request
 
 from corerl.errors import EngineDeadError, WorkerDiedError
-from corerl_ray.host import is_alive
+from corerl_ray.processes import is_alive
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
 

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from corerl_ray.watcher import Health, Watch, state_of
+from corerl_ray.processes import is_alive
+from corerl_ray.watcher import Health, Watch
 
 CONTROLLER = """
 import json, os, sys, time
@@ -48,15 +49,15 @@ def controller(tmp_path):
     started.kill()
     started.communicate()
     for pid in cluster:
-        if state_of(pid) not in ("", "Z"):
+        if is_alive(pid):
             os.kill(pid, signal.SIGKILL)
 
 
 def gone(processes):
     deadline = time.monotonic() + 60
-    while any(state_of(pid) not in ("", "Z") for pid in processes) and time.monotonic() < deadline:
+    while any(is_alive(pid) for pid in processes) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return all(state_of(pid) in ("", "Z") for pid in processes)
+    return not any(map(is_alive, processes))
 
 
 def test_a_run_that_ends_with_its_raylet_has_failed_and_says_so(controller, tmp_path):

@@ -20,8 +20,9 @@ from ray._private import services
 from ray._private import worker as _private_worker
 
 from corerl.errors import ConfigError, DeadlineError, RunError
-from corerl_ray.host import hear_of_children, is_alive
+from corerl_ray.host import hear_of_children
 from corerl_ray.options import RayOptions
+from corerl_ray.processes import is_alive
 from corerl_ray.watcher import MARK, Health, Watcher
 
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"

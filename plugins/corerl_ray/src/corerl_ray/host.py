@@ -193,14 +193,6 @@ def oom_kills() -> int:
     return int(found[1]) if found else 0
 
 
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process on this machine that is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def _own_logs() -> tuple[str, ...]:
     if not sys.platform.startswith("linux"):
         return ()

@@ -21,6 +21,8 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from corerl_ray.processes import stat
+
 SIGNAL = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else None
 """of which nobody else makes use"""
 
@@ -53,14 +55,14 @@ def answer_signals(folder: Path | None) -> Asked:
     os.close(descriptor)
     if SIGNAL is not None:
         faulthandler.register(SIGNAL, file=os.open(path, os.O_WRONLY | os.O_APPEND), all_threads=True)
-    return Asked(os.getpid(), _stat(os.getpid())[1], path)
+    return Asked(os.getpid(), stat(os.getpid()).started, path)
 
 
 def ask(processes: Sequence[Asked], anew: Sequence[bool]) -> list[Answer]:
     """The answers of processes of this machine; some are asked anew."""
     answers = []
     for process, again in zip(processes, anew, strict=True):
-        state, started = _stat(process.pid)
+        state, started = stat(process.pid)
         if started != process.started or SIGNAL is None:
             answers.append(Answer("", ""))
             continue
@@ -74,7 +76,7 @@ def ask(processes: Sequence[Asked], anew: Sequence[bool]) -> list[Answer]:
 
 def end(process: Asked) -> None:
     """Kill a process of this machine."""
-    if _stat(process.pid)[1] == process.started:
+    if stat(process.pid).started == process.started:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
 
@@ -160,12 +162,3 @@ def on(node: str, function: Any) -> Any:
     """A task on this machine, which waits for no place."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0, enable_task_events=False)
-
-
-def _stat(pid: int) -> tuple[str, str]:
-    """State of a process, and when it was started; '' where there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return "", ""
-    return ("", "") if fields[0] in "ZX" else (fields[0], fields[19])

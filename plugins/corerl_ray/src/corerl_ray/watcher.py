@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl.telemetry.run_status import FILE, RunStatus, write_status
+from corerl_ray.processes import stat
 
 MARK = "CORERL_RAY_CLUSTER"
 """variable of a cluster's processes and of what they start"""
@@ -49,8 +50,8 @@ class Health:
         """Notice processes that are gone, or stopped for too long; ``lost``."""
         now = time.monotonic()
         for name, pid in self.processes.items():
-            state = state_of(pid)
-            if state in ("", "Z", "X"):
+            state = stat(pid).state
+            if not state:
                 self.lost = self.lost or f"Ray's {name} (process {pid}) has ended"
             elif state != "T":
                 self._stopped.pop(name, None)
@@ -145,14 +146,6 @@ def _group(pid: int) -> int:
     except OSError:
         return -1
     return int(fields[2]) if is_of_ray and fields[0] not in "ZX" else -1
-
-
-def state_of(pid: int) -> str:
-    """The letter of a process's state; '' where there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
 
 
 class Watcher:

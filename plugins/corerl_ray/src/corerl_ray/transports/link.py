@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from corerl.weights.buckets import Bucket, Slot
-from corerl_ray.host import is_alive
+from corerl_ray.processes import is_alive
 
 LOOK = timedelta(seconds=1)
 """between two looks whether the receiver lives"""
