@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from corerl.errors import ConfigError, CoreRLError, RequestError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
 """what a disk says that is full, cannot be written, or is gone"""
+
+LARGEST_TEXT = 256 * 2**20
+"""bytes of a file that is read at once"""
 
 
 @contextmanager
@@ -39,6 +43,33 @@ def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
     except BaseException:
         remove(temporary)
         raise
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a file that anybody may have written: a pipe does not wait for its other end, and a device that
+    has no end is not read.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return descriptor
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """The text of a file that anybody may have written.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or has more than LARGEST_TEXT bytes.
+        UnicodeDecodeError: it has another encoding.
+    """
+    with os.fdopen(open_regular(path), encoding=encoding) as file:
+        if (size := os.fstat(file.fileno()).st_size) > LARGEST_TEXT:
+            raise OSError(errno.EOVERFLOW, f"has {size:,} bytes, and {LARGEST_TEXT:,} are read at most", str(path))
+        return file.read()
 
 
 @contextmanager

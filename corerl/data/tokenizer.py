@@ -12,6 +12,7 @@ from corerl.data.hub import look_for_hub
 from corerl.data.report import Location
 from corerl.data.schema import Message
 from corerl.errors import ConfigError, DataError, ModelError
+from corerl.files import read_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -220,7 +221,7 @@ def _local_folder(source: str, where: str) -> Path | None:
 
 def _read_template(file: str) -> str:
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8")
+        return read_text(Path(file).expanduser())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("model.chat_template", f"cannot read the Jinja file {file} ({error})") from error
 
@@ -231,7 +232,7 @@ def _generation_eos_token_ids(source: str) -> list[int]:
     if file is None:
         return []
     try:
-        ids = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+        ids = json.loads(read_text(file)).get("eos_token_id")
     except (ValueError, AttributeError) as error:
         raise ModelError(f"model.path: {source}: generation_config.json is not a JSON object ({error})") from error
     if ids is None:
