@@ -85,8 +85,25 @@ def reading(path: Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, CoreRLError) or (isinstance(error, OSError) and _is_elsewhere(error, path)):
             raise
-        reason = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).splitlines()[0].split())[:300] if str(error) else "cut off or empty"
         raise RequestError(f"{path} is damaged, or not of CoreRL: {type(error).__name__}: {reason}") from error
+
+
+@contextmanager
+def reading_file(path: Path) -> Iterator[Path]:
+    """As :func:`reading`, of one file, for readers that would wait for a pipe or read a device without end.
+
+    Raises:
+        RequestError: also if the file is missing or no regular one.
+    """
+    try:
+        os.close(open_regular(path))
+    except OSError as error:
+        if error.errno in DISK:
+            raise
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from error
+    with reading(path):
+        yield path
 
 
 def require_writable(folder: Path, key: str) -> None:

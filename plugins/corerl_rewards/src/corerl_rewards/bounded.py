@@ -19,7 +19,7 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def until(deadline: float) -> Iterator[None]:
-    """Within the block this thread's requests end at ``deadline``, by ``time.monotonic``, with httpx.TimeoutException."""
+    """This thread's requests end at ``deadline``, of ``time.monotonic``, with httpx.TimeoutException."""
     _thread.deadline = deadline
     try:
         yield
@@ -36,7 +36,7 @@ def bound(client: httpx.Client) -> None:
 
 
 def _left(timeout: float | None, error: type[httpcore.TimeoutException]) -> float | None:
-    deadline = getattr(_thread, "deadline", None)
+    deadline: float | None = getattr(_thread, "deadline", None)
     if deadline is None:
         return timeout
     left = deadline - time.monotonic()
