@@ -53,8 +53,11 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
         OSError: it cannot be opened, or is no regular file.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise OSError(errno.EINVAL, "is no regular file", str(path))
     return descriptor
 

@@ -108,7 +108,7 @@ def _read_file(file: Path) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise ConfigError(error.full_key or "", f"{typed.explain(error)} ({file})") from None
     except (RecursionError, ValueError) as error:  # sections within each other by indentation; a number too long
-        raise ConfigError("", f"{file}: not valid YAML: {error}") from None
+        raise ConfigError("", f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
     check_numbers(content, f" ({file})")
     if not isinstance(content, dict):
         raise ConfigError("", f"{file}: must be a mapping of sections such as 'model:', not a {type(content).__name__}")
@@ -138,7 +138,7 @@ def parse_override(override: str) -> tuple[str, Any]:
     except OmegaConfBaseException as error:
         raise ConfigError(key, typed.explain(error)) from None
     except (RecursionError, ValueError) as error:
-        raise ConfigError(key, f"is not valid YAML: {error}") from None
+        raise ConfigError(key, f"is not valid YAML: {str(error).splitlines()[0]}") from None
     check_numbers(parsed, "", key)
     return key, typing.cast(dict[str, Any], parsed)["value"]
 

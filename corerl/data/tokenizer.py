@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+LARGEST_ID = 2**31
+LONGEST_CHAT = 20_000_000
+"""characters of a chat: the tokenizer ends the process if it finds no memory"""
+
 _OWN_ARGUMENTS = ("conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_dict")
 
 
@@ -58,6 +62,9 @@ class ChatTokenizer:
             reason = " ".join(str(error).split())
             raise DataError(f"{location}: the chat template of {self.template_source} fails ({reason})") from error
         assert isinstance(text, str)
+        if len(text) > LONGEST_CHAT:
+            made = f"{len(text):,} characters, {LONGEST_CHAT:,} at most"
+            raise DataError(f"{location}: the chat template of {self.template_source} fails (it makes {made})")
         return text
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
@@ -233,11 +240,15 @@ def _generation_eos_token_ids(source: str) -> list[int]:
         return []
     try:
         ids = json.loads(read_text(file)).get("eos_token_id")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError, OSError) as error:
         raise ModelError(f"model.path: {source}: generation_config.json is not a JSON object ({error})") from error
     if ids is None:
         return []
-    return ids if isinstance(ids, list) else [ids]
+    found = ids if isinstance(ids, list) else [ids]
+    if not all(type(each) is int and 0 <= each < LARGEST_ID for each in found):
+        shown = f"{ids!r:.100}"
+        raise ModelError(f"model.path: {source}: eos_token_id in generation_config.json must be token ids, not {shown}")
+    return found
 
 
 def _model_file(source: str, name: str) -> Path | None:
