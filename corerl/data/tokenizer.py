@@ -71,13 +71,16 @@ class ChatTokenizer:
         """Token ids of each text, with no special tokens but those written in it."""
         if not texts:
             return []
-        encoding = self.tokenizer(
-            list(texts),
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )
+        try:
+            encoding = self.tokenizer(
+                list(texts),
+                add_special_tokens=False,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+                verbose=False,
+            )
+        except (TypeError, ValueError, AttributeError) as error:  # of tokenizer_config.json, read when it is needed
+            raise ModelError(f"the tokenizer of {self.tokenizer.name_or_path} fails: {_first_line(error)}") from error
         ids: list[list[int]] = encoding["input_ids"]
         return ids
 
@@ -191,7 +194,7 @@ def _check_belongs(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> 
     vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
     key, name = "model.tokenizer_path", model.tokenizer_path
     config = _model_file(model.path, "config.json")
-    facts = {} if config is None else json.loads(config.read_text(encoding="utf-8"))
+    facts = {} if config is None else json.loads(read_text(config))
     size = facts.get("vocab_size") or facts.get("text_config", {}).get("vocab_size")
     largest = max(id_ for id_ in vocabulary.values() if id_ not in added or id_ == tokenizer.eos_token_id)
     if size is not None and largest >= size:
