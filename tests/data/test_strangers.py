@@ -106,5 +106,5 @@ def test_a_config_of_another_shape_is_one_error(model: Path, text: str) -> None:
 def test_a_tokenizer_that_fails_later_is_one_error(model: Path) -> None:
     file = model / "tokenizer_config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "model_max_length": []}))
-    with pytest.raises(ModelError, match="the tokenizer of .* fails"):
+    with pytest.raises(ModelError, match=r"the tokenizer of .* fails"):
         load_tokenizer(ModelConfig(str(model))).encode(["a"])

@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from corerl.batch.micro_batches import MicroBatching
 from corerl.checkpoint import manifest
 from corerl.checkpoint.resume import newest_whole
 from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.errors import CoreRLError
-from corerl.registry.training_strategies import StrategySpec
+from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl.testing.families import write_config
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.reading import read_sharded, read_single
@@ -78,7 +77,7 @@ class Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: Any) -> Any:
     known: dict[tuple[str, int], Made] = {}
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())  # type: ignore[no-untyped-call]
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())  # type: ignore[attr-defined]
     yield lambda *key: known.get(key) or known.setdefault(key, Made(tmp_path_factory.mktemp("made"), *key))
     dist.destroy_process_group()
 

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from corerl.batch.micro_batches import MicroBatching
 from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.errors import CoreRLError
-from corerl.registry.training_strategies import StrategySpec
+from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl.testing.tiny_model import tiny_model
 from corerl_fsdp.reading import read_single
 from corerl_fsdp.single_device import SingleDeviceStrategy
