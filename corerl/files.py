@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ from corerl.errors import ConfigError, CoreRLError, RequestError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
 """what a disk says that is full, cannot be written, or is gone"""
+
+LARGEST_TEXT = 256 * 2**20
+"""bytes of a file that is read at once"""
 
 
 @contextmanager
@@ -41,6 +45,36 @@ def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
         raise
 
 
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a file that anybody may have written: a pipe does not wait for its other end, and a device that
+    has no end is not read.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return descriptor
+
+
+def read_text(path: Path, encoding: str = "utf-8") -> str:
+    """The text of a file that anybody may have written.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or has more than LARGEST_TEXT bytes.
+        UnicodeDecodeError: it has another encoding.
+    """
+    with os.fdopen(open_regular(path), encoding=encoding) as file:
+        if (size := os.fstat(file.fileno()).st_size) > LARGEST_TEXT:
+            raise OSError(errno.EOVERFLOW, f"has {size:,} bytes, and {LARGEST_TEXT:,} are read at most", str(path))
+        return file.read()
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """A block that reads a file or a folder which anybody may have written.
@@ -54,8 +88,25 @@ def reading(path: Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, CoreRLError) or (isinstance(error, OSError) and _is_elsewhere(error, path)):
             raise
-        reason = " ".join(str(error).split())[:300]
+        reason = " ".join(str(error).splitlines()[0].split())[:300] if str(error) else "cut off or empty"
         raise RequestError(f"{path} is damaged, or not of CoreRL: {type(error).__name__}: {reason}") from error
+
+
+@contextmanager
+def reading_file(path: Path) -> Iterator[Path]:
+    """As :func:`reading`, of one file, for readers that would wait for a pipe or read a device without end.
+
+    Raises:
+        RequestError: also if the file is missing or no regular one.
+    """
+    try:
+        os.close(open_regular(path))
+    except OSError as error:
+        if error.errno in DISK:
+            raise
+        raise RequestError(f"{path} cannot be read: {error.strerror}") from error
+    with reading(path):
+        yield path
 
 
 def require_writable(folder: Path, key: str) -> None:

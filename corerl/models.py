@@ -82,6 +82,12 @@ def load_model(
     auto: Any = AutoModelForCausalLM if head == "lm" else AutoModelForTokenClassification
     try:
         config = AutoConfig.from_pretrained(path, **options)
+    except ImportError:
+        raise
+    except Exception as error:  # each architecture checks its config in its own way
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
+    try:
         for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
             setattr(config, name, 0.0)
         if head == "value":

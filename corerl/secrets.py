@@ -14,9 +14,12 @@ from corerl.errors import ConfigError
 REFERENCE = re.compile(r"\$\{env:([A-Za-z_]\w*)\}")
 
 _NAMES = re.compile(
-    r"(?i)(^|[^a-z])(authorization|(api|access|account|secret|private)[-_]?key|secret|passw(or)?d|credentials?"
-    r"|(access|auth|bearer|hf|hub)[-_]?token|token)$"
+    r"(?i)(^|[^a-z])(authorization|cookie|(api|access|account|secret|private|encryption|signing|auth)[-_]?key|secret"
+    r"|credentials?|(hf|hub)[-_]?token|token)$"
+    r"|(api|access|auth|bearer|client|private|refresh|secret|session)[-_]?(key|secret|token)$"
+    r"|passw(or)?d$|passphrase$|[-_](pwd|pat)$"
 )
+_NONE = object()
 _NO_SECRETS = re.compile(r"(?i)(^|_)(bos|eos|pad|unk|sep|cls|mask|image|video|audio|boi|eoi)_token$")
 
 _VALUES = re.compile(
@@ -44,6 +47,23 @@ def reveal(text: str) -> str:
         return found
 
     return REFERENCE.sub(value, text)
+
+
+def public(name: str, default: Any = _NONE) -> Any:
+    """What ``${oc.env:NAME}`` stands for: a variable's value, which is written into files and shown.
+
+    Raises:
+        KeyError: the variable is not set, and there is no default.
+        ValueError: the variable holds a secret.
+    """
+    found = os.environ.get(str(name))
+    if is_secret_name(str(name)) or (found and _VALUES.search(found)):
+        raise ValueError(f"the environment variable {name} looks like a secret, which ${{oc.env:{name}}} would show")
+    if found is not None:
+        return found
+    if default is _NONE:
+        raise KeyError(f"Environment variable '{name}' not found")
+    return default if default is None else str(default)
 
 
 def is_secret_name(name: str) -> bool:

@@ -15,7 +15,7 @@ from corerl.checkpoint.resume import Checkpoint, newest_whole
 from corerl.config import typed
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError, ModelError, UnknownNameError, UntrustedError
-from corerl.files import atomic_path, reading, require_writable
+from corerl.files import atomic_path, read_text, reading, require_writable
 from corerl.models import DTYPES
 from corerl.plugins import load_plugins
 from corerl.registry import Entry
@@ -51,7 +51,7 @@ def export(
     config = typed.build(TrainConfig, dict(found.config))
     strategy = _strategy(found.path, config, trust)
     with reading(found.path):
-        state = json.loads((found.path / "state.json").read_text())
+        state = json.loads(read_text(found.path / "state.json"))
         chosen = DTYPES[dtype or state["dtype"]]
         weights = _weights(strategy, found.path, config)
         with atomic_path(out, folder=True) as folder:

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from corerl.files import read_text
+
 NAME = "manifest.json"
 BLOCK = 64 * 2**20
 LARGEST_BLOCK = 2**40
@@ -30,7 +32,7 @@ def write(folder: Path) -> None:
 def damage(folder: Path) -> str:
     """What is wrong with a checkpoint, in words; '' when every file is as it was written."""
     try:
-        manifest = json.loads((folder / NAME).read_text())
+        manifest = json.loads(read_text(folder / NAME))
         block, files = int(manifest["block"]), {name: dict(written) for name, written in manifest["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return f"it has no readable {NAME}"
@@ -51,7 +53,7 @@ def damage(folder: Path) -> str:
 
 def names(folder: Path) -> list[Path]:
     """The files that were written, seen from ``folder``, which has no :func:`damage`."""
-    return [Path(name) for name in json.loads((folder / NAME).read_text())["files"]]
+    return [Path(name) for name in json.loads(read_text(folder / NAME))["files"]]
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from corerl.files import reading
+from corerl.files import reading_file
 
 
 def seed(seed: int) -> None:
@@ -45,9 +45,9 @@ def restore(folder: Path) -> None:
     Raises:
         RequestError: the file is damaged.
     """
-    if not _file(folder).is_file():
+    if not _file(folder).exists():
         return
-    with reading(_file(folder)):
+    with reading_file(_file(folder)):
         state = torch.load(_file(folder), weights_only=True)
         random.setstate(state["python"])
         kind, keys, *rest = state["numpy"]

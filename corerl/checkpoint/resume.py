@@ -1,6 +1,7 @@
 """Which checkpoint a run goes on from, and whether it may."""
 
 import contextlib
+import errno
 import fcntl
 import fnmatch
 import json
@@ -14,7 +15,7 @@ from corerl.checkpoint import manifest
 from corerl.checkpoint.store import is_checkpoint, paths, step_of
 from corerl.config.schema import TrainConfig
 from corerl.errors import ConfigError
-from corerl.files import reading
+from corerl.files import open_regular, read_text, reading
 from corerl.telemetry.notices import say
 
 KEY = "trainer.resume_mode"
@@ -99,7 +100,7 @@ class Checkpoint:
         """
         file = path / "state.json"
         with reading(file):
-            state = json.loads(file.read_text())
+            state = json.loads(read_text(file))
             for name, kind in STATE.items():
                 if not isinstance(state[name], kind):
                     raise TypeError(f"{name} is {state[name]!r:.100}")
@@ -161,7 +162,7 @@ def _check_architecture(checkpoint: Checkpoint, path: str) -> None:
     facts = []
     for file in files:
         with reading(file):
-            facts.append({name: json.loads(file.read_text()).get(name) for name in ARCHITECTURE})
+            facts.append({name: json.loads(read_text(file)).get(name) for name in ARCHITECTURE})
     stored, named = facts
     for name in ARCHITECTURE:
         if None not in (stored[name], named[name]) and stored[name] != named[name]:
@@ -184,9 +185,9 @@ def taken(run_folder: Path) -> Iterator[None]:
     """Mark a run as one in which this process trains, until it ends in whatever way.
 
     Raises:
-        ConfigError: another process does.
+        ConfigError: another process does, or its ``.lock`` is a link or no file.
     """
-    with (run_folder / ".lock").open("w") as file:
+    with os.fdopen(_open_lock(run_folder), "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -196,9 +197,19 @@ def taken(run_folder: Path) -> Iterator[None]:
         yield
 
 
+def _open_lock(run_folder: Path) -> int:
+    """The lock of a run that somebody else may have made: a link would have another file changed."""
+    try:
+        return open_regular(run_folder / ".lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.ENXIO):
+            raise ConfigError(KEY, f"{run_folder / '.lock'} is no regular file: remove it") from error
+        raise
+
+
 def _is_taken(run_folder: Path) -> bool:
     try:
-        with (run_folder / ".lock").open() as file:
+        with os.fdopen(open_regular(run_folder / ".lock")) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -237,7 +248,7 @@ def _latest_step(pointer: Path) -> int | None:
     if not os.path.lexists(pointer):
         return None
     try:
-        named = Path(pointer.read_text().strip())
+        named = Path(read_text(pointer).strip())
         if is_checkpoint(named):
             return step_of(named)
         why = f"has {named.name!r}" if named.name else "is empty"

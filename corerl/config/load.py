@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import io
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from corerl.config import typed
 from corerl.errors import ConfigError
+from corerl.files import read_text
 
 C = TypeVar("C")
 
@@ -21,6 +23,8 @@ _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w/*-]*)*")  # with / and *: dat
 
 DEEPEST = 100
 """brackets within each other"""
+LARGEST_BITS = 1024
+"""of an integer"""
 
 
 def load(cls: type[C], file: Path | None, overrides: Sequence[str] = ()) -> C:
@@ -77,10 +81,24 @@ def check_nesting(text: str) -> None:
             raise yaml.YAMLError(f"more than {DEEPEST} brackets within each other")
 
 
+def check_numbers(values: Any, where: str, key: str = "") -> None:
+    """Python prints no integer of more than 4,300 digits, which hexadecimal can write.
+
+    Raises:
+        ConfigError: an integer in nested plain values has more than LARGEST_BITS.
+    """
+    named = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    for name, value in named:
+        check_numbers(value, where, f"{key}.{name}" if key else str(name))
+    if isinstance(values, int) and values.bit_length() > LARGEST_BITS:
+        raise ConfigError(key, f"an integer of {values.bit_length():,} bits: {LARGEST_BITS} at most{where}")
+
+
 def _read_file(file: Path) -> dict[str, Any]:
     try:
-        check_nesting(file.read_text(encoding="utf-8"))
-        content = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+        text = read_text(file)
+        check_nesting(text)
+        content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
     except OSError as error:
         raise ConfigError("", f"cannot read the config file {file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -89,6 +107,9 @@ def _read_file(file: Path) -> dict[str, Any]:
         raise ConfigError("", f"{file}{_describe(error)}") from None
     except OmegaConfBaseException as error:
         raise ConfigError(error.full_key or "", f"{typed.explain(error)} ({file})") from None
+    except (RecursionError, ValueError) as error:  # sections within each other by indentation; a number too long
+        raise ConfigError("", f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
+    check_numbers(content, f" ({file})")
     if not isinstance(content, dict):
         raise ConfigError("", f"{file}: must be a mapping of sections such as 'model:', not a {type(content).__name__}")
     return typing.cast(dict[str, Any], content)
@@ -116,6 +137,9 @@ def parse_override(override: str) -> tuple[str, Any]:
         raise ConfigError(key, f"'{text}' is not valid YAML: {_problem(error)}") from None
     except OmegaConfBaseException as error:
         raise ConfigError(key, typed.explain(error)) from None
+    except (RecursionError, ValueError) as error:
+        raise ConfigError(key, f"is not valid YAML: {str(error).splitlines()[0]}") from None
+    check_numbers(parsed, "", key)
     return key, typing.cast(dict[str, Any], parsed)["value"]
 
 

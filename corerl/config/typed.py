@@ -12,12 +12,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException, ValidationError
 
 from corerl.config import nearest_keys
+from corerl.config.interpolations import check_length
 from corerl.errors import ConfigError
 from corerl.options import check_ranges, did_you_mean
+from corerl.secrets import public
 
 C = TypeVar("C")
 
 OmegaConf.register_resolver("env", lambda name: f"${{env:{name}}}", replace=True)  # :mod:`corerl.secrets`
+OmegaConf.register_resolver("oc.env", public, replace=True)
 
 _SCALARS = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 _PLURALS = {bool: "of true and false", int: "of integers", float: "of numbers", str: "of strings"}
@@ -80,6 +83,7 @@ def type_words(hint: Any) -> str:
 
 def _merge(cls: type[Any], values: Mapping[str, Any], path: str) -> DictConfig:
     _check_shape(cls, values, path, nearest_keys.dotted_keys(cls, path))
+    check_length(values, path)
     sections: dict[str, Any] = {
         key: {} for key, hint in typing.get_type_hints(cls).items() if dataclasses.is_dataclass(hint)
     }

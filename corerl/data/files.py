@@ -24,8 +24,21 @@ def read_parquet(file: str, required: Sequence[str], optional: Sequence[str] | N
     Raises:
         DataError: the file is missing, damaged or empty, or a required column is missing.
     """
-    table = read_parquet_file(file, required, optional)
-    return [(Location(file, number), row) for number, row in enumerate(table.to_pylist())]
+    return located_rows(file, read_parquet_file(file, required, optional))
+
+
+def located_rows(file: str, table: Any) -> list[Row]:
+    """The rows of a pyarrow table that was read from ``file``.
+
+    Raises:
+        DataError: a value is none of Python: a date beyond the year 9999, an unknown time zone, a field twice.
+    """
+    try:
+        rows = table.to_pylist()
+    except Exception as error:  # each type of pyarrow has errors of its own
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise DataError(f"{file}: holds a value that cannot be read, write the column as text ({reason})") from error
+    return [(Location(file, number), row) for number, row in enumerate(rows)]
 
 
 def read_parquet_file(file: str, required: Sequence[str] = (), optional: Sequence[str] | None = None) -> Any:
@@ -82,6 +95,8 @@ def _existing(file: str) -> Path:
         raise DataError(f"{file}: is a folder, name the files in it")
     if not path.exists():
         raise DataError(f"{file}: no such file (looked for {path.absolute()})")
+    if not path.is_file():  # a pipe would be waited for, a device may have no end
+        raise DataError(f"{file}: is no regular file")
     return path
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corerl.data.files import Row, read_jsonl, read_parquet_file
+from corerl.data.files import Row, located_rows, read_jsonl, read_parquet_file
 from corerl.data.report import Location, Skipped, name_places
 from corerl.data.schema import REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
 from corerl.data.tokenizer import ChatTokenizer
@@ -153,9 +153,7 @@ def _read(name: str) -> tuple[File, list[Row]]:
         return File(name, _json_types(row for _, row in rows), len(rows)), rows
     table = read_parquet_file(name)
     columns = {column.name: str(column.type) for column in table.schema}
-    return File(name, columns, table.num_rows), [
-        (Location(name, number), row) for number, row in enumerate(table.to_pylist())
-    ]
+    return File(name, columns, table.num_rows), located_rows(name, table)
 
 
 def _json_types(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -12,10 +12,15 @@ from corerl.data.hub import look_for_hub
 from corerl.data.report import Location
 from corerl.data.schema import Message
 from corerl.errors import ConfigError, DataError, ModelError
+from corerl.files import read_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+
+LARGEST_ID = 2**31
+LONGEST_CHAT = 20_000_000
+"""characters of a chat: the tokenizer ends the process if it finds no memory"""
 
 _OWN_ARGUMENTS = ("conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_dict")
 
@@ -57,19 +62,25 @@ class ChatTokenizer:
             reason = " ".join(str(error).split())
             raise DataError(f"{location}: the chat template of {self.template_source} fails ({reason})") from error
         assert isinstance(text, str)
+        if len(text) > LONGEST_CHAT:
+            made = f"{len(text):,} characters, {LONGEST_CHAT:,} at most"
+            raise DataError(f"{location}: the chat template of {self.template_source} fails (it makes {made})")
         return text
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, with no special tokens but those written in it."""
         if not texts:
             return []
-        encoding = self.tokenizer(
-            list(texts),
-            add_special_tokens=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )
+        try:
+            encoding = self.tokenizer(
+                list(texts),
+                add_special_tokens=False,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+                verbose=False,
+            )
+        except (TypeError, ValueError, AttributeError) as error:  # of tokenizer_config.json, read when it is needed
+            raise ModelError(f"the tokenizer of {self.tokenizer.name_or_path} fails: {_first_line(error)}") from error
         ids: list[list[int]] = encoding["input_ids"]
         return ids
 
@@ -183,7 +194,7 @@ def _check_belongs(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> 
     vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
     key, name = "model.tokenizer_path", model.tokenizer_path
     config = _model_file(model.path, "config.json")
-    facts = {} if config is None else json.loads(config.read_text(encoding="utf-8"))
+    facts = {} if config is None else json.loads(read_text(config))
     size = facts.get("vocab_size") or facts.get("text_config", {}).get("vocab_size")
     largest = max(id_ for id_ in vocabulary.values() if id_ not in added or id_ == tokenizer.eos_token_id)
     if size is not None and largest >= size:
@@ -220,7 +231,7 @@ def _local_folder(source: str, where: str) -> Path | None:
 
 def _read_template(file: str) -> str:
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8")
+        return read_text(Path(file).expanduser())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("model.chat_template", f"cannot read the Jinja file {file} ({error})") from error
 
@@ -231,12 +242,16 @@ def _generation_eos_token_ids(source: str) -> list[int]:
     if file is None:
         return []
     try:
-        ids = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
-    except (ValueError, AttributeError) as error:
+        ids = json.loads(read_text(file)).get("eos_token_id")
+    except (ValueError, AttributeError, RecursionError, OSError) as error:
         raise ModelError(f"model.path: {source}: generation_config.json is not a JSON object ({error})") from error
     if ids is None:
         return []
-    return ids if isinstance(ids, list) else [ids]
+    found = ids if isinstance(ids, list) else [ids]
+    if not all(type(each) is int and 0 <= each < LARGEST_ID for each in found):
+        shown = f"{ids!r:.100}"
+        raise ModelError(f"model.path: {source}: eos_token_id in generation_config.json must be token ids, not {shown}")
+    return found
 
 
 def _model_file(source: str, name: str) -> Path | None:

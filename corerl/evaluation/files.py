@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from corerl.data.files import Row, read_jsonl, read_parquet_file
 from corerl.data.report import Location
 from corerl.errors import DataError
-from corerl.files import atomic_path
+from corerl.files import atomic_path, reading
 from corerl.options import did_you_mean
 from corerl.registry.reward_managers import RewardRequest, RewardResult, error_kind
 
@@ -112,7 +112,9 @@ def read_rows(file: str) -> list[Row]:
         return read_jsonl(file)
     if suffix != ".parquet":
         raise DataError(f"{file}: files of responses end in .parquet, .jsonl or .json")
-    return [(Location(file, number), row) for number, row in enumerate(as_rows(read_parquet_file(file)))]
+    table = read_parquet_file(file)
+    with reading(Path(file)):
+        return [(Location(file, number), row) for number, row in enumerate(as_rows(table))]
 
 
 def as_rows(table: Any) -> list[dict[str, Any]]:

@@ -10,7 +10,9 @@ import gzip
 import hashlib
 import html
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -82,9 +84,22 @@ def _preview(row: dict[str, Any]) -> str:
     return " ".join(f"{asked[-120:]} → {row['response'][:120]}".split())
 
 
+def _finite(value: Any) -> Any:
+    """A copy of plain values with None in place of what JSON cannot write."""
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def pack(value: Any) -> str:
     """JSON, compressed, as base64; the same value gives the same text."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
+    write = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
+    try:
+        text = write(value)
+    except ValueError:  # rare: a sample of somebody else's may hold NaN anywhere
+        text = write(_finite(value))
     return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)).decode()
 
 

@@ -38,7 +38,7 @@ class Samples:
 def read_samples(folder: Path, most: int) -> Samples:
     """At most ``most`` samples, spread evenly over the files; of a file the first, so that groups stay together."""
     with reading(folder / "rollouts"):
-        return _read(sorted((folder / "rollouts").glob("step_*.parquet")), most)
+        return _read(sorted(filter(Path.is_file, (folder / "rollouts").glob("step_*.parquet"))), most)
 
 
 def _read(files: Sequence[Path], most: int) -> Samples:

@@ -151,6 +151,9 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
         lines = path.read_text().split("\n")
         records = [json.loads(line) for line in lines[:-1]]
         for record in records:
-            numbers = {name: float(value) for name, value in record.items()}
-            int(numbers["step"])
+            for name, value in record.items():
+                if not isinstance(value, int | float):
+                    raise TypeError(f"{name} is {value!r:.100}")
+                float(value)
+            int(record["step"])
         return records

@@ -1,15 +1,17 @@
 """A checkpoint that somebody else wrote, with a manifest that fits."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from corerl.checkpoint import manifest, random_state
-from corerl.checkpoint.resume import Checkpoint, newest_whole
+from corerl.checkpoint.resume import Checkpoint, find_checkpoint, newest_whole, taken
 from corerl.checkpoint.store import paths
-from corerl.errors import RequestError
+from corerl.config.schema import ModelConfig, TrainConfig, TrainerConfig
+from corerl.errors import ConfigError, RequestError
 
 STATE: dict[str, Any] = {"step": 1, "sampler": {}, "kl_coef": None, "trackers": {}, "config": {}, "versions": {}}
 
@@ -75,3 +77,30 @@ def test_damaged_random_states_are_one_error(checkpoint: Path, content: bytes) -
     (checkpoint / "random-0.pt").write_bytes(content)
     with pytest.raises(RequestError, match=r"random-0\.pt is damaged"):
         random_state.restore(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["latest", "global_step_1/manifest.json"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(checkpoint: Path, name: str) -> None:
+    file = checkpoint.parent / name
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+    found = newest_whole(checkpoint.parents[1])
+    assert (found is None) == (name != "latest")
+
+
+def test_a_lock_that_is_a_link_leaves_the_other_file_as_it_is(checkpoint: Path, tmp_path: Path) -> None:
+    run, precious = checkpoint.parents[1], tmp_path / "precious"
+    precious.write_text("kept")
+    (run / ".lock").symlink_to(precious)
+    with pytest.raises(ConfigError, match=r"\.lock is no regular file"), taken(run):
+        pass
+    assert precious.read_text() == "kept"
+
+
+def test_a_lock_that_is_a_pipe_is_one_error(checkpoint: Path) -> None:
+    run = checkpoint.parents[1]
+    os.mkfifo(run / ".lock")
+    with pytest.raises(ConfigError, match=r"\.lock is no regular file"), taken(run):
+        pass
+    config = TrainConfig(ModelConfig("m"), trainer=TrainerConfig(resume_mode=str(run)))
+    assert find_checkpoint(config, 5) is not None

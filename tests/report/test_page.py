@@ -117,3 +117,9 @@ def test_runs_of_the_same_name_are_told_apart(tmp_path):
 def test_configuration_is_flat_with_values_as_one_writes_them():
     values = {"a": {"b": [1, "x"], "c": None, "d": {}}, "e": "text", "f": True}
     assert flat(values) == {"a.b": '[1, "x"]', "a.c": "null", "a.d": "{}", "e": "text", "f": "true"}
+
+
+def test_numbers_that_json_has_not_are_left_out_of_the_page() -> None:
+    from corerl.report.page import pack
+
+    assert pack({"a": [float("nan"), 1.0], "b": float("inf")}) == pack({"a": [None, 1.0], "b": None})

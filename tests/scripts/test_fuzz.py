@@ -51,4 +51,4 @@ def test_every_target_runs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "scripts.fuzz", "--minutes", "0.15", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.splitlines()) == 7
+    assert len(done.stdout.splitlines()) == 9

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corerl.errors import SaveError
+from corerl.errors import RequestError, SaveError
 from corerl.telemetry.metrics_log import MetricsLog, read_metrics
 
 FULL = Path("/dev/full")
@@ -203,3 +203,10 @@ def test_a_tracker_that_cannot_keep_up_is_given_up_before_the_queue_fills_the_me
     log.close()
     assert capsys.readouterr().err.startswith("tracker 'slow': is 5 calls behind and gets no more metrics")
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 8
+
+
+@pytest.mark.parametrize("value", ['"1e400"', "null", "[1]", "1" + "0" * 400])
+def test_metrics_that_are_no_numbers_are_damage(tmp_path: Path, value: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 0, "a": {value}}}\n')
+    with pytest.raises(RequestError, match=r"metrics\.jsonl is damaged"):
+        read_metrics(tmp_path / "metrics.jsonl")

@@ -39,8 +39,11 @@ def targets() -> dict[str, Target]:
     from scripts.fuzz.targets.configs import Configs
     from scripts.fuzz.targets.data import Data
     from scripts.fuzz.targets.frames import Answers, Operations
+    from scripts.fuzz.targets.model_folders import ModelFolders
     from scripts.fuzz.targets.responses import Responses
     from scripts.fuzz.targets.run_folders import RunFolders
+    from scripts.fuzz.targets.trained_files import TrainedFiles
 
-    found: list[Target] = [Configs(), Data(), Checkpoints(), RunFolders(), Answers(), Operations(), Responses()]
+    found: list[Target] = [Configs(), Data(), ModelFolders(), Checkpoints(), TrainedFiles(), RunFolders()]
+    found += [Answers(), Operations(), Responses()]
     return {target.name: target for target in found}

@@ -69,7 +69,7 @@ class Answers:
     def read(self, case: Any, folder: Path) -> None:
         stream = folder / "stream"
         stream.write_bytes(_stream(case, ANSWERS))
-        process = EngineProcess(KIND, str(self.program), {}, {})
+        process = EngineProcess(KIND, str(self.program), {}, {}, logs=folder)
         try:
             _, future = process.submit("generate", requests=[])
             process.wait_for("imported", 20, "importing")

@@ -6,6 +6,8 @@ is frozen is held in the dtype of compute.
 """
 
 import json
+import math
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from corerl.errors import ConfigError
+from corerl.files import read_text, reading_file
 from corerl.models import compute_dtype, own_random_state
 from corerl.registry.training_strategies import StrategySpec
 
@@ -114,11 +117,28 @@ def note(folder: Path, spec: StrategySpec) -> None:
 
 def check_stored(folder: Path, spec: StrategySpec) -> None:
     """Raise ConfigError when a checkpoint is not of these adapters, or of the whole model and there are adapters."""
-    stored = json.loads((folder / STORED).read_text()) if (folder / STORED).is_file() else {"lora_rank": 0}
+    stored: dict[str, Any] = {"lora_rank": 0, **(read_note(folder) or {})}
     wanted = _described(spec) if enabled(spec) else {"lora_rank": 0}
     for key in ("lora_rank", *wanted):
         if stored.get(key) != wanted[key]:
-            raise ConfigError(f"model.{key}", f"is {wanted[key]}, and that of the checkpoint {folder} {stored[key]}")
+            theirs = f"{stored.get(key)!s:.100}"
+            raise ConfigError(f"model.{key}", f"is {wanted[key]}, and that of the checkpoint {folder} {theirs}")
+
+
+def read_note(folder: Path) -> dict[str, Any] | None:
+    """What :func:`note` wrote; None for a checkpoint without adapters.
+
+    Raises:
+        RequestError: the file is damaged.
+    """
+    if not os.path.lexists(folder / STORED):
+        return None
+    with reading_file(folder / STORED) as file:
+        stored = json.loads(read_text(file))
+        for key in ("lora_rank", "lora_alpha"):
+            if not (isinstance(stored[key], int | float) and 0 < stored[key] < math.inf):
+                raise TypeError(f"{key} is {stored[key]!r:.100}")
+        return dict(stored)
 
 
 def _described(spec: StrategySpec) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """AdamW and its learning-rate schedule."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -35,3 +37,57 @@ def build_schedule(
         return config.min_lr_ratio + (1 - config.min_lr_ratio) * shape
 
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, stored: Mapping[str, Any]) -> None:
+    """Set what ``optimizer.state_dict()`` gave; torch itself takes any shape, and fails in the next step.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: it is of other parameters, or damaged.
+    """
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, values in stored["state"].items():
+        shape = parameters[number].shape
+        for name in ("exp_avg", "exp_avg_sq"):
+            if values[name].shape != shape:
+                raise ValueError(
+                    f"{name} of parameter {number} has shape {list(values[name].shape)}, not {list(shape)}"
+                )
+        if not values["step"].ndim == 0 <= values["step"]:
+            raise ValueError(f"step of parameter {number} is {values['step']!r:.100}")
+    for group, present in zip(stored["param_groups"], optimizer.param_groups, strict=True):
+        for name, value in present.items():
+            if name != "params" and not _is_alike(group[name], value):
+                raise TypeError(f"{name} is {group[name]!r:.100}")
+    optimizer.load_state_dict(dict(stored))
+
+
+def restore_schedule(schedule: torch.optim.lr_scheduler.LRScheduler, stored: Mapping[str, Any]) -> None:
+    """Set what ``schedule.state_dict()`` gave; torch itself sets any attribute that it is given.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is of another schedule, or damaged.
+    """
+    present = schedule.state_dict()
+    if not isinstance(stored, Mapping):
+        raise TypeError(f"the schedule is {stored!r:.100}")
+    for name in ("last_epoch", "base_lrs", "_last_lr"):
+        if not _is_alike(stored[name], present[name]):
+            raise TypeError(f"{name} is {stored[name]!r:.100}")
+    schedule.load_state_dict(
+        {name: stored[name] for name in present.keys() & stored.keys() if _is_alike(stored[name], present[name])}
+    )
+
+
+def _is_alike(value: Any, present: Any) -> bool:
+    """Whether a value that was read may stand for one of this kind."""
+    if isinstance(present, list | tuple):
+        fits = isinstance(value, list | tuple) and len(value) == len(present)
+        return fits and all(map(_is_alike, value, present))
+    if isinstance(present, bool) or isinstance(value, bool) or present is None:
+        return type(value) is type(present)
+    if isinstance(present, int | float):
+        return (
+            isinstance(value, int if isinstance(present, int) else int | float) and math.isfinite(value) and value >= 0
+        )
+    return type(value) is type(present)

@@ -3,7 +3,6 @@
 :class:`corerl.registry.training_strategies.CheckpointReader` of the strategies ``torch`` and ``fsdp``.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from corerl.config.schema import ModelConfig
 from corerl.errors import ModelError
+from corerl.files import reading, reading_file
 from corerl_fsdp import lora
 from corerl_fsdp.shard_files import ShardReader, fill
 
@@ -34,7 +34,7 @@ def read_sharded(folder: Path, model: ModelConfig) -> Named:
 
 
 def _of_file(path: Path) -> Named:
-    with safe_open(path, "pt") as file:
+    with reading_file(path), safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118
             yield name, file.get_tensor(name)
 
@@ -62,10 +62,11 @@ def _filled(folder: Path, part: dict[str, Tensor]) -> Named:
 
 def _merged(folder: Path, model: ModelConfig, trained: Named) -> Named:
     """The trained weights, or those of ``model.path`` with the trained adapters merged."""
-    if not (folder / lora.STORED).is_file():
+    facts = lora.read_note(folder)
+    if facts is None:
         yield from trained
         return
-    facts, adapters = json.loads((folder / lora.STORED).read_text()), dict(trained)
+    adapters = dict(trained)
     scale = facts["lora_alpha"] / facts["lora_rank"]
     for name, base in _of_model(model):
         stem = name.removesuffix(".weight")
@@ -73,8 +74,11 @@ def _merged(folder: Path, model: ModelConfig, trained: Named) -> Named:
         if left is None:
             yield name, base
         else:
-            right = adapters.pop(f"{stem}.lora_A.{lora.ADAPTER}.weight")
-            yield name, base.float() + (left.float() @ right.float()) * scale
+            right = adapters.pop(f"{stem}.lora_A.{lora.ADAPTER}.weight", None)
+            if right is None or left.ndim != 2 or right.ndim != 2 or (left.shape[0], right.shape[1]) != base.shape:
+                raise ModelError(f"{folder} has an adapter of '{stem}' that does not fit its weight in {model.path}")
+            with reading(folder):
+                yield name, base.float() + (left.float() @ right.float()) * scale
     if adapters:
         raise ModelError(f"{folder} has the adapter '{next(iter(adapters))}', of no weight in {model.path}")
 

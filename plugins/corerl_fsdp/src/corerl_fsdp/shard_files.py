@@ -6,6 +6,8 @@ read with ``weights_only``. Everything but tensors is refused.
 """
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,12 @@ from torch.distributed.checkpoint.metadata import (
     TensorProperties,
     TensorStorageMetadata,
 )
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
-from corerl.errors import ModelError
-from corerl.files import atomic_path
+from corerl.errors import ModelError, RequestError
+from corerl.files import atomic_path, read_text, reading_file
 
 FILE = "metadata.json"
 
@@ -36,11 +40,14 @@ def fill(state: dict[str, Tensor], folder: Path, *, no_dist: bool = False) -> No
     Raises:
         ModelError: a file is missing, damaged or holds something else than tensors, or a tensor has another size.
     """
+    ShardReader(folder).read_metadata()  # torch would look for those of a rank in its place, with two tracebacks
     try:
         state_dict_loader.load(state, storage_reader=ShardReader(folder), no_dist=no_dist)
     except CheckpointException as error:  # a BaseException
         first: BaseException = next(iter(error.failures.values()))[0]
-        reason = str(first) if isinstance(first, ModelError) else f"{type(first).__name__}: {first}"
+        if isinstance(first, ModelError):
+            raise first from error
+        reason = f"{type(first).__name__}: {first}"
         raise ModelError(f"{folder} cannot be read: {reason.splitlines()[0]}") from error
 
 
@@ -82,11 +89,48 @@ class ShardReader(FileSystemReader):
         """
         path = Path(self.path) / FILE
         try:
-            return _parsed(json.loads(path.read_text()))
+            found = _parsed(json.loads(read_text(path)))
         except FileNotFoundError:
-            raise ModelError(f"{path.parent} has no {FILE}: it is no checkpoint of strategy 'fsdp'") from None
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+            raise ModelError(f"{path} is missing: {path.parent} has no {FILE}, as strategy 'fsdp' writes") from None
+        except OSError as error:
+            raise ModelError(f"{path} cannot be read: {error.strerror}") from error
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+            raise ModelError(
+                f"{path} is damaged: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            ) from error
+        _check_room(path, found)
+        return found
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """As torch's, file by file, so that an error names the file.
+
+        Raises:
+            ModelError: a file is missing, damaged, or holds something else than tensors.
+        """
+        by_file: dict[str, list[ReadItem]] = {}
+        for item in plan.items:
+            by_file.setdefault(self.storage_data[item.storage_index].relative_path, []).append(item)
+        for name, items in by_file.items():
+            try:
+                with reading_file(Path(self.path) / name):
+                    super().read_data(replace(plan, items=items), planner)
+            except RequestError as error:
+                raise ModelError(str(error)) from error
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
+def _check_room(path: Path, found: Metadata) -> None:
+    """Refuse tensors larger than their chunks before memory is taken for them."""
+    room: dict[str, int] = {}
+    for index, place in found.storage_data.items():
+        room[index.fqn] = room.get(index.fqn, 0) + place.length
+    for name, facts in found.state_dict_metadata.items():
+        assert isinstance(facts, TensorStorageMetadata)
+        size = math.prod(facts.size) * facts.properties.dtype.itemsize
+        if size > room.get(name, 0) or min(facts.size, default=0) < 0:
+            raise ModelError(f"{path} is damaged: '{name}' has {size:,} bytes, its chunks {room.get(name, 0):,}")
 
 
 def _parsed(stored: Any) -> Metadata:

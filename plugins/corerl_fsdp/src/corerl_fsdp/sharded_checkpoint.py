@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
+from corerl.files import read_text, reading_file
 from corerl_fsdp import lora
+from corerl_fsdp.optimizer import restore_schedule
 from corerl_fsdp.shard_files import ShardWriter, fill
 
 SCHEDULE = "schedule.json"
@@ -44,7 +46,8 @@ def save(
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any) -> None:
     """Read what :func:`save` wrote, with any number of ranks; a collective."""
     fill(_state(model, optimizer), folder)
-    schedule.load_state_dict(json.loads((folder / SCHEDULE).read_text()))
+    with reading_file(folder / SCHEDULE) as file:
+        restore_schedule(schedule, json.loads(read_text(file)))
     for group, lr in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
         group["lr"] = lr
 

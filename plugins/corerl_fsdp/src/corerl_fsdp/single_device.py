@@ -14,7 +14,7 @@ from corerl.batch.experience import Experience
 from corerl.batch.micro_batches import micro_batches
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import NonFiniteError
-from corerl.files import reading
+from corerl.files import reading_file
 from corerl.models import compute_dtype, load_model, model_shape
 from corerl.objective import Objective
 from corerl.registry.losses import Mean
@@ -22,7 +22,7 @@ from corerl.registry.training_strategies import Output, StrategySpec, TokenOutpu
 from corerl.telemetry.throughput import ModelShape
 from corerl.weights.names import as_in_files
 from corerl_fsdp import lora
-from corerl_fsdp.optimizer import build_optimizer, build_schedule
+from corerl_fsdp.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.sums import Sums
 from corerl_fsdp.token_model import TokenModel, recompute_activations
@@ -113,14 +113,16 @@ class SingleDeviceStrategy:
 
     def load(self, folder: Path) -> None:
         lora.check_stored(folder, self.spec)
-        with reading(folder):
-            stored = load_file(folder / "weights.safetensors", device=self.spec.device)
-            with torch.no_grad():
-                for name, parameter in lora.trained(self.model):
-                    parameter.copy_(stored[name])
-            state = torch.load(folder / "optimizer.pt", map_location=self.spec.device, weights_only=True)
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.schedule.load_state_dict(state["schedule"])
+        with reading_file(folder / "weights.safetensors") as file, torch.no_grad():
+            stored = load_file(file, device=self.spec.device)
+            for name, parameter in lora.trained(self.model):
+                if stored[name].shape != parameter.shape:
+                    raise ValueError(f"{name} has shape {list(stored[name].shape)}, not {list(parameter.shape)}")
+                parameter.copy_(stored[name])
+        with reading_file(folder / "optimizer.pt") as file:
+            state = torch.load(file, map_location=self.spec.device, weights_only=True)
+            restore_optimizer(self.optimizer, state["optimizer"])
+            restore_schedule(self.schedule, state["schedule"])
 
     def export(self, folder: Path) -> None:
         if lora.enabled(self.spec) and self.options.lora_export == "adapter":

@@ -15,7 +15,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from corerl.errors import ModelError, SaveError
+from corerl.files import read_text, reading, reading_file
 from corerl_fsdp import ranks as world
+from corerl_fsdp.optimizer import restore_schedule
 from corerl_megatron.optimizer import LibraryOptimizer
 from corerl_megatron.parallel import Layout
 from corerl_megatron.pickled_files import require_plain
@@ -54,11 +56,13 @@ class Checkpoint:
         Raises:
             ModelError: it is of another model, or holds pickles that name code.
         """
-        note = json.loads((folder / NOTE).read_text())
+        with reading_file(folder / NOTE) as file:
+            note = json.loads(read_text(file))
+            model, schedule = dict(note["model"]), dict(note["schedule"])
         for name, value in self.model.items():
-            if (stored := note["model"].get(name, value)) != value:
+            if (stored := model.get(name, value)) != value:
                 raise ModelError(
-                    f"{folder} is a checkpoint of a model with {name} {stored!r}, and this one has {value!r}"
+                    f"{folder} is a checkpoint of a model with {name} {stored!r:.100}, and this one has {value!r}"
                 )
         if isinstance(self.optimizer, LibraryOptimizer):
             world.on_first_rank(lambda: require_plain(folder), ModelError)
@@ -68,7 +72,8 @@ class Checkpoint:
             self.optimizer.load(loaded["optimizer"])
         else:
             self._load_file(folder)
-        self.optimizer.schedule.load_state_dict(note["schedule"])
+        with reading(folder / NOTE):
+            restore_schedule(self.optimizer.schedule, schedule)
         self.optimizer.take_rate()
 
     def _state(self, *, loading: bool) -> dict[str, Any]:
@@ -96,7 +101,10 @@ class Checkpoint:
         return state
 
     def _load_file(self, folder: Path) -> None:
-        state = load_file(folder / FILE)
+        with reading_file(folder / FILE) as file:
+            state = load_file(file)
+            if state["step"].ndim:
+                raise ValueError(f"step has shape {list(state['step'].shape)}")
         for key, of in self._parts():
             source = {name.removeprefix(f"{key}."): each for name, each in state.items() if name.startswith(f"{key}.")}
             self.weights.fill(source, "cpu", torch.float32, of)

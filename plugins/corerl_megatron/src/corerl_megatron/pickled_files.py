@@ -5,6 +5,7 @@ nothing but the classes that describe tensors, and the objects nothing but what 
 """
 
 import io
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch.distributed.checkpoint import filesystem, metadata
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 
 from corerl.errors import ModelError
+from corerl.files import open_regular, reading_file
 
 METADATA = ".metadata"
 
@@ -37,10 +39,12 @@ def read_metadata(folder: Path) -> Metadata:
     """
     path = folder / METADATA
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             found = _Describing(file).load()
     except FileNotFoundError:
         raise ModelError(f"{folder} has no {METADATA}: it is no checkpoint of megatron-core") from None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     except pickle.UnpicklingError as error:
         raise ModelError(f"{path} was not read: {error}") from error
     except Exception as error:  # of a damaged pickle
@@ -62,7 +66,7 @@ def require_plain(folder: Path) -> None:
             continue
         if Path(place.relative_path).name != place.relative_path:
             raise ModelError(f"{folder / METADATA} is damaged: '{place.relative_path}' is no file beside it")
-        with (folder / place.relative_path).open("rb") as file:
+        with reading_file(folder / place.relative_path) as path, path.open("rb") as file:
             file.seek(place.offset)
             content = file.read(place.length)
         try:

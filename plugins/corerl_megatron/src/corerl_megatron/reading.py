@@ -5,6 +5,7 @@ wrote, and tensors of the whole model. Those of all layers are one tensor, as th
 """
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 
 from corerl.config.schema import ModelConfig
 from corerl.errors import ModelError
+from corerl.files import reading_file
 from corerl.models import load_model
 from corerl_megatron.arithmetic import Facts
 from corerl_megatron.conversion import unshard
@@ -41,11 +43,11 @@ def read(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     Raises:
         ModelError: it is of another model than ``model.path`` names.
     """
-    return _of_file(folder / FILE) if (folder / FILE).is_file() else _of_shards(folder, model)
+    return _of_file(folder / FILE) if os.path.lexists(folder / FILE) else _of_shards(folder, model)
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, Tensor]]:
-    with safe_open(path, "pt") as file:
+    with reading_file(path), safe_open(path, "pt") as file:
         for name in file.keys():  # noqa: SIM118
             if name.startswith(PREFIX):
                 yield name.removeprefix(PREFIX), file.get_tensor(name)

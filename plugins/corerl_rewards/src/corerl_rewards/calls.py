@@ -15,6 +15,8 @@ from corerl.runtime.dispatch import Future
 
 LONGEST_ERROR = 2000
 LONGEST_EXTRACTED = 10_000
+MOST_PARTS = 1000
+LONGEST_NAME = 200
 
 _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
 _NOT_THEIRS = (*_LIBRARIES, str(Path(corerl.__file__).parent), str(Path(__file__).parent))
@@ -66,7 +68,8 @@ def returned(data_source: str, value: Any) -> RewardResult:
 
 def failed(kind: str, error: str) -> RewardResult:
     """No score, and why."""
-    return RewardResult(score=None, error=error[:LONGEST_ERROR], error_kind=kind)
+    text = error[:LONGEST_ERROR].encode(errors="replace").decode()  # halves of characters cannot be written
+    return RewardResult(score=None, error=text, error_kind=kind)
 
 
 def _result(value: Any) -> RewardResult:
@@ -79,9 +82,19 @@ def _result(value: Any) -> RewardResult:
         return RewardResult(_finite(value))
     if "score" not in value:
         raise ValueError(f"a mapping without 'score': {sorted(map(str, value))}")
+    if len(value) > MOST_PARTS:
+        raise ValueError(f"a mapping with {len(value):,} entries: {MOST_PARTS:,} at most, each is a metric")
+    if long := [name for name in map(str, value) if len(name) > LONGEST_NAME or not _is_text(name)]:
+        raise ValueError(f"the name {long[0]!r:.80}: at most {LONGEST_NAME} characters, none of them a surrogate")
     parts = {str(name): _finite(part, f"{name}=") for name, part in value.items() if name != "extracted"}
     extracted = value.get("extracted")
-    return RewardResult(parts.pop("score"), parts, None if extracted is None else str(extracted)[:LONGEST_EXTRACTED])
+    text = None if extracted is None else str(extracted)[:LONGEST_EXTRACTED].encode(errors="replace").decode()
+    return RewardResult(parts.pop("score"), parts, text)
+
+
+def _is_text(name: str) -> bool:
+    """Whether files can hold it: JSON may have halves of characters."""
+    return all(not "\ud800" <= each <= "\udfff" for each in name)
 
 
 def _finite(value: Any, what: str = "") -> float:

@@ -18,9 +18,12 @@ from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl.registry.scorers import Scorer
 from corerl.runtime.dispatch import Future
 from corerl.threads import CallQueue
-from corerl_rewards.calls import failed, late
+from corerl_rewards.calls import LONGEST_EXTRACTED, failed, late
 from corerl_rewards.options import JudgeOptions
 from corerl_rewards.post import LateError, Poster, ServerError
+
+LONGEST = 100_000
+"""characters at the end of the judge's answer in which a grade is looked for"""
 
 _PLACE = re.compile(r"\{(prompt|response|ground_truth)\}")
 
@@ -74,7 +77,7 @@ class JudgeRewardManager:
             return failed("server", f"{self._poster.url} answered no chat completion: {answer!r:.200}")
         except Exception as error:
             return failed("exception", f"a response cannot be posted: {type(error).__name__}: {error}")
-        return self._read(str(text))
+        return self._read(str(text)[-LONGEST:])
 
     def _question(self, request: RewardRequest) -> str:
         """The template, filled in at once, so that a response with {ground_truth} in it learns nothing."""
@@ -97,7 +100,7 @@ class JudgeRewardManager:
             return failed("judge", f"the judge gave no grade; its answer ends in {text[-80:]!r}")
         if not lowest <= grade <= highest:
             return failed("judge", f"the judge's grade {grade:g} is not from {lowest:g} to {highest:g}")
-        return RewardResult((grade - lowest) / (highest - lowest), {"grade": grade}, found[-1])
+        return RewardResult((grade - lowest) / (highest - lowest), {"grade": grade}, found[-1][:LONGEST_EXTRACTED])
 
     def _late(self, request: RewardRequest) -> RewardResult:
         return late("the judge", self._timeout)

@@ -14,6 +14,7 @@ import httpx
 
 from corerl.errors import ConfigError
 from corerl.secrets import reveal
+from corerl_rewards.bounded import bound, until
 from corerl_rewards.options import HttpOptions
 
 AGAIN = (408, 429, 500, 502, 503, 504)
@@ -52,6 +53,7 @@ class Poster:
                 )
             headers["Authorization"] = f"Bearer {token}"
         self._client = httpx.Client(headers=headers, follow_redirects=False, limits=httpx.Limits())
+        bound(self._client)
 
     def post(self, body: Mapping[str, Any], seconds: float) -> Any:
         """The server's answer, decoded.
@@ -89,7 +91,8 @@ class Poster:
         left = max(0.01, deadline - time.monotonic())
         timeout = httpx.Timeout(left, connect=min(left, CONNECT_TIMEOUT))
         try:
-            with self._client.stream("POST", self.url, content=data, timeout=timeout) as answer:
+            request = self._client.stream("POST", self.url, content=data, timeout=timeout)
+            with until(deadline), request as answer:
                 text = _read(answer, deadline)
         except (httpx.HTTPError, TimeoutError) as error:  # no connection, a broken one, a timeout
             raise _Transient(f"{self.url}: {type(error).__name__}: {error}") from error
@@ -103,7 +106,7 @@ class Poster:
             raise ServerError(message)
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ServerError(f"{self.url} answered what is no JSON: {text[:200]!r}") from error
 
 

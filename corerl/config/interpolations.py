@@ -1,0 +1,80 @@
+"""How much the interpolations of a config come to: ten lines of ``${a}${a}`` would fill any memory.
+
+The characters are counted before anything is resolved. Every name in a text with an interpolation counts as the value
+that it may mean, so the count may be too large and is never too small.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from corerl.errors import ConfigError
+
+LONGEST = 100_000
+"""characters of a value with its interpolations, each text taken for LEAST at least: an empty one takes time, too"""
+LEAST = 16
+
+NESTED = re.compile(r"\$\{(?!\s*oc\.env:)[^}]*\$\{")
+"""an interpolation that makes the name in another; a default of ``oc.env`` makes none"""
+
+_NAME = re.compile(r"[\w.\[\]/*-]+")
+
+Place = tuple[str, ...]
+"""the keys on the way to a value"""
+
+
+def check_length(values: Mapping[str, Any], path: str = "") -> None:
+    """
+    Args:
+        path: put before the key of an error.
+
+    Raises:
+        ConfigError: a value comes to more than LONGEST characters, or names another by an interpolation.
+    """
+    texts = dict(_texts(values, ()))
+    if not any("${" in text for text in texts.values()):
+        return
+    counted = _Counted(texts)
+    for place, text in texts.items():
+        key = ".".join(part for part in (path, *place) if part)
+        if NESTED.search(text):
+            raise ConfigError(key, "has an interpolation within an interpolation; write ${section.key}")
+        if counted.length(place) > LONGEST:
+            raise ConfigError(key, f"comes to more than {LONGEST:,} characters with its interpolations")
+
+
+class _Counted:
+    """Characters of values, each counted once."""
+
+    def __init__(self, texts: Mapping[Place, str]) -> None:
+        self._texts = texts
+        self._lengths: dict[Place, int] = {}
+        self._below: dict[Place, list[Place]] = {}
+        for place in texts:
+            for depth in range(len(place) + 1):
+                self._below.setdefault(place[:depth], []).append(place)
+
+    def length(self, place: Place) -> int:
+        """Of a value with all that it may name; in a circle, which OmegaConf refuses, of the text alone."""
+        if place not in self._lengths:
+            text = self._texts[place]
+            self._lengths[place] = max(LEAST, len(text))
+            named = self._named(place, text) if "${" in text else ()
+            self._lengths[place] += sum(self.length(each) for each in named)
+        return self._lengths[place]
+
+    def _named(self, place: Place, text: str) -> Iterator[Place]:
+        """Values below a name, which is a path from the root or from a section around the value."""
+        for name in _NAME.findall(text):
+            parts = tuple(part for part in re.split(r"[.\[\]]+", name) if part)
+            for depth in range(len(place)) if parts else ():
+                yield from self._below.get((*place[:depth], *parts), ())
+
+
+def _texts(values: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    if not isinstance(values, Mapping | list):
+        yield place, str(values)
+        return
+    named = values.items() if isinstance(values, Mapping) else enumerate(values)
+    for name, value in named:
+        yield from _texts(value, (*place, str(name)))
