@@ -69,6 +69,7 @@ class Watch:
         logs: the folder of Ray's logs.
         mark: of the cluster's processes.
         folder: of the run.
+        left: the controller has noticed, and is about to end by itself.
     """
 
     controller: int
@@ -76,6 +77,7 @@ class Watch:
     logs: str
     mark: str
     folder: str = ""
+    left: bool = False
     _kill_at: float = float("inf")
 
     def look(self) -> None:
@@ -83,7 +85,7 @@ class Watch:
         self.cluster.look()
         if self.cluster.hangs:
             self._kill_at = min(self._kill_at, time.monotonic() + PATIENCE)
-        if time.monotonic() > self._kill_at:
+        if time.monotonic() > self._kill_at and not self.left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.controller, signal.SIGKILL)
 
@@ -162,7 +164,7 @@ class Watcher:
         )
 
     def tell(self, **said: Any) -> None:
-        """``folder``: of the run. ``end``: the controller needs it no more."""
+        """``folder``: of the run. ``left``: the controller is not to be killed. ``end``: it needs the watcher no more."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it is gone
             self._process.stdin.write(json.dumps(said).encode() + b"\n")
@@ -194,7 +196,7 @@ def main(watch: Watch) -> None:
             heard.discard(0)
         *lines, said = (said + (more or b"")).split(b"\n")
         for told in map(json.loads, lines):
-            watch.folder = told.get("folder", watch.folder)
+            watch.folder, watch.left = told.get("folder", watch.folder), told.get("left", watch.left)
             if told.get("end"):
                 watch.end_processes()
                 return
