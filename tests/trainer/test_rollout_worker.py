@@ -155,8 +155,8 @@ def test_the_error_of_a_stuck_engine_names_what_was_waited_for_its_key_and_the_l
     with pytest.raises(EngineDeadError) as error:
         list(worker.generate([GenerationRequest("a", [1], SamplingParams(max_tokens=4))]))
     assert str(error.value) == (
-        "1 of 1 prompts had no responses after rollout.timeout = 0.05 s; the last lines of its log (/there.log): stuck; "
-        "health took longer than 1 s"
+        "1 of 1 prompts had no responses after rollout.timeout = 0.05 s; the last lines of its log (/there.log): "
+        "stuck; health took longer than 1 s"
     )
 
 
@@ -168,15 +168,18 @@ def test_an_engine_that_generates_in_time_but_for_one_request_is_late_with_that_
     assert finished == [{0: ["a"]}]
 
 
-@pytest.mark.parametrize("error", ["RunError", "ConfigError"])
-def test_an_engine_that_does_not_start_again_is_dead(start, error):
-    worker = start(f"once_{error}")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("once_RunError", "no memory is left"),
+        ("once_ConfigError", "rollout.options.python: there is no such program"),
+    ],
+)
+def test_an_engine_that_does_not_start_again_is_dead(start, name, said):
+    worker = start(name)
     with pytest.raises(EngineDeadError) as raised:
         worker.restart()
-    assert str(raised.value) == {
-        "RunError": "the engine could not be started again: no memory is left",
-        "ConfigError": "the engine could not be started again: rollout.options.python: there is no such program",
-    }[error]
+    assert str(raised.value) == f"the engine could not be started again: {said}"
     assert raised.value.exit_code == 75
     worker.close()
     assert worker.backend.closed == 1

@@ -23,7 +23,7 @@ from corerl.errors import ConfigError, DeadlineError, LostError, RunError
 from corerl_ray.host import hear_of_children
 from corerl_ray.options import RayOptions
 from corerl_ray.processes import is_alive
-from corerl_ray.watcher import MARK, Health, Watcher
+from corerl_ray.watcher import MARK, NEEDED, Health, Watcher
 
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
 """under which a cluster ends what a killed worker leaves behind"""
@@ -108,14 +108,19 @@ def connect(options: RayOptions) -> Cluster:
         hear_of_children()
         return Cluster(is_own=True)
     mark = f"{os.getpid()}-{time.time_ns()}"
-    with _keeping_sigterm(), _variable(MARK, mark):
-        processes = _start(quiet)
+    global watcher
+    watcher = Watcher(options.hang_timeout, mark)  # before the cluster, which may hang while it starts
+    try:
+        with _keeping_sigterm(), _variable(MARK, mark):
+            processes = _start(quiet)
+    except BaseException:
+        _end_watcher()
+        raise
     hear_of_children()
     _adopt_no_orphans()
-    global watcher
     node: Any = _private_worker._global_node
-    named = {name: node.all_processes[name][0].process.pid for name in ("raylet", "gcs_server")}
-    watcher = Watcher(named, options.hang_timeout, node.get_logs_dir_path(), mark)
+    named = {name: node.all_processes[name][0].process.pid for name in NEEDED}
+    watcher.tell(processes=named, logs=node.get_logs_dir_path())
     return Cluster(is_own=True, processes=processes, health=Health(named, options.hang_timeout))
 
 
@@ -145,6 +150,8 @@ def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
         except Exception as error:
             ray.shutdown()
             end_processes(tuple(_children() - before), patience=0.0)
+            if watcher is not None:
+                watcher.tell(processes={}, logs="")
             if is_last or "timed out" not in str(error):
                 raise RunError(
                     f"no Ray cluster could be started on this machine: {' '.join(str(error).split())} (its own words "
