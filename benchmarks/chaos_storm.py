@@ -192,9 +192,10 @@ class Storm:
 
     def _is_awaited(self, fault: Fault, struck: Struck, *, noticed: bool) -> bool:
         """Whether a daemon of Ray is not missed yet, or a process that is stopped for good is still there."""
+        is_there = struck.victim is not None and struck.victim.is_there
         if fault.target in DAEMONS and fault.kind in ("kill", "stop"):
-            return not noticed
-        return fault.kind == "stop" and struck.victim is not None and struck.victim.is_there
+            return not noticed and (fault.kind == "kill" or is_there)
+        return fault.kind == "stop" and is_there
 
     def _last_step(self) -> int:
         steps = self.run.steps()

@@ -82,6 +82,16 @@ def test_a_controller_that_is_killed_says_nothing_and_leaves_no_process(controll
     assert gone(cluster)
 
 
+def test_a_controller_that_is_killed_and_whose_raylet_ends_sooner_says_nothing(controller, tmp_path):
+    run, cluster = controller
+    os.kill(cluster[0], signal.SIGKILL)
+    time.sleep(1)  # the watcher sees it before the controller ends
+    os.kill(run.pid, signal.SIGKILL)
+    assert gone(cluster)  # before anybody takes the controller's exit code
+    assert run.communicate(timeout=60)[1] == ""
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "running"
+
+
 def test_a_run_that_has_left_its_cluster_is_left_alone(controller):
     run, cluster = controller
     os.kill(cluster[0], signal.SIGKILL)

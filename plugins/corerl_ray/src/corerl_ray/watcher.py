@@ -27,6 +27,8 @@ ENDING = 10.0
 """seconds in which killed processes are gone, if the kernel lets them go"""
 PATIENCE = 60.0
 """seconds that the controller has to end by itself once a process of its cluster hangs"""
+EXIT_CODE = 49
+"""of the fields of /proc/PID/stat after the name"""
 NEEDED = ("raylet", "gcs_server")
 """processes of a cluster without which Ray ends the controller"""
 
@@ -233,10 +235,19 @@ def main(watch: Watch) -> None:
                 watch.end_processes()
                 return
     try:
-        if watch.cluster.lost:
+        if watch.cluster.lost and (watch.cluster.hangs or not _was_killed(watch.controller)):
             watch.report()
     finally:  # whether or not somebody reads it
         watch.end_processes()
+
+
+def _was_killed(pid: int) -> bool:
+    """By SIGKILL, while nobody has taken its exit code yet; its raylet may have ended a moment before it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[EXIT_CODE]) == signal.SIGKILL
 
 
 def _read() -> bytes | None:
