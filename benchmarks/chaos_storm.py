@@ -191,10 +191,13 @@ class Storm:
         return next((line for line in said if line.strip() and not line.startswith(usual)), "")
 
     def _is_awaited(self, fault: Fault, struck: Struck, *, noticed: bool) -> bool:
-        """Whether a daemon of Ray is not missed yet, or a process that is stopped for good is still there."""
+        """Whether a daemon of Ray is not missed yet, or a process that is stopped for good is still there.
+
+        In place of a daemon that ends while it starts, Ray is started once more.
+        """
         is_there = struck.victim is not None and struck.victim.is_there
         if fault.target in DAEMONS and fault.kind in ("kill", "stop"):
-            return not noticed and (fault.kind == "kill" or is_there)
+            return not noticed and (is_there or (fault.kind == "kill" and fault.time != START))
         return fault.kind == "stop" and is_there
 
     def _last_step(self) -> int:
