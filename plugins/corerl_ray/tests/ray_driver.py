@@ -18,7 +18,6 @@ from corerl.config.schema import RuntimeConfig
 from corerl.errors import CoreRLError, WorkerDiedError
 from corerl.telemetry.run_status import recorded
 from corerl.testing.listening import listeners
-from corerl_ray import cluster
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 from corerl_ray.plugin import run_started
@@ -40,6 +39,8 @@ def descendants(pid):
 
 def start_again(runtime, group):
     """Prints the error of a cluster that hangs, whether its watcher is left, and what a worker of the next one says."""
+    from corerl_ray import cluster  # after launch, which sets what Ray reads when it is imported
+
     watching = cluster.watcher._process
     os.kill(runtime.cluster.health.processes["raylet"], signal.SIGSTOP)
     with contextlib.closing(runtime), contextlib.suppress(WorkerDiedError):
