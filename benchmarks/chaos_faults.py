@@ -22,36 +22,57 @@ DAEMONS = ("raylet", "gcs", "agent")
 """of Ray: the cluster ends with them, and the run with it"""
 PROCESSES = ("actor", "rollout", "scorer", "nursery")
 ENGINES = ("engine", "core")
+STARTING = ("actor", "rollout", "raylet", "gcs")
+"""processes that faults of a start strike, and engines"""
+START = "start"
 
 TURNS = {"kill": 5, "stop": 4, "pause": 1, "slow": 1, "full": 2, "clock": 2, "corrupt": 3}
 """how often a kind has its turn in 18 faults"""
 
 
 class Fault(NamedTuple):
-    """A kind of fault, and what it strikes."""
+    """A kind of fault, and what it strikes.
+
+    Attributes:
+        time: ``start``: while the target starts, in a life that is begun for it; '': at a random instant.
+    """
 
     kind: str
     target: str
+    time: str = ""
+
+    @classmethod
+    def of(cls, kind: str, target: str) -> "Fault":
+        """The target may be followed by ``@start``."""
+        return cls(kind, *target.split("@", 1))
+
+    @property
+    def kills_the_controller(self) -> bool:
+        return self.kind == "corrupt" or (self.kind, self.target) == ("kill", "controller")
 
     @property
     def may_end_the_run(self) -> bool:
         """With one line of an error, after which the same command goes on."""
-        return self.target in ("controller", *DAEMONS) or self.kind in ("full", "corrupt")
+        starts_engine = self.time == START and self.target in ENGINES
+        return starts_engine or self.target in ("controller", *DAEMONS) or self.kind in ("full", "corrupt")
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.target}"
+        return f"{self.kind} {self.target}" + (f"@{self.time}" if self.time else "")
 
 
-def targets(*, engines: bool, preloaded: bool) -> dict[str, tuple[str, ...]]:
+def targets(*, ray: bool, engines: bool, preloaded: bool) -> dict[str, tuple[str, ...]]:
     """What each kind may strike, in this run and on this machine.
 
     Args:
+        ray: workers have processes of their own.
         preloaded: disk and clock can be made to fail.
     """
     processes = (*PROCESSES, *(ENGINES if engines else ()))
+    at_start = tuple(f"{target}@{START}" for target in STARTING) if ray else ()
+    engine = (f"{ENGINES[0]}@{START}",) if engines else ()  # one that is stopped has rollout.options.start_timeout
     found = {
-        "kill": ("controller", *processes, *DAEMONS),
-        "stop": (*processes, *DAEMONS),
+        "kill": ("controller", *processes, *DAEMONS, *at_start, *engine),
+        "stop": (*processes, *DAEMONS, *at_start),
         "pause": ("controller", *processes, *DAEMONS),
         "corrupt": ("checkpoint", "latest", "metrics"),
     }
@@ -66,7 +87,7 @@ def deal(chance: random.Random, possible: dict[str, tuple[str, ...]]) -> Iterato
     while True:
         kinds = [kind for kind in possible for _ in range(TURNS[kind])]
         chance.shuffle(kinds)
-        yield from (Fault(kind, next(of_kind[kind])) for kind in kinds)
+        yield from (Fault.of(kind, next(of_kind[kind])) for kind in kinds)
 
 
 class Control:
@@ -194,5 +215,5 @@ def _tear(path: Path, chance: random.Random) -> None:
 
 
 def parse(texts: Sequence[str]) -> list[Fault]:
-    """``kind:target`` each."""
-    return [Fault(*text.split(":", 1)) for text in texts]
+    """``kind:target`` or ``kind:target@start`` each."""
+    return [Fault.of(*text.split(":", 1)) for text in texts]

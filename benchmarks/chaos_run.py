@@ -106,8 +106,17 @@ class Run:
             time.sleep(POLL)
         return code
 
-    def check_end(self, code: int) -> str:
+    def kill(self) -> None:
+        """End the life, and wait until nothing is left of it."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.check_end(self.await_end(ORPHANS_SECONDS), killed=True)
+        self.await_orphans()
+
+    def check_end(self, code: int, *, killed: bool = False) -> str:
         """What its life said last.
+
+        Args:
+            killed: by this benchmark, perhaps; anybody else who kills it is to print the line.
 
         Raises:
             Broken: it ended in another way than by a signal or one line of an error, and the next life may begin.
@@ -116,7 +125,7 @@ class Run:
         self.orphans += [
             (process, until, f"life {self.lives}, which ended with {code}") for process in descendants().values()
         ]
-        if code in (0, -signal.SIGKILL):
+        if code == 0 or (killed and code == -signal.SIGKILL):
             return ""
         await_none(lambda: [] if self._errors() else ["a line"], LINE_SECONDS * self.patience)
         text, errors = self.log.read_text(errors="replace"), self._errors()

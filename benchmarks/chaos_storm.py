@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import chaos_faults
-from chaos_faults import DAEMONS, Control, Fault, Struck
+from chaos_faults import DAEMONS, START, Control, Fault, Struck
 from chaos_processes import by_role
 from chaos_run import POLL, Broken, Run
 
@@ -21,6 +21,8 @@ STEPS_WITHIN = 2
 """after which a fault that passes by itself passes, if it has not before"""
 UNMISSED_SECONDS, DAEMONS_SECONDS = 20.0, 90.0
 """after which a process that is stopped goes on, if the run has no need of it; of a daemon of Ray it may be late"""
+STARTING_SECONDS = 1.0
+"""of a process that was just begun, within which a fault strikes it"""
 AGAIN = "the workers are started again"
 """in the log of a run whose cluster is gone"""
 PACE, SLOW_PACE = 0.2, 5.0
@@ -64,6 +66,8 @@ class Storm:
         while len(self.rows) < number and run.code() is None:
             self._wait_a_moment()
             fault = next(faults)
+            if fault.time == START:
+                self._begin_up_to(fault)
             roles = by_role(run.pid, run.notes)
             offset = run.log.stat().st_size
             if run.code() is not None:
@@ -79,6 +83,18 @@ class Storm:
         run.await_orphans()
         if len(self.rows) < number:
             raise Broken(f"it reached its last step after {len(self.rows)} of {number} faults: give it more --steps")
+
+    def _begin_up_to(self, fault: Fault) -> None:
+        """Another life, up to an instant at which the target of a fault starts."""
+        run, steps = self.run, len(self.run.steps())
+        run.kill()
+        run.begin()
+        deadline = time.monotonic() + self._bound()
+        while not by_role(run.pid, run.notes).get(fault.target):
+            if (code := run.code()) is not None or len(run.steps()) > steps or time.monotonic() > deadline:
+                raise Broken(f"{fault}: no such process was seen to start (exit code {code}): {run.said()}")
+            time.sleep(POLL)
+        time.sleep(self.chance.uniform(0, STARTING_SECONDS))
 
     def _wait_a_moment(self) -> None:
         """An instant within the next step or the one after it."""
@@ -111,7 +127,8 @@ class Storm:
                 struck.undo()
                 struck.until = 0.0
                 ended = True
-                error = self._note(functools.partial(run.check_end, code)) or ""
+                killed = given_up or (fault.kills_the_controller and run.lives == life)
+                error = self._note(functools.partial(run.check_end, code, killed=killed)) or ""
                 if code == 0 and self._last_step() == self.total:
                     break
                 if not given_up and (not fault.may_end_the_run or run.lives > life):
@@ -174,10 +191,14 @@ class Storm:
         return next((line for line in said if line.strip() and not line.startswith(usual)), "")
 
     def _is_awaited(self, fault: Fault, struck: Struck, *, noticed: bool) -> bool:
-        """Whether a daemon of Ray is not missed yet, or a process that is stopped for good is still there."""
+        """Whether a daemon of Ray is not missed yet, or a process that is stopped for good is still there.
+
+        In place of a daemon that ends while it starts, Ray is started once more.
+        """
+        is_there = struck.victim is not None and struck.victim.is_there
         if fault.target in DAEMONS and fault.kind in ("kill", "stop"):
-            return not noticed
-        return fault.kind == "stop" and struck.victim is not None and struck.victim.is_there
+            return not noticed and (is_there or (fault.kind == "kill" and fault.time != START))
+        return fault.kind == "stop" and is_there
 
     def _last_step(self) -> int:
         steps = self.run.steps()

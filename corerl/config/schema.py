@@ -320,7 +320,10 @@ class TrainerConfig:
     )
     resume_with_changes: bool = option(False, "go on although config or plugin versions are not the checkpoint's")
     max_restarts: int = option(
-        3, "times that workers which are lost are started again from the last checkpoint; then the run stops", ge=0
+        3,
+        "times that workers which are lost are started again from the last checkpoint; then the run stops; an hour of "
+        "work that reaches a later checkpoint sets the count to 0",
+        ge=0,
     )
     max_ckpt_to_keep: int | None = option(None, "older checkpoints are deleted; null: all are kept", ge=1)
     keep_best: str | None = option(None, "metric by which the best checkpoint is kept besides, as checkpoints/best")

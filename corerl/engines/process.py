@@ -123,7 +123,9 @@ class EngineProcess:
         self._owed: dict[int, str] = {}
         """operation of each call that waits"""
         self._heard = 0
-        """answers that tell of more than the leader"""
+        """answers that tell of more than the leader, and of all of the engine's parts"""
+        self._of_some: tuple[str, ...] = LEADERS_OWN
+        """operations whose answers do not"""
         self._events: dict[str, Future[dict[str, Any]]] = {}
         self._end = ""
         self._over = threading.Event()
@@ -249,7 +251,7 @@ class EngineProcess:
                 number = int(header["number"])
                 with self._lock:
                     future = self._waiting.pop(number, None)
-                    self._heard += self._owed.pop(number, "") not in LEADERS_OWN
+                    self._heard += self._owed.pop(number, "") not in self._of_some
                 if future is not None:
                     future.set_result((header, payload))
             except (EOFError, OSError):
@@ -275,6 +277,8 @@ class EngineProcess:
             if not future.done():
                 future.set_result(header)
             if header["event"] == "ready":
+                if header.get("parts", 1) > 1:  # one may hang while the others generate
+                    self._of_some = (*LEADERS_OWN, "generate")
                 threading.Thread(target=self._look_after, name=f"corerl-{self._kind.name}-life", daemon=True).start()
 
     def _look_after(self) -> None:

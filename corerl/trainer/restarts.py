@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from corerl.checkpoint.resume import newest_whole, taken
+from corerl.checkpoint.resume import Checkpoint, newest_whole, taken
 from corerl.errors import CoreRLError, LostError, RunError
 from corerl.telemetry.notices import say
 from corerl.telemetry.run_status import StatusFile, recorded
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from corerl.trainer.loop import Trainer
 
 BACKOFF = 10.0
-"""seconds before the first restart; twice as long before each further one"""
+"""seconds before the first restart; twice as long before each further one that counts"""
 LONGEST = 300.0
+
+STEADY = 3600.0
+"""seconds without a loss after which, with a later checkpoint, earlier restarts count no more"""
 
 
 class Restarts:
@@ -30,6 +33,9 @@ class Restarts:
 
     Args:
         stack: holds lock and status until the run ends.
+
+    Attributes:
+        count: of all restarts, also those that count no more towards ``trainer.max_restarts`` and the wait.
     """
 
     def __init__(self, plan: Plan, stopping: Stopping, stack: ExitStack) -> None:
@@ -41,6 +47,10 @@ class Restarts:
         self._failed: dict[str, str] = {}
         """where -> what was said, since the last checkpoint; no exceptions, whose traces would hold the models"""
         self._said = ""
+        self._recent = 0
+        """restarts that count"""
+        self._began, self._began_at = time.monotonic(), 0
+        """when the present workers were started, and from which step"""
         self.count = 0
 
     def take(self, folder: Path) -> None:
@@ -84,16 +94,25 @@ class Restarts:
                 f"{where} has failed twice without progress: first: {first}; after the restart: {said}"
             ) from error
         self._failed[where] = self._said = said
-        if self.count == self._most:
+        self._forget(checkpoint)
+        if self._recent == self._most:
             if not self._most:
                 raise error
             raise LostError(f"trainer.max_restarts = {self._most} allows no further restart: {said}") from error
+        self._recent += 1
         self.count += 1
         if self._status is not None:
             self._status.restarted()
         sampler = copy.deepcopy(plan.sampler)  # a thread of the lost workers may still draw from theirs
         sampler.load_state_dict(self._first_prompts if checkpoint is None else checkpoint.sampler)
         return dataclasses.replace(plan, checkpoint=checkpoint, folder=self._folder, run_ids=run_ids, sampler=sampler)
+
+    def _forget(self, checkpoint: Checkpoint | None) -> None:
+        """Count from 0 if the workers have worked for long, up to a later checkpoint than the one they began with."""
+        reached = 0 if checkpoint is None else checkpoint.step
+        if reached > self._began_at and time.monotonic() - self._began >= STEADY:
+            self._recent = 0
+        self._began_at = reached
 
     def wait(self, plan: Plan) -> None:
         """Free what the lost workers held here, and give the machines time.
@@ -104,11 +123,12 @@ class Restarts:
         gc.collect()
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
-        seconds = min(LONGEST, BACKOFF * 2 ** (self.count - 1))
+        seconds = min(LONGEST, BACKOFF * 2 ** (self._recent - 1))
         source = "the start, for want of a checkpoint" if plan.checkpoint is None else plan.checkpoint.path
         say(
-            f"{self._said}\nthe workers are started again from {source} in {seconds:g} s ({self.count} of "
+            f"{self._said}\nthe workers are started again from {source} in {seconds:g} s ({self._recent} of "
             f"trainer.max_restarts = {self._most})"
         )
         with self.stopping.abandonable():
             time.sleep(seconds)
+        self._began = time.monotonic()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from corerl.config.parts import select_rollout_backend
 from corerl.config.schema import TrainConfig
-from corerl.errors import DeadlineError, EngineDeadError, RunError
+from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
 from corerl.models import resolve_device
 from corerl.plugins import load_plugins
 from corerl.registry.rollout_backends import Completion, GenerationRequest
@@ -34,7 +34,7 @@ class RolloutWorker:
         self._start = functools.partial(
             backend, config.model, config.rollout, device=resolve_device(config.actor.device)
         )
-        self.backend = self._start()
+        self.backend, self._is_closed = self._start(), False
         self._runners: dict[int, asyncio.Runner] = {}
 
     @dispatch("spread")
@@ -67,7 +67,7 @@ class RolloutWorker:
         deadline = time.monotonic() + self.timeout
         try:
             while True:
-                runner.run(self._until(news, deadline, len(requests)))
+                runner.run(self._until(news, deadline, len(requests) - len(given), len(requests)))
                 news.clear()
                 is_done = work.done()
                 if is_done:
@@ -84,14 +84,14 @@ class RolloutWorker:
                     self.backend.abort([request.request_id for request in requests])
                 runner.run(_ended(work))
 
-    async def _until(self, news: asyncio.Event, deadline: float, prompts: int) -> None:
+    async def _until(self, news: asyncio.Event, deadline: float, unfinished: int, prompts: int) -> None:
         try:
             await asyncio.wait_for(news.wait(), deadline - time.monotonic())
         except TimeoutError:
             last_lines = getattr(self.backend, "last_lines", None)
             log = "" if last_lines is None else f"; {last_lines()}"
             raise DeadlineError(
-                f"generating {prompts} prompts took longer than rollout.timeout = {self.timeout:g} s{log}"
+                f"{unfinished} of {prompts} prompts had no responses after rollout.timeout = {self.timeout:g} s{log}"
             ) from None
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
@@ -120,15 +120,25 @@ class RolloutWorker:
 
     @dispatch("revive")
     def restart(self) -> None:
-        """Start the engine again, with the weights of ``model.path``, if it has ended."""
+        """Start the engine again, with the weights of ``model.path``, if it has ended.
+
+        Raises:
+            EngineDeadError: it does not start any more.
+        """
         if self._death():
             with contextlib.suppress(RunError):  # it has nothing left to lose
                 self.backend.close()
-            self.backend = self._start()
+            self._is_closed = True
+            try:
+                self.backend = self._start()
+            except CoreRLError as error:  # whatever its kind: the same start has succeeded before
+                raise EngineDeadError(f"the engine could not be started again: {error}") from error
+            self._is_closed = False
 
     @dispatch("all")
     def close(self) -> None:
-        self.backend.close()
+        if not self._is_closed:
+            self.backend.close()
         for runner in self._runners.values():
             if not runner.get_loop().is_running():
                 runner.close()

@@ -45,10 +45,15 @@ for line in sys.stdin:
     print(number, flush=True)
 '''
 
-WORK = {0: ("token", 0), 1: ("rest", 0.1), 2: ("work", 2), 3: ("rest", 600), 5: ("work", 600)}
+WORK = {0: ("token", 0), 1: ("rest", 0.1), 2: ("work", 2), 3: ("rest", 600), 5: ("work", 600), 6: ("rest", 0.1)}
 
 
 async def start(settings):
+    engines = [await start_one(settings) for _ in range(settings.get("parts", 1))]
+    return Both(engines) if len(engines) > 1 else engines[0]
+
+
+async def start_one(settings):
     pipe = asyncio.subprocess.PIPE
     core = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", CORE, stdin=pipe, stdout=pipe)
     pathlib.Path(settings["core"]).write_text(str(core.pid))
@@ -103,6 +108,21 @@ class Slow:
 
     async def health(self):
         pass
+
+
+class Both:
+    # engines side by side: the prompt [6] is the last one's, all others are the first one's
+
+    dead, vocabulary, devices = Slow.dead, Slow.vocabulary, Slow.devices
+
+    def __init__(self, parts):
+        self.parts = parts
+
+    def progress(self):
+        return [part.progress() for part in self.parts]
+
+    async def generate(self, sample):
+        await self.parts[-1 if sample.asked["prompt_ids"] == [6] else 0].generate(sample)
 """
 
 IMPATIENT = Patience(probe_interval=0.2, probe_timeout=0.4, timeout=SECONDS)
@@ -127,8 +147,9 @@ class Acme:
     def arguments(self):
         return {"PYTHONPATH": str(self.library)}, {"core": str(self.core_file), "loaded": True}
 
-    def start(self, patience=IMPATIENT):
-        process = EngineProcess(self.kind, None, *self.arguments, patience, self.logs)
+    def start(self, patience=IMPATIENT, parts=1):
+        environment, settings = self.arguments
+        process = EngineProcess(self.kind, None, environment, settings | {"parts": parts}, patience, self.logs)
         process.wait_for("ready", SECONDS, "start")
         return process
 
@@ -199,6 +220,25 @@ def test_an_engine_that_brings_forth_tokens_or_works_is_left_alone(acme, prompt)
     header, _ = process.submit("generate", requests=[request(prompt, tokens)])[1].result(SECONDS)
     assert header["samples"] == [[tokens, "length", 0]]
     process.close()
+
+
+def test_an_engine_that_hangs_beside_others_is_noticed_while_those_send_responses(acme):
+    process = acme.start(Patience(probe_interval=0.5, probe_timeout=0.5, timeout=SECONDS), parts=2)
+    hanging = process.submit("generate", requests=[request(6, 10_000)])[1]
+
+    def responses(seconds):
+        number, end = 0, time.monotonic() + seconds
+        while not hanging.done() and time.monotonic() < end:
+            with suppress(RunError):  # once it is ended
+                process.checked(process.submit("generate", requests=[request(1)])[1].result(SECONDS)[0])
+                number += 1
+        return number
+
+    responses(3)
+    assert not hanging.done()  # all of them are well
+    os.kill(acme.core, signal.SIGSTOP)
+    assert responses(30) > 2 and hanging.done()
+    assert "hangs: it did not answer a probe" in error_of(process, hanging)
 
 
 def test_an_engine_that_works_without_a_token_has_the_deadline_of_operations(acme):

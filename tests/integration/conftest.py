@@ -155,6 +155,7 @@ def write(tmp_path: Path) -> Callable[[list[dict[str, Any]]], str]:
 
 
 MORTAL_ENGINE = """
+import asyncio
 import json
 import os
 import subprocess
@@ -176,7 +177,10 @@ def mortal(model, rollout, *, device, options):
     class Mortal(HfBackend):
         # hf, which lives as long as a process of its own does
 
+        process = None
+
         def __init__(self):
+            self.count("start")
             super().__init__(model, rollout, device=device, options=options)
             self.process = subprocess.Popen(["sleep", "600"])
 
@@ -196,14 +200,24 @@ def mortal(model, rollout, *, device, options):
             if operation == "worker" and left[operation] == 0:
                 self.process.kill()
                 os.kill(os.getpid(), 9)
+            if left[operation] == 0 and operation == "start":
+                raise RunError("no room for another engine")
             if left[operation] == 0:
                 self.process.kill()
                 self.process.wait()
                 self.health()
 
+        def is_late(self):
+            left = json.loads(coming.read_text())
+            left["late"] = left.get("late", 0) - 1
+            coming.write_text(json.dumps(left))
+            return left["late"] == 0
+
         async def generate(self, requests):
             self.count("worker")
             self.count("generate")
+            if self.is_late():
+                await asyncio.Event().wait()
             return await super().generate(requests)
 
         def update_weights(self, weights, version, *, verify=False):
@@ -229,7 +243,8 @@ def register_rollout_backends(register):
 def mortal() -> Callable[..., Path]:
     """``mortal(folder, {operation: call})``: a plugin whose engine ``mortal`` ends at that call, of one rank.
 
-    ``worker``: the process that has the engine ends, at that call of ``generate``.
+    ``worker``: the process that has the engine ends, at that call of ``generate``. ``late``: that call does not return.
+    ``start``: that start fails.
     """
 
     def write(folder: Path, deaths: dict[str, int], rank: int = 0) -> Path:

@@ -24,7 +24,16 @@ FAULTS = (
     "full:disk",
     "corrupt:latest",  # the controller is killed; the last, since it takes a start
 )
-RAY_FAULTS = ("kill:rollout", "stop:nursery", "slow:disk", "kill:scorer", "clock:ahead", "full:disk", "corrupt:latest")
+RAY_FAULTS = (
+    "kill:rollout",
+    "stop:nursery",
+    "slow:disk",
+    "kill:scorer",
+    "clock:ahead",
+    "full:disk",
+    "kill:actor@start",  # in a life that is begun for it
+    "corrupt:latest",
+)
 ENGINE_FAULTS = ("kill:engine", "stop:core", "kill:core", "stop:engine")
 
 
@@ -48,7 +57,7 @@ def test_a_run_under_faults_reaches_its_end_and_trains_every_group_as_often_as_w
 def test_a_run_under_ray_reaches_its_end_and_trains_every_group_as_often_as_without_faults():
     pytest.importorskip("corerl_ray")
     figures = suffer("--only", *RAY_FAULTS)
-    assert (figures["faults"], figures["lives"], figures["problems"]) == (len(RAY_FAULTS), 2, [])
+    assert (figures["faults"], figures["lives"], figures["problems"]) == (len(RAY_FAULTS), 3, [])
 
 
 @pytest.mark.skipif(

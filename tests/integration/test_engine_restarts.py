@@ -3,6 +3,7 @@
 import pytest
 
 from corerl.telemetry.metrics_log import read_metrics
+from corerl.trainer import restarts
 
 
 @pytest.fixture
@@ -52,3 +53,27 @@ def test_a_run_whose_engine_ends_too_often_stops_with_a_checkpoint(run_with, dea
     outcome, records, resumed = run_with({})
     assert (outcome.code, resumed) == (0, folder)
     assert records == straight
+
+
+def without_restarts(records):
+    return [{name: value for name, value in record.items() if "restarts" not in name} for record in records]
+
+
+def test_an_engine_that_does_not_start_again_costs_a_restart_of_all_workers_and_no_step(run_with, monkeypatch):
+    monkeypatch.setattr(restarts, "BACKOFF", 0.0)
+    _, straight, _ = run_with({})
+    outcome, records, folder = run_with({"generate": 3, "start": 2}, "trainer.resume_mode=disable")
+    said = "step 3: the engine could not be started again: no room for another engine"
+    assert f"{said}\nthe workers are started again from {folder}/checkpoints/global_step_2 in 0 s" in outcome.stderr
+    assert outcome.code == 0 and without_restarts(records) == without_restarts(straight)
+    outcome, _, folder = run_with({"generate": 3, "start": 2}, "trainer.max_restarts=0", "trainer.resume_mode=disable")
+    assert (outcome.code, outcome.error) == (75, f"error: {said}")
+    assert (folder / "checkpoints" / "latest").read_text() == "global_step_2"
+
+
+def test_a_healthy_engine_past_the_deadline_of_a_batch_ends_the_run_after_the_last_step_is_saved(run_with):
+    outcome, records, folder = run_with({"late": 3}, "rollout.timeout=2")
+    assert (outcome.code, len(records)) == (1, 2)
+    assert outcome.error.startswith("error: step 3: 8 of 8 prompts had no responses after rollout.timeout = 2 s")
+    assert (folder / "checkpoints" / "latest").read_text() == "global_step_2"
+    assert "started again" not in outcome.stderr  # the same requests would be late again

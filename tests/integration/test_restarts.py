@@ -184,6 +184,30 @@ def test_after_so_many_restarts_the_run_ends_with_a_code_of_its_own(lose):
     assert code == 75 and said.endswith("error: step 1: the actor worker died: update 1\n")
 
 
+@pytest.mark.parametrize(
+    ("steady", "saves", "said_last"),
+    [
+        (0.0, 1, None),
+        (3600.0, 1, "error: trainer.max_restarts = 1 allows no further restart"),
+        (0.0, -1, "error: trainer.max_restarts = 1 allows no further restart"),
+    ],
+    ids=["work", "too-soon", "no-checkpoint"],
+)
+def test_restarts_before_long_work_with_a_later_checkpoint_count_no_more(lose, monkeypatch, steady, saves, said_last):
+    monkeypatch.setattr(restarts, "STEADY", steady)
+    monkeypatch.setattr(restarts, "BACKOFF", 0.01)
+    second, third = (6, 9) if saves == 1 else (8, 99)  # in the next step each
+    losses = {"update 3": "lost", f"update {second}": "lost", f"update {third}": "lost"}
+    code, said, folder = lose(losses, f"trainer.save_freq={saves}", "trainer.max_restarts=1")
+    waits = [line for line in said.splitlines() if "the workers are started again" in line]
+    assert all(line.endswith("in 0.01 s (1 of trainer.max_restarts = 1)") for line in waits)
+    if said_last is None:
+        assert code == 0 and len(waits) == read_status(folder).restarts == 3
+        assert [record["training/restarts"] for record in read_metrics(folder / "metrics.jsonl")] == [0, 1, 2, 3]
+    else:
+        assert code == 75 and len(waits) == 1 and said_last in said
+
+
 @pytest.mark.parametrize("place", ["start 1", "update 1", "a scorer"])
 def test_an_error_of_the_users_is_never_restarted(lose, workplace, place):
     scorer = [f"reward.scorer={workplace.folder}/parts.py:always_raises"] if place == "a scorer" else []

@@ -12,7 +12,7 @@ PLUGIN = """
 import asyncio
 
 from corerl import hookimpl
-from corerl.errors import DeadlineError, RunError
+from corerl.errors import ConfigError, DeadlineError, RunError
 
 class Stuck:
     async def generate(self, requests):
@@ -27,6 +27,11 @@ class Stuck:
 
     def health(self):
         raise DeadlineError("health took longer than 1 s")
+
+    closed = 0
+
+    def close(self):
+        self.closed += 1
 
     def last_lines(self):
         return "the last lines of its log (/there.log): stuck"
@@ -71,8 +76,30 @@ class Slow:
     def health(self):
         pass
 
+class Halting(Slow):
+    # finishes the first request
+
+    async def generate(self, requests, on_finished):
+        on_finished(0, [requests[0].request_id])
+        await asyncio.Event().wait()
+
+def once(error):
+    # starts once, and is dead then
+    starts = []
+
+    def start(model, rollout, *, device):
+        starts.append(device)
+        if len(starts) > 1:
+            raise error
+        return Stuck()
+
+    return start
+
 @hookimpl
 def register_rollout_backends(register):
+    register("halting", lambda model, rollout, *, device: Halting())
+    register("once_RunError", once(RunError("no memory is left")))
+    register("once_ConfigError", once(ConfigError("rollout.options.python", "there is no such program")))
     register("stuck", lambda model, rollout, *, device: Stuck())
     register("paced", lambda model, rollout, *, device: Paced())
     register("slow", lambda model, rollout, *, device: Slow())
@@ -119,7 +146,7 @@ def test_a_worker_closes_its_event_loops_but_those_that_run(start):
 
 def test_requests_that_are_late_are_aborted_cancelled_and_waited_for(start):
     worker = start("slow")
-    with pytest.raises(DeadlineError, match=r"generating 2 prompts took longer than rollout.timeout = 0\.05 s"):
+    with pytest.raises(DeadlineError, match=r"^2 of 2 prompts had no responses after rollout.timeout = 0\.05 s$"):
         list(worker.generate(REQUESTS))
     assert (worker.backend.aborted, worker.backend.is_ended) == (["a", "b"], True)
 
@@ -128,9 +155,34 @@ def test_the_error_of_a_stuck_engine_names_what_was_waited_for_its_key_and_the_l
     with pytest.raises(EngineDeadError) as error:
         list(worker.generate([GenerationRequest("a", [1], SamplingParams(max_tokens=4))]))
     assert str(error.value) == (
-        "generating 1 prompts took longer than rollout.timeout = 0.05 s; the last lines of its log (/there.log): "
+        "1 of 1 prompts had no responses after rollout.timeout = 0.05 s; the last lines of its log (/there.log): "
         "stuck; health took longer than 1 s"
     )
+
+
+def test_an_engine_that_generates_in_time_but_for_one_request_is_late_with_that_one(start):
+    late = start("halting", timeout=0.5)
+    finished = []
+    with pytest.raises(DeadlineError, match=r"^1 of 2 prompts had no responses after rollout.timeout = 0\.5 s$"):
+        finished.extend(late.generate(REQUESTS))
+    assert finished == [{0: ["a"]}]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("once_RunError", "no memory is left"),
+        ("once_ConfigError", "rollout.options.python: there is no such program"),
+    ],
+)
+def test_an_engine_that_does_not_start_again_is_dead(start, name, said):
+    worker = start(name)
+    with pytest.raises(EngineDeadError) as raised:
+        worker.restart()
+    assert str(raised.value) == f"the engine could not be started again: {said}"
+    assert raised.value.exit_code == 75
+    worker.close()
+    assert worker.backend.closed == 1
 
 
 def test_weights_are_read_to_their_end_where_the_engine_ends_among_them(worker):

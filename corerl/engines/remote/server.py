@@ -92,7 +92,8 @@ async def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     engine: Engine = await importlib.import_module(settings["adaptor"]).start(settings)
     connection.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=connection)
-    writer.write(frames.pack({"event": "ready", "vocabulary": engine.vocabulary, "devices": engine.devices}))
+    facts = {"vocabulary": engine.vocabulary, "devices": engine.devices, "parts": len(engine.parts)}
+    writer.write(frames.pack({"event": "ready", **facts}))
     await Server(engine, writer, loaded=settings["loaded"]).run(reader)
 
 

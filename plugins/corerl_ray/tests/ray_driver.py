@@ -1,6 +1,6 @@
 """A controller of its own process: prints the processes of its cluster, asks subprocesses for their exit codes, hears a
-signal, loses a worker and closes; then it prints who listened where. With the argument ``wait`` it waits instead, and
-with a folder it is a run there."""
+signal, loses a worker and closes; then it prints who listened where. With the argument ``wait`` it waits instead, with
+``again`` it stops its raylet and starts another cluster, and with a folder it is a run there."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from ray_toys import ENGINE, TOY, Engine, Toy
 
 from corerl.config.schema import RuntimeConfig
-from corerl.errors import CoreRLError
+from corerl.errors import CoreRLError, WorkerDiedError
 from corerl.telemetry.run_status import recorded
 from corerl.testing.listening import listeners
 from corerl_ray.launch import launch
@@ -37,14 +37,29 @@ def descendants(pid):
     return found
 
 
+def start_again(runtime, group):
+    """Prints the error of a cluster that hangs, whether its watcher is left, and what a worker of the next one says."""
+    from corerl_ray import cluster  # after launch, which sets what Ray reads when it is imported
+
+    watching = cluster.watcher._process
+    os.kill(runtime.cluster.health.processes["raylet"], signal.SIGSTOP)
+    with contextlib.closing(runtime), contextlib.suppress(WorkerDiedError):
+        group.sleep(600)
+    with contextlib.closing(launch(RuntimeConfig(name="ray"), options=RayOptions())) as another:
+        print(json.dumps([watching.poll(), another.spawn(TOY, Toy).rank_zero()]), flush=True)
+
+
 if __name__ == "__main__":
     heard = []
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] != "wait" else None
-    runtime = launch(RuntimeConfig(name="ray"), options=RayOptions(hang_timeout=2.0 if folder else 120.0))
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] not in ("wait", "again") else None
+    runtime = launch(RuntimeConfig(name="ray"), options=RayOptions(hang_timeout=2.0 if sys.argv[1:] else 120.0))
     group = runtime.spawn(TOY, Toy)
     group.start_child()
     print(json.dumps(descendants("self")), flush=True)
+    if sys.argv[1:] == ["again"]:
+        start_again(runtime, group)
+        sys.exit(0)
     if sys.argv[1:] == ["wait"]:
         time.sleep(600)
     if folder is not None:

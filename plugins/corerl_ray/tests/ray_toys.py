@@ -255,6 +255,16 @@ def corrupt(host):
     broadcast.unpack = lambda buckets: unpack(flipped(buckets))
 
 
+class Late(Engine):
+    @dispatch("spread")
+    def generate(self, requests):
+        """As a healthy engine past ``rollout.timeout``, on the first rank."""
+        yield {0: [requests[0].request_id]}
+        if int(os.environ["RANK"]) == 0:
+            raise DeadlineError("1 of 2 prompts had no responses")
+        time.sleep(600)
+
+
 class Broken:
     def __init__(self):
         raise ConfigError("model.path", "there is no model")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corerl_ray.host import is_alive
+from corerl_ray.processes import is_alive
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -71,6 +71,15 @@ def test_a_run_listens_on_the_loopback_hears_its_children_exit_says_one_error_of
     assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
 
 
+def test_a_run_whose_raylet_is_stopped_can_start_another_cluster_and_is_watched_for_the_first_no_more():
+    done = subprocess.run(
+        [sys.executable, HERE / "ray_driver.py", "again"], capture_output=True, text=True, timeout=300, env=ENVIRONMENT
+    )
+    processes, again = map(json.loads, done.stdout.splitlines())
+    assert (again, done.returncode) == ([0, 0], 0), done.stderr[-2000:]  # the watcher would kill it a minute later
+    assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
+
+
 def test_a_run_that_is_killed_leaves_no_process():
     controller = subprocess.Popen(
         [sys.executable, HERE / "ray_driver.py", "wait"], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
@@ -88,8 +97,12 @@ def test_a_run_that_is_killed_leaves_no_process():
 
 @pytest.mark.parametrize(
     ("name", "number", "reason"),
-    [("raylet", signal.SIGKILL, "has ended"), ("raylet", signal.SIGSTOP, "is stopped for 2 s")],
-    ids=["raylet-killed", "raylet-stopped"],
+    [
+        ("raylet", signal.SIGKILL, "has ended"),
+        ("raylet", signal.SIGSTOP, "is stopped for 2 s"),
+        ("gcs_server", signal.SIGSTOP, "is stopped for 2 s"),
+    ],
+    ids=["raylet-killed", "raylet-stopped", "gcs-stopped"],
 )
 def test_a_run_whose_cluster_is_lost_fails_with_one_line_and_leaves_no_process(tmp_path, name, number, reason):
     run = subprocess.Popen(

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from ray_toys import ENGINE, TOY, Broken, Engine, Slow, Toy, request
+from ray_toys import ENGINE, TOY, Broken, Engine, Late, Slow, Toy, request
 
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
@@ -117,6 +117,18 @@ def test_the_death_of_the_last_rollout_worker_reaches_every_thread_that_waits(st
     assert str(caught.value) == str(errors[0])
     pattern = rf"^the rollout worker \(process {pids(rollout)[0]} on .*\) died: killed .*:\n    about to die$"
     assert re.match(pattern, str(caught.value))
+    assert all_gone(pids(actor) + pids(rollout))
+
+
+def test_generation_that_takes_too_long_leaves_the_actor_to_save_the_last_step(start):
+    runtime = start(rollout_workers=2)
+    actor, rollout = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Late)
+    began = time.monotonic()
+    with pytest.raises(DeadlineError, match=r"^rollout worker 0 of 2: 1 of 2 prompts had no responses \(log on "):
+        list(rollout.generate([request(name) for name in "abcd"]))
+    assert actor.rank_zero() == 0
+    runtime.close()
+    assert time.monotonic() - began < 60
     assert all_gone(pids(actor) + pids(rollout))
 
 

@@ -23,7 +23,8 @@ folder = Path(sys.argv[1])
 (folder / "checkpoints" / "latest").write_text("step_000007")
 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | {"CORERL_RAY_CLUSTER": "mark"}}
 raylet, child = (subprocess.Popen(["sleep", "600"], **quiet) for _ in range(2))
-watcher = Watcher({"raylet": raylet.pid}, 0.5, "/logs", "mark")
+watcher = Watcher(0.5, "mark")
+watcher.tell(processes={"raylet": raylet.pid}, logs="/logs")
 watcher.tell(folder=str(folder))
 with recorded(folder, 9):
     print(json.dumps([raylet.pid, child.pid]), flush=True)
@@ -81,6 +82,16 @@ def test_a_controller_that_is_killed_says_nothing_and_leaves_no_process(controll
     assert gone(cluster)
 
 
+def test_a_controller_that_is_killed_and_whose_raylet_ends_sooner_says_nothing(controller, tmp_path):
+    run, cluster = controller
+    os.kill(cluster[0], signal.SIGKILL)
+    time.sleep(1)  # the watcher sees it before the controller ends
+    os.kill(run.pid, signal.SIGKILL)
+    assert gone(cluster)  # before anybody takes the controller's exit code
+    assert run.communicate(timeout=60)[1] == ""
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "running"
+
+
 def test_a_run_that_has_left_its_cluster_is_left_alone(controller):
     run, cluster = controller
     os.kill(cluster[0], signal.SIGKILL)
@@ -89,16 +100,33 @@ def test_a_run_that_has_left_its_cluster_is_left_alone(controller):
     assert gone(cluster)
 
 
-def test_a_controller_whose_raylet_is_stopped_is_killed_in_the_end(controller, monkeypatch):
+def test_a_cluster_that_is_stopped_while_it_starts_is_seen_before_its_processes_are_named(monkeypatch):
+    monkeypatch.setattr("corerl_ray.watcher.NEEDED", ("sleep",))
+    watch = Watch(os.getpid(), Health({}, hang_timeout=0.1), "", "mark", left=True)
+    with subprocess.Popen(["sleep", "600"]) as raylet:
+        deadline = time.monotonic() + 60
+        while not watch.cluster.lost and time.monotonic() < deadline:
+            watch.look()
+            raylet.send_signal(signal.SIGSTOP)
+            time.sleep(0.05)
+        raylet.kill()
+    assert watch.cluster.lost == f"Ray's sleep (process {raylet.pid}) is stopped for 0 s"
+    watch.hear({"processes": {}, "logs": ""})  # another attempt
+    watch.look()
+    assert watch.cluster.lost == ""
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_controller_whose_raylet_is_stopped_is_killed_unless_it_has_left_the_cluster(controller, monkeypatch, left):
     monkeypatch.setattr("corerl_ray.watcher.PATIENCE", 0.0)
     run, (raylet, _) = controller
     os.kill(raylet, signal.SIGSTOP)
-    watch = Watch(run.pid, Health({"raylet": raylet}, hang_timeout=0.1), "/logs", "mark")
-    deadline = time.monotonic() + 60
+    watch = Watch(run.pid, Health({"raylet": raylet}, hang_timeout=0.1), "/logs", "mark", left=left)
+    deadline = time.monotonic() + (1 if left else 60)
     while run.poll() is None and time.monotonic() < deadline:
         watch.look()
         time.sleep(0.05)
     assert (
-        run.returncode == -signal.SIGKILL
+        run.returncode == (None if left else -signal.SIGKILL)
         and watch.cluster.lost == f"Ray's raylet (process {raylet}) is stopped for 0 s"
     )

@@ -327,6 +327,8 @@ class Wait:
                 return raised
             if isinstance(raised, DeadlineError):
                 raised.args = (f"{raised}{_place(call.member)}",)
+                if isinstance(call.reference, ray.ObjectRefGenerator):  # rollout.timeout; the others can save
+                    return raised
             if (
                 type(raised) in (RunError, DeadlineError)
                 and call.member.world_size > 1

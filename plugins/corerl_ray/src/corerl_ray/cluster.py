@@ -19,11 +19,11 @@ import ray
 from ray._private import services
 from ray._private import worker as _private_worker
 
-from corerl.errors import ConfigError, DeadlineError, RunError
+from corerl.errors import ConfigError, DeadlineError, LostError, RunError
 from corerl_ray.host import hear_of_children
 from corerl_ray.options import RayOptions
 from corerl_ray.processes import is_alive
-from corerl_ray.watcher import MARK, Health, Watcher
+from corerl_ray.watcher import MARK, NEEDED, Health, Watcher
 
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
 """under which a cluster ends what a killed worker leaves behind"""
@@ -38,6 +38,9 @@ SHUTDOWN_OF_LOST = 3.0
 
 watcher: Watcher | None = None
 """of the cluster that was started here"""
+
+is_held = False
+"""Ray has not let this process leave a cluster"""
 
 PR_SET_CHILD_SUBREAPER = 36
 """of Linux's prctl"""
@@ -59,16 +62,26 @@ class Cluster:
     def close(self) -> None:
         """Leave the cluster; one that was started here ends, and all of its processes with it.
 
-        ``ray.shutdown`` waits for the raylet, without a deadline: it has ``SHUTDOWN`` seconds.
+        ``ray.shutdown`` waits for the raylet, without a deadline: it has ``SHUTDOWN`` seconds. Once the raylet is
+        killed, it mostly returns; if not, this process can only exit: with the code of a run that can go on, if its
+        cluster was lost.
         """
         if not self.is_own:
             return
+        is_lost = bool(self.health.look())
         leaving = threading.Thread(target=ray.shutdown, daemon=True)
         leaving.start()
-        leaving.join(SHUTDOWN_OF_LOST if self.health.look() else SHUTDOWN)
+        leaving.join(SHUTDOWN_OF_LOST if is_lost else SHUTDOWN)
         if leaving.is_alive():
-            atexit.register(_exit)  # before that of Ray, which waits for the same
             end_processes(self.processes, patience=0.0)
+            leaving.join(SHUTDOWN_OF_LOST)
+        if leaving.is_alive():
+            global is_held
+            is_held = True
+            code = LostError.exit_code if is_lost else 1
+            atexit.register(_exit, code)  # before that of Ray, which waits for the same
+            if watcher is not None:
+                watcher.tell(left=True)
             return
         end_processes(self.processes)
         _end_watcher()
@@ -80,8 +93,10 @@ def connect(options: RayOptions) -> Cluster:
     Raises:
         ConfigError: the address is no HOST:PORT.
         DeadlineError: nothing answers there in time.
-        RunError: Ray cannot use what answers.
+        RunError: Ray cannot use what answers, or has not let this process leave a cluster of before.
     """
+    if is_held:
+        raise RunError("Ray has not let this process leave its lost cluster: start the same command again")
     if options.address not in (None, "auto"):
         _knock(str(options.address), options.connect_timeout)
     if ray.is_initialized():
@@ -93,14 +108,19 @@ def connect(options: RayOptions) -> Cluster:
         hear_of_children()
         return Cluster(is_own=True)
     mark = f"{os.getpid()}-{time.time_ns()}"
-    with _keeping_sigterm(), _variable(MARK, mark):
-        processes = _start(quiet)
+    global watcher
+    watcher = Watcher(options.hang_timeout, mark)  # before the cluster, which may hang while it starts
+    try:
+        with _keeping_sigterm(), _variable(MARK, mark):
+            processes = _start(quiet)
+    except BaseException:
+        _end_watcher()
+        raise
     hear_of_children()
     _adopt_no_orphans()
-    global watcher
     node: Any = _private_worker._global_node
-    named = {name: node.all_processes[name][0].process.pid for name in ("raylet", "gcs_server")}
-    watcher = Watcher(named, options.hang_timeout, node.get_logs_dir_path(), mark)
+    named = {name: node.all_processes[name][0].process.pid for name in NEEDED}
+    watcher.tell(processes=named, logs=node.get_logs_dir_path())
     return Cluster(is_own=True, processes=processes, health=Health(named, options.hang_timeout))
 
 
@@ -111,12 +131,12 @@ def _end_watcher() -> None:
         watcher = None
 
 
-def _exit() -> None:
+def _exit(code: int) -> None:
     """End this process at once: a run that Ray does not let go has failed, and has said so."""
     sys.stdout.flush()
     sys.stderr.flush()
     _end_watcher()
-    os._exit(1)
+    os._exit(code)
 
 
 def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
@@ -130,6 +150,8 @@ def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
         except Exception as error:
             ray.shutdown()
             end_processes(tuple(_children() - before), patience=0.0)
+            if watcher is not None:
+                watcher.tell(processes={}, logs="")
             if is_last or "timed out" not in str(error):
                 raise RunError(
                     f"no Ray cluster could be started on this machine: {' '.join(str(error).split())} (its own words "

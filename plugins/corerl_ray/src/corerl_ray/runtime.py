@@ -42,6 +42,8 @@ REPLICAS = "rollout"
 
 CLOSING = 30.0
 CLOSING_AFTER_FAILURE = 3.0
+ENDING = 10.0
+"""seconds in which workers that Ray was told to kill are gone"""
 
 
 class RayRuntime:
@@ -146,14 +148,16 @@ class RayRuntime:
         self._closed = self.waiter.closing = True
         patience = CLOSING_AFTER_FAILURE if self.waiter.failed else CLOSING
         closing: list[Future] = []
-        for group in self.groups:
+        is_lost = bool(self.cluster.health.look())  # a GCS that is stopped would keep each of Ray's calls
+        for group in self.groups if not is_lost else []:
             if hasattr(group, "close") and self.waiter.members:
                 closing.append(dataclasses.replace(group, timeout=patience).close.submit())
         for pending in closing:
             with contextlib.suppress(CoreRLError):  # all are killed below, and the run's own error is worth more
                 pending.result()
         self._kill()
-        self.pools.close()
+        if not is_lost:
+            self.pools.close()
         self.cluster.close()
 
     def environment_of(self, member: Member, local_rank: int, first: Facts, devices: Sequence[str]) -> dict[str, str]:
@@ -184,10 +188,11 @@ class RayRuntime:
     def _kill(self) -> None:
         """End all workers at once."""
         members, self.waiter.members = self.waiter.members, []
-        for member in members:
+        is_lost = bool(self.cluster.health.look())
+        for member in members if not is_lost else []:
             ray.kill(member.host, no_restart=True)
         here = [member.facts for member in members if member.facts and member.facts.node == self.waiter.node]
-        end_processes(tuple(facts.pid for facts in here))
+        end_processes(tuple(facts.pid for facts in here), patience=0.0 if is_lost else ENDING)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,10 @@ ENDING = 10.0
 """seconds in which killed processes are gone, if the kernel lets them go"""
 PATIENCE = 60.0
 """seconds that the controller has to end by itself once a process of its cluster hangs"""
+EXIT_CODE = 49
+"""of the fields of /proc/PID/stat after the name"""
+NEEDED = ("raylet", "gcs_server")
+"""processes of a cluster without which Ray ends the controller"""
 
 
 @dataclass
@@ -66,9 +70,10 @@ class Watch:
 
     Attributes:
         controller: its process id.
-        logs: the folder of Ray's logs.
+        logs: the folder of Ray's logs; '' while the cluster starts.
         mark: of the cluster's processes.
         folder: of the run.
+        left: the controller has noticed, and is about to end by itself.
     """
 
     controller: int
@@ -76,20 +81,31 @@ class Watch:
     logs: str
     mark: str
     folder: str = ""
+    left: bool = False
     _kill_at: float = float("inf")
+
+    def hear(self, said: Mapping[str, Any]) -> None:
+        """What the controller has to say (:meth:`Watcher.tell`)."""
+        self.folder, self.left = said.get("folder", self.folder), said.get("left", self.left)
+        if "processes" in said:
+            self.cluster, self._kill_at = Health(said["processes"], self.cluster.hang_timeout), float("inf")
+            self.logs = said["logs"]
 
     def look(self) -> None:
         """Look at the cluster; kill the controller if that hangs and the controller does not end."""
+        if not self.logs:
+            self.cluster.processes = {**self.cluster.processes, **_starting(self.controller)}
         self.cluster.look()
         if self.cluster.hangs:
             self._kill_at = min(self._kill_at, time.monotonic() + PATIENCE)
-        if time.monotonic() > self._kill_at:
+        if time.monotonic() > self._kill_at and not self.left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.controller, signal.SIGKILL)
 
     def report(self) -> None:
         """Say why the run ended, and write it into its status, unless that says so already."""
-        reason = f"{self.cluster.lost}, and the run with it (its log is in {self.logs})"
+        reason = f"{self.cluster.lost}, and the run with it"
+        reason += f" (its log is in {self.logs})" if self.logs else ", while it started"
         status, folder = self._status(), Path(self.folder)
         if status is not None:
             if status.state == "running":
@@ -130,6 +146,17 @@ def _processes() -> list[int]:
     return [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
 
 
+def _starting(controller: int) -> dict[str, int]:
+    """Those of a controller's children that a cluster needs, by name."""
+    found = {}
+    for listed in Path(f"/proc/{controller}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for pid in map(int, listed.read_text().split()):
+                program = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0].decode(errors="replace")
+                found[Path(program).name] = pid
+    return {name: found[name] for name in NEEDED if name in found}
+
+
 def _environment(pid: int) -> list[bytes]:
     """Of another process; of those of other users, and of zombies, nothing."""
     try:
@@ -149,10 +176,15 @@ def _group(pid: int) -> int:
 
 
 class Watcher:
-    """The controller's side."""
+    """The controller's side; it may begin before the cluster does.
 
-    def __init__(self, processes: Mapping[str, int], hang_timeout: float, logs: str, mark: str) -> None:
-        watch = [os.getpid(), processes, hang_timeout, logs, mark]
+    Args:
+        hang_timeout: seconds that a process of the cluster may be stopped.
+        mark: in the environment of the cluster's processes.
+    """
+
+    def __init__(self, hang_timeout: float, mark: str) -> None:
+        watch = [os.getpid(), hang_timeout, mark]
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "corerl_ray.watcher", json.dumps(watch)],
             stdin=subprocess.PIPE,
@@ -162,7 +194,10 @@ class Watcher:
         )
 
     def tell(self, **said: Any) -> None:
-        """``folder``: of the run. ``end``: the controller needs it no more."""
+        """``processes``: of a cluster, once it has started, with ``logs``; none and '': one is about to start.
+
+        ``folder``: of the run. ``left``: the controller is not to be killed. ``end``: it needs the watcher no more.
+        """
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it is gone
             self._process.stdin.write(json.dumps(said).encode() + b"\n")
@@ -184,7 +219,7 @@ class Watcher:
 def main(watch: Watch) -> None:
     """Watch until the controller has ended, or needs it no more."""
     os.set_blocking(0, False)
-    heard, said = {0, *_ends_of(watch.cluster.processes.values())}, b""
+    heard, said = {0}, b""
     while os.getppid() == watch.controller:
         watch.look()
         ready = select.select(heard, [], [], LOOK)[0]
@@ -194,15 +229,25 @@ def main(watch: Watch) -> None:
             heard.discard(0)
         *lines, said = (said + (more or b"")).split(b"\n")
         for told in map(json.loads, lines):
-            watch.folder = told.get("folder", watch.folder)
+            watch.hear(told)
+            heard |= {*_ends_of(told.get("processes", {}).values())}
             if told.get("end"):
                 watch.end_processes()
                 return
     try:
-        if watch.cluster.lost:
+        if watch.cluster.lost and (watch.cluster.hangs or not _was_killed(watch.controller)):
             watch.report()
     finally:  # whether or not somebody reads it
         watch.end_processes()
+
+
+def _was_killed(pid: int) -> bool:
+    """By SIGKILL, while nobody has taken its exit code yet; its raylet may have ended a moment before it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[EXIT_CODE]) == signal.SIGKILL
 
 
 def _read() -> bytes | None:
@@ -221,5 +266,5 @@ def _ends_of(processes: Iterable[int]) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    controller, processes, hang_timeout, logs, mark = json.loads(sys.argv[1])
-    main(Watch(controller, Health(processes, hang_timeout), logs, mark))
+    controller, hang_timeout, mark = json.loads(sys.argv[1])
+    main(Watch(controller, Health({}, hang_timeout), "", mark))
