@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from corerl_ray.host import is_alive
+from corerl_ray.processes import is_alive
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
