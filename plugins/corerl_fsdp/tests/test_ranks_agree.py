@@ -52,8 +52,9 @@ def shared(together, **changes):
 
 CASES += [
     *(
-        shared(together, size=size, checkpointing=checkpointing, chunk=3 * (checkpointing != (together == size)) or None)
-        for (size, together), checkpointing in itertools.product(((2, 2), (4, 2), (4, 4)), (True, False))
+        shared(together, size=size, checkpointing=checkpointing, chunk=chunk)
+        for (size, together), chunks in (((2, 2), (None, 3)), ((4, 2), (3, None)), ((4, 4), (None, 3)))
+        for checkpointing, chunk in zip((True, False), chunks, strict=True)
     ),
     *(shared(together, size=4, cut=cut) for together, cut in itertools.product((2, 4), CUTS[:2])),
     *(shared(4, model=model, size=4) for model in itertools.product(("qwen3", "llama"), (True, False))),
