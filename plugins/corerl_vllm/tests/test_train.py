@@ -78,9 +78,7 @@ def killed(material: Path, engine_python: str) -> Killed:
     shared = unused_shared_memory()
     with (material / "killed.log").open("wb") as log:
         main = [sys.executable, "-c", "from corerl.cli.main import main; main()"]
-        trainer = subprocess.Popen(
-            [*main, *command], stdout=log, stderr=subprocess.STDOUT, env=os.environ | variables
-        )
+        trainer = subprocess.Popen([*main, *command], stdout=log, stderr=subprocess.STDOUT, env=os.environ | variables)
     metrics: list[dict[str, Any]] = []
     try:
         deadline = time.monotonic() + 300
