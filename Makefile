@@ -49,10 +49,13 @@ $(ENGINES): plugins/corerl_vllm/src/corerl_vllm/requirements-cpu.txt | $(CORE)
 quickstart: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/quickstart/run.sh
 
+# One more than the cores of the machine that all must pass on: a test of several processes waits for them.
+TESTERS ?= 3
+
 # Where vLLM's CPU build cannot be had, its tests are skipped and say so.
 test:
 	$(MAKE) --jobs=2 --keep-going install engines || $(MAKE) install
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Two test processes on two cores: a thread each, and what takes longest first."""
+"""Three test processes on two cores: a thread each, and what takes longest first."""
 
 import os
 
@@ -15,7 +15,7 @@ the two before it, because its cluster stays until its process ends"""
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups come first, then slow tests; with the short ones both processes end at the same time."""
+    """Groups come first, then slow tests; with the short ones all processes end at the same time."""
     items.sort(key=_turn)
 
 

@@ -102,7 +102,10 @@ class RankJobs(ABC):
         self.strategy(job)
 
     def agree(self, job: Job) -> dict[str, Any]:
-        """Forward, one update with its gradient, forward again, weights; after an update if ``warm``."""
+        """Forward, one update with its gradient, forward again, weights; after an update if ``warm``.
+
+        With ``start`` the weights before it too, which ranks have to gather.
+        """
         strategy = self.strategy(job)
         objective = AllOutputs(job.get("head", "lm"), vocabulary=job.get("vocabulary", False))
         experience = share(rank_batch(rows=job.get("rows", 7)), strategy)
@@ -110,7 +113,7 @@ class RankJobs(ABC):
             strategy.update(experience, objective)
         gradient: dict[str, Tensor] = {}
         self.record_gradient(strategy, gradient)
-        start = copied_weights(strategy)
+        start = copied_weights(strategy) if job.get("start") else {}
         before = strategy.forward(experience, objective.wanted)
         metrics = strategy.update(experience, objective)
         after = strategy.forward(experience, objective.wanted)

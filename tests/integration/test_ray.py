@@ -1,6 +1,7 @@
 """One worker under runtime ``ray`` does what it does under ``local``."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -148,6 +149,7 @@ class TestOnOneClusterOfFourCpus:
                     assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-5), (ours["step"], name)
         assert_only_this_machine_can_connect(Path("listening.txt"))
 
+    @pytest.mark.skipif("CORERL_EVERY_LAYOUT" not in os.environ, reason="one more pair of ranks: CORERL_EVERY_LAYOUT=1")
     def test_two_tensor_parallel_ranks_of_megatron_under_ray_train_as_one_device_does(self, train, material):
         pytest.importorskip("corerl_megatron")
         shape = ["--hidden-size", "16", "--layers", "2", "--heads", "2", "--kv-heads", "2"]

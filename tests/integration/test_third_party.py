@@ -1,4 +1,4 @@
-"""Built wheels in a fresh environment: the core alone, a torch that was there before, a plugin from outside."""
+"""Built wheels in a fresh environment: the core alone; before a release, torch and a plugin from outside too."""
 
 import json
 import os
@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 from corerl.telemetry.metrics_log import read_metrics
 
 ROOT = Path(__file__).parents[2]
+FRESH = os.environ.get("CORERL_FRESH_ENVIRONMENT", "")
 PLUGINS = ("corerl_fsdp", "corerl_grpo", "corerl_hf", "corerl_rewards")
 HEAVY = {"torch", "transformers", "ray", "vllm", "sglang"}
 
@@ -108,7 +109,7 @@ class Environment:
     def link(self, *requirements: str) -> None:
         """Install what is declared, and what that declares, by links to the files that the tests' own environment has.
 
-        Torch and transformers are 1.4 GB; with CORERL_FRESH_ENVIRONMENT they are downloaded and unpacked instead.
+        Torch and transformers are 1.4 GB; with CORERL_FRESH_ENVIRONMENT=1 they are downloaded and unpacked instead.
         """
         [site] = (self.folder / "lib").glob("python*/site-packages")
         versions = {canonicalize_name(name): version for name, version in self.versions().items()}
@@ -164,13 +165,19 @@ def environment(tmp_path: Path) -> Iterator[Environment]:
     subprocess.run(["sh", "-c", 'rm -rf "$0" &', tmp_path / "venv"], check=True)
 
 
-def build_wheels(folder: Path) -> dict[str, Path]:
-    """Import name -> wheel of the core, of its plugins and of acme-brevity, built from copies of their sources."""
+def build_core(folder: Path) -> dict[str, Path]:
+    """Import name -> wheel of the core, built from a copy of its source."""
     core = folder / "core"
     copied = shutil.ignore_patterns("__pycache__", "*.egg-info", "tests")
     shutil.copytree(ROOT / "corerl", core / "corerl", ignore=copied)
     for file in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / file, core)
+    return build(folder / "wheels", core)
+
+
+def build_plugins(folder: Path) -> dict[str, Path]:
+    """Import name -> wheel of the core's plugins and of acme-brevity, built from copies of their sources."""
+    copied = shutil.ignore_patterns("__pycache__", "*.egg-info", "tests")
     for plugin in PLUGINS:
         shutil.copytree(ROOT / "plugins" / plugin, folder / plugin, ignore=copied)
     package = folder / "acme_brevity" / "src" / "acme_brevity"
@@ -179,25 +186,48 @@ def build_wheels(folder: Path) -> dict[str, Path]:
     (package / "__init__.py").write_text("")
     (package / "plugin.py").write_text(PLUGIN)
     (package / "parts.py").write_text(PARTS)
-    sources = [core, *(folder / name for name in (*PLUGINS, "acme_brevity"))]
+    return build(folder / "plugin_wheels", *(folder / name for name in (*PLUGINS, "acme_brevity")))
+
+
+def build(folder: Path, *sources: Path) -> dict[str, Path]:
+    """Import name -> wheel, written into ``folder``."""
     # setuptools is here, because torch requires it: no environment has to be made for each build
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder / "wheels")]
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, *sources], check=True)
-    return {wheel.name.partition("-")[0]: wheel for wheel in (folder / "wheels").iterdir()}
+    return {wheel.name.partition("-")[0]: wheel for wheel in folder.iterdir()}
+
+
+@pytest.fixture
+def core(environment: Environment, tmp_path: Path) -> Environment:
+    """The environment with the core alone in it, and a config."""
+    with stage("build a wheel"):
+        [wheel] = build_core(tmp_path / "sources").values()
+    with stage("install corerl"):
+        environment.install(wheel)
+    (environment.cwd / "config.yaml").write_text(CONFIG)
+    return environment
 
 
 @pytest.mark.slow
-def test_wheels_in_a_fresh_environment_and_a_plugin_that_needs_nothing_but_an_entry_point(
-    environment: Environment, tmp_path: Path
+def test_the_wheel_of_the_core_in_a_fresh_environment_runs_and_names_the_plugin_that_is_missing(
+    core: Environment,
 ) -> None:
-    with stage("build six wheels"):
-        wheels = build_wheels(tmp_path / "sources")
-    with stage("install corerl"):
-        environment.install(wheels.pop("corerl"))
     with stage("the core alone"):
-        check_the_core_alone(environment)
+        check_the_core_alone(core)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not FRESH, reason="installs torch and trains, a minute: CORERL_FRESH_ENVIRONMENT=links, or =1 to download torch"
+)
+def test_wheels_in_a_fresh_environment_and_a_plugin_that_needs_nothing_but_an_entry_point(
+    core: Environment, tmp_path: Path
+) -> None:
+    environment = core
+    with stage("build five wheels"):
+        wheels = build_plugins(tmp_path / "sources")
     with stage("install torch and the plugins, these without a constraint"):
-        if os.environ.get("CORERL_FRESH_ENVIRONMENT"):
+        if FRESH == "1":
             environment.install("--constraint", ROOT / "constraints.txt", "torch")
             before = torch_files(environment)
             environment.install(*wheels.values())
@@ -222,7 +252,6 @@ def test_wheels_in_a_fresh_environment_and_a_plugin_that_needs_nothing_but_an_en
 
 def check_the_core_alone(environment: Environment) -> None:
     """It runs with no plugin, brought nothing heavy, and says what to install."""
-    (environment.cwd / "config.yaml").write_text(CONFIG)
     assert not HEAVY & environment.versions().keys()
     environment.run("python", "-c", "import corerl, corerl.cli.main, corerl.config.schema, corerl.data.prompts")
     assert "train" in environment.run("corerl", "--help").stdout

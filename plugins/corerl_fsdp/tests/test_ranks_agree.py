@@ -33,10 +33,8 @@ CASES = [
     ),
     *(case(packed=packed, cut=cut) for packed, cut in itertools.product((True, False), CUTS[:2])),
     *(
-        case(model, packed, size=size, checkpointing=size == 4)
-        for model in itertools.product(("qwen2", "qwen3", "llama"), (True, False))
-        for packed in (True, False)
-        for size in (2, 4)
+        case((family, tied), packed, size=4 if tied == packed else 2, checkpointing=tied == packed)
+        for family, tied, packed in itertools.product(("qwen2", "qwen3", "llama"), (True, False), (True, False))
     ),
     *(case(packed=packed, size=size, head="value") for packed in (True, False) for size in (2, 4)),
     *(case(rows=3, size=4, cut=cut) for cut in CUTS),
@@ -55,9 +53,8 @@ def shared(together, **changes):
 CASES += [
     *(
         shared(together, size=size, checkpointing=checkpointing, chunk=chunk)
-        for (size, together), checkpointing, chunk in itertools.product(
-            ((2, 2), (4, 2), (4, 4)), (True, False), (None, 3)
-        )
+        for (size, together), chunks in (((2, 2), (None, 3)), ((4, 2), (3, None)), ((4, 4), (None, 3)))
+        for checkpointing, chunk in zip((True, False), chunks, strict=True)
     ),
     *(shared(together, size=4, cut=cut) for together, cut in itertools.product((2, 4), CUTS[:2])),
     *(shared(4, model=model, size=4) for model in itertools.product(("qwen3", "llama"), (True, False))),
@@ -70,6 +67,11 @@ CASES += [
 CASES += [case(size=1), case(size=1, warm=True, config={"lora_rank": 2}, packed=False, checkpointing=True)]
 
 if os.environ.get("CORERL_EVERY_COMBINATION") == "1":
+    CASES += [
+        case((family, tied), packed, size=size, checkpointing=size == 4)
+        for family, tied, packed in itertools.product(("qwen2", "qwen3", "llama"), (True, False), (True, False))
+        for size in (2, 4)
+    ]
     CASES += [
         case(
             size=size,

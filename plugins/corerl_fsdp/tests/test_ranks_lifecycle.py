@@ -108,7 +108,7 @@ def test_when_one_rank_raises_the_others_end_within_the_timeout(model_dirs):
         waiting, raising = world.run(**job)
         assert raising["error"] == "ValueError: out of order"
         assert waiting["error"].startswith("WorkerLateError: rank 0 of 2 waited for another rank in update longer than")
-        assert time.monotonic() - start < 6
+        assert time.monotonic() - start < 30
     finally:
         world.close()
 

@@ -44,7 +44,7 @@ def alone(text):
 
 def beside(worlds, folder, layout, job):
     """What the ranks gave, and what one device gives."""
-    job = {"kind": "agree", "model": folder, **job}
+    job = {"kind": "agree", "model": folder, "start": True, **job}
     expected = alone(json.dumps(job))
     size, options = layout
     results = worlds(size, **options).run(**job)

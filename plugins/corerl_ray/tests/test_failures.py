@@ -44,7 +44,7 @@ def test_an_error_of_one_rank_arrives_as_it_was_raised_while_the_others_wait(sta
         group.fail(1, "config")
     assert str(caught.value) == "actor worker 1 of 2: rollout.n: is wrong" and caught.value.key == "rollout.n"
     runtime.close()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # of 600
     assert all_gone(pids(group))
 
 
@@ -65,7 +65,7 @@ def test_a_dead_worker_is_named_with_cause_and_last_lines_and_the_others_are_end
     )
     with pytest.raises(RunError, match=pattern) as caught:
         group.fail(1, how)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # of 600
     assert "Traceback" not in str(caught.value) and "actor_id" not in str(caught.value)
     assert all_gone(pids(group))
 
@@ -78,7 +78,7 @@ def test_the_death_of_a_worker_that_nobody_waits_for_is_noticed(start):
     began = time.monotonic()
     with pytest.raises(RunError, match=rf"process {pids(idle)[0]} on .* died"):
         future.result()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # of 600
     assert all_gone(pids(busy))
 
 
@@ -113,7 +113,7 @@ def test_the_death_of_the_last_rollout_worker_reaches_every_thread_that_waits(st
     with pytest.raises(RunError) as caught:
         training.result()
     thread.join()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # of 600
     assert str(caught.value) == str(errors[0])
     pattern = rf"^the rollout worker \(process {pids(rollout)[0]} on .*\) died: killed .*:\n    about to die$"
     assert re.match(pattern, str(caught.value))

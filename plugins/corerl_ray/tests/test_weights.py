@@ -80,7 +80,7 @@ def test_a_tensor_that_changes_on_its_way_to_a_pool_of_its_own_is_named(start):
     with pytest.raises(RunError, match=r"^rollout worker: the weight 'w1' changed on its way"):
         runtime.send_weights(actor, rollout, 3, verify=True)
     runtime.close()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 HOST, ONE, OTHER = (Places(None, ("node",) * 2, gpus, "key") for gpus in (0, 2, 2))

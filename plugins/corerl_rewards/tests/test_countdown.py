@@ -59,9 +59,9 @@ def test_anything_else_scores_0(answer: str) -> None:
     ["9**9**9", "(" * 100_000, "-" * 400 + "1", "1+" * 100_000 + "1", "9" * 100_000, "(" * 240 + "1" + ")" * 240],
 )
 def test_hostile_expressions_end_at_once(answer: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     assert score(answer) == 0.0
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_division_by_zero_is_a_wrong_answer() -> None:

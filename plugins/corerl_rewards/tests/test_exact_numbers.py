@@ -95,7 +95,7 @@ def test_the_last_number_is_found_with_its_sign(text: str, number: str | None) -
 
 @pytest.mark.parametrize("filler", [" ", "\t", "*", "a", "a ", "or ", "and ", "(", ",", "\\text{", "1,", "€"])
 def test_a_number_before_any_number_of_signs_is_read_in_linear_time(filler: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     leading_number("42" + filler * 50_000)
     last_number("42" + filler * 5_000)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5

@@ -60,7 +60,7 @@ def test_all_else_is_not(latex: str) -> None:
 
 @pytest.mark.parametrize("scorer", [math, math_verify])
 def test_an_enormous_answer_is_right_or_wrong_at_once(scorer: object) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     score = [
         scorer(rf"\boxed{{{answer}}}", truth, "", {})["score"]  # type: ignore[operator]
         for answer, truth in (
@@ -71,4 +71,4 @@ def test_an_enormous_answer_is_right_or_wrong_at_once(scorer: object) -> None:
         )
     ]
     assert score == [0.0, 0.0, 1.0, 0.0]
-    assert time.monotonic() - start < 1.0
+    assert time.process_time() - start < 1.0

@@ -51,9 +51,9 @@ def test_all_boxes_are_listed_in_order() -> None:
 
 
 def test_a_response_full_of_open_boxes_is_read_in_linear_time() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     assert last_boxed(r"\boxed{" * 50_000) is None
-    assert time.monotonic() - start < 2
+    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(

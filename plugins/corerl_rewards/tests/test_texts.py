@@ -77,6 +77,6 @@ def test_the_nearest_accepted_answer_counts_and_below_the_threshold_none() -> No
 
 
 def test_long_texts_are_compared_quickly() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     assert common_length("ab" * 10_000, "ba" * 10_000) == 19_999
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10

@@ -118,8 +118,8 @@ def test_a_word_that_leaves_the_answer_open_counts_unless_the_truth_has_one() ->
     ["(" * 1000, "," * 1000, "=" * 1000, "1," * 500, r"\text{" * 200, r"\text{" + " " * 990, "1 or " * 200, "A " * 500],
 )
 def test_the_longest_answer_is_taken_apart_quickly(text: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     for _ in range(10):
         for function in (parts, sides, plain_thousands, without_label, plain_bases):
             function(text)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5

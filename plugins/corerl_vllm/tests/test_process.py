@@ -99,7 +99,7 @@ def test_a_start_that_takes_too_long_is_ended_at_its_deadline(start: Start, made
     late = r"took longer than 2 s; the last lines of its log \(.*\):\n  waiting for a port"
     with pytest.raises(DeadlineError, match=late):
         start(environment=environment, start_timeout=2)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # of 600
 
 
 def test_an_engine_that_reads_nothing_holds_up_nobody_who_asks(made_up: Callable[[str], dict[str, str]]):
@@ -112,7 +112,7 @@ def test_an_engine_that_reads_nothing_holds_up_nobody_who_asks(made_up: Callable
     ):
         process.ask("health", 0.2)
     process.close()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # of 600
 
 
 def test_the_engines_children_end_although_its_first_process_was_killed_before_the_trainer(

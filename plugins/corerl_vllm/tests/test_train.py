@@ -14,6 +14,7 @@ from processes import engines_of, gone_within, group_members, left_in_shared_mem
 from vllm_engine import one_more_engine
 
 from corerl.cli.main import run
+from corerl.engines.process import inductor_cache
 from corerl.telemetry.metrics_log import read_metrics
 
 pytestmark = [
@@ -72,12 +73,12 @@ def killed(material: Path, engine_python: str) -> Killed:
     names = ["tracking.experiment_name=killed", "rollout.name=vllm", "trainer.total_training_steps=100000"]
     command = ["train", str(material / "config.yaml"), *names, *options]
     temporary = Path(tempfile.mkdtemp())  # a short path: an engine's sockets are there
+    # kernels of the other tests' engines: a compiler takes 20 s for them
+    variables = {"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": inductor_cache()}
     shared = unused_shared_memory()
     with (material / "killed.log").open("wb") as log:
         main = [sys.executable, "-c", "from corerl.cli.main import main; main()"]
-        trainer = subprocess.Popen(
-            [*main, *command], stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"TMPDIR": str(temporary)}
-        )
+        trainer = subprocess.Popen([*main, *command], stdout=log, stderr=subprocess.STDOUT, env=os.environ | variables)
     metrics: list[dict[str, Any]] = []
     try:
         deadline = time.monotonic() + 300
