@@ -89,7 +89,7 @@ class Watch:
 
     def report(self) -> None:
         """Say why the run ended, and write it into its status, unless that says so already."""
-        reason = f"{self.cluster.lost}, and the run with it (its log is in {self.logs})"
+        reason = f"{self.cluster.lost}; this ended the run (Ray's logs: {self.logs})"
         status, folder = self._status(), Path(self.folder)
         if status is not None:
             if status.state == "running":
