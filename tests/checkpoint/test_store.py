@@ -243,5 +243,7 @@ def test_a_checkpoint_of_another_architecture_is_refused_by_its_config(tmp_path)
     told = dataclasses.replace(config(tmp_path, resume_with_changes=True), model=ModelConfig(str(tmp_path)))
     check_same(saved, told, {})
     (tmp_path / "config.json").write_text(json.dumps({**stored, "num_hidden_layers": 36}))
-    with pytest.raises(ConfigError, match=r"^model\.path: the model .* has num_hidden_layers 36, the checkpoint .* has 28$"):
+    with pytest.raises(
+        ConfigError, match=r"^model\.path: the model .* has num_hidden_layers 36, the checkpoint .* has 28$"
+    ):
         check_same(saved, told, {})
