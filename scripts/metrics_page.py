@@ -1,6 +1,6 @@
-"""Write docs/metrics.md: from "## Names" on it is corerl.telemetry.metric_table and what losses in plugins/ declare.
+"""Write docs/metrics.md from "## Names" on, from corerl.telemetry.metric_table and the metrics of losses in plugins/.
 
-Run it after a metric is added or a loss reports another one::
+Run it after a change of a metric::
 
     python scripts/metrics_page.py
 """
@@ -18,26 +18,24 @@ from scripts.known_names import ROOT, plugin_files, plugins_of
 PAGE = ROOT / "docs" / "metrics.md"
 MARK = "## Names\n"
 INTRODUCTION = """
-Names are those that verl made common. `{mean,max}` stands for either, `<kind>` for what a run supplies; a share is from
-0 to 1. [`scripts/metrics_page.py`](../scripts/metrics_page.py) makes these tables of
-[`corerl/telemetry/metric_table.py`](../corerl/telemetry/metric_table.py) and of what each loss declares where it is
-registered.
+Names follow verl. `{mean,max}` stands for either name, `<kind>` for a name that the run supplies. A share is from 0
+to 1. [`scripts/metrics_page.py`](../scripts/metrics_page.py) makes these tables from
+[`corerl/telemetry/metric_table.py`](../corerl/telemetry/metric_table.py) and from the metrics of each registered loss.
 """
 NOTES = {
     "Rollout correction": "lr = log pi_old (trainer) - log pi_rollout (engine), clamped to ±20, before correction.\n"
-    "They are there whenever the rollout backend gives log-probs. With\n"
-    "`algorithm.rollout_correction.bypass_mode` they are there only with `rollout_is` or `rollout_rs`, and\n"
-    "compare the engine with the policy before each update. The weights w are those of level `rollout_is`\n"
-    "(token if there is none).\n"
-    "`algorithm.rollout_correction.max_log_prob_diff` stops the run if `log_prob_abs_diff` is above it.",
-    "Time": "The parts follow each other and never overlap. With `trainer.max_staleness` the batch is collected\n"
-    "beside earlier steps, and `wait` takes the place of `gen`, `reward` and `filter`.",
+    "These metrics need a rollout backend that returns log-probs. With `algorithm.rollout_correction.bypass_mode`\n"
+    "they also need `rollout_is` or `rollout_rs`, and compare the engine with the policy before each update.\n"
+    "The weights w have the level `rollout_is` (default: token).\n"
+    "`algorithm.rollout_correction.max_log_prob_diff` stops the run if `log_prob_abs_diff` exceeds it.",
+    "Time": "The parts follow each other without overlap. With `trainer.max_staleness` the batch is collected during\n"
+    "earlier steps, and `wait` replaces `gen`, `reward` and `filter`.",
     "Of a policy loss or value loss": "[algorithms](algorithms/README.md) has a page for each loss.",
 }
 
 
 def render(page: str) -> str:
-    """The page, with its tables made anew."""
+    """The page with new tables."""
     text = page.partition(MARK)[0] + MARK + INTRODUCTION
     for title, metrics in SECTIONS.items():
         text += section(title, ("metric", "unit", "definition"), [(m.name, m.unit, m.definition) for m in metrics])

@@ -1,6 +1,6 @@
-"""Write docs/verl.md: from "## Defaults that differ" on it is made of the tables in corerl/config/.
+"""Write docs/verl.md from "## Defaults that differ" on, from the tables in corerl/config/.
 
-Run it after from_verl.py, verl_keys.py or verl_algorithms.py has changed::
+Run it after a change of from_verl.py, verl_keys.py or verl_algorithms.py::
 
     python scripts/verl_page.py
 """
@@ -20,7 +20,7 @@ MARK = "## Defaults that differ\n"
 
 
 def render(page: str) -> str:
-    """The page, with its tables made anew."""
+    """The page with new tables."""
     config = load(TrainConfig, None, ["model.path=x"])
     lines = [page.partition(MARK)[0] + MARK, "| key | verl | CoreRL |", "|---|---|---|"]
     for key, default in DEFAULTS.items():
@@ -32,10 +32,10 @@ def render(page: str) -> str:
     lines += [
         "## Keys",
         "",
-        "A key that is not here has its name in CoreRL, without `actor_rollout_ref.`. `…` is the rest of a key. A",
-        "wrong key is an error that names the right one, on the command line and in files.",
+        "Other keys have verl's name in CoreRL, without `actor_rollout_ref.`. `…` stands for the rest of a key.",
+        "A key of verl on the command line or in a file is an error that names CoreRL's key.",
         "",
-        "| verl, without `actor_rollout_ref.` | CoreRL | |",
+        "| verl, without `actor_rollout_ref.` | CoreRL | note |",
         "|---|---|---|",
     ]
     for row in TABLE:
@@ -45,10 +45,12 @@ def render(page: str) -> str:
 
 
 def _parts(title: str, column: str, parts: Mapping[str, VerlPart]) -> Iterator[str]:
-    """A table of verl's names, with what a converted config has of each; losses have an aggregation."""
+    """A table of verl's names and their parts in a converted config; losses have an aggregation."""
     losses = parts is LOSSES
     yield from (f"## {title}", "")
-    yield f"| {column} of verl | CoreRL | reads |" + (" verl's defaults, written | aggregation |  |" if losses else "")
+    yield f"| {column} of verl | CoreRL | reads |" + (
+        " verl's defaults, written | aggregation | note |" if losses else ""
+    )
     yield "|---|---|---|" + ("---|---|---|" if losses else "")
     for name, part in parts.items():
         reads = ", ".join(f"`{read.verl.rpartition('.')[2]}`" for read in part.reads) or "nothing"

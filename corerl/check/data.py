@@ -26,7 +26,7 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
     try:
         tokenizer = load_tokenizer(config.model)
         if end := tokenizer.unheeded_end_of_turn():
-            sentence = f"the chat template ends a turn with {end}, which is none of the model's stop tokens"
+            sentence = f"the chat template ends a turn with {end}, which is not among the model's stop tokens"
             yield finding("warning", "model.path", sentence)
     except RequestError as error:
         yield from_error(error, "model.tokenizer_path" if config.model.tokenizer_path else "model.path")

@@ -44,7 +44,7 @@ def export(
     """
     found = _find(checkpoint)
     if out.exists():
-        raise ConfigError("OUT", f"{out} is there already")
+        raise ConfigError("OUT", f"{out} already exists")
     require_writable(out.parent, "OUT")
     from transformers import AutoConfig
 

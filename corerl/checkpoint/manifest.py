@@ -41,13 +41,13 @@ def damage(folder: Path) -> str:
     for name, written in files.items():
         path = folder / name
         if ".." in path.parts or Path(name).is_absolute():
-            return f"{NAME} names {name!r}, which is outside of it"
+            return f"{NAME} names {name!r}, which is outside the checkpoint"
         if not path.is_file():
             return f"{name} is missing"
         if path.stat().st_size != written.get("size"):
             return f"{name} has {path.stat().st_size} bytes, not {written.get('size')}"
         if _checksums(path, block) != written.get("crc32"):
-            return f"{name} has other content than was written"
+            return f"{name} differs from the written content"
     return ""
 
 

@@ -128,7 +128,7 @@ def find_checkpoint(config: TrainConfig, total_steps: int) -> Checkpoint | None:
     else:
         checkpoint = newest_whole(path)
     if checkpoint is None:
-        raise ConfigError(KEY, f"{mode} is neither a run with a checkpoint nor a checkpoint, nor auto or disable")
+        raise ConfigError(KEY, f"{mode} is neither auto, disable, a checkpoint, nor a run with a checkpoint")
     if _is_taken(checkpoint.run_folder):
         raise ConfigError(KEY, f"another process is training in {checkpoint.run_folder}: end it first")
     return checkpoint
@@ -150,8 +150,8 @@ def check_same(checkpoint: Checkpoint, config: TrainConfig, versions: Mapping[st
         return
     raise ConfigError(
         KEY,
-        f"{checkpoint.path} was made with another configuration: take trainer.resume_mode=disable for a new run, or "
-        f"trainer.resume_with_changes=true to go on with these changes\n  {listed}",
+        f"{checkpoint.path} has another configuration: set trainer.resume_mode=disable for a new run, or "
+        f"trainer.resume_with_changes=true to continue with these changes\n  {listed}",
     )
 
 
@@ -168,8 +168,7 @@ def _check_architecture(checkpoint: Checkpoint, path: str) -> None:
         if None not in (stored[name], named[name]) and stored[name] != named[name]:
             raise ConfigError(
                 "model.path",
-                f"{path} is a model with {name} {named[name]!r}, and the checkpoint {checkpoint.path} is of one with "
-                f"{stored[name]!r}",
+                f"the model {path} has {name} {named[name]!r}, the checkpoint {checkpoint.path} has {stored[name]!r}",
             )
 
 
@@ -223,7 +222,7 @@ def _newest_run(config: TrainConfig) -> Path | None:
     runs = [path for path in base.glob("*") if (path / "config.yaml").is_file() and not path.name.startswith(".")]
     newest = max(runs, key=lambda path: [int(part) for part in path.name.split("-") if part.isdigit()], default=None)
     if newest is not None and _is_taken(newest):
-        say(f"{newest} is still going on, in another process: this is a new run beside it")
+        say(f"{newest} is still running in another process: this command starts a new run")
         return None
     return newest
 
@@ -239,7 +238,7 @@ def newest_whole(run_folder: Path) -> Checkpoint | None:
         why = manifest.damage(path)
         if not why:
             return Checkpoint.read(path)
-        say(f"the checkpoint {path} is damaged ({why}): the one before it is taken")
+        say(f"the checkpoint {path} is damaged ({why}): the previous checkpoint is used")
     return None
 
 
@@ -254,7 +253,7 @@ def _latest_step(pointer: Path) -> int | None:
         why = f"has {named.name!r}" if named.name else "is empty"
     except (OSError, ValueError) as error:
         why = f"cannot be read: {error}"
-    say(f"{pointer} names no checkpoint (it {why}): the newest whole one is taken")
+    say(f"{pointer} names no checkpoint (it {why}): the newest complete checkpoint is used")
     return None
 
 

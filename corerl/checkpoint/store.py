@@ -170,7 +170,7 @@ class CheckpointStore:
                     random_state.write(random_states, copied.temporary)
                     self._complete(copied.temporary, {"step": step, **state})
                     if begun.given_up.is_set():
-                        raise SaveError(f"{copied.path} was given up")
+                        raise SaveError(f"{copied.path} was abandoned")
                 self._point(copied.path)
                 self._delete_old(step)
         except CoreRLError as error:
@@ -184,7 +184,7 @@ class CheckpointStore:
             written = copied.temporary / WRITTEN / name
             while len(done := [each for each in written.iterdir() if each.suffix != ".tmp"]) < count:
                 if begun.given_up.wait(POLL):
-                    raise SaveError(f"{copied.path} was given up: not every rank of '{name}' has written its share")
+                    raise SaveError(f"{copied.path} was abandoned: not every rank of '{name}' has written its share")
                 if time.monotonic() > deadline:
                     lacking = sorted(set(range(count)) - {int(each.name) for each in done})
                     ranks = ", ".join(map(str, lacking))

@@ -76,7 +76,7 @@ LOSSES: Mapping[str, VerlPart] = {
     "kl_cov": VerlPart(
         "kl_cov",
         (_loss("kl_cov_ratio"), _loss("ppo_kl_coef", 0.1), _loss("kl_estimator", "abs")),
-        note=f"{_MICRO_BATCH}; the first update of verl's term |d| follows rounding, that of kl_estimator=k3 does not",
+        note=f"{_MICRO_BATCH}; verl's abs(d) makes the first update depend on rounding, kl_estimator=k3 does not",
     ),
 }
 
@@ -132,7 +132,7 @@ def _aggregate(conversion: Conversion, part: VerlPart | None, mode: str) -> None
         return
     assert part is not None
     if mode != "token-mean":
-        conversion.remark(f"actor.loss_agg_mode={mode}", f"verl aggregates the terms of {part.name} by {used} anyway")
+        conversion.remark(f"actor.loss_agg_mode={mode}", f"verl always aggregates the terms of {part.name} by {used}")
     given = conversion.given
     if is_true(given.get("actor.use_kl_loss")) or given.get("actor.entropy_coeff"):
         conversion.remark(

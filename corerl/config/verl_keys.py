@@ -1,6 +1,6 @@
-"""Keys of verl that have another place or name here, or none; ``scripts/verl_page.py`` writes them to docs/verl.md.
+"""Keys of verl with another name in CoreRL, or none; ``scripts/verl_page.py`` writes them to docs/verl.md.
 
-Keys that are the same but for ``actor_rollout_ref.`` are not listed. ``*`` stands for the rest of a key.
+Keys that differ only by ``actor_rollout_ref.`` are not listed. ``*`` stands for the rest of a key.
 """
 
 from typing import NamedTuple
@@ -13,20 +13,20 @@ _MICRO_BATCHES = (
 )
 _COLUMNS = "the columns are called data_source, prompt, reward_model, extra_info, images and videos"
 _REFERENCE = "the reference has the strategy of the actor, with its options"
-_ENVIRONMENT = "tools are those of rollout.multi_turn.environment (docs/environments.md)"
+_ENVIRONMENT = "rollout.multi_turn.environment supplies the tools (docs/environments.md)"
 _PER_GPU = "write the size of one GPU"
-_PACKED = "fsdp and megatron pack rows anyway (fsdp: actor.strategy.use_remove_padding)"
+_PACKED = "fsdp and megatron pack rows (fsdp: actor.strategy.use_remove_padding)"
 _WEIGHTS = "weights are sharded over all ranks of actor.strategy=fsdp"
 _REWARD_MODEL = "a reward model is reward.manager={name: model, path: …}"
 
 
 class VerlKey(NamedTuple):
-    """What a key of verl is here.
+    """CoreRL's counterpart of a key of verl.
 
     Attributes:
-        verl: its name, without ``actor_rollout_ref.``.
-        here: the keys that take its value; none where nothing does.
-        note: what else there is to know; '' for nothing.
+        verl: verl's name, without ``actor_rollout_ref.``.
+        here: CoreRL's keys with the same value; empty if there is no counterpart.
+        note: a remark, or ''.
     """
 
     verl: str
@@ -48,11 +48,11 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("data.video_key", (), _COLUMNS),
     VerlKey("data.custom_cls.path", ("data.custom_cls",), "one value for path and name, ./file.py:Class"),
     VerlKey("data.custom_cls.name", ("data.custom_cls",), "one value for path and name, ./file.py:Class"),
-    VerlKey("data.return_raw_chat", (), "prompts are kept as chats anyway"),
-    VerlKey("data.return_raw_input_ids", (), "prompts are kept as chats anyway"),
+    VerlKey("data.return_raw_chat", (), "prompts are always kept as chats"),
+    VerlKey("data.return_raw_input_ids", (), "prompts are always kept as chats"),
     VerlKey("model.use_remove_padding", (), _PACKED),
     VerlKey("model.external_lib", (), "plugins.load names Python files with hooks"),
-    VerlKey("model.use_fused_kernels", (), "actor.strategy.logits_chunk_size bounds the logits that exist at a time"),
+    VerlKey("model.use_fused_kernels", (), "actor.strategy.logits_chunk_size limits the logits in memory"),
     VerlKey("actor.clip_ratio", ("actor.clip_ratio_low", "actor.clip_ratio_high")),
     VerlKey("actor.policy_loss.loss_mode", ("actor.policy_loss",)),
     VerlKey("actor.policy_loss.dro_beta", ("actor.policy_loss.beta",), "of dro"),
@@ -63,7 +63,7 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey(
         "actor.use_rollout_log_probs",
         (),
-        "algorithm.rollout_correction.bypass_mode=true takes the engine's log-probs as the old ones",
+        "algorithm.rollout_correction.bypass_mode=true uses the engine's log-probs as old log-probs",
     ),
     VerlKey("actor.calculate_entropy", (), "actor/entropy is always measured"),
     *_same("algorithm", "algorithm.adv_estimator", "gdpo_reward_keys", "gdpo_reward_weights"),
@@ -81,11 +81,11 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("actor.optim.warmup_style", ("actor.optim.lr_scheduler_type",)),
     VerlKey("actor.optim.lr_warmup_steps_ratio", (), "actor.optim.lr_warmup_steps counts steps"),
     VerlKey("actor.optim.clip_grad", ("actor.grad_clip",)),
-    VerlKey("actor.checkpoint.*", (), "trainer.save_huggingface says which checkpoints hold a model folder"),
+    VerlKey("actor.checkpoint.*", (), "trainer.save_huggingface selects the checkpoints with a model folder"),
     VerlKey(
         "actor.tis_imp_ratio_cap",
         ("algorithm.rollout_correction.rollout_is_threshold",),
-        "and rollout_is=token beside it",
+        "together with rollout_is=token",
     ),
     VerlKey(
         "actor.ulysses_sequence_parallel_size", ("actor.strategy.ulysses_sequence_parallel_size",), "with strategy fsdp"
@@ -99,7 +99,7 @@ TABLE: tuple[VerlKey, ...] = (
     ),
     VerlKey("actor.megatron.*", ("actor.strategy.*",), "with actor.strategy=megatron"),
     VerlKey("ref.model.path", ("ref.path",)),
-    VerlKey("ref.log_prob_use_dynamic_bsz", (), "actor.use_dynamic_bsz counts for all"),
+    VerlKey("ref.log_prob_use_dynamic_bsz", (), "actor.use_dynamic_bsz applies to all"),
     VerlKey("ref.strategy", (), _REFERENCE),
     VerlKey("ref.ulysses_sequence_parallel_size", (), _REFERENCE),
     VerlKey("ref.fsdp_config.*", (), _REFERENCE),
@@ -115,12 +115,10 @@ TABLE: tuple[VerlKey, ...] = (
     ),
     VerlKey("rollout.engine_kwargs.vllm.*", ("rollout.options.engine_args.*",)),
     VerlKey("rollout.engine_kwargs.sglang.*", ("rollout.options.engine_args.*",)),
-    VerlKey(
-        "rollout.mode", (), "engines are asynchronous anyway; trainer.max_staleness=1 generates while the policy trains"
-    ),
+    VerlKey("rollout.mode", (), "engines are always asynchronous; trainer.max_staleness=1 generates during training"),
     VerlKey("rollout.dtype", ("model.dtype",), "bf16 or fp32, of engine and training"),
-    VerlKey("rollout.do_sample", (), "training always samples; rollout.val_kwargs.do_sample is of the evaluation"),
-    VerlKey("rollout.calculate_log_probs", (), "the engine's log-probs are always there"),
+    VerlKey("rollout.do_sample", (), "training always samples; rollout.val_kwargs.do_sample sets the evaluation"),
+    VerlKey("rollout.calculate_log_probs", (), "engines always return log-probs"),
     VerlKey("rollout.prompt_length", ("data.max_prompt_length",)),
     VerlKey("rollout.response_length", ("data.max_response_length",)),
     VerlKey("rollout.agent.num_workers", ("rollout.multi_turn.num_workers",)),
@@ -132,14 +130,14 @@ TABLE: tuple[VerlKey, ...] = (
     *_same("critic.model.fsdp_config", "critic.strategy", *_FSDP),
     VerlKey("critic.megatron.*", ("critic.strategy.*",), "with critic.strategy=megatron"),
     VerlKey("critic.ulysses_sequence_parallel_size", ("critic.strategy.ulysses_sequence_parallel_size",)),
-    VerlKey("critic.model.*", (), "the critic's model is held as the section model says"),
-    VerlKey("critic.use_dynamic_bsz", (), "actor.use_dynamic_bsz counts for both"),
+    VerlKey("critic.model.*", (), "the section model applies to the critic's model too"),
+    VerlKey("critic.use_dynamic_bsz", (), "actor.use_dynamic_bsz applies to both"),
     VerlKey("critic.forward_max_token_len_per_gpu", ("critic.ppo_max_token_len_per_gpu",)),
     VerlKey("critic.forward_micro_batch_size_per_gpu", ("critic.ppo_micro_batch_size_per_gpu",)),
     VerlKey(
         "custom_reward_function.path",
         ("reward.scorer",),
-        "one value for path and name, ./file.py:function; it is called with (response, ground_truth, data_source, "
+        "one value for path and name, ./file.py:function; its arguments are (response, ground_truth, data_source, "
         "extra_info)",
     ),
     VerlKey("custom_reward_function.name", ("reward.scorer",), "one value for path and name, ./file.py:function"),
@@ -168,33 +166,33 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey(
         "reward_model.overlong_buffer.enable",
         ("reward.manager",),
-        "dapo if true, parallel if false, as it is by default",
+        "dapo if true, parallel if false (the default)",
     ),
     VerlKey("reward_model.overlong_buffer.*", (), "reward.manager=dapo shapes the scores of long responses"),
-    VerlKey("reward_model.launch_reward_fn_async", (), "responses are scored while others are generated anyway"),
+    VerlKey("reward_model.launch_reward_fn_async", (), "responses are always scored during generation"),
     VerlKey("reward_model.*", (), _REWARD_MODEL),
     VerlKey("trainer.logger", ("tracking.loggers",), "a list"),
     *_same("trainer", "tracking", "project_name", "experiment_name"),
     *_same("trainer", "runtime", "nnodes", "n_gpus_per_node"),
     VerlKey("trainer.device", ("actor.device",)),
     VerlKey("trainer.default_local_dir", ("trainer.output_dir",)),
-    VerlKey("trainer.default_hdfs_dir", (), "give trainer.output_dir a folder that is mounted"),
+    VerlKey("trainer.default_hdfs_dir", (), "set trainer.output_dir to a mounted folder"),
     VerlKey("trainer.max_actor_ckpt_to_keep", ("trainer.max_ckpt_to_keep",), "actor and critic together"),
     VerlKey("trainer.max_critic_ckpt_to_keep", ("trainer.max_ckpt_to_keep",), "actor and critic together"),
     VerlKey("trainer.resume_from_path", ("trainer.resume_mode",)),
-    VerlKey("trainer.balance_batch", (), "batches are balanced anyway"),
+    VerlKey("trainer.balance_batch", (), "batches are always balanced"),
     VerlKey("trainer.val_only", (), "corerl generate and corerl eval evaluate without training"),
     VerlKey("trainer.val_generations_to_log_to_wandb", ("trainer.log_val_generations",)),
     VerlKey("val_generations_to_log_to_wandb", ("trainer.log_val_generations",)),
     VerlKey("trainer.rollout_data_dir", (), "samples are in the run's folder, every trainer.log_rollouts_freq steps"),
     VerlKey("trainer.validation_data_dir", (), "corerl generate writes every response to a file"),
-    VerlKey("ray_init.*", (), "runtime.options are those of Ray (corerl plugins show ray)"),
-    VerlKey("ray_kwargs.*", (), "runtime.options are those of Ray (corerl plugins show ray)"),
+    VerlKey("ray_init.*", (), "runtime.options has Ray's options (corerl plugins show ray)"),
+    VerlKey("ray_kwargs.*", (), "runtime.options has Ray's options (corerl plugins show ray)"),
 )
 
 
 def verl_key(key: str) -> VerlKey | None:
-    """The row for a key of verl, with ``*`` filled in; None where there is none.
+    """The row for a key of verl, with ``*`` filled in; None if there is none.
 
     >>> verl_key("actor_rollout_ref.actor.megatron.context_parallel_size").here
     ('actor.strategy.context_parallel_size',)
@@ -210,14 +208,14 @@ def verl_key(key: str) -> VerlKey | None:
 
 
 def hint(key: str) -> str | None:
-    """What a key of verl is here, as the end of a sentence; None where the table does not have it.
+    """CoreRL's counterpart of a key of verl, as the end of a sentence; None if the table does not have the key.
 
     >>> hint("trainer.logger")
-    'what verl calls so is tracking.loggers here: a list'
+    "verl's key is tracking.loggers in CoreRL: a list"
     """
     row = verl_key(key)
     if row is None:
         return None
     if not row.here:
-        return f"verl's has no counterpart: {row.note}"
-    return f"what verl calls so is {' and '.join(row.here)} here" + (f": {row.note}" if row.note else "")
+        return f"verl's key has no counterpart: {row.note}"
+    return f"verl's key is {' and '.join(row.here)} in CoreRL" + (f": {row.note}" if row.note else "")

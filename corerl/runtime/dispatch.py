@@ -81,7 +81,7 @@ def dispatch_of(worker: type, name: str) -> Dispatch:
     declared = getattr(getattr(worker, name, None), _ATTRIBUTE, None)
     if not isinstance(declared, Dispatch):
         raise AttributeError(
-            f"{worker.__name__}.{name} cannot be called on a group of workers: it is no method marked with @dispatch"
+            f"{worker.__name__}.{name} cannot be called on a group of workers: it is not marked with @dispatch"
         )
     return declared
 

@@ -69,5 +69,5 @@ def _refused(config: RuntimeConfig) -> Iterator[ConfigError]:
 def _no_pool(role: str) -> ConfigError:
     return ConfigError(
         f"{role}.n_gpus_per_node",
-        "runtime 'local' is one process, with no GPUs of their own for a role: take runtime 'ray', or 0",
+        "runtime 'local' is one process without separate GPUs for a role: use runtime 'ray', or 0",
     )

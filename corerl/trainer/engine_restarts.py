@@ -96,9 +96,7 @@ class Engines:
         self.lost.update(error.workers)
         if self.restarts == self._max_restarts:
             if error.workers:
-                say(
-                    f"{error}\nno more than rollout.max_restarts = {self._max_restarts} starts: the run goes on without"
-                )
+                say(f"{error}\nrollout.max_restarts = {self._max_restarts} is reached: the run continues without it")
                 return
             raise EngineDeadError(
                 f"rollout.max_restarts = {self._max_restarts} allows no further start: {error}"

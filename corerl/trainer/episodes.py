@@ -119,7 +119,7 @@ class EpisodePlayer:
                 if len(ids) > self._max_prompt_length:
                     raise RunError(
                         f"the environment began an episode with {len(ids)} tokens, more than data.max_prompt_length = "
-                        f"{self._max_prompt_length}: raise that, or let reset() say less"
+                        f"{self._max_prompt_length}: raise it, or shorten the text of reset()"
                     )
                 episode.prompt = dataclasses.replace(episode.prompt, messages=messages, token_ids=ids)
 
@@ -208,7 +208,7 @@ class _Episode:
         if not isinstance(answer.value, kind):
             wanted = getattr(kind, "__name__", kind)
             raise RunError(
-                f"the environment's {method}() gave {type(answer.value).__name__}, not {wanted} "
+                f"the environment's {method}() returned {type(answer.value).__name__}, not {wanted} "
                 "(corerl.registry.environments)"
             )
         return answer.value
@@ -227,7 +227,7 @@ class _Episode:
 
     def add(self, reward: float, method: str) -> None:
         if not math.isfinite(reward):
-            raise RunError(f"the environment's {method}() gave the reward {reward}: a reward is finite")
+            raise RunError(f"the environment's {method}() returned the reward {reward}: a reward must be finite")
         self.reward += reward
 
     def count(self, turn: Turn) -> None:

@@ -136,7 +136,7 @@ def generate(plan: GenerationPlan, *, overwrite: bool = False) -> Path:
     total = len(plan.prompts)
     file = PartedFile(plan.out, plan.request, total, overwrite=overwrite)
     if file.is_complete():
-        say(f"{plan.out} is complete already")
+        say(f"{plan.out} is already complete")
         return plan.out
     missing = file.missing()
     left = sum(map(len, missing))

@@ -196,7 +196,7 @@ class Trainer:
             metrics |= merge_means(self.updates(self.actor.update, prepared, experience, batch), "actor")
             metrics |= merge_means(measured, "rollout_corr")
             if not experience.response_mask.any():
-                say(f"step {self.step}: no response has a score, so the weights stay as they are")
+                say(f"step {self.step}: no response has a score; the weights are not updated")
         if "actor/kl_loss" in metrics:
             metrics["actor/kl_coef"] = actor.kl_loss_coef
         return metrics

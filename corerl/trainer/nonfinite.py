@@ -68,7 +68,7 @@ class NonFiniteGuard:
         names = ", ".join(_name(batch, row) for row in rows[:4]) + (", …" if len(rows) > 4 else "")
         message = f"{error}; {len(rows)} samples ({names}) {where}"
         if not self.skip:
-            raise NonFiniteError(f"{message}; trainer.on_nonfinite=skip goes on without them", rows) from error
+            raise NonFiniteError(f"{message}; trainer.on_nonfinite=skip leaves them out", rows) from error
         say(f"step {step}: {message}")
 
     def _free_folder(self, name: str) -> Path:

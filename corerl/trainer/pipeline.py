@@ -100,7 +100,7 @@ class Pipeline:
         lags = batch.staleness(step)
         if max(lags) > self._max_staleness:
             raise RunError(
-                f"a response was begun with weights of version {step - 1 - max(lags)}, {max(lags)} updates before the "
-                f"policy's; trainer.max_staleness={self._max_staleness} is the most"
+                f"a response started with weights of version {step - 1 - max(lags)}, {max(lags)} updates older than "
+                f"the policy's; the limit is trainer.max_staleness={self._max_staleness}"
             )
         return {"training/staleness/mean": sum(lags) / len(lags), "training/staleness/max": float(max(lags))}

@@ -95,8 +95,8 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     tokenizer = load_tokenizer(config.model)
     if end := tokenizer.unheeded_end_of_turn():
         say(
-            f"the chat template ends a turn with {end}, which is none of the model's stop tokens: responses may never "
-            "end (set eos_token in tokenizer_config.json, or eos_token_id in generation_config.json)"
+            f"the chat template ends a turn with {end}, which is not among the model's stop tokens: responses may "
+            "never end (set eos_token in tokenizer_config.json, or eos_token_id in generation_config.json)"
         )
     train_prompts = load_prompts(config.data, config.data.train_files, tokenizer, "train")
     say(f"training data: {train_prompts.report}")

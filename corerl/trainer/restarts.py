@@ -125,6 +125,7 @@ class Restarts:
             torch.cuda.empty_cache()
         seconds = min(LONGEST, BACKOFF * 2 ** (self._recent - 1))
         source = "the start, for want of a checkpoint" if plan.checkpoint is None else plan.checkpoint.path
+        source = "the start (there is no checkpoint)" if plan.checkpoint is None else plan.checkpoint.path
         say(
             f"{self._said}\nthe workers are started again from {source} in {seconds:g} s ({self._recent} of "
             f"trainer.max_restarts = {self._most})"

@@ -114,4 +114,4 @@ class Saving:
     def _failed(self, error: RunError, *, must: bool) -> None:
         if must or self._config.on_save_error == "stop":
             raise error
-        say(f"{error}; the checkpoints before it are whole, and training goes on (trainer.on_save_error=continue)")
+        say(f"{error}; earlier checkpoints are complete, and training continues (trainer.on_save_error=continue)")

@@ -60,7 +60,7 @@ def _check_keys(keys: Iterable[str], sources: Iterable[str], table: Iterable[str
         if not any(keys_for(source, [key]) for source in sources) and not keys_for(key, table):
             raise ConfigError(
                 f"reward.scorers.{key}",
-                f"no row has this data_source{did_you_mean(key, sources)}; the data's are {', '.join(sources)}",
+                f"no row has this data_source{did_you_mean(key, sources)}; the data has {', '.join(sources)}",
             )
 
 
@@ -68,7 +68,7 @@ def _configured(source: str, scorers: Mapping[str, Selected[Scorer]]) -> Selecte
     keys = keys_for(source, scorers)
     if any(scorers[key] != scorers[keys[0]] for key in keys):
         raise ConfigError(
-            "reward.scorers", f"data_source '{source}' fits {' and '.join(map(repr, keys))}: give '{source}' a key"
+            "reward.scorers", f"data_source '{source}' matches {' and '.join(map(repr, keys))}: add a key '{source}'"
         )
     return scorers[keys[0]] if keys else None
 
@@ -78,9 +78,9 @@ def _registered(source: str, table: Mapping[str, Sequence[Entry[Scorer]]], regis
     if not entries:
         known = ", ".join(sorted(table)) or "none: no installed plugin registers a scorer (pip install corerl-rewards)"
         raise DataError(
-            f"data_source '{source}' has no scorer{did_you_mean(source, table)}: give it one with "
-            f"reward.scorers='{{{source}: NAME}}', where NAME is a scorer of 'corerl plugins list' or "
-            f"./file.py:function, or all rows one with reward.scorer; data sources known: {known}"
+            f"data_source '{source}' has no scorer{did_you_mean(source, table)}: set "
+            f"reward.scorers='{{{source}: NAME}}' with a scorer of 'corerl plugins list' or "
+            f"./file.py:function, or reward.scorer for all rows; known data sources: {known}"
         )
     if len(entries) > 1:
         names = " and ".join(f"'{entry.name}' of {entry.owner}" for entry in entries.values())
@@ -109,12 +109,12 @@ def check_results(results: Sequence[RewardResult], count: int) -> None:
         RunError: it gave another number of results than there are responses, or a score that is not finite.
     """
     if len(results) != count:
-        raise RunError(f"the reward manager gave {len(results)} results for {count} responses")
+        raise RunError(f"the reward manager returned {len(results)} results for {count} responses")
     for number, result in enumerate(results):
         if result.score is not None and not math.isfinite(result.score):
             raise RunError(
-                f"the reward manager gave the score {result.score} for response {number}: a score is finite, or None "
-                "with an error"
+                f"the reward manager returned the score {result.score} for response {number}: a score must be "
+                "finite, or None with an error"
             )
 
 

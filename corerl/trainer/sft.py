@@ -26,9 +26,9 @@ def run_sft(config: SftConfig, plugins: Plugins) -> Path:
     """Train and write the model to ``output``, whole or not at all; ``metrics.jsonl`` is beside its weights."""
     output = Path(config.output).expanduser()
     if output.exists() and not config.overwrite:
-        raise ConfigError("output", f"{output} is there already; overwrite=true replaces it")
+        raise ConfigError("output", f"{output} already exists; overwrite=true replaces it")
     if output.exists() and not (output / "config.json").is_file():
-        raise ConfigError("output", f"{output} is no model folder (it has no config.json), so it is not replaced")
+        raise ConfigError("output", f"{output} is not a model folder (it has no config.json) and is not replaced")
     require_writable(output.parent, "output")
     device = resolve_device(config.trainer.device, "trainer.device")
     strategy_factory = plugins.registries.training_strategies.select(config.trainer.strategy, "trainer.strategy")

@@ -73,6 +73,6 @@ class Stopping:
             say(f"{name} again: ended at once")
             os._exit(128 + number)
         self._asked, self._asked_at = number, time.monotonic()
-        say(f"{name}: the run {'saves a checkpoint and ' if self.saves else ''}ends; once more ends it at once")
+        say(f"{name}: the run {'saves a checkpoint and ' if self.saves else ''}ends; a second signal ends it at once")
         if self._abandonable:
             raise Stopped(number)

@@ -78,14 +78,14 @@ def test_the_newest_run_is_the_last_of_those_that_began_in_the_same_second(tmp_p
 
 
 def test_a_folder_without_a_checkpoint_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match=r"trainer\.resume_mode: .* is neither a run with a checkpoint"):
+    with pytest.raises(ConfigError, match=r"trainer\.resume_mode: .* is neither auto, disable, a checkpoint"):
         find_checkpoint(config(tmp_path, str(tmp_path)), 5)
 
 
 @pytest.mark.parametrize(
     "spoil, why",
     [
-        (lambda path: (path / "actor" / "weights").write_text("v"), "actor/weights has other content"),
+        (lambda path: (path / "actor" / "weights").write_text("v"), "actor/weights differs from the written"),
         (lambda path: (path / "actor" / "weights").write_text("ww"), "actor/weights has 2 bytes, not 1"),
         (lambda path: (path / "actor" / "weights").unlink(), "actor/weights is missing"),
         (lambda path: (path / "manifest.json").write_text("{"), "it has no readable manifest.json"),
@@ -154,7 +154,7 @@ def test_a_run_that_another_process_trains_is_not_resumed(tmp_path, capsys):
     save(store, 1)
     with taken(store.folder.parent):
         assert find_checkpoint(config(tmp_path), 5) is None
-        assert "still going on, in another process" in capsys.readouterr().err
+        assert "still running in another process" in capsys.readouterr().err
         with pytest.raises(ConfigError, match="another process is training in"):
             find_checkpoint(config(tmp_path, str(store.folder.parent)), 5)
     assert find_checkpoint(config(tmp_path), 5).step == 1
@@ -195,7 +195,9 @@ def test_nobody_waits_for_who_has_ended(tmp_path):
     store.copy(1, {"actor": Actor(release=threading.Event())})
     store.write(STATE, {})
     store.give_up()
-    with pytest.raises(SaveError, match=r"global_step_1 was given up: not every rank of 'actor' has written its share"):
+    with pytest.raises(
+        SaveError, match=r"global_step_1 was abandoned: not every rank of 'actor' has written its share"
+    ):
         store.settle(wait=True)
     assert not list(store.folder.iterdir())
 
@@ -241,5 +243,7 @@ def test_a_checkpoint_of_another_architecture_is_refused_by_its_config(tmp_path)
     told = dataclasses.replace(config(tmp_path, resume_with_changes=True), model=ModelConfig(str(tmp_path)))
     check_same(saved, told, {})
     (tmp_path / "config.json").write_text(json.dumps({**stored, "num_hidden_layers": 36}))
-    with pytest.raises(ConfigError, match=r"^model\.path: .* num_hidden_layers 36, and the checkpoint .* with 28$"):
+    with pytest.raises(
+        ConfigError, match=r"^model\.path: the model .* has num_hidden_layers 36, the checkpoint .* has 28$"
+    ):
         check_same(saved, told, {})

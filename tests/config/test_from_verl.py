@@ -123,8 +123,8 @@ def test_options_of_a_loss_reach_it() -> None:
     options = {"kl_cov_ratio": 0.002, "ppo_kl_coef": 0.5, "kl_estimator": "abs"}
     assert config.actor.policy_loss == {"name": "kl_cov", **options}
     assert remarks == [
-        "actor.policy_loss=kl_cov: verl chooses tokens from each micro-batch, CoreRL from the whole mini-batch; the "
-        "first update of verl's term |d| follows rounding, that of kl_estimator=k3 does not"
+        "actor.policy_loss=kl_cov: verl chooses tokens from each micro-batch, CoreRL from the whole mini-batch; "
+        "verl's abs(d) makes the first update depend on rounding, kl_estimator=k3 does not"
     ]
     config, remarks = convert(
         "actor_rollout_ref.actor.policy_loss.loss_mode=dro", "actor_rollout_ref.actor.policy_loss.dro_beta=0.2"
@@ -140,7 +140,7 @@ def test_a_loss_that_verl_aggregates_its_own_way_says_what_that_changes() -> Non
     )
     assert (config.actor.loss_agg_mode, config.critic.loss_agg_mode) == ("seq-mean-token-mean", "token-sum")
     assert remarks == [
-        "actor.loss_agg_mode=seq-mean-token-sum: verl aggregates the terms of gspo by seq-mean-token-mean anyway"
+        "actor.loss_agg_mode=seq-mean-token-sum: verl always aggregates the terms of gspo by seq-mean-token-mean"
     ]
     _, remarks = convert(gspo, "actor_rollout_ref.actor.use_kl_loss=True")
     assert remarks == [

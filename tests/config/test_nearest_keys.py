@@ -44,15 +44,15 @@ def test_an_unknown_section_is_answered_by_its_first_key() -> None:
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("trainer.logger", "what verl calls so is tracking.loggers here: a list"),
+        ("trainer.logger", "verl's key is tracking.loggers in CoreRL: a list"),
         (
             "actor_rollout_ref.actor.fsdp_config.param_offload",
-            "what verl calls so is actor.strategy.param_offload here",
+            "verl's key is actor.strategy.param_offload in CoreRL",
         ),
-        ("critic.model.path", "what verl calls so is critic.path here"),
+        ("critic.model.path", "verl's key is critic.path in CoreRL"),
         (
             "actor_rollout_ref.ref.log_prob_use_dynamic_bsz",
-            "verl's has no counterpart: actor.use_dynamic_bsz counts for all",
+            "verl's key has no counterpart: actor.use_dynamic_bsz applies to all",
         ),
     ],
 )

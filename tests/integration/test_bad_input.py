@@ -135,4 +135,4 @@ def test_an_output_of_tiny_model_below_a_file_is_refused(material, tmp_path, cap
 
 
 def test_a_checkpoint_that_is_not_there_is_refused(tmp_path, refused):
-    refused([f"trainer.resume_mode={tmp_path}/old"], "trainer.resume_mode: ", "neither a run with a checkpoint nor")
+    refused([f"trainer.resume_mode={tmp_path}/old"], "trainer.resume_mode: ", "neither auto, disable, a checkpoint")

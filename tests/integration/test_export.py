@@ -42,7 +42,7 @@ def test_a_dtype_can_be_chosen_and_a_folder_is_never_replaced(saved, tmp_path, c
     assert run(["export", checkpoint, str(tmp_path / "out"), "--dtype", "bf16"]) == 0
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
     assert run(["export", checkpoint, str(tmp_path / "out")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_what_is_no_whole_checkpoint_is_refused_and_nothing_is_left(saved, tmp_path, capsys):

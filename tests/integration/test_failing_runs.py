@@ -56,7 +56,7 @@ def test_steps_in_which_no_response_has_a_score_leave_the_weights_as_they_are(ma
     before, after = (weights(path) for path in (material / "model", folder / "checkpoints/global_step_2/huggingface"))
     assert all(after[name].equal(before[name]) for name in before)
     assert "16 of 16 responses could not be scored" in outcome.stderr
-    assert "step 2: no response has a score, so the weights stay as they are" in outcome.stderr
+    assert "step 2: no response has a score; the weights are not updated" in outcome.stderr
     assert "step 0, evaluation: 8 of 8 responses could not be scored" in outcome.stderr
     assert (folder / "report.html").is_file()
     last = read_metrics(folder / "metrics.jsonl")[-1]
@@ -148,7 +148,7 @@ main()
         process.kill()
         process.wait()
     assert process.returncode == 143
-    assert "SIGTERM: the run ends; once more ends it at once" in stderr
+    assert "SIGTERM: the run ends; a second signal ends it at once" in stderr
     assert "Traceback" not in stderr and not workplace.run_folders
 
 
@@ -261,7 +261,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_those_before_it(train, workp
     if code == 1:
         assert outcome.error.startswith("error: ") and "global_step_4" in outcome.error
     else:
-        assert "the checkpoints before it are whole, and training goes on" in outcome.stderr
+        assert "earlier checkpoints are complete, and training continues" in outcome.stderr
 
 
 def test_nothing_that_a_full_disk_does_not_take_ends_a_run(train, workplace):

@@ -84,7 +84,7 @@ def test_a_file_that_is_complete_is_left_as_it_is(
     assert run(arguments()) == 0
     before = (tmp_path / "out.parquet").stat().st_mtime_ns
     assert run(arguments()) == 0
-    assert "complete already" in capsys.readouterr().err
+    assert "already complete" in capsys.readouterr().err
     assert (tmp_path / "out.parquet").stat().st_mtime_ns == before
 
 

@@ -143,7 +143,7 @@ def test_lost_workers_are_started_again_from_the_last_checkpoint_and_nothing_is_
         counts = [record["training/restarts"] for record in read_metrics(folder / "metrics.jsonl")]
         assert counts == ([0, 0, 2, 2] if saves else [2, 2, 2, 2])
         assert len(list((folder / "rollouts").iterdir())) == 4
-        source = folder / "checkpoints" / "global_step_2" if saves else "the start, for want of a checkpoint"
+        source = folder / "checkpoints" / "global_step_2" if saves else "the start (there is no checkpoint)"
         assert restarted("step 3: the actor worker died: update 6", source, 1) in said
         assert restarted("no answer from the actor worker: start 2", source, 2) in said
         status = read_status(folder)

@@ -159,7 +159,7 @@ say = stopping.say
 
 def say_and_insist(message):
     say(message)
-    if "once more ends it" in message:
+    if "a second signal ends it" in message:
         os.kill(os.getpid(), signal.SIGTERM)
 
 stopping.say = say_and_insist

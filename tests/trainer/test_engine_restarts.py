@@ -191,4 +191,4 @@ def test_a_rollout_worker_that_is_lost_is_counted_and_the_run_goes_on_without_wh
     going_on.send_weights(3)
     assert group.calls == [("weights", 3, False), ("restart",), ("weights", 3, True), ("weights", 3, True)]
     assert going_on.restarts == 1 and going_on.lost == {("here", 1), ("here", 3)}
-    assert "no more than rollout.max_restarts = 1 starts: the run goes on without" in capsys.readouterr().err
+    assert "rollout.max_restarts = 1 is reached: the run continues without it" in capsys.readouterr().err

@@ -210,7 +210,7 @@ def test_a_prompt_of_the_environments_own(play, rendered):
 @pytest.mark.parametrize(
     ("turn", "words"),
     [
-        ("done", "gave str, not Turn"),
+        ("done", "returned str, not Turn"),
         (Turn(), "has no messages"),
         (Turn([{"role": "robot", "content": "x"}]), "unknown role 'robot'"),
         (Turn(done=True, reward=float("nan")), "the reward nan"),
@@ -286,7 +286,10 @@ def test_an_end_that_fails_costs_the_episode_and_one_that_gives_no_number_the_ru
         def end(self, state):
             return self.last
 
-    for Wrong.last, words in (("10", "gave str, not float | int | None"), (float("inf"), "gave the reward inf")):
+    for Wrong.last, words in (
+        ("10", "returned str, not float | int | None"),
+        (float("inf"), "returned the reward inf"),
+    ):
         with pytest.raises(RunError, match=re.escape(words)):
             play(Scripted("bye"), Wrong())
 

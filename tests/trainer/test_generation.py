@@ -257,7 +257,7 @@ def test_a_run_that_was_cut_off_generates_what_is_missing_and_a_complete_file_is
     assert asked == [range(0, 4), range(4, 6), range(4, 6)]
     assert "4 of 6 prompts were generated before" in capsys.readouterr().err
     generate(planned())
-    assert f"{tmp_path}/out.parquet is complete already" in capsys.readouterr().err
+    assert f"{tmp_path}/out.parquet is already complete" in capsys.readouterr().err
     assert len(asked) == 3
     with pytest.raises(ConfigError, match="made with another seed"):
         generate(planned(trainer__seed=1))

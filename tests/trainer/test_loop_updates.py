@@ -79,7 +79,7 @@ def test_a_step_without_a_score_is_printed(trainer, batch, capsys):
     made = trainer()
     scored, experience = batch([None, None])
     assert made.update(experience, scored, None, Timers()) == {}
-    assert capsys.readouterr().err == "step 1: no response has a score, so the weights stay as they are\n"
+    assert capsys.readouterr().err == "step 1: no response has a score; the weights are not updated\n"
     scored, experience = batch([1.0, None])
     made.update(experience, scored, None, Timers())
     assert capsys.readouterr().err == ""

@@ -88,7 +88,7 @@ def test_without_skip_the_run_ends_with_the_samples_and_the_batch_is_as_it_was(g
     folder = tmp_path / "nonfinite" / "step_000004"
     assert str(error.value) == (
         "not finite: rewards of 1 responses; 1 samples (response 1 to prompt 1 of 'acme/sums') are saved in "
-        f"{folder}; trainer.on_nonfinite=skip goes on without them"
+        f"{folder}; trainer.on_nonfinite=skip leaves them out"
     )
     assert list(error.value.rows) == [1]
     assert experience.response_mask.all()

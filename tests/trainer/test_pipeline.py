@@ -103,8 +103,8 @@ def test_the_lag_of_a_batch_is_a_metric_and_one_too_old_ends_the_run(pipeline):
     with pytest.raises(RunError) as error:
         old.batch(4)
     assert str(error.value) == (
-        "a response was begun with weights of version 1, 2 updates before the policy's; trainer.max_staleness=0 is "
-        "the most"
+        "a response started with weights of version 1, 2 updates older than the policy's; the limit is "
+        "trainer.max_staleness=0"
     )
 
 

@@ -197,4 +197,4 @@ def test_a_template_whose_end_of_turn_stops_nothing_is_printed(ready, tiny_token
     (other / "tokenizer_config.json").write_text(json.dumps(settings))
     ready.config.model.path = str(other)
     ready.make()
-    assert capsys.readouterr().err.startswith("the chat template ends a turn with <|im_end|>, which is none of")
+    assert capsys.readouterr().err.startswith("the chat template ends a turn with <|im_end|>, which is not among")

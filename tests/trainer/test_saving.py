@@ -190,7 +190,7 @@ def test_a_checkpoint_that_cannot_be_written_is_printed_and_training_goes_on(tra
     run.checkpoints.errors = [SaveError("disk full")]
     save(run, saving, 4)
     assert capsys.readouterr().err == (
-        "disk full; the checkpoints before it are whole, and training goes on (trainer.on_save_error=continue)\n"
+        "disk full; earlier checkpoints are complete, and training continues (trainer.on_save_error=continue)\n"
     )
     assert called(run, "checkpoint_saved") == []
     saving.save_done()

@@ -65,7 +65,7 @@ def test_two_scorers_for_one_source_are_an_error_that_names_both():
 
 def test_two_patterns_of_the_config_that_fit_are_an_error_unless_they_agree():
     made = registries(one=[], two=[])
-    with pytest.raises(ConfigError, match=r"reward.scorers: data_source 'aime24' fits 'a\*' and 'aime\*'"):
+    with pytest.raises(ConfigError, match=r"reward.scorers: data_source 'aime24' matches 'a\*' and 'aime\*'"):
         chosen(["aime24"], made, scorers={"a*": "one", "aime*": "two"})
     assert chosen(["aime24"], made, scorers={"a*": "one", "aime*": "one"}) == {"aime24": "one"}
     assert chosen(["aime24"], made, scorers={"a*": "one", "aime*": "two", "aime24": "two"}) == {"aime24": "two"}

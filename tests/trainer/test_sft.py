@@ -97,9 +97,9 @@ def test_a_folder_that_is_there_is_replaced_only_if_that_is_asked_for_and_it_hol
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("")
-    with pytest.raises(ConfigError, match=r"output: .* is there already; overwrite=true replaces it"):
+    with pytest.raises(ConfigError, match=r"output: .* already exists; overwrite=true replaces it"):
         sft()
-    with pytest.raises(ConfigError, match=r"output: .* is no model folder \(it has no config.json\)"):
+    with pytest.raises(ConfigError, match=r"output: .* is not a model folder \(it has no config.json\)"):
         sft(overwrite=True)
     assert (out / "thesis.txt").exists()
 

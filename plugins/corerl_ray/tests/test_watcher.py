@@ -67,7 +67,7 @@ def test_a_run_that_ends_with_its_raylet_has_failed_and_says_so(controller, tmp_
     assert gone([raylet])
     time.sleep(1)  # the watcher sees it before the controller ends
     _, said = run.communicate("\n\n", timeout=60)
-    reason = f"Ray's raylet (process {raylet}) has ended, and the run with it (its log is in /logs)"
+    reason = f"Ray's raylet (process {raylet}) has ended; this ended the run (Ray's logs: /logs)"
     assert said == f"error: {reason}; the last checkpoint is {tmp_path}/checkpoints/step_000007\n"
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["state"], status["error"]) == ("failed", reason) and status["ended"]

@@ -67,7 +67,7 @@ def test_it_can_be_sent_to_another_process() -> None:
         ({"a": {"scorer": "gsm8k", "wieght": 1}}, "reward.scorer.components.a", "wieght"),
         ({"a": {"scorer": "gsm8k", "weight": "x"}}, "reward.scorer.components.a.weight", "must be a number, not 'x'"),
         ({"a": {"scorer": "gsm8k", "weight": float("inf")}}, "reward.scorer.components.a.weight", "must be a number"),
-        ({"score": {"scorer": "gsm8k"}}, "reward.scorer.components.score", "call the component otherwise"),
+        ({"score": {"scorer": "gsm8k"}}, "reward.scorer.components.score", "use another name for the component"),
         ({"a": {"scorer": {"name": "gsm8k", "methd": "x"}}}, "reward.scorer.components.a.scorer.methd", "unknown key"),
     ],
 )

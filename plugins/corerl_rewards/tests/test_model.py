@@ -83,7 +83,7 @@ def test_an_output_that_is_nan_is_no_score(folder: Path) -> None:
 
 
 def test_no_such_model_or_label_is_an_error_at_once(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is no model for sequence classification"):
+    with pytest.raises(ModelError, match="is not a model for sequence classification"):
         manager(tmp_path)
-    with pytest.raises(ModelError, match="has 2 outputs, so 5 is none"):
+    with pytest.raises(ModelError, match="has 2 outputs, no label 5"):
         manager(folder, label=5)

@@ -127,7 +127,7 @@ def test_further_keys_are_components() -> None:
 
 def test_an_unknown_data_source_is_an_error_that_names_it() -> None:
     result = manager(as_number).score([RewardRequest("1", "", "acme/trivia")])[0]
-    error = "no scorer for data source 'acme/trivia'; there is one for: s"
+    error = "no scorer for data source 'acme/trivia'; known data sources: s"
     assert result == RewardResult(None, error=error, error_kind="unscored")
 
 

@@ -301,7 +301,7 @@ def test_a_stopped_worker_is_replaced_and_its_call_scored_by_another(capsys: pyt
         parallel.close()
     assert [result.error for result in results] == [None] * 20
     assert gone([pid])
-    told = rf"a process of the scorers \({pid}\) is stopped for \S+ s: another scores its calls\n"
+    told = rf"a process of the scorers \({pid}\) is stopped for \S+ s: another process scores its calls\n"
     assert re.fullmatch(told, capsys.readouterr().err)
 
 
@@ -313,7 +313,7 @@ def test_a_nursery_that_is_stopped_while_it_loads_the_scorers_is_replaced(capsys
         assert parallel.submit(requests("1")).result(60)[0].score == 1.0
     finally:
         parallel.close()
-    told = rf"the process that scorers are started from \(process {nursery}\) is stopped for \S+ s: another is started"
+    told = rf"the process that scorers are started from \(process {nursery}\) is stopped for \S+ s: a new process"
     assert re.match(told, capsys.readouterr().err)
 
 

@@ -75,7 +75,7 @@ def test_math_takes_the_last_box_and_notes_that_there_were_others() -> None:
     row = prepare({"problem": "p", "solution": r"\boxed{-2} and \boxed{1}", "level": "Level 3", "type": "Algebra"})
     assert isinstance(row, PromptRow)
     assert (row.data_source, row.ground_truth) == ("lighteval/MATH", "1")
-    assert row.note == "several different \\boxed{} in the solution: the last is taken"
+    assert row.note == "several different \\boxed{} in the solution: the last is used"
     assert (row.extra_info["level"], row.extra_info["subject"]) == ("Level 3", "Algebra")
 
 

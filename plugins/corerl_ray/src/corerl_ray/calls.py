@@ -38,7 +38,7 @@ LOST_WAIT = 2.0
 """seconds for it where the machine does not answer, and for what Ray knows about a death"""
 SIGN_WAIT = 5.0
 """seconds for signs of life of the other ranks, after one raised that it waited for them"""
-UNREACHABLE = "it cannot be reached: its machine is gone, or the way there"
+UNREACHABLE = "it cannot be reached: its machine or the network failed"
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Waiter:
                 seconds = LOST_WAIT if cause == UNREACHABLE else LOG_WAIT
                 lines, oom_kills = self._last_lines(member.facts, seconds)
                 if oom_kills > member.facts.oom_kills:
-                    cause = "the kernel's out-of-memory killer was at work on its machine"
+                    cause = "the kernel's out-of-memory killer killed a process on its machine"
                 where = f" (process {member.facts.pid} on {member.facts.address})"
             return self._without(member, f"the {member}{where} died: {cause}{_printed(member, lines)}", known)
 
@@ -351,7 +351,7 @@ def _place(member: Member) -> str:
 
 def _printed(member: Member, lines: Sequence[str]) -> str:
     tail = "".join(f"\n    {line}" for line in lines)
-    return f"; the last that it printed{_place(member)}:{tail}" if lines else "; it printed nothing"
+    return f"; its last output{_place(member)}:{tail}" if lines else "; it printed nothing"
 
 
 def exit_cause(message: str) -> str:
@@ -365,7 +365,7 @@ def exit_cause(message: str) -> str:
     if code is not None:
         return f"it exited with code {code[1]}"
     if "connection error code 2" in detail[1]:
-        return "killed (SIGKILL, for example for want of memory), crashed, or ended by os._exit"
+        return "killed (SIGKILL, for example when out of memory), crashed, or ended by os._exit"
     return detail[1].split(". ")[0].strip()
 
 

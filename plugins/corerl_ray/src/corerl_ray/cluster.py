@@ -154,8 +154,8 @@ def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
                 watcher.tell(processes={}, logs="")
             if is_last or "timed out" not in str(error):
                 raise RunError(
-                    f"no Ray cluster could be started on this machine: {' '.join(str(error).split())} (its own words "
-                    "are in /tmp/ray/session_latest/logs)"
+                    f"no Ray cluster could be started on this machine: {' '.join(str(error).split())} (Ray's logs: "
+                    "/tmp/ray/session_latest/logs)"
                 ) from error
     raise AssertionError
 
@@ -226,7 +226,7 @@ def _join(arguments: dict[str, Any], options: RayOptions) -> None:
     if thread.is_alive():
         raise DeadlineError(f"{where} did not answer within runtime.options.connect_timeout = {seconds:g} s")
     if errors:
-        asks = "" if AUTH_MODE in os.environ else f"; if it asks for a token, as many do, set {AUTH_MODE}=token"
+        asks = "" if AUTH_MODE in os.environ else f"; if the cluster requires a token, set {AUTH_MODE}=token"
         raise RunError(f"{where} cannot be used: {' '.join(str(errors[0]).split())}{asks}")
 
 

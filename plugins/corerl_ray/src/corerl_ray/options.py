@@ -18,34 +18,32 @@ SECONDS = 2.0
 class RayOptions:
     """``runtime.options``."""
 
-    workers: int | None = option(None, "workers of each role, without GPUs; null: one a node", ge=1)
+    workers: int | None = option(None, "workers of each role, without GPUs; null: one per node", ge=1)
     rollout_workers: int | None = option(
         None,
-        "rollout workers with places of their own, without GPUs; null: the rollout role shares the workers' places",
+        "rollout workers in a pool of their own, without GPUs; null: they share the workers' places",
         ge=1,
     )
     rollout_samples: int = option(
-        1024, "samples that a rollout worker has in hand at a time, where several share the requests", ge=1
+        1024, "samples that a rollout worker has at a time if several share the requests", ge=1
     )
     address: str | None = option(
-        None, "HOST:PORT of a running cluster, or auto; null: one is started on this machine, and ended with the run"
+        None, "HOST:PORT of a running cluster, or auto; null: the run starts one on this machine and ends it"
     )
-    connect_timeout: float = option(
-        30.0, "seconds until a running cluster must have answered, and all nodes that are needed have joined it", gt=0
-    )
+    connect_timeout: float = option(30.0, "seconds until a running cluster must answer and have all needed nodes", gt=0)
     start_timeout: float = option(600.0, "seconds that starting the workers of a role may take, models included", gt=0)
     timeout: float = option(7200.0, "seconds that a call on the workers may take", gt=0)
     hang_timeout: float = option(
         120.0,
-        "seconds that a worker's process may give no sign of life; it is asked when nothing came for half as long",
+        "seconds that a worker's process may give no sign of life; it is asked after half of them",
         gt=0,
     )
     weights_transport: Literal["auto", "object_store", "broadcast", "ipc"] = option(
         "auto", "way of weights to the rollout workers; auto: ipc on shared GPUs, broadcast between pools of GPUs"
     )
-    weights_bucket_mb: int = option(512, "MiB of weights that are under way at a time, in two buckets", ge=1)
+    weights_bucket_mb: int = option(512, "MiB of weights sent at a time, in two buckets", ge=1)
     environment: list[str] = option(
-        help="further environment variables that the workers get from this process", factory=list
+        help="further environment variables for the workers, from this process", factory=list
     )
 
     @property
@@ -59,7 +57,7 @@ class RayOptions:
         if self.address is None:
             whole = asked + config.rollout.n_gpus_per_node
             if config.runtime.nnodes > 1:
-                sentence = f"{config.runtime.nnodes} machines, and a cluster that is started here has one"
+                sentence = f"a cluster started here has one machine, not {config.runtime.nnodes}"
                 yield finding(
                     "error", "runtime.options.address", sentence, "Start Ray on all of them and name its address."
                 )

@@ -72,7 +72,7 @@ class Places:
         try:
             return list(ray.get(asked, timeout=timeout))
         except GetTimeoutError:
-            raise DeadlineError(f"the places of {self.key} did not say their GPUs within {timeout:g} s") from None
+            raise DeadlineError(f"the places of {self.key} did not report their GPUs within {timeout:g} s") from None
 
     def strategy(self, place: int) -> PlacementGroupSchedulingStrategy:
         """Where Ray puts a worker of this place."""
@@ -100,11 +100,11 @@ class Pools:
         for name in ("workers", "rollout_workers"):
             if gpus and getattr(options, name) is not None:
                 raise ConfigError(
-                    f"runtime.options.{name}", "counts workers without GPUs; with GPUs there is one worker a GPU"
+                    f"runtime.options.{name}", "counts workers without GPUs; with GPUs there is one worker per GPU"
                 )
         shared, rollout = self._choose_shared(), self._choose_rollout()
         if not gpus and any(self._free[node]["GPU"] for node in shared):
-            say("runtime.n_gpus_per_node is 0: the workers use no GPU, although the cluster has some")
+            say("runtime.n_gpus_per_node is 0: the workers use no GPU although the cluster has GPUs")
         self._shared = self._take(shared, gpus, "runtime.n_gpus_per_node" if gpus else "runtime.options.workers")
         if rollout:
             try:

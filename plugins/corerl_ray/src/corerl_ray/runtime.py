@@ -82,8 +82,8 @@ class RayRuntime:
         if size > 1 and not role.distributed:
             raise ConfigError(
                 role.key,
-                f"'{role.part}' runs in one process, and runtime 'ray' would start {size} {role.name} workers: take a "
-                "distributed one such as fsdp, or a single worker",
+                f"'{role.part}' runs in one process, and runtime 'ray' would start {size} {role.name} workers: use a "
+                "distributed part such as fsdp, or one worker",
             )
         deadline = time.monotonic() + self.options.start_timeout
         is_concurrent = role.name == REPLICAS
@@ -219,7 +219,7 @@ class Restart:
         member = self.group.latest[rank]
         seat = self._seat(rank)
         if seat is None:
-            say(f"{member}: no machine has room to start it again; the run goes on with {self._left()}")
+            say(f"{member}: no machine has room to start it again; the run continues with {self._left()}")
             return None
         host = self.runtime.start(seat.places, seat.first, is_concurrent=True)
         try:
@@ -229,7 +229,7 @@ class Restart:
             if self.runtime.waiter.failure is error:
                 raise
             why = str(error).strip().splitlines()[-1]
-            say(f"{member} could not be started again ({why}); the run goes on with {self._left()}")
+            say(f"{member} could not be started again ({why}); the run continues with {self._left()}")
             return None
         self.runtime.waiter.members = [*self.runtime.waiter.members, started]
         self.seats[rank] = seat

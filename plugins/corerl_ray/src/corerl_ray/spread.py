@@ -117,7 +117,7 @@ class Spread:
             if errors := list((self._news() | self._dead).values()):
                 raise as_one(errors)
             if self._waiting:
-                raise EngineDeadError("no rollout worker is left that has the policy's weights")
+                raise EngineDeadError("no rollout worker with the policy's weights is left")
         finally:
             for call in list(self._running):
                 self._ended(call)

@@ -104,8 +104,8 @@ class Watch:
 
     def report(self) -> None:
         """Say why the run ended, and write it into its status, unless that says so already."""
-        reason = f"{self.cluster.lost}, and the run with it"
-        reason += f" (its log is in {self.logs})" if self.logs else ", while it started"
+        reason = f"{self.cluster.lost}; this ended the run"
+        reason += f" (Ray's logs: {self.logs})" if self.logs else ", during its start"
         status, folder = self._status(), Path(self.folder)
         if status is not None:
             if status.state == "running":

@@ -30,7 +30,7 @@ def score_one(
     scorer = scorers.get(data_source)
     if scorer is None:
         known = ", ".join(sorted(scorers)) or "none"
-        return failed("unscored", f"no scorer for data source '{data_source}'; there is one for: {known}")
+        return failed("unscored", f"no scorer for data source '{data_source}'; known data sources: {known}")
     try:
         value: Any = scorer(response, ground_truth, data_source, extra_info)
     except BaseException as error:  # in a thread or process of its own even SystemExit must end as a result

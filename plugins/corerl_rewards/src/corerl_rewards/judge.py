@@ -74,7 +74,7 @@ class JudgeRewardManager:
         except ServerError as error:
             return failed("timeout" if isinstance(error, LateError) else "server", str(error))
         except (LookupError, TypeError):
-            return failed("server", f"{self._poster.url} answered no chat completion: {answer!r:.200}")
+            return failed("server", f"{self._poster.url} returned no chat completion: {answer!r:.200}")
         except Exception as error:
             return failed("exception", f"a response cannot be posted: {type(error).__name__}: {error}")
         return self._read(str(text)[-LONGEST:])
@@ -99,7 +99,7 @@ class JudgeRewardManager:
         except (IndexError, TypeError, ValueError):
             return failed("judge", f"the judge gave no grade; its answer ends in {text[-80:]!r}")
         if not lowest <= grade <= highest:
-            return failed("judge", f"the judge's grade {grade:g} is not from {lowest:g} to {highest:g}")
+            return failed("judge", f"the judge's grade {grade:g} is not between {lowest:g} and {highest:g}")
         return RewardResult((grade - lowest) / (highest - lowest), {"grade": grade}, found[-1][:LONGEST_EXTRACTED])
 
     def _late(self, request: RewardRequest) -> RewardResult:

@@ -115,13 +115,13 @@ def _load(options: ModelOptions) -> tuple[Any, Any]:
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ModelError(
-            f"reward.manager.path: {options.path} is no model for sequence classification: {reason}"
+            f"reward.manager.path: {options.path} is not a model for sequence classification: {reason}"
         ) from error
     if model.config.pad_token_id is None:
         padding = tokenizer.pad_token_id
         model.config.pad_token_id = tokenizer.eos_token_id if padding is None else padding
     if model.config.num_labels <= options.label:
         raise ModelError(
-            f"reward.manager.label: {options.path} has {model.config.num_labels} outputs, so {options.label} is none"
+            f"reward.manager.label: {options.path} has {model.config.num_labels} outputs, no label {options.label}"
         )
     return tokenizer, model.to(device).eval()

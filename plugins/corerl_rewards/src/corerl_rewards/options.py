@@ -56,16 +56,16 @@ class MathVerifyOptions(ReasoningOptions):
 class Geometry3kOptions(ReasoningOptions):
     """Options of the scorer ``geometry3k``."""
 
-    timeout: float = option(10.0, "seconds that math-verify may take for one comparison", gt=0)
-    format_weight: float = option(0.1, "weight of the component format; that of accuracy is the rest", ge=0, le=1)
+    timeout: float = option(10.0, "seconds of processor time that math-verify may take for one comparison", gt=0)
+    format_weight: float = option(0.1, "weight of the component format; accuracy has the rest", ge=0, le=1)
 
 
 @dataclass
 class MathDapoOptions(ReasoningOptions):
     """Options of the scorer ``math_dapo``."""
 
-    window: int = option(300, "characters at the end of the response in which the answer line is looked for", ge=1)
-    wrong_score: float = option(0.0, "score of all else; verl: -1", ge=-1, le=0)
+    window: int = option(300, "characters at the end of the response that are searched for the answer line", ge=1)
+    wrong_score: float = option(0.0, "score of any other response; verl: -1", ge=-1, le=0)
     fallback_to_boxed: bool = option(
         False, r"without an answer line the last \boxed{} of the last 100 characters counts; verl: true"
     )
@@ -75,7 +75,7 @@ class MathDapoOptions(ReasoningOptions):
 class MultipleChoiceOptions(ReasoningOptions):
     """Options of the scorer ``multiple_choice``."""
 
-    letters: str = option("ABCDEFGHIJ", "that can be chosen")
+    letters: str = option("ABCDEFGHIJ", "letters of the choices")
 
     def __post_init__(self) -> None:
         if not (self.letters.isascii() and self.letters.isalpha() and self.letters.isupper()):
@@ -95,9 +95,7 @@ class ExactMatchOptions(ReasoningOptions):
 class FuzzyMatchOptions(ReasoningOptions):
     """Options of the scorer ``fuzzy_match``."""
 
-    method: Literal["characters", "f1"] = option(
-        "characters", "what both have in common: characters in order, or words"
-    )
+    method: Literal["characters", "f1"] = option("characters", "measure of the overlap: characters in order, or words")
     threshold: float = option(0.0, "below it the score is 0", ge=0, le=1)
 
 
@@ -116,7 +114,7 @@ class LengthOptions:
     """Options of the scorer ``length``."""
 
     free: int = option(0, "characters up to which the score is 1", ge=0)
-    longest: int = option(4000, "characters from which on it is 0", ge=1)
+    longest: int = option(4000, "characters from which on the score is 0", ge=1)
 
     def __post_init__(self) -> None:
         if self.free >= self.longest:
@@ -174,7 +172,7 @@ class CombinedOptions:
 
 def _component(name: str, written: Any, select: Callable[[Any, str], Selected[Scorer]], key: str) -> Component:
     if name in ("score", "extracted"):
-        raise ConfigError(key, "is a name that the whole score has: call the component otherwise")
+        raise ConfigError(key, "is the name of a field of the score: use another name for the component")
     if not isinstance(written, dict) or "scorer" not in written or not written.keys() <= {"scorer", "weight"}:
         raise ConfigError(key, f"must be {{scorer: NAME, weight: number}}, not {written!r:.80}")
     weight = written.get("weight", 1.0)
@@ -202,10 +200,10 @@ class CodeOptions(ReasoningOptions):
     )
     memory_limit_gb: float = option(1.0, "GiB of address space of the program", gt=0)
     output_limit_kb: int = option(1024, "KiB that the program may print", ge=1)
-    continuous: bool = option(False, "score the share of tests that pass; false: 1 when all do, else 0")
+    continuous: bool = option(False, "true: score is the share of passed tests; false: 1 if all pass, else 0")
     max_tests: int | None = option(None, "only the first so many tests; null: all", ge=1)
     isolation: Literal["strict", "landlock", "best_effort"] = option(
-        "strict", "what must hold, else an error before the run (docs/rewards-isolation.md)"
+        "strict", "required isolation, else an error before the run (docs/rewards-isolation.md)"
     )
 
     def __post_init__(self) -> None:
@@ -238,8 +236,8 @@ class CodeOptions(ReasoningOptions):
         except SandboxError as error:
             raise ConfigError(
                 "reward.scorers",
-                f"scorer 'code' cannot keep isolation={self.isolation} on this machine ({error}): allow what is "
-                "missing, or choose a weaker level (docs/rewards-isolation.md)",
+                f"scorer 'code' cannot provide isolation={self.isolation} on this machine ({error}): allow the "
+                "missing part, or choose a weaker level (docs/rewards-isolation.md)",
             ) from error
         return bound
 
@@ -283,9 +281,9 @@ class ModelOptions:
     max_length: int = option(4096, "tokens of prompt and response; a longer one is an error of its sample", ge=1)
     label: int = option(0, "which of the model's outputs is the score", ge=0)
     activation: Literal["none", "sigmoid"] = option("none", "sigmoid: scores between 0 and 1")
-    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda where there is one")
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda if present")
     dtype: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 on cuda, fp32 on cpu")
-    trust_remote_code: bool = option(False, "run Python code that comes with the model")
+    trust_remote_code: bool = option(False, "run Python code of the model folder")
 
 
 JUDGE_PROMPT = """\
@@ -307,7 +305,9 @@ class HttpOptions:
     """What every call over HTTP has."""
 
     retries: int = option(4, "further attempts after a failed connection, 408, 429 or 5xx", ge=0)
-    backoff: float = option(0.5, "seconds before the first of them, at most; doubled for each further one", gt=0)
+    backoff: float = option(
+        0.5, "longest pause before the first further attempt, in seconds; doubled for each next one", gt=0
+    )
     token_variable: str | None = option(None, "environment variable with the token of the header Authorization")
     headers: dict[str, str] = option(help="further headers", factory=dict)
 
@@ -316,9 +316,9 @@ class HttpOptions:
 class JudgeOptions(HttpOptions):
     """Options of the reward manager ``judge``."""
 
-    base_url: str = option(help="of an OpenAI-compatible server, such as http://localhost:8000/v1")
-    model: str = option(help="as the server calls it")
-    prompt: str = option(JUDGE_PROMPT, "what the judge is told, with {prompt}, {response} and {ground_truth}")
+    base_url: str = option(help="address of an OpenAI-compatible server, such as http://localhost:8000/v1")
+    model: str = option(help="name of the model on the server")
+    prompt: str = option(JUDGE_PROMPT, "prompt of the judge, with {prompt}, {response} and {ground_truth}")
     pattern: str = option(
         r"(?i)score:\s*\**\s*(-?\d+(?:\.\d+)?)", "regular expression; its first group, at its last match, is the score"
     )
@@ -342,7 +342,7 @@ class JudgeOptions(HttpOptions):
 class RemoteOptions(HttpOptions):
     """Options of the reward manager ``remote``."""
 
-    url: str = option(help="that requests are posted to")
+    url: str = option(help="address for the requests")
     batch_size: int = option(16, "responses in one request", ge=1)
 
 
@@ -358,4 +358,4 @@ class ParallelOptions:
         gt=0,
     )
     max_late_workers: int = option(128, "workers beyond reward.num_workers while calls are late", ge=0)
-    calls_per_worker: int = option(20_000, "after so many a new process takes its place: leaks end with it", ge=1)
+    calls_per_worker: int = option(20_000, "calls after which a new process replaces a worker: leaks end with it", ge=1)

@@ -14,28 +14,28 @@ def register_scorers(register: Register[Scorer]) -> None:
         "gsm8k",
         "corerl_rewards.scorers.gsm8k:gsm8k",
         options=options.Gsm8kOptions,
-        summary="1 where the number after the last #### is the ground truth",
+        summary="1 if the number after the last #### is the ground truth",
         data_sources=("openai/gsm8k",),
     )
     register(
         "arithmetic",
         "corerl_rewards.scorers.gsm8k:gsm8k",
         options=options.Gsm8kOptions,
-        summary="1 where the number after the last #### is the ground truth",
+        summary="1 if the number after the last #### is the ground truth",
         data_sources=("corerl/arithmetic",),
     )
     register(
         "math",
         "corerl_rewards.scorers.math:math",
         options=options.MathOptions,
-        summary=r"1 where the last \boxed{} equals the ground truth, as text, number or mathematics (math-verify)",
+        summary=r"1 if the last \boxed{} equals the ground truth, as text, number or mathematics (math-verify)",
         data_sources=sources.BOXED_MATHEMATICS,
     )
     register(
         "math_verify",
         "corerl_rewards.scorers.math_verify:math_verify",
         options=options.MathVerifyOptions,
-        summary="1 where the answer, boxed or not, is the ground truth as mathematics (math-verify)",
+        summary="1 if the answer, boxed or not, is the ground truth as mathematics (math-verify)",
         data_sources=sources.MATHEMATICS_IN_PROSE,
     )
     register(
@@ -49,35 +49,35 @@ def register_scorers(register: Register[Scorer]) -> None:
         "math_dapo",
         "corerl_rewards.scorers.math_dapo:math_dapo",
         options=options.MathDapoOptions,
-        summary="1 where the last line 'Answer: …' holds the ground truth, as in DAPO and Minerva",
+        summary="1 if the last line 'Answer: …' holds the ground truth, as in DAPO and Minerva",
         data_sources=sources.ANSWER_LINE,
     )
     register(
         "countdown",
         "corerl_rewards.scorers.countdown:countdown",
         options=options.CountdownOptions,
-        summary="1 where <answer>expression</answer> reaches the target with each number used once",
+        summary="1 if <answer>expression</answer> reaches the target with each number used once",
         data_sources=("countdown",),
     )
     register(
         "code",
         "corerl_rewards.scorers.code:code",
         options=options.CodeOptions,
-        summary="1 where the response's Python program passes the tests, run in a sandbox",
+        summary="1 if the response's Python program passes the tests, run in a sandbox",
         data_sources=sources.PROGRAMS,
     )
     register(
         "multiple_choice",
         "corerl_rewards.scorers.multiple_choice:multiple_choice",
         options=options.MultipleChoiceOptions,
-        summary="1 where the response settles on the letter of the ground truth",
+        summary="1 if the response settles on the letter of the ground truth",
         data_sources=sources.MULTIPLE_CHOICE,
     )
     register(
         "exact_match",
         "corerl_rewards.scorers.exact_match:exact_match",
         options=options.ExactMatchOptions,
-        summary="1 where the answer is one of the accepted texts, as SQuAD compares",
+        summary="1 if the answer is one of the accepted texts, as SQuAD compares",
         data_sources=sources.QUESTIONS,
     )
     register(
@@ -90,7 +90,7 @@ def register_scorers(register: Register[Scorer]) -> None:
         "format",
         "corerl_rewards.scorers.format:format",
         options=options.FormatOptions,
-        summary="1 where <think>…</think><answer>…</answer> frame the response",
+        summary="1 if <think>…</think><answer>…</answer> frame the response",
     )
     register(
         "length",

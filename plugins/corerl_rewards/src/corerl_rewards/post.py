@@ -40,7 +40,7 @@ class Poster:
 
     def __init__(self, url: str, options: HttpOptions) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ConfigError("reward.manager", f"{url!r} is no address: it must begin with http:// or https://")
+            raise ConfigError("reward.manager", f"{url!r} is not an address: it must begin with http:// or https://")
         self.url = url
         self._options = options
         headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
@@ -107,7 +107,7 @@ class Poster:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ServerError(f"{self.url} answered what is no JSON: {text[:200]!r}") from error
+            raise ServerError(f"{self.url} returned no JSON: {text[:200]!r}") from error
 
 
 class _Transient(Exception):

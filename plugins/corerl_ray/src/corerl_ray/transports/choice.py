@@ -35,10 +35,10 @@ def name_of(options: RayOptions, places: Places, rollout_places: Places) -> str:
     gpus = bool(places.gpus_per_node and rollout_places.gpus_per_node)
     name = options.weights_transport
     if name == "ipc" and not shared:
-        raise ConfigError(KEY, "ipc reaches rollout workers in the actor's own places; theirs is a pool of its own")
+        raise ConfigError(KEY, "ipc needs rollout workers in the actor's places; here they have a pool of their own")
     if name == "broadcast" and shared and gpus:
         raise ConfigError(
-            KEY, "broadcast (NCCL) cannot join two workers on one GPU, and the roles share theirs: take ipc"
+            KEY, "broadcast (NCCL) cannot join two workers on one GPU, and the roles share their GPUs: use ipc"
         )
     if name != "auto":
         return name

@@ -84,7 +84,7 @@ class Inbox:
             return self.buckets.get(timeout=timeout)
         except queue.Empty:
             seconds = f"runtime.options.timeout = {timeout:g} s"
-            raise DeadlineError(f"the next bucket of weights did not come within {seconds}") from None
+            raise DeadlineError(f"the next bucket of weights did not arrive within {seconds}") from None
 
 
 def open_inbox(host: WorkerHost) -> None:

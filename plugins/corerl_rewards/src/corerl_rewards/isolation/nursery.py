@@ -154,7 +154,7 @@ class Nursery:
 
     def _fork(self, number: int, descriptor: int) -> None:
         if linux.limits() != self._inherited:
-            raise RuntimeError("somebody changed the limits of this process, which its workers would inherit")
+            raise RuntimeError("the limits of this process were changed; its workers would inherit them")
         pid = os.fork()
         if not pid:
             self._become_worker(number, descriptor)

@@ -192,7 +192,7 @@ class Scheduler:
         result, seconds = read
         out_of_memory = result.error_kind == "memory"
         if out_of_memory and worker.calls and not task.again:  # earlier calls may have taken it
-            self._condemn(worker, "memory", "took too much memory")
+            self._condemn(worker, "memory", "used too much memory")
             return
         worker.tasks.popleft()
         task.done(result)
@@ -241,7 +241,9 @@ class Scheduler:
         worker.clock.look(worker.pid)
         if worker.clock.stopped >= min(STOPPED_SECONDS, self._rules.timeout / 2):
             seconds = f"{worker.clock.stopped:.2g} s"
-            self._tell(f"a process of the scorers ({worker.pid}) is stopped for {seconds}: another scores its calls")
+            self._tell(
+                f"a process of the scorers ({worker.pid}) is stopped for {seconds}: another process scores its calls"
+            )
             self._condemn(worker, "crash", "was stopped")
         elif over := self._pace.over(worker):
             self._condemn(worker, "timeout", over)
@@ -285,7 +287,7 @@ class Scheduler:
         self._restarts = 0 if running else self._restarts + 1
         if self._restarts > MOST_RESTARTS:
             raise error
-        self._tell(f"{error}: another is started, and scores the calls that it had")
+        self._tell(f"{error}: a new process is started and scores its calls")
         for worker in self._crew:
             worker.ending = True  # there is nobody to be told
             self._read_last(worker)
@@ -298,7 +300,7 @@ class Scheduler:
         """To the terminal; a scorer that does so on purpose must not fill it."""
         self._told += 1
         if self._told <= MOST_TOLD:
-            say(line + ("; the next ones are not reported" if self._told == MOST_TOLD else ""))
+            say(line + ("; further lines are not printed" if self._told == MOST_TOLD else ""))
 
     def _bury(self, worker: Worker, how: str) -> None:
         """A worker ended: its last results count, then the call that was running is to blame."""

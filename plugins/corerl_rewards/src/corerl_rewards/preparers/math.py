@@ -35,7 +35,7 @@ class Math:
             return Dropped("no \\boxed{} in the solution")
         else:
             truth = boxed[-1] or ""
-            note = "several different \\boxed{} in the solution: the last is taken" if len(set(boxed)) > 1 else ""
+            note = "several different \\boxed{} in the solution: the last is used" if len(set(boxed)) > 1 else ""
         if not truth:
             return Dropped("empty answer")
         return PromptRow(

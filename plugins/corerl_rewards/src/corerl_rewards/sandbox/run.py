@@ -89,7 +89,7 @@ def run(files: Mapping[str, str], stdin: str, limits: SandboxLimits) -> Outcome:
         SandboxError: the isolation cannot be set up here, or the machine is too busy.
     """
     if sys.platform != "linux":
-        raise SandboxError(f"programs are isolated by Linux's means, and this is {sys.platform}")
+        raise SandboxError(f"programs are isolated on Linux only, and this is {sys.platform}")
     if limits.isolation == "landlock" or (limits.isolation == "best_effort" and _refused):
         return _in_folder(files, stdin, limits, namespaces=False)
     try:
@@ -191,7 +191,7 @@ def _report(descriptor: int, deadline: float) -> dict[str, Any]:
         line = b""
         while not line.endswith(b"\n"):
             if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise SandboxError("the machine is too busy: a program had neither begun nor ended in time")
+                raise SandboxError("the machine is too busy: a program did not start or end in time")
             if not (byte := os.read(descriptor, 1)):
                 return {}
             line += byte

@@ -156,7 +156,7 @@ def decoded(value: Any) -> Any:
     """
     if not isinstance(value, dict):
         if isinstance(value, list):
-            raise TypeError("a list without its type")
+            raise TypeError("a list without a type")
         return value
     [(kind, parts)] = value.items()
     if kind == "dict":
@@ -244,7 +244,7 @@ def _arithmetic(
     def check(given: Sequence[Any]) -> Any:
         left, right = (part(given) for part in parts)
         if not (isinstance(left, NUMBERS) and isinstance(right, NUMBERS)) and compute is not operator.add:
-            raise TypeError("arithmetic of what a program returned is for numbers")
+            raise TypeError("arithmetic on a program's results needs numbers")
         return compute(left, right)
 
     return check
