@@ -13,23 +13,23 @@ def register_runtimes(register: Register[RuntimeFactory]) -> None:
 
 @hookimpl
 def register_trackers(register: Register[TrackerFactory]) -> None:
-    register("console", "corerl.telemetry.console:ConsoleTracker", summary="a live view on a terminal, lines elsewhere")
+    register("console", "corerl.telemetry.console:ConsoleTracker", summary="a live view on a terminal, otherwise lines")
 
 
 @hookimpl
 def register_commands(register: Register[Command]) -> None:
     register("train", "corerl.cli.train:train", summary="Train a model by reinforcement learning.")
-    register("check", "corerl.cli.check:check", summary="Find what is wrong with a training before it starts.")
+    register("check", "corerl.cli.check:check", summary="Find the errors of a training before it starts.")
     register("doctor", "corerl.cli.doctor:doctor", summary="Describe this environment, for a bug report.")
     register("sft", "corerl.cli.sft:sft", summary="Fine-tune a model on chats: a supervised cold start.")
-    register("prepare", "corerl.cli.prepare:prepare", summary="Turn a published data set into training files.")
+    register("prepare", "corerl.cli.prepare:prepare", summary="Write training files from a published data set.")
     register("generate", "corerl.cli.generate:generate", summary="Sample responses to the prompts of a file.")
-    register("score", "corerl.cli.score:score", summary="Score responses anew, and compare with labels.")
+    register("score", "corerl.cli.score:score", summary="Score responses again, and compare with labels.")
     register("eval", "corerl.cli.eval:evaluate", summary="Print mean@n, pass@k, maj@k and best@k of responses.")
-    register("data.inspect", "corerl.cli.data:inspect", summary="Tell what is in data files, and what is wrong.")
-    register("export", "corerl.cli.export:export", summary="Make a Hugging Face model folder of a checkpoint.")
-    register("report", "corerl.cli.report:report", summary="Make one page of runs: curves, timing, samples, config.")
+    register("data.inspect", "corerl.cli.data:inspect", summary="Print the contents and the defects of data files.")
+    register("export", "corerl.cli.export:export", summary="Convert a checkpoint to a Hugging Face model folder.")
+    register("report", "corerl.cli.report:report", summary="Write one page of runs: curves, timing, samples, config.")
     register("runs", "corerl.cli.runs:runs", summary="List runs: state, step, last reward, age.")
-    register("plugins", "corerl.cli.plugins:plugins", summary="List, show and check what the plugins supply.")
+    register("plugins", "corerl.cli.plugins:plugins", summary="List, show and check the parts of plugins.")
     register("new", "corerl.cli.new:new", summary="Start a plugin from a template.")
-    register("config", "corerl.cli.config:config", summary="Show a training configuration, every key explained.")
+    register("config", "corerl.cli.config:config", summary="Show a training configuration with the help of each key.")

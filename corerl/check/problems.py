@@ -67,9 +67,15 @@ def page() -> str:
     lines = [
         "# Troubleshooting",
         "",
-        "`corerl check config.yaml` finds much of this before a run starts; `corerl doctor` prints what belongs in a",
-        "bug report. Messages are shown with `…` for what varies. This page and the remedies behind messages are one",
-        "table, [`corerl/check/problems.yaml`](../corerl/check/problems.yaml): `python scripts/troubleshooting.py`.",
+        "This page lists messages with their causes and, in bold, their remedies. `…` stands for variable text.",
+        "",
+        "```console",
+        "$ corerl check config.yaml     # finds many of these problems before a run starts",
+        "$ corerl doctor                # describes the environment, for a bug report",
+        "```",
+        "",
+        "Command-line messages show the same remedies. `python scripts/troubleshooting.py` writes this page from",
+        "[`corerl/check/problems.yaml`](../corerl/check/problems.yaml).",
     ]
     for room, title in TITLES.items():
         lines += ["", f"## {title}"]

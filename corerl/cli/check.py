@@ -13,8 +13,8 @@ from corerl.telemetry.output import echo
 @click.command()
 @click.argument("config_file", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--gpus", type=click.IntRange(min=1), help="Plan for this many GPUs a machine, elsewhere.")
-@click.option("--gpu-memory-gb", type=click.FloatRange(min=0, min_open=True), help="GiB of each of them.")
+@click.option("--gpus", type=click.IntRange(min=1), help="Plan for machines with this many GPUs each.")
+@click.option("--gpu-memory-gb", type=click.FloatRange(min=0, min_open=True), help="Plan for GPUs with this many GiB.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @trust_option
 @plugin_options
@@ -28,11 +28,11 @@ def check(
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> int:
-    """Find everything that is wrong with a training before it starts, and estimate its memory.
+    """Find the errors of a training before it starts, and estimate its memory.
 
-    Keys, names, rules between keys, what is installed, devices, folders, tokenizer, data, scorers, memory by phase. No
-    weights are read, nothing is written. Code that CONFIG_FILE names is not run without --trust. Exit code 2 if
-    there is an error.
+    Checks keys, names, rules between keys, installed packages, devices, folders, tokenizer, data, scorers and memory by
+    phase. Reads no weights and writes nothing. Without --trust, code named in CONFIG_FILE is not run. If there is an
+    error, the exit code is 2.
     """
     from corerl.check.findings import counts
     from corerl.check.machine import GIB, Machine

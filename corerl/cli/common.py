@@ -33,7 +33,7 @@ def plugin_options(command: F) -> F:
 
 def trust_option(command: F) -> F:
     """Add ``--trust``: a bool, ``trust``."""
-    text = "Run the code that the file names: plugins.load, module:attribute, ./file.py:attribute, interpreters."
+    text = "Run code named in the file: plugins.load, module:attribute, ./file.py:attribute, interpreters."
     return click.option("--trust", is_flag=True, help=text)(command)
 
 
@@ -46,16 +46,18 @@ def plain_option(command: F) -> F:
 
             context.with_resource(plain_output())
 
-    text = "Print lines, on a terminal too, instead of drawing on it."
+    text = "Print lines instead of a live view, also on a terminal."
     return click.option("--plain", is_flag=True, expose_value=False, callback=switch, help=text)(command)
 
 
 def reward_options(command: F) -> F:
     """Add ``--config FILE`` and ``--scorer NAME``: who scores; ``config_file`` and ``scorer``."""
     config = click.option(
-        "--config", "config_file", type=click.Path(path_type=Path), help="Training config whose 'reward' is used."
+        "--config", "config_file", type=click.Path(path_type=Path), help="Training config with the section reward."
     )
-    scorer = click.option("--scorer", metavar="NAME", help="Scores every row: a registered name or ./file.py:function.")
+    scorer = click.option(
+        "--scorer", metavar="NAME", help="Scorer of all rows: a registered name or ./file.py:function."
+    )
     return config(scorer(command))
 
 

@@ -25,7 +25,7 @@ _COMMENT_COLUMN = 48
 
 @click.group()
 def config() -> None:
-    """Show a training configuration, or make one of verl's."""
+    """Show a training configuration, or convert a verl command to one."""
 
 
 @config.command()
@@ -33,7 +33,7 @@ def config() -> None:
 @trust_option
 @plugin_options
 def show(arguments: tuple[str, ...], trust: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
-    """Print the resolved configuration as YAML, each key with its help; without FILE the defaults."""
+    """Print the resolved configuration as YAML, with the help of each key; without FILE, the defaults."""
     file, overrides = split_config_file(arguments)
     values = typed.fill(TrainConfig, read_train_values(file, overrides, plugin, disable_plugin, trust=trust)[0])
     if not _is_incomplete(values):
@@ -44,10 +44,10 @@ def show(arguments: tuple[str, ...], trust: bool, plugin: tuple[str, ...], disab
 @config.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, required=True, metavar="KEY=VALUE...", type=click.UNPROCESSED)
 def from_verl(arguments: tuple[str, ...]) -> None:
-    """Print the training config that arguments of verl.trainer.main_ppo stand for.
+    """Convert arguments of verl.trainer.main_ppo to a training config, and print the config.
 
-    In a script that starts verl, write this command in place of `python3 -m verl.trainer.main_ppo`. What verl sets by
-    default is set where CoreRL's default is another; comments name the arguments that are lost or mean something else.
+    In a script that starts verl, replace `python3 -m verl.trainer.main_ppo` by this command. If a default of verl
+    differs from CoreRL's default, the config sets it. Comments name arguments without an equal key.
     """
     from corerl.config.from_verl import from_verl as translate
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--model", metavar="PATH", help="Measure and render prompts with this model's tokenizer.")
-@click.option("--max-length", type=click.IntRange(min=1), help="Prompts of more tokens are a defect; needs --model.")
-@click.option("--rows", type=click.IntRange(min=0), default=1, show_default=True, help="Rows to show as rendered.")
-@click.option("--strict", is_flag=True, help="Exit code 1 where there is a defect.")
+@click.option("--max-length", type=click.IntRange(min=1), help="Longer prompts, in tokens, are defects; needs --model.")
+@click.option("--rows", type=click.IntRange(min=0), default=1, show_default=True, help="Rendered rows to show.")
+@click.option("--strict", is_flag=True, help="Exit with code 1 if there is a defect.")
 @reward_options
 @trust_option
 @plugin_options
@@ -36,10 +36,10 @@ def inspect(
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> None:
-    """Tell what is in prompt FILEs, parquet or JSONL, and what is wrong with them.
+    """Print the contents and the defects of prompt FILEs, parquet or JSONL.
 
-    Columns, data sources and who scores them, prompt lengths, rendered prompts; defects: empty ground truths, prompts
-    that stand there twice or with different answers, prompts too long, wrong types, missing columns.
+    Contents: columns, data sources with their scorers, prompt lengths, rendered prompts. Defects: empty ground truths,
+    duplicate prompts, prompts with different ground truths, too long prompts, wrong types, missing columns.
     """
     from corerl.cli.common import load_reward_config
     from corerl.config.schema import ModelConfig

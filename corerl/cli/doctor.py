@@ -14,7 +14,7 @@ from corerl.telemetry.output import echo
 def doctor(as_json: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
     """Describe this environment for a bug report: versions, plugins, devices, driver, memory, disk.
 
-    Of the environment's variables only a short list of harmless ones is shown: nothing secret, no path and no name.
+    Only a short list of harmless environment variables is shown: no secret, no path and no name.
     """
     from corerl.check.environment import describe
     from corerl.plugins import Plugins

@@ -20,9 +20,11 @@ METRICS = ("pass", "maj", "best", "worst")
 @click.command(name="eval")
 @click.argument("files", nargs=-1, required=True, metavar="FILE... [KEY=VALUE]...")
 @reward_options
-@click.option("--correct-from", type=float, default=1.0, show_default=True, help="Lowest score that is correct.")
-@click.option("--k", "ks", multiple=True, type=click.IntRange(min=1), help="One k, or more; default: 1, 2, 4, … and n.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the numbers here as well.")
+@click.option("--correct-from", type=float, default=1.0, show_default=True, help="Lowest score of a correct response.")
+@click.option(
+    "--k", "ks", multiple=True, type=click.IntRange(min=1), help="May be repeated; default: 1, 2, 4, … and n."
+)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the numbers to this file.")
 @plugin_options
 def evaluate(
     files: tuple[str, ...],
@@ -36,8 +38,8 @@ def evaluate(
 ) -> None:
     """Print mean@n, pass@k, maj@k, best@k and worst@k of the responses in FILEs, by data source.
 
-    Files are as for 'corerl score'. Where a response has no score yet, or with --scorer, all are scored first; the
-    files stay as they are. Errors are standard errors over prompts.
+    Files are as for 'corerl score'. If a response has no score, or with --scorer, all responses are scored first; the
+    files are not changed. Errors are standard errors over prompts.
     """
     from corerl.evaluation.files import read_responses
     from corerl.evaluation.summary import Sample, summarise

@@ -11,14 +11,14 @@ from corerl.telemetry.output import echo
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
-@click.option("--dtype", type=click.Choice(["bf16", "fp32"]), help="Of the weights; by default the trainer's.")
+@click.option("--dtype", type=click.Choice(["bf16", "fp32"]), help="Dtype of the weights; default: the trainer's.")
 @click.option("--max-shard-gb", type=click.FloatRange(min=0, min_open=True), default=5.0, show_default=True)
 @trust_option
 def export(checkpoint: Path, out: Path, dtype: str | None, max_shard_gb: float, trust: bool) -> None:
-    """Make a Hugging Face model folder of a checkpoint.
+    """Convert a checkpoint to a Hugging Face model folder.
 
-    CHECKPOINT is a checkpoint or a run's folder, of which the newest is taken; OUT is a new folder. No device is
-    needed, and no more than one shard of the model is in memory. Code that CHECKPOINT names is not run without --trust.
+    CHECKPOINT is a checkpoint, or the folder of a run, for its newest checkpoint. OUT is a new folder. The export needs
+    no device and holds one shard of the model in memory. Without --trust, code named in CHECKPOINT is not run.
     """
     from corerl.checkpoint.export import export as write
 

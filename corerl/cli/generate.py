@@ -11,16 +11,18 @@ from corerl.telemetry.output import echo
 
 @click.command()
 @click.argument("arguments", nargs=-1, metavar="[CONFIG] [KEY=VALUE]...")
-@click.option("--model", metavar="PATH", help="Folder or hub name of the model: model.path.")
-@click.option("--data", "files", multiple=True, metavar="FILE", help="Parquet file of prompts; may be given again.")
-@click.option("--n", type=click.IntRange(min=1), help="Responses to a prompt: rollout.n.  [default: 1 without CONFIG]")
-@click.option("--greedy", is_flag=True, help="The likeliest response to each prompt, one.")
+@click.option("--model", metavar="PATH", help="Sets model.path: folder or hub name of the model.")
+@click.option("--data", "files", multiple=True, metavar="FILE", help="Parquet file of prompts; may be repeated.")
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Parquet file to write, one row a response."
+    "--n", type=click.IntRange(min=1), help="Sets rollout.n: responses per prompt.  [default: 1 without CONFIG]"
+)
+@click.option("--greedy", is_flag=True, help="One greedy response to each prompt.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Parquet file to write, with one row per response."
 )
 @click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True, help="Prompts in a part.")
-@click.option("--log-probs", is_flag=True, help="Write token ids and their log-probs too.")
-@click.option("--overwrite", is_flag=True, help="Replace a file of other responses.")
+@click.option("--log-probs", is_flag=True, help="Also write token ids and their log-probs.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing file of other responses.")
 @plain_option
 @plugin_options
 def generate(
@@ -38,8 +40,8 @@ def generate(
 ) -> None:
     """Sample responses to prompts, with any rollout backend.
 
-    CONFIG is a training config, of which model, data, rollout, runtime, actor.device and trainer.seed count; without
-    --data, data.val_files are read. Ended at any moment, the same command goes on where it was.
+    Uses model, data, rollout, runtime, actor.device and trainer.seed of the training config CONFIG. Without --data,
+    reads data.val_files. If it is interrupted, run the same command again: finished parts are kept.
     """
     from corerl.cli.common import read_train_values
     from corerl.config import typed

@@ -64,17 +64,17 @@ DEFAULT_KIND = "reward"
 
 @click.group()
 def new() -> None:
-    """Start something of your own from a template."""
+    """Write new code from a template."""
 
 
 @new.command()
 @click.argument("name")
-@click.option("--kind", type=click.Choice(list(KINDS)), help="What it supplies; default: NAME's last word says it.")
-@click.option("--out", type=click.Path(path_type=Path), default=".", help="Folder to write NAME/ into.")
+@click.option("--kind", type=click.Choice(list(KINDS)), help="Kind of the part; default: from the last word of NAME.")
+@click.option("--out", type=click.Path(path_type=Path), default=".", help="Parent folder of NAME/.")
 def plugin(name: str, kind: str | None, out: Path) -> None:
-    """Write a distribution NAME that works and is tested: a plugin with one implementation.
+    """Write a working, tested distribution NAME: a plugin with one part.
 
-    NAME is a distribution's: lower-case letters, digits and hyphens, such as my-reward.
+    NAME has lower-case letters, digits and hyphens, for example my-reward.
     """
     chosen, why = (kind, "") if kind else _guess(name)
     registry: Registry[object] = getattr(load_plugins().registries, KINDS[chosen].registry)

@@ -27,14 +27,14 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group()
 def plugins() -> None:
-    """List, show and check what the plugins supply."""
+    """List, show and check the parts of plugins."""
 
 
 @plugins.command(name="list")
 @as_json
 @plugin_options
 def list_(as_json: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
-    """List the plugins, every name that a config can use, by kind, and which scorer scores which data source."""
+    """List the plugins, every registered name by kind, and the scorer of each data source."""
     loaded = Plugins(plugin, disable_plugin)
     records = [_record_facts(record) for record in loaded.records]
     names = [*map(_entry_row, _items(loaded)), *_not_installed(loaded)]
@@ -77,9 +77,9 @@ def show(name: str, as_json: bool, plugin: tuple[str, ...], disable_plugin: tupl
 
 @plugins.command()
 @click.argument("name", required=False)
-@click.option("--option", "options", multiple=True, metavar="NAME.KEY=VALUE", help="Give an entry this option.")
-@click.option("--light", is_flag=True, help="Leave out the checks of behaviour, which need torch.")
-@click.option("--self", "itself", is_flag=True, help="Check the checks: each must catch the faults planted for it.")
+@click.option("--option", "options", multiple=True, metavar="NAME.KEY=VALUE", help="Set an option of an entry.")
+@click.option("--light", is_flag=True, help="Run only the checks that need no torch: no checks of behaviour.")
+@click.option("--self", "itself", is_flag=True, help="Check the checks: each must detect its planted faults.")
 @as_json
 @plugin_options
 @click.pass_context
@@ -93,7 +93,7 @@ def check(
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> None:
-    """Check NAME, or everything that the plugin NAME registers, against the contract of its kind."""
+    """Check NAME, or all parts of the plugin NAME, against the contract of their kind."""
     if itself == (name is not None):
         raise click.UsageError("give the NAME of a plugin or of what it registers, or --self alone")
     if name is None:

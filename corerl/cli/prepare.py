@@ -21,8 +21,8 @@ if typing.TYPE_CHECKING:
 _HELP = """{summary}.
 
 SOURCE is a JSONL or parquet file, a folder with train and test files, or a hub name (owner/name, or
-owner/name:configuration). Without it, the set is read from the hub under its own name; a set that is made here takes
-no SOURCE."""
+owner/name:configuration). Without SOURCE, the data set is read from the hub under its own name. Generated data sets
+take no SOURCE."""
 
 
 class _Preparers(click.Group):
@@ -64,7 +64,7 @@ def _command(registry: Registry[DatasetPreparer], entry: Entry[DatasetPreparer])
         click.Option(
             ["--split"],
             type=click.Choice(["train", "test"]),
-            help="What a single file holds; default: its name says it.",
+            help="Split of a single file; default: from the name of the file.",
         ),
     ]
     if entry.options:

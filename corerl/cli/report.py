@@ -17,12 +17,12 @@ RUN = click.Path(exists=True, file_okay=False, path_type=Path)
     "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="[default: RUN/report.html of the first run]"
 )
 @click.option(
-    "--samples", type=click.IntRange(min=0), default=SAMPLES, show_default=True, help="At most so many responses."
+    "--samples", type=click.IntRange(min=0), default=SAMPLES, show_default=True, help="Largest number of responses."
 )
 def report(runs: tuple[Path, ...], out: Path | None, samples: int) -> None:
-    """Make one page of the curves, timing, samples and configuration of runs, given by their folders.
+    """Write one HTML page with the curves, timing, samples and configuration of the runs in the folders RUN.
 
-    The page needs no network and no server: open it in a browser, send it to somebody. How scores went is printed too.
+    The page needs no network and no server. The scores are also printed.
     """
     make_report(runs, out, samples)
 

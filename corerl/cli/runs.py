@@ -23,8 +23,8 @@ UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 def runs(folder: Path) -> None:
     """List the runs below FOLDER (default: runs), the newest last.
 
-    State is running, finished, stopped (it ended before its last step, on request), failed (with the reason) or killed
-    (its process is gone and left no word). The reward is the last critic/score/mean; val the last val-core metric.
+    State: running, finished, stopped (on request before the last step), failed (with the error) or killed (the process
+    ended without a status). Reward: the last critic/score/mean. Val: the last val-core metric.
     """
     found = sorted(run_folders(folder), key=lambda run: (run / "config.yaml").stat().st_mtime)
     if not found:

@@ -21,8 +21,8 @@ EXAMPLES = 3
 @click.argument("file", type=click.Path())
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @reward_options
-@click.option("--label-column", metavar="COLUMN", help="Compare the scores with this column of right and wrong.")
-@click.option("--correct-from", type=float, default=1.0, show_default=True, help="Lowest score that is correct.")
+@click.option("--label-column", metavar="COLUMN", help="Compare the scores with the labels in this column.")
+@click.option("--correct-from", type=float, default=1.0, show_default=True, help="Lowest score of a correct response.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the rows with their scores: .parquet or .jsonl.")
 @plugin_options
 def score(
@@ -36,9 +36,9 @@ def score(
     plugin: tuple[str, ...],
     disable_plugin: tuple[str, ...],
 ) -> None:
-    """Score the responses in FILE anew, with the scorers that training would use.
+    """Score the responses in FILE again, with the scorers of training.
 
-    FILE is parquet or JSONL with the columns response, ground_truth and data_source: what 'corerl generate' writes,
+    FILE is parquet or JSONL with the columns response, ground_truth and data_source: an output of 'corerl generate',
     sample rollouts of a training, or your own. KEY=VALUE changes keys of the training config, e.g. reward.timeout=5.
     """
     from corerl.cli.common import load_reward_config

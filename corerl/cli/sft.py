@@ -20,7 +20,7 @@ def sft(
     """Fine-tune a model on conversations, by supervised learning.
 
     CONFIG_FILE is YAML; KEY=VALUE changes single keys. The data are parquet or JSONL files with a column 'messages', a
-    list of {role, content}; what the assistant says is learned.
+    list of {role, content}; the model learns the messages of the assistant.
     """
     from corerl.config.load import load
     from corerl.config.sft import SftConfig

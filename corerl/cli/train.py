@@ -21,8 +21,8 @@ def train(
 ) -> None:
     """Train a model by reinforcement learning.
 
-    CONFIG_FILE is YAML; KEY=VALUE changes single keys, e.g. actor.optim.lr=1e-5. All keys: corerl config show. Whether
-    it would run: corerl check.
+    CONFIG_FILE is YAML; KEY=VALUE changes single keys, e.g. actor.optim.lr=1e-5. `corerl config show` prints
+    all keys; `corerl check` finds errors before the start.
     """
     from corerl.errors import Stopped
     from corerl.trainer.stopping import Stopping

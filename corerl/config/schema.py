@@ -15,19 +15,21 @@ LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean
 
 @dataclass
 class ModelConfig:
-    """The model that is trained, and how it is held."""
+    """The trained model."""
 
     path: str = option(help="Hugging Face folder or hub name with weights, config, tokenizer and chat template")
     load_format: Literal["auto", "dummy"] = option("auto", "dummy: random weights from the config, to try a shape")
-    dtype: Literal["auto", "fp32", "bf16"] = option("auto", "of compute; auto: bf16 on cuda, fp32 on cpu")
-    attn_implementation: str = option("sdpa", "passed to transformers")
-    enable_gradient_checkpointing: bool = option(False, "recompute activations in the backward pass, to save memory")
+    dtype: Literal["auto", "fp32", "bf16"] = option("auto", "compute dtype; auto: bf16 on cuda, fp32 on cpu")
+    attn_implementation: str = option("sdpa", "attention kernels, passed to transformers")
+    enable_gradient_checkpointing: bool = option(False, "recompute activations in the backward pass to save memory")
     tokenizer_path: str | None = option(None, "folder or hub name of the tokenizer; null: that of the model")
-    chat_template: str | None = option(None, "Jinja file used in place of the tokenizer's own template")
-    trust_remote_code: bool = option(False, "run Python code that comes with the model")
-    lora_rank: int = option(0, "train adapters of this rank and not the model's own weights; 0: those", ge=0)
-    lora_alpha: int = option(16, "with lora_rank; adapters count lora_alpha / lora_rank times", ge=1)
-    target_modules: Any = option("all-linear", "with lora_rank: names of layers, or all-linear: all but the output")
+    chat_template: str | None = option(None, "Jinja file instead of the tokenizer's own template")
+    trust_remote_code: bool = option(False, "run Python code from the model's folder")
+    lora_rank: int = option(0, "train adapters of this rank instead of the model's weights; 0: no adapters", ge=0)
+    lora_alpha: int = option(16, "with lora_rank: adapters are multiplied by lora_alpha / lora_rank", ge=1)
+    target_modules: Any = option(
+        "all-linear", "with lora_rank: names of layers, or all-linear: all but the output layer"
+    )
 
     def __post_init__(self) -> None:
         names = self.target_modules
@@ -39,46 +41,46 @@ class ModelConfig:
 
 @dataclass
 class DataConfig:
-    """Prompts: where they are, how long they may be."""
+    """Prompts and their lengths."""
 
-    train_files: list[str] = option(help="parquet files", factory=list)
-    val_files: list[str] = option(help="parquet files", factory=list)
+    train_files: list[str] = option(help="parquet files of training prompts", factory=list)
+    val_files: list[str] = option(help="parquet files of evaluation prompts", factory=list)
     train_batch_size: int = option(256, "prompts in a step", ge=1)
     gen_batch_size: int | None = option(
         None, "prompts generated at a time, with algorithm.filter_groups; null: train_batch_size", ge=1
     )
     val_batch_size: int | None = option(None, "prompts generated at a time in evaluation; null: all", ge=1)
-    val_max_samples: int | None = option(None, "evaluate on the first so many rows; null: all", ge=1)
-    max_prompt_length: int = option(512, "tokens", ge=1)
-    max_response_length: int = option(512, "tokens", ge=1)
-    filter_overlong_prompts: bool = option(True, "leave out prompts longer than max_prompt_length; they are counted")
+    val_max_samples: int | None = option(None, "evaluate only this many first rows; null: all", ge=1)
+    max_prompt_length: int = option(512, "largest number of tokens in a prompt", ge=1)
+    max_response_length: int = option(512, "largest number of tokens in a response", ge=1)
+    filter_overlong_prompts: bool = option(True, "leave out and count prompts longer than max_prompt_length")
     truncation: Literal["error", "left", "right", "middle"] = option(
-        "error", "what happens to a prompt that is too long"
+        "error", "for long prompts: stop, or keep the end (left), the beginning (right) or both ends (middle)"
     )
-    shuffle: bool = option(True, "a new order each epoch, from data.seed")
-    seed: int | None = option(None, "of the sampler; null: trainer.seed")
-    apply_chat_template_kwargs: dict[str, Any] = option(help="passed to the chat template", factory=dict)
-    custom_cls: Any = option(None, "./file.py:Class that gives the rows; null: the files are parquet and hold them")
+    shuffle: bool = option(True, "new order in each epoch, from data.seed")
+    seed: int | None = option(None, "seed of the sampler; null: trainer.seed")
+    apply_chat_template_kwargs: dict[str, Any] = option(help="arguments of the chat template", factory=dict)
+    custom_cls: Any = option(None, "./file.py:Class that yields the rows; null: rows of the parquet files")
 
 
 @dataclass
 class KLControlConfig:
-    """Weight of the KL penalty in the reward."""
+    """Coefficient of the KL penalty in the reward."""
 
-    type: Any = option("fixed", "KL controller: how the coefficient changes")
-    kl_coef: float = option(0.001, "coefficient, at the start", ge=0)
-    target_kl: float | None = option(None, "option of the KL controller, where it has one", gt=0)
-    horizon: int | None = option(None, "option of the KL controller, where it has one", ge=1)
+    type: Any = option("fixed", "KL controller, which changes the coefficient")
+    kl_coef: float = option(0.001, "coefficient at the start", ge=0)
+    target_kl: float | None = option(None, "option of the KL controller", gt=0)
+    horizon: int | None = option(None, "option of the KL controller", ge=1)
 
 
 @dataclass
 class FilterGroupsConfig:
-    """Dynamic sampling: groups that teach nothing are dropped, and further prompts take their place."""
+    """Dynamic sampling: groups without a learning signal are dropped and replaced by further prompts."""
 
-    enable: bool = option(False, "drop groups and generate more")
-    filter: Any = option("dynamic_sampling", "batch filter: which groups are kept")
-    metric: str | None = option(None, "option of the batch filter, where it has one")
-    max_num_gen_batches: int = option(10, "generated batches in a step, after which the run stops", ge=1)
+    enable: bool = option(False, "drop groups and generate further prompts")
+    filter: Any = option("dynamic_sampling", "batch filter, which selects the groups to keep")
+    metric: str | None = option(None, "option of the batch filter")
+    max_num_gen_batches: int = option(10, "largest number of generated batches in a step; then the run stops", ge=1)
 
 
 @dataclass
@@ -144,12 +146,12 @@ class AlgorithmConfig:
     """From scores to advantages."""
 
     adv_estimator: Any = option("grpo", "advantage estimator")
-    gamma: float | None = option(None, "option of the advantage estimator, where it has one", ge=0, le=1)
-    lam: float | None = option(None, "option of the advantage estimator, where it has one", ge=0, le=1)
-    norm_adv_by_std_in_grpo: bool | None = option(None, "option of the advantage estimator, where it has one")
+    gamma: float | None = option(None, "option of the advantage estimator", ge=0, le=1)
+    lam: float | None = option(None, "option of the advantage estimator", ge=0, le=1)
+    norm_adv_by_std_in_grpo: bool | None = option(None, "option of the advantage estimator")
     use_kl_in_reward: bool = option(False, "subtract kl_coef · KL from each token's reward")
     kl_penalty: Any = option("low_var_kl", "KL type of the penalty in the reward")
-    kl_ctrl: KLControlConfig = option(help="weight of the penalty in the reward", factory=KLControlConfig)
+    kl_ctrl: KLControlConfig = option(help="coefficient of the penalty in the reward", factory=KLControlConfig)
     filter_groups: FilterGroupsConfig = option(help="dynamic sampling", factory=FilterGroupsConfig)
     rollout_correction: RolloutCorrectionConfig = option(
         help="the rollout backend against the trainer", factory=RolloutCorrectionConfig
@@ -161,12 +163,12 @@ class OptimConfig:
     """AdamW and its schedule."""
 
     lr: float = option(1e-6, "learning rate after warm-up", gt=0)
-    weight_decay: float = option(0.01, "of AdamW, on weights with two or more dimensions", ge=0)
-    betas: list[float] = option(help="of AdamW", factory=lambda: [0.9, 0.999])
-    eps: float = option(1e-8, "of AdamW", gt=0)
-    lr_warmup_steps: int = option(0, "optimizer steps over which the rate rises linearly from 0", ge=0)
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = option("constant", "shape after warm-up")
-    min_lr_ratio: float = option(0.0, "share of lr at which linear and cosine end", ge=0, le=1)
+    weight_decay: float = option(0.01, "weight decay of AdamW, for weights with two or more dimensions", ge=0)
+    betas: list[float] = option(help="betas of AdamW", factory=lambda: [0.9, 0.999])
+    eps: float = option(1e-8, "epsilon of AdamW", gt=0)
+    lr_warmup_steps: int = option(0, "optimizer steps with a linear increase of the rate from 0", ge=0)
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = option("constant", "learning rate after warm-up")
+    min_lr_ratio: float = option(0.0, "final share of lr, for linear and cosine", ge=0, le=1)
 
 
 @dataclass
@@ -174,22 +176,20 @@ class ActorConfig:
     """The policy's update."""
 
     strategy: Any = option("torch", "training strategy")
-    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda where there is one")
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda if there is one")
     optim: OptimConfig = option(help="optimizer", factory=OptimConfig)
     grad_clip: float = option(1.0, "largest gradient norm", gt=0)
-    ppo_mini_batch_size: int = option(
-        64, "prompts in one optimizer step; their rollout.n responses count with them", ge=1
-    )
+    ppo_mini_batch_size: int = option(64, "prompts in one optimizer step, each with its rollout.n responses", ge=1)
     ppo_epochs: int = option(1, "passes over the step's batch", ge=1)
-    use_dynamic_bsz: bool = option(True, "cut micro-batches by tokens; false: by sequences")
+    use_dynamic_bsz: bool = option(True, "micro-batches by tokens; false: by sequences")
     ppo_max_token_len_per_gpu: int = option(16384, "tokens in a micro-batch, with use_dynamic_bsz", ge=1)
     ppo_micro_batch_size_per_gpu: int = option(8, "sequences in a micro-batch, without use_dynamic_bsz", ge=1)
     policy_loss: Any = option("vanilla", "policy loss")
-    clip_ratio_low: float | None = option(None, "option of the policy loss, where it has one", gt=0)
-    clip_ratio_high: float | None = option(None, "option of the policy loss, where it has one", gt=0)
-    clip_ratio_c: float | None = option(None, "option of the policy loss, where it has one", gt=1)
-    loss_agg_mode: LossAggMode = option("token-mean", "from per-token terms to the loss")
-    loss_scale_factor: int | None = option(None, "length in seq-mean-token-sum-norm; null: max_response_length", ge=1)
+    clip_ratio_low: float | None = option(None, "option of the policy loss", gt=0)
+    clip_ratio_high: float | None = option(None, "option of the policy loss", gt=0)
+    clip_ratio_c: float | None = option(None, "option of the policy loss", gt=1)
+    loss_agg_mode: LossAggMode = option("token-mean", "aggregation of per-token terms to the loss")
+    loss_scale_factor: int | None = option(None, "length for seq-mean-token-sum-norm; null: max_response_length", ge=1)
     use_kl_loss: bool = option(False, "add kl_loss_coef · KL(policy || reference) to the loss")
     kl_loss_coef: float = option(0.001, "weight of the KL loss", ge=0)
     kl_loss_type: Any = option("low_var_kl", "KL type of the loss")
@@ -198,19 +198,19 @@ class ActorConfig:
 
 @dataclass
 class RefConfig:
-    """The reference model: only run, never updated."""
+    """The reference model, which is never updated."""
 
-    path: str | None = option(None, "another model than model.path")
+    path: str | None = option(None, "reference model; null: model.path")
     log_prob_max_token_len_per_gpu: int | None = option(None, "tokens in a micro-batch; null: the actor's", ge=1)
     log_prob_micro_batch_size_per_gpu: int | None = option(None, "sequences in a micro-batch; null: the actor's", ge=1)
     max_vocabulary_log_probs_gb: float = option(
-        4.0, "most memory, in GiB, for a mini-batch's log-probs of the whole vocabulary (KL type full)", gt=0
+        4.0, "largest memory in GiB for a mini-batch's log-probs of the whole vocabulary (KL type full)", gt=0
     )
 
 
 @dataclass
 class CriticConfig:
-    """The value model, for advantage estimators that need one. null: as the actor has it."""
+    """The value model, for advantage estimators that need one."""
 
     path: str | None = option(None, "model whose body the critic starts from; null: model.path")
     strategy: Any = option(None, "training strategy; null: the actor's")
@@ -221,19 +221,19 @@ class CriticConfig:
     ppo_max_token_len_per_gpu: int | None = option(None, "tokens in a micro-batch; null: the actor's", ge=1)
     ppo_micro_batch_size_per_gpu: int | None = option(None, "sequences in a micro-batch; null: the actor's", ge=1)
     value_loss: Any = option("clipped", "value loss")
-    cliprange_value: float | None = option(None, "option of the value loss, where it has one", gt=0)
-    loss_agg_mode: LossAggMode = option("token-mean", "from per-token terms to the loss")
+    cliprange_value: float | None = option(None, "option of the value loss", gt=0)
+    loss_agg_mode: LossAggMode = option("token-mean", "aggregation of per-token terms to the loss")
 
 
 @dataclass
 class ValSamplingConfig:
     """Sampling in evaluation."""
 
-    do_sample: bool = option(False, "false: greedy")
+    do_sample: bool = option(False, "sample; false: greedy")
     n: int = option(1, "responses to a prompt", ge=1)
-    temperature: float = option(1.0, "with do_sample", gt=0)
-    top_p: float = option(1.0, "with do_sample", gt=0, le=1)
-    top_k: int = option(-1, "with do_sample; -1: all", ge=-1)
+    temperature: float = option(1.0, "temperature with do_sample", gt=0)
+    top_p: float = option(1.0, "top-p with do_sample; 1: all tokens", gt=0, le=1)
+    top_k: int = option(-1, "top-k with do_sample; -1: all tokens", ge=-1)
 
 
 @dataclass
@@ -242,14 +242,14 @@ class MultiTurnConfig:
 
     environment: Any = option(None, "environment; null: a response is one turn")
     max_assistant_turns: int = option(8, "turns of the policy in a response", ge=1)
-    max_turn_length: int | None = option(None, "tokens of one turn; null: what max_response_length leaves", ge=1)
+    max_turn_length: int | None = option(None, "tokens of one turn; null: the rest of max_response_length", ge=1)
     max_tool_response_length: int = option(
-        2048, "characters of one message of the environment; of a longer one the middle is left out", ge=16
+        2048, "characters of one message of the environment; longer messages lose their middle", ge=16
     )
-    tool_timeout: float = option(30.0, "seconds that the environment may take for one turn", gt=0)
-    num_workers: int = option(64, "turns that the environment answers at a time", ge=1)
+    tool_timeout: float = option(30.0, "deadline of one call of the environment, in seconds", gt=0)
+    num_workers: int = option(64, "largest number of concurrent calls of the environment", ge=1)
     score_response: bool = option(
-        True, "add the scorer's score of all that the policy wrote to the environment's rewards; false: those alone"
+        True, "score: the environment's rewards plus the scorer's score of the policy's text; false: the rewards only"
     )
 
 
@@ -258,24 +258,24 @@ class RolloutConfig:
     """Generation."""
 
     name: str = option("hf", "rollout backend")
-    options: dict[str, Any] = option(help="the backend's own options (corerl plugins show NAME)", factory=dict)
+    options: dict[str, Any] = option(help="options of the backend (corerl plugins show NAME)", factory=dict)
     n: int = option(8, "responses to a prompt", ge=1)
-    temperature: float = option(1.0, "of sampling", gt=0)
-    top_p: float = option(1.0, "1: all tokens", gt=0, le=1)
-    top_k: int = option(-1, "-1: all tokens", ge=-1)
-    ignore_eos: bool = option(False, "generate to max_response_length, for measurements")
-    timeout: float = option(3600.0, "seconds that the generation of one batch may take", gt=0)
-    max_restarts: int = option(3, "times in a run that engines that end are started again; then the run stops", ge=0)
-    nnodes: int = option(1, "machines of the engines' own pool, with n_gpus_per_node", ge=1)
+    temperature: float = option(1.0, "sampling temperature", gt=0)
+    top_p: float = option(1.0, "top-p sampling; 1: all tokens", gt=0, le=1)
+    top_k: int = option(-1, "top-k sampling; -1: all tokens", ge=-1)
+    ignore_eos: bool = option(False, "always generate max_response_length tokens, for measurements")
+    timeout: float = option(3600.0, "deadline of the generation of one batch, in seconds", gt=0)
+    max_restarts: int = option(3, "largest number of engine restarts in a run; then all workers are lost", ge=0)
+    nnodes: int = option(1, "with n_gpus_per_node: machines of the engines' own GPUs", ge=1)
     n_gpus_per_node: int = option(
-        0, "GPUs of each machine that only the engines use; 0: they share the trainer's", ge=0
+        0, "GPUs of each machine for the engines only; 0: engines share the trainer's GPUs", ge=0
     )
     tensor_model_parallel_size: int = option(1, "GPUs that hold one copy of the model", ge=1)
     free_cache_engine: bool | None = option(
-        None, "the engine gives its memory back while the policy trains; null: where the two share GPUs"
+        None, "free the engine's memory during training; null: true if engine and trainer share GPUs"
     )
     verify_weights_freq: int = option(
-        1, "compare digests of all weights in every so many updates, and in the first; -1: only in the first", ge=-1
+        1, "updates between comparisons of digests of all weights, from the first update on; -1: only the first", ge=-1
     )
     multi_turn: MultiTurnConfig = option(help="environments", factory=MultiTurnConfig)
     val_kwargs: ValSamplingConfig = option(help="evaluation", factory=ValSamplingConfig)
@@ -286,100 +286,104 @@ class RewardConfig:
     """Scores."""
 
     manager: Any = option("parallel", "reward manager")
-    scorer: Any = option(None, "scores every row; null: each data source's own (corerl plugins list)")
+    scorer: Any = option(None, "scorer of every row; null: each data source's own (corerl plugins list)")
     scorers: dict[str, Any] = option(
-        help="data source, or pattern such as 'aime*' -> its scorer, before scorer and before the source's own",
+        help="data source, or pattern such as 'aime*', to scorer; overrides scorer and the data source's own",
         factory=dict,
     )
-    num_workers: int = option(4, "scorers that run at a time", ge=1)
+    num_workers: int = option(4, "largest number of concurrent scorers", ge=1)
     timeout: float = option(
         30.0,
-        "seconds that one score may take; in worker processes, waiting for a processor or the disk does not count",
+        "deadline of one score in seconds; in worker processes, without waits for a processor or the disk",
         gt=0,
     )
-    memory_limit_gb: float | None = option(None, "option of the reward manager, where it has one", gt=0)
+    memory_limit_gb: float | None = option(None, "option of the reward manager", gt=0)
     max_error_rate: float = option(
-        0.5, "largest share of a batch's responses that may end without a score; above it the run stops", ge=0, le=1
+        0.5, "largest share of a batch's responses without a score; above it, the run stops", ge=0, le=1
     )
 
 
 @dataclass
 class TrainerConfig:
-    """Length of the run, what is written when."""
+    """Length of the run, evaluation, checkpoints and other output."""
 
     total_epochs: int = option(1, "passes over the training data", ge=1)
-    total_training_steps: int | None = option(None, "stop after so many steps; null: total_epochs decides", ge=1)
-    seed: int = option(0, "of everything random", ge=0)
+    total_training_steps: int | None = option(None, "last step of the run; null: from total_epochs", ge=1)
+    seed: int = option(0, "seed of all randomness", ge=0)
     val_before_train: bool = option(True, "evaluate before the first step")
-    test_freq: int = option(-1, "evaluate every so many steps and after the last; -1: only after the last", ge=-1)
-    save_freq: int = option(-1, "checkpoint every so many steps and after the last; -1: only after the last", ge=-1)
+    test_freq: int = option(-1, "steps between evaluations, and one after the last step; -1: only that one", ge=-1)
+    save_freq: int = option(-1, "steps between checkpoints, and one after the last step; -1: only that one", ge=-1)
     resume_mode: str = option(
         "auto",
-        "auto: go on with the experiment's newest run, from its newest checkpoint, unless it is done; disable: a new "
-        "run; or the folder of a run or of one of its checkpoints",
+        "auto: continue the experiment's newest run from its newest checkpoint, unless it is finished; disable: a new "
+        "run; or the folder of a run or of a checkpoint",
     )
-    resume_with_changes: bool = option(False, "go on although config or plugin versions are not the checkpoint's")
+    resume_with_changes: bool = option(
+        False, "continue with another config or other plugin versions than the checkpoint's"
+    )
     max_restarts: int = option(
         3,
-        "times that workers which are lost are started again from the last checkpoint; then the run stops; an hour of "
-        "work that reaches a later checkpoint sets the count to 0",
+        "largest number of restarts of lost workers from the last checkpoint; then the run stops. After an hour of work "
+        "that reaches a later checkpoint the count is 0 again",
         ge=0,
     )
-    max_ckpt_to_keep: int | None = option(None, "older checkpoints are deleted; null: all are kept", ge=1)
-    keep_best: str | None = option(None, "metric by which the best checkpoint is kept besides, as checkpoints/best")
-    keep_best_mode: Literal["max", "min"] = option("max", "which value of keep_best is the best")
-    async_save: bool = option(True, "training goes on while a copy of the state is written")
-    save_timeout: float = option(3600.0, "seconds that writing a checkpoint may take", gt=0)
+    max_ckpt_to_keep: int | None = option(None, "number of newest checkpoints to keep; null: all", ge=1)
+    keep_best: str | None = option(None, "metric; the best checkpoint is also kept, as checkpoints/best")
+    keep_best_mode: Literal["max", "min"] = option("max", "best value of keep_best")
+    async_save: bool = option(True, "continue training while a copy of the state is written")
+    save_timeout: float = option(3600.0, "deadline of writing a checkpoint, in seconds", gt=0)
     save_huggingface: Literal["never", "last", "always"] = option(
-        "last", "which checkpoints hold a model folder, huggingface/; corerl export makes one of any checkpoint"
+        "last", "checkpoints with a model folder, huggingface/; corerl export makes one from any checkpoint"
     )
     on_save_error: Literal["continue", "stop"] = option(
-        "continue", "a checkpoint that cannot be written, of a full disk say: say so and go on, or end the run"
+        "continue", "if a checkpoint cannot be written (full disk): print a notice and continue, or stop"
     )
-    output_dir: str = option("runs", "run folders are <output_dir>/<experiment_name>/<time>")
+    output_dir: str = option("runs", "folder of runs: <output_dir>/<experiment_name>/<time>")
     max_staleness: int = option(
-        0, "updates that the weights behind a response may lag; above 0 generation goes on during training", ge=0
+        0, "largest age of a response's weights, in updates; above 0, generation continues during training", ge=0
     )
     offload_while_generating: bool = option(
-        False, "keep weights and optimizer state of the training roles on the CPU while the engine generates"
+        False, "keep weights and optimizer state of the training roles on the CPU during generation"
     )
-    critic_warmup: int = option(0, "steps at the start in which only the critic is updated", ge=0)
+    critic_warmup: int = option(0, "first steps, which update only the critic", ge=0)
     on_nonfinite: Literal["stop", "skip"] = option(
-        "stop", "a NaN or infinite loss, gradient or log-prob: end the run, or leave the update or the samples out"
+        "stop", "for a NaN or infinite loss, gradient or log-prob: stop, or skip the update or leave out the samples"
     )
-    log_val_generations: int = option(0, "responses of each evaluation that go to the trackers as a table", ge=0)
-    log_rollouts_freq: int = option(10, "write sample rollouts every so many steps; -1: never", ge=-1)
+    log_val_generations: int = option(0, "responses of each evaluation to send to the trackers as a table", ge=0)
+    log_rollouts_freq: int = option(10, "steps between sample rollouts; -1: none", ge=-1)
     log_rollouts_tokens: int = option(
-        16, "sample rollouts of a step that are written with every token, its log-probs and its advantage", ge=0
+        16, "sample rollouts of a step with every token, its log-probs and its advantage", ge=0
     )
 
 
 @dataclass
 class RuntimeConfig:
-    """Where workers live."""
+    """Processes and machines of workers."""
 
     name: str = option("local", "runtime")
-    nnodes: int = option(1, "machines", ge=1)
-    n_gpus_per_node: int = option(0, "GPUs of each machine, one worker a GPU; 0: workers without a GPU", ge=0)
-    options: dict[str, Any] = option(help="the runtime's own options", factory=dict)
+    nnodes: int = option(1, "number of machines", ge=1)
+    n_gpus_per_node: int = option(0, "GPUs of each machine, with one worker per GPU; 0: workers without a GPU", ge=0)
+    options: dict[str, Any] = option(help="options of the runtime (corerl plugins show NAME)", factory=dict)
 
 
 @dataclass
 class TrackingConfig:
-    """Where metrics go, besides metrics.jsonl."""
+    """Destinations of metrics, in addition to metrics.jsonl."""
 
     loggers: list[Any] = option(help="trackers", factory=lambda: ["console"])
-    project_name: str = option("corerl", "")
-    experiment_name: str = option("default", "also the name of the run's folder")
-    timeout: float = option(60.0, "seconds that a tracker may take for one call before it is given up", gt=0)
+    project_name: str = option("corerl", "project of the trackers")
+    experiment_name: str = option("default", "name in the trackers, and of the folder of runs")
+    timeout: float = option(
+        60.0, "deadline of one call of a tracker in seconds; a late tracker is called no more", gt=0
+    )
 
 
 @dataclass
 class PluginsConfig:
-    """Which plugins are loaded."""
+    """Plugins to load and to leave out."""
 
-    load: list[str] = option(help="Python files with hooks, beside what is installed", factory=list)
-    disable: list[str] = option(help="distributions that are left out", factory=list)
+    load: list[str] = option(help="Python files with hooks, in addition to installed plugins", factory=list)
+    disable: list[str] = option(help="distributions to leave out", factory=list)
 
 
 @dataclass
@@ -387,7 +391,7 @@ class TrainConfig:
     """``corerl train``."""
 
     model: ModelConfig
-    preset: str | None = option(None, "named values in place of this schema's defaults (corerl plugins list)")
+    preset: str | None = option(None, "named set of values that replace defaults (corerl plugins list)")
     data: DataConfig = option(factory=DataConfig)
     algorithm: AlgorithmConfig = option(factory=AlgorithmConfig)
     actor: ActorConfig = option(factory=ActorConfig)
