@@ -41,6 +41,7 @@ def _prose(text: str) -> str:
     text = SECTION.sub(_section, text)
     text = re.sub(r"``([^`]+)``", r"`\1`", text)
     text = re.sub(r":(?:mod|class|func|meth):`([^`]+)`", r"`\1`", text)
+    text = re.sub(r"(?<![<(\[`\"])(https?://\S*[^\s.,;)])", r"<\1>", text)
     return re.sub(r"arXiv\s(\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
 
 
