@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install corerl[docs]")
 pytest.importorskip("material", reason="mkdocs-material is not installed: pip install corerl[docs]")
 
+pytestmark = pytest.mark.xdist_group("site")  # one build serves most tests
+
 ROOT = Path(__file__).parents[2]
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}
 LOADED = re.compile(r"""<(?:script|img|iframe)[^>]*\ssrc="?(?:https?:)?//|<link[^>]*\shref="?(?:https?:)?//""")
