@@ -56,7 +56,8 @@ def subjects(words: str) -> Subjects:
         else:
             entry = registries[kind].get(name)
             found.entries.append(entry)
-            found.modules.setdefault(str(entry.target).partition(":")[0], []).append(f"{kind} `{name}`")
+            parts = found.modules.setdefault(str(entry.target).partition(":")[0], [])
+            parts.append(f"`{name}`" if any(part.startswith(kind) for part in parts) else f"{kind} `{name}`")
     return found
 
 

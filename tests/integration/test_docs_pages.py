@@ -16,12 +16,13 @@ import click
 import pytest
 import yaml
 
-from corerl.cli.main import corerl
+from corerl.cli.main import corerl, run
 from corerl.config.schema import TrainConfig
 from corerl.config.sft import SftConfig
 from corerl.errors import UnknownNameError
 from corerl.plugins import load_plugins
 from corerl.registry.runtimes import Runtime
+from corerl.telemetry.metric_table import METRICS, find
 
 pytest.importorskip("corerl_hf")
 pytest.importorskip("corerl_rewards")
@@ -157,6 +158,34 @@ def test_keys_in_the_text_are_keys(page: Path) -> None:
     named = re.findall(rf"`((?:{'|'.join(sorted(SECTIONS - {'plugins'}))})\.[a-z_.]+[a-z])(?:[=:][^`]*)?`", text)
     metrics = re.compile(r"(actor|critic|ref|reward|rollout)/")
     assert [key for key in named if not is_key(key) and key not in OTHERS and not metrics.match(key)] == []
+
+
+@every_page
+def test_metrics_in_the_text_are_metrics(page: Path) -> None:
+    if page.parent.name == "reference":
+        return  # docstrings, with names of examples
+    registries = load_plugins((), ()).registries
+    losses = [
+        metric for each in (registries.policy_losses, registries.value_losses) for e in each for metric in e.metrics
+    ]
+    code = "".join(blocks(page, "python"))
+    first = "actor|critic|env|perf|reward|rollout_corr|training|val-aux|val-core|response_length|timing_s"
+    named = re.findall(rf"`((?:{first})/[\w/@-]+)`", page.read_text())
+    unknown = [name for name in named if not find(name, [*METRICS, *losses])]
+    assert [name for name in unknown if name.partition("/")[2] not in code] == []
+
+
+def test_the_errors_that_the_page_of_configuration_shows_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [shown] = re.findall(
+        r"^```\n(error: .*?)^```", (ROOT / "docs" / "configuration.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    printed = []
+    for override in ("data.lr=1e-5", "rollout.n=1"):
+        assert run(["train", str(ROOT / "examples" / "quickstart" / "config.yaml"), override]) == 2
+        printed.append(capsys.readouterr().err)
+    assert "".join(printed) == shown
 
 
 def test_a_term_of_the_glossary_stands_once() -> None:
