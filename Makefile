@@ -8,6 +8,8 @@
 # make known-names  regenerate the table of names and the distributions they come with
 # make metrics-page regenerate the tables of docs/metrics.md
 # make verl-page    regenerate the tables of docs/verl.md
+# make pages        regenerate all pages and tables of docs/ that are made from the code
+# make docs         build docs/ as a site in site/, and check its links
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -21,7 +23,7 @@ PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.
 export PIP_NO_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test engines lint format mutants fuzz known-names metrics-page verl-page install
+.PHONY: quickstart test engines lint format mutants fuzz known-names metrics-page verl-page pages docs install
 
 install: $(INSTALLED)
 
@@ -82,3 +84,10 @@ metrics-page: $(INSTALLED)
 
 verl-page: $(INSTALLED)
 	$(BIN)/python scripts/verl_page.py
+
+pages: metrics-page verl-page
+	$(BIN)/python -m scripts.pages.reference
+	$(BIN)/python -m scripts.pages.algorithms
+
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

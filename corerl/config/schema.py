@@ -323,8 +323,8 @@ class TrainerConfig:
     )
     max_restarts: int = option(
         3,
-        "largest number of restarts of lost workers from the last checkpoint; then the run stops. After an hour of work "
-        "that reaches a later checkpoint the count is 0 again",
+        "largest number of restarts of lost workers from the last checkpoint; then the run stops. An hour of work "
+        "that reaches a later checkpoint sets the count to 0",
         ge=0,
     )
     max_ckpt_to_keep: int | None = option(None, "number of newest checkpoints to keep; null: all", ge=1)

@@ -37,7 +37,8 @@ denominator, so that the effective learning rate falls as the mismatch grows; he
 With ``bypass_mode`` pi_old is pi_rollout, and what is corrected is the distance to the policy that is trained: before
 each update lr = log pi - log pi_rollout, with pi the policy as it then is. Weights then hold the whole ratio of pi to
 pi_rollout, so the policy loss is given pi as pi_old: its own ratio is 1, and nothing is counted twice. Every loss has
-the gradient -w A grad log pi there, that of REINFORCE with importance weights.
+the gradient -w A grad log pi there, that of REINFORCE with importance weights, and no clip acts. Without
+``rollout_is`` the loss keeps its ratio to the engine, and ``rollout_rs`` rejects by this lr.
 """
 
 import dataclasses

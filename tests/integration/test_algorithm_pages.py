@@ -1,9 +1,5 @@
-"""The pages of docs/algorithms say what is registered: names, options, settings that a config accepts, pictures.
+"""The pages of docs/algorithms: their made parts are current, settings are accepted, pictures are the benchmark's."""
 
-A table of options stands below a line ``Of advantage estimator `grpo`:`` (the kind in the registry's words, the name).
-"""
-
-import dataclasses
 import json
 import re
 import runpy
@@ -12,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from corerl.cli.common import load_train_config
-from corerl.config.schema import RolloutCorrectionConfig
 from corerl.plugins import load_plugins
+from scripts.pages.algorithms import BLOCK, document, render, subjects
 
 pytest.importorskip("corerl_grpo")
 pytest.importorskip("corerl_ppo")
@@ -27,11 +23,10 @@ FOLDER = ROOT / "docs" / "algorithms"
 INDEX = FOLDER / "README.md"
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path != INDEX)
 BENCHMARK = runpy.run_path(str(ROOT / "benchmarks" / "algorithms.py"))
-HEADINGS = ["Formula", "Paper", "When to use it", "Options", "The paper's setting", "Learning curve"]
+HEADINGS = ["Formula", "Options", "When to use it", "The paper's setting", "Learning curve"]
 KINDS = ("advantage_estimators", "policy_losses", "kl_types", "value_losses", "kl_controllers", "batch_filters")
 
 REGISTRIES = load_plugins((), ()).registries
-BY_KIND = {registry.kind: registry for _, registry in REGISTRIES}
 ALGORITHMS = [
     entry for kind in (*KINDS, "presets") for entry in getattr(REGISTRIES, kind) if "corerl" in entry.owner.distribution
 ]
@@ -45,31 +40,6 @@ def sections(page: Path) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-def option_tables(page: Path) -> list[tuple[str, str, str]]:
-    """(kind, name, the lines of the table)."""
-    table = r"^Of ([\w ]+) `([^`]+)`:\n\n((?:\|.*\n)+)"
-    return re.findall(table, sections(page)["Options"], flags=re.MULTILINE)
-
-
-def rows(lines: str) -> list[list[str]]:
-    """The cells of a Markdown table, without the line below its head."""
-    head, _, *body = lines.splitlines()
-    return [[cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in (head, *body)]
-
-
-def value(text: str) -> object:
-    """What a default says; 3e-4 and 0.0003 are the same."""
-    text = text.strip("`")
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
-
-
-def default(field: "dataclasses.Field[object]") -> object:
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-
-
 def pictures(page: Path) -> list[str]:
     return re.findall(r"!\[[^\]]*\]\(([^)]+)\.png\)", page.read_text())
 
@@ -78,10 +48,34 @@ def pictures(page: Path) -> list[str]:
 def test_every_page_has_the_same_form(page):
     assert re.match(r"# .+\n\n\S", page.read_text())
     assert list(sections(page)) == HEADINGS
-    assert "https://" in sections(page)["Paper"]
+    assert "https://" in page.read_text()
     assert "README.md" in sections(page)["Learning curve"]
-    lines = page.read_text().splitlines()
+    lines = BLOCK.sub("", page.read_text()).splitlines()
     assert [line for line in lines if len(line) > 120 and " " in line and not line.startswith("|")] == []
+
+
+@every_page
+def test_the_made_part_is_what_the_code_says(page):
+    assert len(BLOCK.findall(page.read_text())) == 1
+    assert page.read_text() == render(page.read_text()), "run make pages"
+
+
+def test_a_formula_stands_once():
+    """What is code in a page's hand-written part is no formula of a docstring."""
+    made = "\n".join("".join(BLOCK.search(page.read_text())[0]) for page in PAGES)
+    formulas = {
+        line.strip() for block in re.findall(r"```\n(.*?)```", made, flags=re.DOTALL) for line in block.splitlines()
+    }
+    hand = "\n".join(BLOCK.sub("", page.read_text()) for page in (*PAGES, INDEX))
+    assert [line for line in formulas if len(line) > 12 and line in hand] == []
+
+
+def test_the_docstring_of_a_module_has_the_formula():
+    title, body = document("corerl_grpo.advantages.rloo")
+    assert title.startswith("RLOO")
+    assert "```\nA_i = s_i - sum_(j != i) s_j / (n - 1)  =  n / (n - 1) (s_i - mu_g)\n```" in body
+    assert "[arXiv 2402.14740](https://arxiv.org/abs/2402.14740)" in body
+    assert "../../plugins/corerl_grpo/src/corerl_grpo/advantages/rloo.py" in body
 
 
 @pytest.mark.parametrize("entry", ALGORITHMS, ids=lambda entry: f"{entry.kind}-{entry.name}")
@@ -89,21 +83,9 @@ def test_everything_registered_is_on_a_page(entry):
     assert any(f"`{entry.name}`" in page.read_text() for page in PAGES), f"no page names the {entry.kind} {entry.name}"
 
 
-@every_page
-def test_the_options_are_those_of_the_entry(page):
-    tables = option_tables(page)
-    assert len(tables) == len(re.findall(r"^\| ?:?-", sections(page)["Options"], flags=re.MULTILINE))
-    for kind, name, lines in tables:
-        options = BY_KIND[kind].get(name).options
-        expected = [[f"`{f.name}`", default(f), f.metadata["help"]] for f in dataclasses.fields(options)]
-        head, *body = rows(lines)
-        assert head == ["option", "default", "meaning"]
-        assert [[option, value(text), meaning] for option, text, meaning in body] == expected
-        assert [type(value(row[1])) is bool for row in body] == [isinstance(row[1], bool) for row in expected]
-
-
 def test_all_options_are_on_a_page():
-    shown = {BY_KIND[kind].get(name).options for page in PAGES for kind, name, _ in option_tables(page)}
+    words = [match[1] for page in PAGES for match in BLOCK.findall(page.read_text())]
+    shown = {entry.options for each in words for entry in subjects(each).entries}
     missing = [f"{entry.kind} {entry.name}" for entry in ALGORITHMS if entry.options and entry.options not in shown]
     assert missing == []
 
@@ -137,10 +119,3 @@ def test_the_table_of_the_index_is_that_of_the_curves():
     if pasted.strip():
         results = json.loads((FOLDER / "curves.json").read_text())
         assert pasted.strip() == BENCHMARK["table"](results).strip()
-
-
-def test_the_keys_of_rollout_correction_are_those_of_the_schema():
-    text = " ".join(sections(FOLDER / "rollout_correction.md")["Options"].split())
-    for field in dataclasses.fields(RolloutCorrectionConfig):
-        [shown] = re.findall(rf"\* `{field.name}` \(`([^`]*)`\): " + re.escape(field.metadata["help"]), text)
-        assert value(shown) == field.default

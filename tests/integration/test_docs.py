@@ -1,4 +1,4 @@
-"""Code and commands of pages in docs/ (plugins, evaluation, writing-engines, environments) run as they stand."""
+"""Code and commands of pages in docs/ run as they stand; test_docs_pages.py looks at what no test here runs."""
 
 import dataclasses
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 
 from corerl.check.configuration import look
@@ -198,6 +199,41 @@ def test_trackers(files: Path) -> None:
     [config] = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
     overrides = [f"{section}={json.dumps(values)}" for section, values in yaml.safe_load(config).items()]
     assert run(["config", "show", "config.yaml", *overrides]) == 0
+
+
+@pytest.mark.parametrize(
+    ("page", "prompt", "truth"), [("from-trl", "prompt", "answer"), ("from-openrlhf", "input", "label")]
+)
+def test_the_example_of_those_who_come_from_elsewhere(page: str, prompt: str, truth: str, files: Path) -> None:
+    text = (DOCS / f"{page}.md").read_text()
+    for name, code in re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", text, flags=re.DOTALL):
+        Path(name).write_text(code)
+    Path("train.jsonl").write_text("".join(f'{{"{prompt}": "{n} + 1 = ?", "{truth}": "{n + 1}"}}\n' for n in range(8)))
+    found = [shlex.split(line) for line in re.findall(r"^\$ corerl (.*)$", text, flags=re.MULTILINE)]
+    assert [command[0] for command in found] == ["check", "train"]
+    small = ["model.path=model", "actor.device=cpu", "data.train_batch_size=4", "actor.ppo_mini_batch_size=4"]
+    small += [
+        "rollout.n=2",
+        "data.max_response_length=4",
+        "data.max_prompt_length=64",
+        "trainer.total_training_steps=1",
+    ]
+    assert run([*found[0], *small, "--trust"]) == 0
+    assert run([*found[1], *small]) == 0
+    assert metrics()["reward/error_ratio"] == 0.0
+
+
+def test_the_kl_term_of_trl_has_the_gradient_of_the_form_with_plus() -> None:
+    """docs/from-trl.md: the ratio times k3 has on-policy the gradient of k2."""
+    from corerl.plugins import load_plugins
+
+    old = torch.tensor([[-0.3, -2.0, -1.0]])
+    ref = torch.tensor([[-0.5, -1.0, -1.0]])
+    ours, theirs = (old.clone().requires_grad_() for _ in range(2))
+    load_plugins((), ()).registries.kl_types.get("low_var_kl+").load()(ours, ref).sum().backward()
+    k3 = torch.exp(ref - theirs) - (ref - theirs) - 1
+    (k3 * torch.exp(theirs - old)).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
 
 
 def test_the_table_of_facts_is_complete() -> None:

@@ -6,9 +6,9 @@ the group, w_k its weight::
     a_i = sum_k w_k (c_ik - mu_gk) / (sigma_gk + 1e-6)
     A_i = (a_i - mean(a)) / sqrt(var(a) + 1e-8)           over the whole batch
 
-Liu et al. 2026, "GDPO: Group reward-Decoupled Normalization Policy Optimization", arXiv 2601.05242: normalisation in
-the group for each reward, then over the batch. In the second step each response counts once for each of its tokens, as
-in the authors' code; the 1e-6 and 1e-8 are of frameworks in common use.
+Liu et al. 2026, "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL Optimization",
+arXiv 2601.05242: normalisation in the group for each reward, then over the batch. In the second step each response
+counts once for each of its tokens, as in the authors' code; the 1e-6 and 1e-8 are of frameworks in common use.
 
 The token rewards are not looked at: a KL penalty in the reward has no effect. A component that a scorer leaves out is 0
 in that row. A group with one scored response has no spread: its advantage is 0, and it is in no mean.

@@ -7,7 +7,8 @@ With s_i the score of response i, mu_g the mean score of its group, B the number
 
 Chu et al. 2025, "GPG: A Simple and Strong Reinforcement Learning Baseline for Model Reasoning", arXiv 2504.02546. The
 paper's alpha counts the responses of groups whose scores differ, those that give a gradient; counting scores that are
-not 0 is the form of frameworks in common use, taken here so that runs compare. Pair it with the policy loss ``gpg``.
+not 0 is the form of frameworks in common use, taken here so that runs compare. The two agree only by chance: with
+scores of 0 and 1, this alpha is 1 over the accuracy. Pair it with the policy loss ``gpg``.
 
 A group with one scored response has no baseline: its advantage is 0.
 """

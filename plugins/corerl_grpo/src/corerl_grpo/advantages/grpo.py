@@ -5,8 +5,9 @@ deviation of the scores in its group::
 
     A_i = (s_i - mu_g) / (sigma_g + 1e-6)
 
-Shao et al. 2024, "DeepSeekMath", arXiv 2402.03300, section 4.1.2 (outcome supervision). The 1e-6 is not in the paper;
-frameworks in common use add it.
+Shao et al. 2024, "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models", arXiv
+2402.03300, section 4.1.2 (outcome supervision). The 1e-6 is not in the paper; frameworks in common use add it. The
+policy loss ``vanilla`` also has a dual clip, which the paper has not.
 
 A group with one scored response has no spread: its advantage is 0.
 """

@@ -6,7 +6,7 @@ With s_j the score and n_j the number of tokens of response j::
 
 Hao et al. 2025, "On-Policy RL with Optimal Reward Baseline", arXiv 2505.23585: the baseline of least
 variance when the squared gradient of a response grows with its length. Tokens are the policy's own: those of tools
-count nowhere.
+count nowhere. The other half of the paper is exact on-policy training: each batch is used for one update.
 
 A group with one scored response is its own baseline: its advantage is 0.
 """

@@ -7,7 +7,8 @@ With r_t the token rewards and t' the next token of the policy's own after t::
 
 Hu et al. 2025, "REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Normalization", arXiv 2501.03262.
 The paper takes gamma = 1. Tool and user tokens are skipped: the return is carried over them, without a discount;
-frameworks in common use discount at every position, or set the carry to 0 there. The returns are R.
+frameworks in common use discount at every position, or set the carry to 0 there. The returns are R. The
+KL penalty of the reward is in r_t, so that later tokens carry less of it.
 
 Responses are not compared within a group: one response to a prompt is enough.
 """

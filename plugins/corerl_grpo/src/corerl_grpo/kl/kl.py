@@ -4,8 +4,9 @@
 
     k1 = log pi - log pi_ref
 
-Schulman 2020, "Approximating KL divergence". For the reward, not for the loss: as a loss its gradient is that of
-log pi, whose mean over the policy's own responses is 0 whatever the reference is. ``kl+`` has the right one.
+Schulman 2020, "Approximating KL divergence", http://joschu.net/blog/kl-approx.html. For the reward, not for the loss:
+as a loss its gradient is that of log pi, whose mean over the policy's own responses is 0 whatever the reference is.
+``kl+`` has the right one.
 """
 
 from torch import Tensor

@@ -1,4 +1,11 @@
-"""Which tokens of a mini-batch have the largest share in the covariance of log-prob and advantage."""
+"""Covariance of a token: its share in the covariance of log-prob and advantage.
+
+With means over the response tokens of the mini-batch::
+
+    cov = (log pi - mean log pi) · (A - mean A)
+
+Cui et al. 2025, arXiv 2505.22617, equation 10.
+"""
 
 import torch
 from torch import Tensor
@@ -7,9 +14,7 @@ from corerl.registry.policy_losses import PolicyLossInputs
 
 
 def token_covariance(inputs: PolicyLossInputs) -> Tensor:
-    """(log pi - its mean) · (A - its mean), means over the response tokens.
-
-    Cui et al. 2025, arXiv 2505.22617, equation 10. In float64, so that the order of the rows does not matter.
+    """The covariance of each token, in float64, so that the order of the rows does not matter.
 
     Returns:
         (B, T) float64; of no meaning outside the responses.

@@ -10,7 +10,8 @@ token outside the bound keeps its gradient as long as that leads back inside.
 
 Qi et al. 2026, "Rethinking the Trust Region in LLM Reinforcement Learning", arXiv 2602.04879, its binary approximation;
 bounds and cap are those of the authors' code. pi_old is the policy at the start of the step, where the paper takes the
-rollout's. The log-ratio is clamped to ±20 before the exponential.
+rollout's: ``algorithm.rollout_correction.bypass_mode`` is the paper's form. The log-ratio is clamped to ±20 before the
+exponential.
 """
 
 import torch

@@ -10,8 +10,9 @@ Each token is clipped on the side to which its advantage pushes, before the mean
 the others keep theirs. With the aggregation ``seq-mean-token-mean`` and one advantage for a response this is the
 paper's objective, value and gradient; any other aggregation weighs the same terms.
 
-Zhao et al. 2025, arXiv 2507.20673, section 3; the widths are widths of the log-ratio, the paper's range exp(±0.4).
-Frameworks in common use average over the sequences of a micro-batch whatever aggregation the config asks for.
+Zhao et al. 2025, "Geometric-Mean Policy Optimization", arXiv 2507.20673, section 3; the widths are widths of the
+log-ratio, the paper's range exp(±0.4). Frameworks in common use average over the sequences of a micro-batch whatever
+aggregation the config asks for.
 """
 
 import torch

@@ -9,7 +9,8 @@ On-policy the mean of log pi_old - log pi_ref over the tokens sampled after a pr
 token, the reverse KL, and the mean gradient of the terms is that KL's gradient with the prefixes held fixed.
 
 Agarwal et al. 2023 (GKD), arXiv 2306.13649, section 3; as advantages of a policy gradient: Lu and Thinking Machines Lab
-2025, "On-Policy Distillation". The log-ratio is clamped to ±20 before the exponential.
+2025, "On-Policy Distillation", https://thinkingmachines.ai/blog/on-policy-distillation/. The log-ratio is clamped to
+±20 before the exponential.
 """
 
 from corerl.errors import MissingInputError

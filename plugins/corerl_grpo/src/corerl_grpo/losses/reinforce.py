@@ -5,9 +5,9 @@ With rho = pi / pi_old and sg the stop of the gradient::
     term = -A sg(min(rho, importance_weight_cap)) log pi
          = -A log pi                                         without use_importance_weights
 
-Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning"; the capped
-weight: Espeholt et al. 2018 (IMPALA), arXiv 1802.01561, section 4.1. The log-ratio is clamped to ±20 before the
-exponential.
+Williams 1992, "Simple statistical gradient-following algorithms for connectionist reinforcement learning", Machine
+Learning 8; the capped weight: Espeholt et al. 2018 (IMPALA), arXiv 1802.01561, section 4.1. The log-ratio is clamped to
+±20 before the exponential.
 """
 
 from corerl.registry.policy_losses import LossOutput, PolicyLossInputs

@@ -6,8 +6,11 @@ With d = log pi - log pi_old and rho = exp(d)::
     term = M                            where A >= 0
          = min(M, -A clip_ratio_c)      where A < 0
 
-Schulman et al. 2017, arXiv 1707.06347, equation 7; two widths: Yu et al. 2025 (DAPO), arXiv 2503.14476, equation 10;
-dual clip: Ye et al. 2020, arXiv 1912.09729, equation 5. d is clamped to ±20 before the exponential.
+pi_old is the policy at the start of the step: with one update a step rho is 1 and nothing is clipped.
+
+Schulman et al. 2017, "Proximal Policy Optimization Algorithms", arXiv 1707.06347, equation 7; two widths: Yu et al.
+2025 (DAPO), arXiv 2503.14476, equation 10; dual clip: Ye et al. 2020, "Mastering Complex Control in MOBA Games with
+Deep Reinforcement Learning", arXiv 1912.09729, equation 5. d is clamped to ±20 before the exponential.
 """
 
 from typing import Any
