@@ -43,7 +43,7 @@ from corerl.checkpoint import manifest
 from corerl.checkpoint.store import paths
 from corerl.cli.main import run as corerl
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.testing.lives import Outcome
+from corerl_testing.lives import Outcome
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

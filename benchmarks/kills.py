@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 
 from corerl.cli.main import run
-from corerl.testing.lives import Life, Outcome
+from corerl_testing.lives import Life, Outcome
 
 SIZES = ["--operations", "+", "--max-operand", "9", "--train-size", "40", "--test-size", "8", "--sft-size", "40"]
 SHAPE = ["--vocab-size", "300", "--hidden-size", "16", "--layers", "1", "--heads", "2", "--kv-heads", "1"]

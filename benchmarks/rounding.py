@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from corerl.testing.published_shapes import SHAPES, published_config
+from corerl_testing.published_shapes import SHAPES, published_config
 
 
 @dataclass(frozen=True)

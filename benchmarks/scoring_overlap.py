@@ -21,10 +21,10 @@ from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.registry.reward_managers import RewardManager
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
-from corerl.testing.tiny_model import tiny_model
 from corerl.trainer.collection import Collector, ScoredRollouts
 from corerl.trainer.rollout_worker import RolloutWorker
 from corerl_rewards.naive import NaiveRewardManager
+from corerl_testing.tiny_model import tiny_model
 
 SOURCE = "asleep"
 ENDS = tuple(range(97, 100))

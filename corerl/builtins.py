@@ -30,6 +30,6 @@ def register_commands(register: Register[Command]) -> None:
     register("export", "corerl.cli.export:export", summary="Convert a checkpoint to a Hugging Face model folder.")
     register("report", "corerl.cli.report:report", summary="Write one page of runs: curves, timing, samples, config.")
     register("runs", "corerl.cli.runs:runs", summary="List runs: state, step, last reward, age.")
-    register("plugins", "corerl.cli.plugins:plugins", summary="List, show and check the parts of plugins.")
-    register("new", "corerl.cli.new:new", summary="Start a plugin from a template.")
+    register("plugins.list", "corerl.cli.plugins:list_", summary="List plugins and every registered name by kind.")
+    register("plugins.show", "corerl.cli.plugins:show", summary="Show a plugin, or everything about a name.")
     register("config", "corerl.cli.config:config", summary="Show a training configuration with the help of each key.")

@@ -13,7 +13,7 @@ def tiny_tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     Token id = byte for 0 to 255, then ``<|endoftext|>`` 256 (padding), ``<|im_start|>`` 257, ``<|im_end|>`` 258 (eos).
     """
-    from corerl.testing.tiny_model import write_byte_tokenizer
+    from corerl_testing.tiny_model import write_byte_tokenizer
 
     folder = tmp_path_factory.mktemp("tiny_tokenizer")
     write_byte_tokenizer(folder)

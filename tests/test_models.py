@@ -16,8 +16,8 @@ from corerl.models import (
     own_random_state,
     resolve_device,
 )
-from corerl.testing.families import write_config
-from corerl.testing.tiny_model import tiny_model
+from corerl_testing.families import write_config
+from corerl_testing.tiny_model import tiny_model
 
 
 def load(path, head, seed=0):

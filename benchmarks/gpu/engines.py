@@ -26,7 +26,7 @@ from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.models import load_causal_lm
 from corerl.plugins import load_plugins
 from corerl.registry.rollout_backends import GenerationRequest, RolloutBackend, SamplingParams
-from corerl.testing.published_shapes import SHAPES, published_config
+from corerl_testing.published_shapes import SHAPES, published_config
 
 GIB = 2**30
 

@@ -25,11 +25,11 @@ from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.objective import PolicyObjective, loss_weights
 from corerl.registry.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.telemetry.throughput import training_flops
-from corerl.testing.published_shapes import SHAPES, published_config
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
 from corerl_grpo.losses.options import VanillaOptions
 from corerl_grpo.losses.vanilla import vanilla
+from corerl_testing.published_shapes import SHAPES, published_config
 
 PROMPT, RESPONSE, TOKENS = 128, 512, 16384
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from corerl.testing.published_shapes import SHAPES, published_config
+from corerl_testing.published_shapes import SHAPES, published_config
 
 
 def write(out: Path, gsm8k: Path) -> None:

@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.testing.published_shapes import SHAPES
+from corerl_testing.published_shapes import SHAPES
 
 HERE = Path(__file__).parent
 AS_HF_ROUNDS = (

@@ -29,11 +29,11 @@ from torch import Tensor
 from corerl.config.schema import RuntimeConfig
 from corerl.registry.runtimes import Pool, Role
 from corerl.runtime.dispatch import dispatch
-from corerl.testing.published_shapes import SHAPES, named_shapes, published_config
 from corerl_ray.calls import Call
 from corerl_ray.host import WorkerHost
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
+from corerl_testing.published_shapes import SHAPES, named_shapes, published_config
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

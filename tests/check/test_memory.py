@@ -13,10 +13,10 @@ from corerl.config.load import load
 from corerl.config.parts import resolve_parts
 from corerl.config.schema import ModelConfig, TrainConfig
 from corerl.plugins import load_plugins
-from corerl.testing.published_shapes import published_config
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_hf.options import HfOptions
 from corerl_megatron.options import MegatronOptions
+from corerl_testing.published_shapes import published_config
 from corerl_vllm.options import VllmOptions
 
 PARAMETERS = 1_543_714_304

@@ -12,7 +12,7 @@ from corerl.checkpoint import manifest
 from corerl.checkpoint.export import export
 from corerl.config.schema import ModelConfig, TrainConfig
 from corerl.errors import ModelError, UntrustedError
-from corerl.testing.tiny_model import tiny_model
+from corerl_testing.tiny_model import tiny_model
 
 STRATEGIES = """
 from safetensors.torch import load_file

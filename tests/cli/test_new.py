@@ -11,7 +11,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from corerl.cli.main import run
-from corerl.cli.new import KINDS, TEMPLATES, render
+from corerl_testing.new import KINDS, TEMPLATES, render
 
 RULES = ["--select", "E,F,W,I,B,UP,SIM,C4,RET,PTH,RUF", "--ignore", "RUF001,RUF002,RUF003"]
 
@@ -51,7 +51,7 @@ def test_the_entry_point_is_named_like_the_distribution(kind: str) -> None:
 def test_the_conformance_test_is_three_lines(kind: str) -> None:
     lines = render("my-thing", kind)["tests/test_conformance.py"].splitlines()
     assert lines == [
-        "from corerl.testing import conformance_tests",
+        "from corerl_testing import conformance_tests",
         "",
         'test_conformance = conformance_tests("my-thing")',
     ]

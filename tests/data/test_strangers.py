@@ -19,7 +19,7 @@ from corerl.data.tokenizer import LONGEST_CHAT, load_tokenizer
 from corerl.errors import DataError, ModelError
 from corerl.evaluation.files import read_responses
 from corerl.models import load_model
-from corerl.testing.tiny_model import tiny_model
+from corerl_testing.tiny_model import tiny_model
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from corerl.engines.process import EngineKind
 from corerl.engines.weights import HostBucket
 from corerl.errors import RunError
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
-from corerl.testing.tiny_model import reference, tiny_model
+from corerl_testing.tiny_model import reference, tiny_model
 
 SECONDS = 60
 """deadline of everything that this machine may be too busy for"""

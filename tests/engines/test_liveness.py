@@ -20,9 +20,9 @@ from corerl.engines.process import EngineKind, EngineProcess
 from corerl.engines.remote.ending import members
 from corerl.errors import ConfigError, RunError
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
-from corerl.testing.tiny_model import tiny_model
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.rollout_worker import RolloutWorker
+from corerl_testing.tiny_model import tiny_model
 
 SECONDS = 120
 """deadline of everything that this machine may be too busy for"""

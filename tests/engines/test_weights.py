@@ -8,8 +8,8 @@ from corerl.engines.backend import described_slot
 from corerl.engines.remote import weights as engine_side
 from corerl.engines.weights import DeviceBucket, ExpectedWeights, HostBucket, device_uuid
 from corerl.errors import ModelError, RunError
-from corerl.testing.tiny_model import reference, tiny_model
 from corerl.weights.buckets import Slot, place
+from corerl_testing.tiny_model import reference, tiny_model
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -4,7 +4,7 @@ from signal import SIGKILL, SIGTERM
 
 import pytest
 
-from corerl.testing.lives import Life, Outcome, Trip
+from corerl_testing.lives import Life, Outcome, Trip
 
 pytestmark = pytest.mark.xdist_group("ranks")
 

@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.testing.tiny_model import tiny_model
+from corerl_testing.tiny_model import tiny_model
 
 TIMINGS = ("timing", "perf/")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from corerl.cli.main import run
-from corerl.cli.new import KINDS
 from corerl.telemetry.metrics_log import read_metrics
+from corerl_testing.new import KINDS
 
 for needed in ("corerl_hf", "corerl_fsdp", "corerl_grpo", "corerl_rewards"):
     pytest.importorskip(needed)

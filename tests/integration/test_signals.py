@@ -17,7 +17,7 @@ from corerl.checkpoint import manifest
 from corerl.checkpoint.store import paths
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.testing.lives import Life
+from corerl_testing.lives import Life
 
 PHASES = {
     "reading the data": "corerl.trainer.plan:load_prompts",

@@ -9,7 +9,7 @@ import pytest
 
 from corerl import hookspecs
 from corerl.plugins import Plugins
-from corerl.testing.checks import checks_of, outcome
+from corerl_testing.checks import checks_of, outcome
 
 _MANAGER = pluggy.PluginManager("corerl")
 HOOKS = [name for name in vars(hookspecs) if _MANAGER.parse_hookspec_opts(hookspecs, name) is not None]

@@ -4,7 +4,7 @@ import pytest
 
 from corerl.report.page import write_page
 from corerl.report.runs import read_records
-from corerl.testing.browser import find_chromium, open_browser
+from corerl_testing.browser import find_chromium, open_browser
 
 pytestmark = [
     pytest.mark.skipif(find_chromium() is None, reason="no Chromium is installed (apt-get install chromium)"),

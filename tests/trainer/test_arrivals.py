@@ -12,9 +12,9 @@ from corerl.registry.reward_managers import RewardResult
 from corerl.registry.rollout_backends import Completion
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
-from corerl.testing.tiny_model import tiny_model
 from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.collection import Collector
+from corerl_testing.tiny_model import tiny_model
 
 SLOW = 0.04
 

@@ -13,10 +13,10 @@ from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
 from corerl.registry.runtimes import Pool, Role
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.testing.tiny_model import tiny_model
 from corerl.trainer import build
 from corerl.trainer.episodes import EpisodePlayer
 from corerl.trainer.run import Run
+from corerl_testing.tiny_model import tiny_model
 
 
 @pytest.fixture

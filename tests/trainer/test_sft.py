@@ -13,8 +13,8 @@ from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl.registry.training_strategies import TokenOutputs
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.testing.tiny_model import reference, response_log_probs, tiny_model
 from corerl.trainer.sft import batch_of, mean_loss, run_sft
+from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
 
 EXAMPLES = [
     ChatExample((1, 2, 3, 4), (False, False, True, True)),

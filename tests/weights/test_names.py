@@ -10,8 +10,8 @@ from corerl.config.schema import ModelConfig
 from corerl.engines.weights import ExpectedWeights
 from corerl.errors import RunError
 from corerl.models import load_causal_lm
-from corerl.testing.families import write_config
 from corerl.weights.names import as_in_files
+from corerl_testing.families import write_config
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from corerl.testing.families import model_folders, write_config
-from corerl.testing.ranks import World
+from corerl_testing.families import model_folders, write_config
+from corerl_testing.ranks import World
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -3,10 +3,10 @@
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from corerl.testing.training_ranks import AllOutputs, RankJobs, rank_batch, share
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
+from corerl_testing.training_ranks import AllOutputs, RankJobs, rank_batch, share
 
 
 class Jobs(RankJobs):

@@ -1,3 +1,3 @@
-from corerl.testing import conformance_tests
+from corerl_testing import conformance_tests
 
 test_conformance = conformance_tests("corerl-fsdp")

@@ -19,10 +19,10 @@ from corerl.checkpoint.resume import newest_whole
 from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.errors import CoreRLError
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
-from corerl.testing.families import write_config
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.reading import read_sharded, read_single
 from corerl_fsdp.single_device import SingleDeviceStrategy
+from corerl_testing.families import write_config
 
 STATE = {"step": 1, "sampler": {}, "kl_coef": None, "trackers": {}, "config": {}, "versions": {}}
 KINDS: dict[str, Any] = {"torch": SingleDeviceStrategy, "fsdp": FsdpStrategy}

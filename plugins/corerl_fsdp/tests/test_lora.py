@@ -14,12 +14,12 @@ from corerl.config.schema import ModelConfig
 from corerl.config.typed import build
 from corerl.errors import ConfigError
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
-from corerl.testing.tiny_model import reference, tiny_model
-from corerl.testing.training_reference import OPTIM, batch, copied_weights, split_rows, step
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.reading import read_sharded
 from corerl_fsdp.single_device import SingleDeviceStrategy
+from corerl_testing.tiny_model import reference, tiny_model
+from corerl_testing.training_reference import OPTIM, batch, copied_weights, split_rows, step
 
 RANK, ALPHA = 3, 6
 TARGETS = ["q_proj", "down_proj"]

@@ -11,10 +11,10 @@ from corerl.config.schema import ModelConfig, RolloutConfig
 from corerl.errors import NonFiniteError, RunError
 from corerl.models import load_causal_lm
 from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
-from corerl.testing.families import write_config
 from corerl.weights.names import as_in_files
 from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
+from corerl_testing.families import write_config
 
 FOREVER = 20_000
 

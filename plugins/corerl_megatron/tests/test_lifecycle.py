@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from corerl.config.schema import ModelConfig
-from corerl.testing.tiny_model import tiny_model
 from corerl_megatron.reading import read
+from corerl_testing.tiny_model import tiny_model
 
 pytestmark = pytest.mark.xdist_group("megatron")  # whose ranks are started once
 

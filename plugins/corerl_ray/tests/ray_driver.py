@@ -17,11 +17,11 @@ from ray_toys import ENGINE, TOY, Engine, Toy
 from corerl.config.schema import RuntimeConfig
 from corerl.errors import CoreRLError, WorkerDiedError
 from corerl.telemetry.run_status import recorded
-from corerl.testing.listening import listeners
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 from corerl_ray.plugin import run_started
 from corerl_ray.processes import is_alive
+from corerl_testing.listening import listeners
 
 
 def descendants(pid):

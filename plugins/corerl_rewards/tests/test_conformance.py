@@ -1,6 +1,6 @@
 from typing import Any
 
-from corerl.testing import conformance_tests
+from corerl_testing import conformance_tests
 from plugins.corerl_rewards.tests.http_server import Server
 
 

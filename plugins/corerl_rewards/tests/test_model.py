@@ -8,9 +8,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Qwen
 
 from corerl.errors import ModelError
 from corerl.registry.reward_managers import RewardRequest
-from corerl.testing.tiny_model import END, PAD, VOCABULARY, tiny_model
 from corerl_rewards.model import ModelRewardManager
 from corerl_rewards.options import ModelOptions
+from corerl_testing.tiny_model import END, PAD, VOCABULARY, tiny_model
 
 
 @pytest.fixture(scope="module")

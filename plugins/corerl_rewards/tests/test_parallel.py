@@ -19,13 +19,13 @@ from corerl.errors import PluginError, RunError
 from corerl.registry.coroutines import blocking
 from corerl.registry.modules import load_object
 from corerl.registry.reward_managers import RewardRequest, RewardResult
-from corerl.testing.listening import listeners
 from corerl_rewards.isolation import pool
 from corerl_rewards.isolation.pace import Rules
 from corerl_rewards.options import Gsm8kOptions, ParallelOptions
 from corerl_rewards.parallel import ParallelRewardManager
 from corerl_rewards.scorers.gsm8k import gsm8k
 from corerl_rewards.scorers.math import math
+from corerl_testing.listening import listeners
 from plugins.corerl_rewards.tests import attacks
 
 SCORERS: dict[str, Any] = {

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.testing.tiny_model import tiny_model
 from corerl_sglang.backend import SglangBackend
 from corerl_sglang.options import SglangOptions
+from corerl_testing.tiny_model import tiny_model
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@ import os
 import pytest
 import torch
 
-from corerl.testing import conformance_tests
+from corerl_testing import conformance_tests
 
 PYTHON = os.environ.get("CORERL_SGLANG_PYTHON")
 

@@ -15,9 +15,9 @@ import torch
 from corerl.engines.weights import DeviceBucket, HostBucket
 from corerl.errors import RunError
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
-from corerl.testing.tiny_model import reference, response_log_probs, tiny_model
 from corerl.weights.buckets import Slot
 from corerl_sglang.backend import SglangBackend
+from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
 
 pytestmark = pytest.mark.xdist_group("sglang")
 

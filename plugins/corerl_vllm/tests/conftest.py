@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.testing.tiny_model import tiny_model
+from corerl_testing.tiny_model import tiny_model
 from corerl_vllm.backend import VllmBackend
 from corerl_vllm.options import VllmOptions
 

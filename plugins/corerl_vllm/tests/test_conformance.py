@@ -1,7 +1,7 @@
 import pytest
 from vllm_engine import PYTHON, WITHOUT, one_more_engine
 
-from corerl.testing import conformance_tests
+from corerl_testing import conformance_tests
 
 pytestmark = [pytest.mark.skipif(PYTHON is None, reason=WITHOUT), pytest.mark.xdist_group("vllm")]
 

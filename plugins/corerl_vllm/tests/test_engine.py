@@ -26,10 +26,10 @@ from corerl.engines.weights import DeviceBucket, HostBucket
 from corerl.errors import RunError
 from corerl.models import load_model
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
-from corerl.testing.families import write_config
-from corerl.testing.listening import listeners
-from corerl.testing.tiny_model import reference, response_log_probs, tiny_model
 from corerl.weights.buckets import Slot
+from corerl_testing.families import write_config
+from corerl_testing.listening import listeners
+from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
 from corerl_vllm.backend import VllmBackend
 
 pytestmark = pytest.mark.xdist_group("vllm")

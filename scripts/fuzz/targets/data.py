@@ -14,7 +14,7 @@ from corerl.data.chat import load_chat
 from corerl.data.prompts import load_prompts
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import CoreRLError
-from corerl.testing.tiny_model import write_byte_tokenizer
+from corerl_testing.tiny_model import write_byte_tokenizer
 from scripts.fuzz import mutations
 from scripts.fuzz.command import corerl
 

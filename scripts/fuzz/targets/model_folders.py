@@ -11,7 +11,7 @@ from corerl.config.schema import ModelConfig
 from corerl.data.report import Location
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import CoreRLError
-from corerl.testing.tiny_model import tiny_model
+from corerl_testing.tiny_model import tiny_model
 from scripts.fuzz import mutations
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.errors import CoreRLError
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
-from corerl.testing.tiny_model import tiny_model
 from corerl_fsdp.reading import read_single
 from corerl_fsdp.single_device import SingleDeviceStrategy
+from corerl_testing.tiny_model import tiny_model
 from scripts.fuzz import mutations
 
 RANKS = (0, 2)

@@ -1,0 +1,138 @@
+"""The light checks of every registered entry: they import its target, and no torch by themselves."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from corerl.errors import CoreRLError, PluginError
+from corerl.options import check_ranges
+from corerl.registry.base import Entry, Registry
+from corerl.registry.policy_losses import TokenSelector
+from corerl.registry.training_strategies import CheckpointReader
+from corerl_testing.results import CheckFailed, CheckSkipped, Run
+
+ENGINES = ("rollout backend", "training strategy", "runtime", "tracker")
+"""Kinds whose targets may import an engine that is not installed where the check runs."""
+
+
+def checks(registry: Registry[Any], entry: Entry[Any]) -> Iterator[tuple[str, Run]]:
+    """(name, run) pairs; the contract is left out when the target cannot be imported."""
+    yield "name", lambda: _fail_for(registry.clash(entry.name))
+    yield "summary", lambda: _fail_for("" if entry.summary.strip() else "is empty: say in one line what this is")
+    yield "options", lambda: _options(entry)
+    yield "help", lambda: _help(entry)
+    yield "import", lambda: _import(entry)
+    if importable(entry):
+        yield "contract", lambda: _contract(registry, entry)
+
+
+def importable(entry: Entry[Any]) -> bool:
+    """Whether the target, and what else the entry names, can be imported."""
+    try:
+        _load(entry)
+    except PluginError:
+        return False
+    return True
+
+
+def required_options(entry: Entry[Any]) -> list[str]:
+    """The names of the options that have no default."""
+    return [
+        field.name
+        for field in (dataclasses.fields(entry.options) if entry.options else ())
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+
+
+def _fail_for(reason: str) -> None:
+    if reason:
+        raise CheckFailed(reason)
+
+
+def _options(entry: Entry[Any]) -> None:
+    """The options' defaults are of the declared types and in the declared ranges."""
+    if entry.options is None:
+        return
+    from corerl.config import typed
+
+    options: type[Any] = entry.options
+    try:
+        if required_options(entry):  # there is no instance to check
+            typed.fill(options, {})
+        else:
+            check_ranges(typed.build(options, {}), "")
+    except CoreRLError as error:
+        raise CheckFailed(str(error)) from error
+
+
+def _help(entry: Entry[Any]) -> None:
+    fields = dataclasses.fields(entry.options) if entry.options else ()
+    bare = [field.name for field in fields if not field.metadata.get("help")]
+    _fail_for(f"{', '.join(bare)} without help: declare it with corerl.option(default, 'help')" if bare else "")
+
+
+def _load(entry: Entry[Any]) -> None:
+    entry.load()
+    entry.load_select_tokens()
+    entry.load_read_checkpoint()
+
+
+def _import(entry: Entry[Any]) -> None:
+    try:
+        _load(entry)
+    except PluginError as error:
+        cause = error.__cause__
+        module = str(entry.target).partition(":")[0]
+        if entry.kind in ENGINES and isinstance(cause, ModuleNotFoundError) and cause.name:
+            missing = cause.name.partition(".")[0]
+            if missing != module.partition(".")[0]:
+                raise CheckSkipped(f"it needs the module {missing}, which is not installed") from error
+        raise CheckFailed(str(error)) from error
+
+
+def _contract(registry: Registry[Any], entry: Entry[Any]) -> None:
+    target: Any = entry.load()
+    if registry.kind == "command":
+        _command(target)
+        return
+    _signature(entry, registry.contract, target, entry.name)
+    if registry.kind == "preset" and entry.options is not None:
+        raise CheckFailed("a preset has no options: it is called without arguments")
+    selector = entry.load_select_tokens()
+    if selector is not None:
+        if registry.kind != "policy loss":
+            raise CheckFailed(f"a {registry.kind} selects no tokens: select_tokens is for policy losses")
+        _signature(entry, TokenSelector, selector, getattr(selector, "__name__", "select_tokens"))
+    reader = entry.load_read_checkpoint()
+    if reader is not None:
+        if registry.kind != "training strategy":
+            raise CheckFailed(f"a {registry.kind} saves no checkpoints: read_checkpoint is for training strategies")
+        _signature(entry, CheckpointReader, reader, getattr(reader, "__name__", "read_checkpoint"), options=False)
+
+
+def _command(target: Any) -> None:
+    import click
+
+    if not isinstance(target, click.Command):
+        raise CheckFailed(f"must be a click command, not {target!r}")
+
+
+def _signature(
+    entry: Entry[Any], contract: type, target: Callable[..., Any], name: str, *, options: bool = True
+) -> None:
+    """The target can be called as its contract's ``__call__`` is, and with options where the entry has some."""
+    if not callable(target):
+        raise CheckFailed(f"must be callable, not {target!r}")
+    parameters = list(inspect.signature(contract.__call__).parameters.values())[1:]
+    positional = [parameter.name for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY]
+    keywords = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    if options and entry.options is not None:
+        keywords.append("options")
+    try:
+        inspect.signature(target).bind(*positional, **dict.fromkeys(keywords))
+    except TypeError as error:
+        call = ", ".join([*positional, *(f"{keyword}=…" for keyword in keywords)])
+        raise CheckFailed(f"{error}: it is called as {name}({call})") from error
+    except ValueError:  # built into the interpreter, without a signature
+        return

@@ -1,0 +1,126 @@
+"""Lives of a run that is killed: each is a process of its own, forked from one that has everything imported."""
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corerl.errors import Stopped
+from corerl.telemetry.metrics_log import read_metrics
+from corerl_testing.ranks import heavy_modules
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+
+TIMINGS = ("timing_", "perf/")
+
+
+@dataclass(frozen=True)
+class Trip:
+    """Where a life gets a signal: at the ``call``-th call of ``module:attribute.of.it``, from 1."""
+
+    target: str
+    call: int = 1
+    number: signal.Signals = signal.SIGKILL
+
+
+class Life:
+    """A training by a config file and overrides, begun; its output goes to ``log``.
+
+    Args:
+        trip: None: it ends by itself, or by :meth:`kill`.
+    """
+
+    def __init__(self, config: Path, overrides: Sequence[str], log: Path, trip: Trip | None = None) -> None:
+        _CONTEXT.set_forkserver_preload([*heavy_modules(), "corerl.trainer.build"])
+        self._log = log
+        self._process: Any = _CONTEXT.Process(target=_live, args=(config, list(overrides), log, trip), daemon=True)
+        self._process.start()
+
+    def end(self, within: float = 120) -> int:
+        """The exit code, -9 of one that was killed.
+
+        Raises:
+            TimeoutError: it goes on after so many seconds, and is killed.
+        """
+        self._process.join(within)
+        if self._process.is_alive():
+            self.kill()
+            raise TimeoutError(f"{self._log} tells of a run that did not end within {within} s")
+        code: int = self._process.exitcode
+        return code
+
+    def is_over(self, within: float) -> bool:
+        """Whether it ends by itself within so many seconds."""
+        self._process.join(within)
+        return not self._process.is_alive()
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal."""
+        os.kill(self._process.pid, number)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What must not depend on kills: metrics that measure neither time nor memory, and the final state, byte for byte.
+
+    Attributes:
+        files: name -> content, of what the last checkpoint holds of models and optimizers.
+    """
+
+    metrics: list[dict[str, float]]
+    files: dict[str, bytes]
+
+    @classmethod
+    def of(cls, run_folder: Path) -> "Outcome":
+        checkpoints = run_folder / "checkpoints"
+        last = checkpoints / (checkpoints / "latest").read_text()
+        kept = [path for path in sorted(last.rglob("*")) if path.parent.name in ("actor", "critic", "huggingface")]
+        return cls(
+            [
+                {name: value for name, value in record.items() if not name.startswith(TIMINGS)}
+                for record in read_metrics(run_folder / "metrics.jsonl")
+            ],
+            {str(path.relative_to(last)): path.read_bytes() for path in kept if path.is_file()},
+        )
+
+
+def _live(config: Path, overrides: list[str], log: Path, trip: Trip | None) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import torch
+
+    from corerl.cli.common import load_train_config
+    from corerl.trainer.build import train
+    from corerl.trainer.plan import make_plan
+
+    torch.set_num_threads(1)
+    if trip is not None:
+        _lay(trip)
+    with log.open("a") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        try:
+            train(make_plan(*load_train_config(config, overrides)))
+        except Stopped as stopped:
+            sys.exit(128 + stopped.signal)
+
+
+def _lay(trip: Trip) -> None:
+    module, _, attribute = trip.target.partition(":")
+    *owners, name = attribute.split(".")
+    owner: Any = importlib.import_module(module)
+    for each in owners:
+        owner = getattr(owner, each)
+    original, calls = getattr(owner, name), 0
+
+    def counted(*args: Any, **keywords: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == trip.call:
+            os.kill(os.getpid(), trip.number)
+        return original(*args, **keywords)
+
+    setattr(owner, name, counted)

@@ -1,0 +1,170 @@
+"""``corerl new``: a plugin of one's own, from a template.
+
+The templates are the files of ``templates``: those of ``common`` and of the plugin's kind together, without the
+ending ``.tmpl``, ``$placeholders`` filled in, ``src/package`` under the import name.
+"""
+
+import importlib.util
+import keyword
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+import click
+
+from corerl import __version__
+from corerl.errors import RequestError
+from corerl.files import atomic_path, require_writable
+from corerl.plugins import load_plugins
+from corerl.registry import Registries, Registry
+from corerl.registry.base import known_names
+from corerl.telemetry.output import echo
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a template makes.
+
+    Attributes:
+        words: a name that ends with one of them means this kind.
+        registry: field of :class:`corerl.registry.Registries`.
+        module: with the implementation.
+        requires: what it imports besides CoreRL.
+    """
+
+    words: tuple[str, ...]
+    registry: str
+    module: str
+    requires: tuple[str, ...] = ()
+
+
+KINDS = {
+    "reward": Kind(("reward", "rewards", "scorer"), "scorers", "scorer"),
+    "loss": Kind(("loss",), "policy_losses", "loss", ("torch>=2.8",)),
+    "estimator": Kind(("estimator", "advantage", "advantages"), "advantage_estimators", "advantages", ("torch>=2.8",)),
+    "kl": Kind(("kl",), "kl_types", "kl", ("torch>=2.8",)),
+    "environment": Kind(("environment", "env", "game", "tool"), "environments", "environment"),
+    "backend": Kind(
+        ("backend", "engine", "rollout"), "rollout_backends", "backend", ("torch>=2.8", "transformers>=5.0")
+    ),
+    "strategy": Kind(
+        ("strategy", "trainer"), "training_strategies", "strategy", ("torch>=2.8", "transformers>=5.0", "safetensors")
+    ),
+}
+
+DEFAULT_KIND = "reward"
+
+
+@click.group()
+def new() -> None:
+    """Write new code from a template."""
+
+
+@new.command()
+@click.argument("name")
+@click.option("--kind", type=click.Choice(list(KINDS)), help="Kind of the part; default: from the last word of NAME.")
+@click.option("--out", type=click.Path(path_type=Path), default=".", help="Parent folder of NAME/.")
+def plugin(name: str, kind: str | None, out: Path) -> None:
+    """Write a working, tested distribution NAME: a plugin with one part.
+
+    NAME has lower-case letters, digits and hyphens, for example my-reward.
+    """
+    chosen, why = (kind, "") if kind else _guess(name)
+    registry: Registry[object] = getattr(load_plugins().registries, KINDS[chosen].registry)
+    _check_name(name, chosen, registry)
+    folder = out / name
+    if folder.exists() or folder.is_symlink():
+        raise RequestError(f"{folder} exists already, and nothing is written over: choose another name or --out")
+    require_writable(out, "--out")
+    with atomic_path(folder, folder=True) as temporary:
+        for path, text in render(name, chosen).items():
+            (temporary / path).parent.mkdir(parents=True, exist_ok=True)
+            (temporary / path).write_text(text, encoding="utf-8")
+    echo(f"wrote {folder}: {_article(registry.kind)} {registry.kind}{why}")
+    echo("next:")
+    commands = ("pip install -e .", "pytest", f"corerl plugins check {name}", "corerl train example.yaml")
+    for command in (f"cd {shlex.quote(str(folder))}", *commands):
+        echo(f"  {command}")
+    echo("README.md says where the data and the model of example.yaml come from")
+
+
+def render(name: str, kind: str) -> dict[str, str]:
+    """Path in the plugin's folder -> text of the file, for every file of a plugin called ``name``."""
+    package, made = package_of(name), KINDS[kind]
+    registry: Registry[object] = getattr(Registries(), made.registry)
+    major, minor, *_ = __version__.split(".")
+    values = {
+        "distribution": name,
+        "package": package,
+        "class_name": "".join(word.capitalize() for word in name.split("-")),
+        "module": made.module,
+        "a_kind": f"{_article(registry.kind).capitalize()} {registry.kind}",
+        "config_key": registry.config_key,
+        "dependencies": ", ".join(
+            f'"{each}"' for each in (f"corerl>={major}.{minor},<{major}.{int(minor) + 1}", *made.requires)
+        ),
+    }
+    files = {}
+    for root in (TEMPLATES / "common", TEMPLATES / kind):
+        for file in sorted(root.rglob("*.tmpl")):
+            path = file.relative_to(root).as_posix().removesuffix(".tmpl").replace("src/package/", f"src/{package}/")
+            files[path] = Template(file.read_text(encoding="utf-8")).substitute(values)
+    return files
+
+
+def package_of(name: str) -> str:
+    """The import name of a distribution."""
+    return name.replace("-", "_")
+
+
+def _guess(name: str) -> tuple[str, str]:
+    """The kind, and where it comes from."""
+    last = re.split(r"[^a-z]+", _hyphenated(name))[-1]
+    for kind, made in KINDS.items():
+        if last in made.words:
+            return kind, " (by its name; --kind makes another)"
+    return DEFAULT_KIND, f" (the default; --kind makes another: {', '.join(KINDS)})"
+
+
+def _check_name(name: str, kind: str, registry: Registry[object]) -> None:
+    """Raise RequestError unless a new distribution can be called ``name``."""
+    if not _NAME.fullmatch(name):
+        suggestion = _hyphenated(name) or f"my-{kind}"
+        suggestion = suggestion if suggestion[0].isalpha() else f"my-{suggestion}"
+        raise RequestError(
+            f"'{name}' cannot name a distribution: write lower-case letters, digits and single hyphens, such as "
+            f"'{suggestion}'"
+        )
+    package = package_of(name)
+    if keyword.iskeyword(package) or _is_module(package):
+        what = "a word of Python's own" if keyword.iskeyword(package) else "a module that is there already"
+        raise RequestError(f"'{name}' would be imported as {package}, {what}: choose another name, such as 'my-{name}'")
+    if package in registry or package in known_names(registry.kind):
+        owner = registry.get(package).owner if package in registry else known_names(registry.kind)[package]
+        raise RequestError(
+            f"the {registry.kind} '{package}' is registered by {owner}: choose another name, such as 'my-{name}'"
+        )
+
+
+def _is_module(package: str) -> bool:
+    """A plain folder of that name somewhere on the path is none."""
+    if package in sys.stdlib_module_names:
+        return True
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def _hyphenated(name: str) -> str:
+    """The words of a name, lower-case, with hyphens between: 'MyReward_2' is 'my-reward-2'; '' without any."""
+    return "-".join(re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()))
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[0] in "aeiou" else "a"

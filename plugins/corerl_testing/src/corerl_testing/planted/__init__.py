@@ -1,0 +1,27 @@
+"""Planted faults: what the conformance kit is held against (``corerl plugins check --self``).
+
+Each module is named as a registry and holds the faults of its kind, ``FAULTS``. A fault is a plausible implementation
+with one flaw. Its twin, the same without the flaw, must pass every check.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+from corerl.registry import Registries
+from corerl_testing.checks import Check
+from corerl_testing.planted.fault import Fault, self_checks
+
+__all__ = ["Fault", "checks", "faults"]
+
+
+def faults() -> list[Fault]:
+    """Every planted fault."""
+    kinds = {name for name, _ in Registries()}
+    modules = [module.name for module in pkgutil.iter_modules(__path__) if module.name in kinds]
+    return [fault for name in modules for fault in importlib.import_module(f"{__name__}.{name}").FAULTS]
+
+
+def checks() -> Iterator[Check]:
+    """One check a fault, which holds when the kit catches it for its reason, and one check a distinct twin."""
+    return self_checks(faults())

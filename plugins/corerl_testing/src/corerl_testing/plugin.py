@@ -1,0 +1,10 @@
+"""The commands of the conformance kit and of the templates."""
+
+from corerl.hookspecs import Register, hookimpl
+from corerl.registry.commands import Command
+
+
+@hookimpl
+def register_commands(register: Register[Command]) -> None:
+    register("new", "corerl_testing.new:new", summary="Start a plugin from a template.")
+    register("plugins.check", "corerl_testing.command:check", summary="Check parts against the contract of their kind.")

@@ -1,0 +1,91 @@
+"""An on-policy update must not depend on rounding.
+
+In the first update of a step log pi and log pi_old are the same but for rounding, which differs with the cut of the
+mini-batch into micro-batches, with padding and packing. A term with a kink at log pi = log pi_old, such as |d|, turns
+that rounding into gradient.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corerl.objective import PolicyObjective
+from corerl.registry.base import Entry, Owner, Selected
+from corerl.registry.kl_types import KLType
+from corerl.registry.policy_losses import LossOutput, PolicyLoss, PolicyLossInputs
+from corerl_testing.invariance import Setting, setting
+from corerl_testing.results import CheckSkipped
+from corerl_testing.tensors import expect, generator
+
+NOISE = 1e-7
+MOST = 1e-5
+"""by which the noise may change the gradient of a mini-batch, relative to its norm"""
+
+COEFFICIENT = 0.001
+"""of the KL term, the config's default"""
+
+
+def policy_loss(selected: Selected[PolicyLoss]) -> None:
+    """Noise in log pi_old."""
+    change = _change(setting(selected), ("old_log_probs",), ("old_log_probs",))
+    expect(
+        change <= MOST,
+        f"noise of {NOISE:g} in old log-probs changes an on-policy update by {change:.2g} (relative): the gradient has "
+        "a step where the policy is still the old one, as that of |log pi - log pi_old| has",
+    )
+
+
+def kl_type(selected: Selected[KLType]) -> None:
+    """Noise in log pi_ref, where policy and reference are the same model; a kink is reported.
+
+    Raises:
+        CheckFailed: the gradient is not finite where the two agree.
+        CheckSkipped: the noise changes the update by more than ``MOST``.
+    """
+    case = setting(Selected(Entry("policy loss", "surrogate", surrogate, Owner("corerl-testing"))))
+    objective = PolicyObjective(surrogate, selected.load(), COEFFICIENT, selected.entry.needs_logits)
+    with torch.no_grad():
+        vocabulary = case.policy(case.batch).vocabulary_log_probs
+    batch = dataclasses.replace(case.batch, ref_vocabulary_log_probs=vocabulary)
+    noisy = "ref_vocabulary_log_probs" if selected.entry.needs_logits else "ref_log_probs"
+    on_policy = Setting(case.policy, objective, batch)
+    change = _change(on_policy, ("old_log_probs", "ref_log_probs"), (noisy,))
+    expect(math.isfinite(change), "where policy and reference agree its gradient is not finite")
+    if change > MOST:
+        raise CheckSkipped(
+            f"noise of {NOISE:g} in reference log-probs changes the first update by {change:.2g} (relative) with a "
+            f"coefficient of {COEFFICIENT:g}: its gradient has a step where policy and reference agree, so as a loss "
+            "it makes that update depend on rounding"
+        )
+
+
+def surrogate(inputs: PolicyLossInputs) -> LossOutput:
+    """The policy gradient, -A rho."""
+    return LossOutput(-inputs.advantages * (inputs.log_probs - inputs.old_log_probs).exp())
+
+
+def _change(case: Setting, equal: tuple[str, ...], noisy: tuple[str, ...]) -> float:
+    """How far noise in ``noisy`` changes the gradient where ``equal`` are the policy's own log-probs."""
+    with torch.no_grad():
+        log_probs = case.policy(case.batch).log_probs
+    assert log_probs is not None
+    exact = dict.fromkeys(equal, log_probs)
+    whole = [torch.arange(len(case.batch))]
+    want = _with(case, exact).gradient(whole)
+    changes = []
+    for seed in range(3):
+        rounded = {name: _noisy(exact.get(name, getattr(case.batch, name)), seed) for name in noisy}
+        got = _with(case, {**exact, **rounded}).gradient(whole)
+        changes.append(float((got - want).norm() / want.norm().clamp(min=1e-12)))
+    return changes[0] if math.isnan(changes[0]) else max(changes)
+
+
+def _with(case: Setting, tensors: dict[str, Any]) -> Setting:
+    return dataclasses.replace(case, batch=dataclasses.replace(case.batch, **tensors))
+
+
+def _noisy(tensor: Tensor, seed: int) -> Tensor:
+    return tensor + NOISE * torch.randn(tensor.shape, generator=generator(seed), dtype=tensor.dtype)

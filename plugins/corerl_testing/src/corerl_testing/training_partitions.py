@@ -1,0 +1,236 @@
+"""Checks that an update is that of its mini-batch, however that is cut or padded, and that a refused one is none."""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from corerl.batch.experience import Experience
+from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.errors import NonFiniteError
+from corerl.objective import ObjectiveOutput
+from corerl.registry.base import Selected
+from corerl.registry.losses import Mean
+from corerl.registry.training_strategies import (
+    MicroBatching,
+    Output,
+    TokenOutputs,
+    TrainingStrategy,
+    TrainingStrategyFactory,
+)
+from corerl_testing.results import CheckFailed
+from corerl_testing.tiny_model import tiny_model
+from corerl_testing.training_reference import (
+    FALLING,
+    WHOLE,
+    batch,
+    build,
+    copied_weights,
+    distance,
+    given_output,
+    require_equal,
+    step,
+    tolerance,
+)
+
+Factory = Selected[TrainingStrategyFactory]
+
+CUTS = (
+    MicroBatching(max_sequences=1),
+    MicroBatching(max_sequences=2),
+    MicroBatching(max_sequences=3),
+    MicroBatching(max_tokens=1),
+    MicroBatching(max_tokens=30),
+    MicroBatching(max_tokens=1000),
+)
+
+FAR: dict[str, Any] = {"optim": OptimConfig(lr=1.0, weight_decay=0.0, eps=1e-2), "grad_clip": 1e6}
+"""a step so long that the rounding of the weights is small beside it, whose length depends on the gradient's"""
+
+Fault = Literal["a loss that is NaN", "a loss that is infinite", "a gradient that is infinite"]
+
+FAULTS: tuple[Fault, ...] = ("a loss that is NaN", "a loss that is infinite", "a gradient that is infinite")
+
+REFUSED: dict[MicroBatching, tuple[Fault, ...]] = {
+    WHOLE: FAULTS,
+    MicroBatching(max_sequences=2): FAULTS,
+    MicroBatching(max_tokens=1): FAULTS[:1],
+    MicroBatching(max_tokens=30): FAULTS[2:],
+}
+"""a cut -> what is tried with it"""
+
+
+def words(cut: MicroBatching) -> str:
+    """The limit that cuts."""
+    return f"max_tokens={cut.max_tokens}" if cut.max_tokens else f"max_sequences={cut.max_sequences}"
+
+
+@dataclass(frozen=True)
+class _Counting:
+    """Cross-entropy, and a metric that is a mean over rows with trained tokens."""
+
+    wanted: ClassVar[frozenset[Output]] = frozenset({"log_probs", "entropy"})
+
+    def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
+        log_probs, entropy = given_output(outputs, "log_probs"), given_output(outputs, "entropy")
+        assert batch.loss_weights is not None
+        weights = batch.loss_weights.to(log_probs.dtype)
+        loss = -((log_probs + 0.1 * entropy) * weights).sum()
+        length = Mean(batch.response_mask.sum(), batch.response_mask.any(dim=1).sum())
+        return ObjectiveOutput(loss, {"loss": loss.detach()}, {"length": length})
+
+
+class _Same:
+    """Holds updates against that of one batch in one piece."""
+
+    def __init__(self, selected: Factory, experience: Experience, **changes: Any) -> None:
+        strategy = build(selected, **changes)
+        self.before = copied_weights(strategy)
+        self.metrics = step(strategy, experience, _Counting())
+        self.moved = copied_weights(strategy)
+
+    def require(self, strategy: TrainingStrategy, experience: Experience, what: str) -> None:
+        """Fail unless an update of ``experience`` is the same, its metrics included."""
+        given = step(strategy, experience, _Counting())
+        off = distance(copied_weights(strategy), self.moved) / distance(self.before, self.moved)
+        if not off <= tolerance(strategy):
+            raise CheckFailed(f"{what} the update differs by {off:.2g} of itself")
+        for name in ("loss", "length", "grad_norm", "lr"):
+            if not math.isclose(given[name], self.metrics[name], rel_tol=10 * tolerance(strategy)):
+                raise CheckFailed(f"{what} the metric {name} is {given[name]:.6g} and not {self.metrics[name]:.6g}")
+
+
+def _micro_batches_change_nothing(selected: Factory) -> None:
+    experience = batch(mode="seq-mean-token-mean")
+    same = _Same(selected, experience, **FAR)
+    for cut in CUTS:
+        same.require(build(selected, micro_batching=cut, **FAR), experience, f"with {words(cut)}")
+
+
+def _recomputing_changes_nothing(selected: Factory) -> None:
+    """Gradient checkpointing saves memory, no more."""
+    same = _Same(selected, batch(), **FAR)
+    model = ModelConfig(path=str(tiny_model()), dtype="fp32", enable_gradient_checkpointing=True)
+    for cut in (WHOLE, MicroBatching(max_sequences=2)):
+        strategy = build(selected, model=model, micro_batching=cut, **FAR)
+        same.require(strategy, batch(), f"with enable_gradient_checkpointing and {words(cut)}")
+
+
+def _clipping_is_of_the_whole_gradient(selected: Factory) -> None:
+    """Micro-batches are added up first: clipped each by itself, they would add up to something else."""
+    experience = batch(mode="seq-mean-token-mean")
+    clipped = {**FAR, "grad_clip": 0.05}
+    same = _Same(selected, experience, **clipped)
+    for cut in CUTS:
+        strategy = build(selected, micro_batching=cut, **clipped)
+        same.require(strategy, experience, f"with {words(cut)} and a gradient that is clipped")
+
+
+def _masked_rows_change_nothing(selected: Factory) -> None:
+    """A row whose mask is empty has no loss weights."""
+    kept = torch.tensor([0, 1, 3, 5, 6])
+    with_rows, without = batch(), batch()
+    with_rows.response_mask[[2, 4]] = False
+    assert with_rows.loss_weights is not None
+    with_rows.loss_weights[[2, 4]] = 0.0
+    same = _Same(selected, without.select(kept), **FAR)
+    for cut in (WHOLE, MicroBatching(max_sequences=2), MicroBatching(max_tokens=30)):
+        strategy = build(selected, micro_batching=cut, **FAR)
+        same.require(strategy, with_rows, f"with rows without a true mask and {words(cut)}")
+
+
+def _padding_changes_nothing(selected: Factory) -> None:
+    """Columns to the right of every row, whatever token fills them."""
+    experience, wide = batch(), _widened(batch())
+    strategy = build(selected)
+    narrow = given_output(strategy.forward(experience, {"log_probs"}), "log_probs")
+    outputs = given_output(strategy.forward(wide, {"log_probs"}), "log_probs")
+    off = (
+        (outputs[:, : narrow.shape[1]] - narrow).abs().max() if outputs.shape == wide.response_mask.shape else math.nan
+    )
+    if not (off <= tolerance(strategy) and not outputs[:, narrow.shape[1] :].any()):
+        raise CheckFailed(
+            f"columns of padding change log_probs by {off:.2g}, or are not 0 in log_probs {tuple(outputs.shape)}"
+        )
+    same = _Same(selected, experience, **FAR)
+    for cut in (WHOLE, MicroBatching(max_sequences=2)):
+        same.require(build(selected, micro_batching=cut, **FAR), wide, f"with columns of padding and {words(cut)}")
+
+
+def _widened(experience: Experience, columns: int = 5) -> Experience:
+    """The same rows with more columns on the right."""
+
+    def widen(name: str, tensor: Tensor) -> Tensor:
+        if tensor.dim() < 2:
+            return tensor
+        more = tensor.new_full((len(tensor), columns), 9 if name == "input_ids" else 0)
+        return torch.cat([tensor, more], dim=1)
+
+    return experience.map(widen)
+
+
+@dataclass(frozen=True)
+class _Poisoned:
+    """Cross-entropy, spoilt in the rows whose advantages are 1."""
+
+    how: Fault
+    wanted: ClassVar[frozenset[Output]] = frozenset({"log_probs"})
+
+    def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
+        log_probs = given_output(outputs, "log_probs")
+        assert batch.loss_weights is not None and batch.advantages is not None
+        bad = (batch.advantages == 1) & batch.response_mask
+        terms = -log_probs * batch.loss_weights.to(log_probs.dtype)
+        if self.how == "a gradient that is infinite":
+            poison = torch.where(bad, log_probs - log_probs.detach(), 1.0).sqrt() - 1  # the slope of a root at 0
+        else:
+            poison = log_probs * torch.where(bad, math.nan if self.how.endswith("NaN") else math.inf, 0.0)
+        return ObjectiveOutput(terms.sum() + torch.where(bad, poison, 0.0).sum())
+
+
+def _non_finite(selected: Factory) -> None:
+    """Refused twice in a row, between two updates that are taken: the second one is as if nothing had been."""
+    experience = batch()
+    bad = (1, 5)
+    experience.advantages = torch.zeros(experience.response_mask.shape)
+    experience.advantages[list(bad)] = 1.0
+    for cut, faults in REFUSED.items():
+        untouched = build(selected, optim=FALLING, micro_batching=cut)
+        step(untouched, batch(1))
+        expected = step(untouched, batch(2))
+        for how in faults:
+            strategy = build(selected, optim=FALLING, micro_batching=cut)
+            step(strategy, batch(1))
+            before = copied_weights(strategy)
+            for _ in range(2):
+                _refused(functools.partial(strategy.update, experience, _Poisoned(how)), how, bad)
+            require_equal(copied_weights(strategy), before, f"after {how} and NonFiniteError")
+            given = step(strategy, batch(2))
+            when = f"in the update after one with {how}, with {words(cut)}"
+            if given["lr"] != expected["lr"]:
+                raise CheckFailed(f"{when}: the learning rate is {given['lr']:g} and not {expected['lr']:g}")
+            require_equal(copied_weights(strategy), copied_weights(untouched), when)
+
+
+def _refused(update: Callable[[], object], how: str, bad: tuple[int, ...]) -> None:
+    try:
+        update()
+    except NonFiniteError as error:
+        if sorted(error.rows) != list(bad):
+            raise CheckFailed(f"rows {bad} have {how}, and NonFiniteError names {tuple(error.rows)}") from error
+        return
+    raise CheckFailed(f"an update with {how} was taken: it must raise NonFiniteError")
+
+
+PARTITIONS: dict[str, Callable[[Factory], None]] = {
+    "micro_batches_change_nothing": _micro_batches_change_nothing,
+    "recomputing_changes_nothing": _recomputing_changes_nothing,
+    "clipping_is_of_the_whole_gradient": _clipping_is_of_the_whole_gradient,
+    "masked_rows_change_nothing": _masked_rows_change_nothing,
+    "padding_changes_nothing": _padding_changes_nothing,
+    "non_finite": _non_finite,
+}

@@ -1,0 +1,165 @@
+"""What the ranks of a strategy's test do, and what the test does beside them on one device."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corerl.batch.experience import Experience
+from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.errors import CoreRLError
+from corerl.objective import ObjectiveOutput
+from corerl.registry.losses import Mean
+from corerl.registry.training_strategies import MicroBatching, Output, StrategySpec, TokenOutputs, TrainingStrategy
+from corerl_testing.ranks import Job
+from corerl_testing.training_reference import RESPONSE_LENGTHS, WHOLE, batch, copied_weights
+
+VOCABULARY = 50
+
+
+def rank_batch(seed: int = 0, rows: int = 7) -> Experience:
+    """The rows that ranks share, of a vocabulary of 50 tokens, with returns."""
+    experience = batch(seed, "seq-mean-token-mean", rows=rows, vocabulary=VOCABULARY)
+    generator = torch.Generator().manual_seed(seed)
+    experience.returns = torch.randn(experience.response_mask.shape, generator=generator)
+    return experience
+
+
+class AllOutputs:
+    """A loss with every number that a language model gives, or squared errors of a critic's values.
+
+    Args:
+        head: as in the :class:`StrategySpec`.
+        vocabulary: the log-probs of the whole vocabulary are in it too.
+        bad_row: the loss of this row of the whole batch is not a number.
+        error: raise ValueError with this text.
+    """
+
+    def __init__(
+        self, head: str = "lm", *, vocabulary: bool = False, bad_row: int | None = None, error: str | None = None
+    ) -> None:
+        self.head, self.vocabulary, self.bad_row, self.error = head, vocabulary, bad_row, error
+        names: set[Output] = {"values"} if head == "value" else {"log_probs", "entropy", "sum_pi_squared"}
+        if vocabulary:
+            names.add("vocabulary_log_probs")
+        self.wanted = frozenset(names)
+
+    def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
+        if self.error is not None:
+            raise ValueError(self.error)
+        terms = self._terms(outputs, batch)
+        if self.bad_row is not None:
+            bad = (batch.response_lengths == RESPONSE_LENGTHS[self.bad_row])[:, None] & batch.response_mask
+            terms = terms * torch.where(bad, float("nan"), 1.0)
+        assert batch.loss_weights is not None
+        loss = (terms * batch.loss_weights.float()).sum()
+        length = Mean(batch.response_lengths.sum(), len(batch))
+        return ObjectiveOutput(loss, {"loss": loss.detach()}, {"length": length})
+
+    def _terms(self, outputs: TokenOutputs, batch: Experience) -> Tensor:
+        given: Any = outputs
+        if self.head == "value":
+            terms: Tensor = (given.values - batch.returns) ** 2
+        else:
+            terms = -given.log_probs + 0.3 * given.entropy - 2 * given.sum_pi_squared
+        if self.vocabulary:
+            terms = terms + given.vocabulary_log_probs[..., ::3].square().sum(dim=-1) / VOCABULARY
+        return terms
+
+
+class RankJobs(ABC):
+    """Jobs by their ``kind``, the name of a method here; a job's other keys are :meth:`spec`'s and that method's."""
+
+    def __call__(self, job: Job) -> Any:
+        """A job's result, or the error that it ended with."""
+        try:
+            return getattr(self, job["kind"])(job)
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    @abstractmethod
+    def strategy(self, job: Job) -> TrainingStrategy:
+        """The strategy that a job describes."""
+
+    @abstractmethod
+    def record_gradient(self, strategy: Any, seen: dict[str, Tensor]) -> None:
+        """Have ``strategy`` note the full gradient, by Hugging Face name, that it takes a step along."""
+
+    def spec(self, job: Job) -> StrategySpec:
+        """Of the keys model (a folder), config (of the ModelConfig), cut (of the MicroBatching) and so on."""
+        model = ModelConfig(path=job["model"], **{"load_format": "dummy", "dtype": "fp32", **job.get("config", {})})
+        optim = OptimConfig(lr=1e-2, weight_decay=0.1, eps=1e-3, lr_scheduler_type="linear")
+        cut = MicroBatching(**job["cut"]) if "cut" in job else WHOLE
+        spec = StrategySpec(model, job.get("device", "cpu"), cut, None if job.get("frozen") else optim, total_steps=10)
+        rest = {"grad_clip": job.get("grad_clip", 1e6), "head": job.get("head", "lm"), "seed": job.get("seed", 0)}
+        return dataclasses.replace(spec, temperature=0.7, **rest)
+
+    def build(self, job: Job) -> None:
+        """Build it."""
+        self.strategy(job)
+
+    def agree(self, job: Job) -> dict[str, Any]:
+        """Forward, one update with its gradient, forward again, weights; after an update if ``warm``.
+
+        With ``start`` the weights before it too, which ranks have to gather.
+        """
+        strategy = self.strategy(job)
+        objective = AllOutputs(job.get("head", "lm"), vocabulary=job.get("vocabulary", False))
+        experience = share(rank_batch(rows=job.get("rows", 7)), strategy)
+        if job.get("warm"):
+            strategy.update(experience, objective)
+        gradient: dict[str, Tensor] = {}
+        self.record_gradient(strategy, gradient)
+        start = copied_weights(strategy) if job.get("start") else {}
+        before = strategy.forward(experience, objective.wanted)
+        metrics = strategy.update(experience, objective)
+        after = strategy.forward(experience, objective.wanted)
+        return {
+            "before": {name: value for name, value in before._asdict().items() if value is not None},
+            "after": {name: value for name, value in after._asdict().items() if value is not None},
+            "metrics": {name: mean.value for name, mean in metrics.items()},
+            "gradient": gradient,
+            "start": start,
+            "weights": copied_weights(strategy),
+            "place": (strategy.data_parallel_rank, strategy.data_parallel_size),
+        }
+
+    def train(self, job: Job) -> dict[str, Any]:
+        """Updates on the batches of ``seeds``, after ``load`` and before ``save`` and ``export``."""
+        strategy = self.strategy(job)
+        if "load" in job:
+            strategy.load(Path(job["load"]))
+        for seed in job["seeds"]:
+            strategy.update(share(rank_batch(seed), strategy), AllOutputs(job.get("head", "lm")))
+        if "save" in job:
+            (strategy.save(Path(job["save"])) or (lambda: None))()
+        if "export" in job:
+            strategy.export(Path(job["export"]))
+        return {"weights": copied_weights(strategy)}
+
+    def nonfinite(self, job: Job) -> dict[str, Any]:
+        """The local rows that an update names whose ``bad_row`` is not a number, and whether the weights stayed."""
+        strategy = self.strategy(job)
+        before, rows = copied_weights(strategy), None
+        experience = share(rank_batch(), strategy)
+        try:
+            strategy.update(experience, AllOutputs(bad_row=job["bad_row"]))
+        except CoreRLError as error:
+            rows = list(getattr(error, "rows", ()))
+        same = all(torch.equal(weight, before[name]) for name, weight in copied_weights(strategy).items())
+        strategy.update(experience, AllOutputs())
+        return {"rows": rows, "same": same}
+
+    def fail(self, job: Job) -> None:
+        """The objective of one ``rank`` raises; the others update."""
+        strategy = self.strategy(job)
+        error = "out of order" if strategy.data_parallel_rank == job["rank"] else None
+        strategy.update(share(rank_batch(), strategy), AllOutputs(error=error))
+
+
+def share(experience: Experience, strategy: TrainingStrategy) -> Experience:
+    """The rows of this data-parallel rank, round-robin."""
+    return experience.select(torch.arange(strategy.data_parallel_rank, len(experience), strategy.data_parallel_size))

@@ -1,0 +1,33 @@
+"""What the checks of advantage estimators ask for; wrong ones are in corerl_testing.planted/advantage_estimators."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl_testing.planted.advantage_estimators.group_baselines import batch_baseline
+
+
+def test_without_needs_groups_the_checks_of_groups_are_skipped(outcomes: Any) -> None:
+    result = outcomes("advantage_estimators", batch_baseline)["groups_are_isolated"]
+    assert (result.status, result.reason) == ("skipped", "it declares no needs_groups")
+
+
+@pytest.mark.parametrize(
+    ("fact", "name"),
+    [
+        ("needs_critic", "values"),
+        ("needs_greedy_baseline", "greedy_scores"),
+        ("needs_sum_pi_squared", "sum_pi_squared"),
+    ],
+)
+def test_an_input_is_given_when_it_is_declared(failures: Any, fact: str, name: str) -> None:
+    def needs_it(inputs: AdvantageInputs) -> Advantages:
+        rows = getattr(inputs, name).reshape(len(inputs.rewards), -1)[:, :1]
+        values = torch.where(inputs.response_mask, inputs.rewards - rows, 0.0)
+        return Advantages(values, values)
+
+    assert failures("advantage_estimators", needs_it, only="shape_and_dtype", **{fact: True}) == {}
+    reason = failures("advantage_estimators", needs_it, only="shape_and_dtype")["shape_and_dtype"]
+    assert reason == "it raised AttributeError: 'NoneType' object has no attribute 'reshape'"

@@ -1,0 +1,99 @@
+"""The frame of the checks of rollout backends; the checks themselves are held against the planted faults."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from corerl.config.schema import RolloutConfig
+from corerl.errors import ConfigError
+from corerl.plugins import load_plugins
+from corerl.registry.base import Entry, Owner, Selected
+from corerl.registry.rollout_backends import Completion, GenerationRequest
+from corerl_testing import rollout_backends, rollout_engine
+from corerl_testing.devices import VARIABLE
+from corerl_testing.planted.rollout_backends import FAULTS
+from corerl_testing.planted.rollout_backends.wrapped import DEFAULT, Backend
+from corerl_testing.results import CheckFailed, CheckSkipped
+from corerl_testing.rollout_backends import CHECKS
+
+needs_the_default = pytest.mark.skipif(
+    DEFAULT not in load_plugins().registries.rollout_backends, reason=f"'{DEFAULT}' is not installed"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def run(backend: Any, name: str, tolerance: float | None = None) -> None:
+    entry: Entry[Any] = Entry("rollout backend", "b", backend, Owner("tests"))
+    dict(rollout_backends.checks(Selected(entry), tolerance=tolerance))[name]()
+
+
+class Quiet(Backend):
+    """Takes no on_finished."""
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:  # type: ignore[override]
+        return await super().generate(requests)
+
+
+class Rounded(Backend):
+    """Log-probs with two decimals."""
+
+    def change(self, request: GenerationRequest, completion: Completion) -> Completion:
+        return replace(completion, log_probs=[round(each, 2) for each in completion.log_probs])
+
+
+@needs_the_default
+def test_a_backend_that_tells_nothing_is_passed_over() -> None:
+    with pytest.raises(CheckSkipped, match="takes no on_finished"):
+        run(Quiet, "finished_requests_are_told")
+
+
+def test_a_backend_for_another_device_is_passed_over() -> None:
+    def cuda_only(model: Any, rollout: Any, *, device: str) -> Any:
+        raise ConfigError("actor.device", "this engine runs on cuda")
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(CheckSkipped, match=r"it does not run here: .* runs on cuda"):
+        run(cuda_only, "log_probs")
+
+
+def test_a_backend_that_does_not_come_up_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hangs(model: Any, rollout: Any, *, device: str) -> Any:
+        return asyncio.run(asyncio.sleep(60))
+
+    monkeypatch.setattr(rollout_engine, "START_DEADLINE", 0.1)
+    with pytest.raises(CheckFailed, match=r"starting had not ended after 0\.1 s"):
+        run(hangs, "log_probs")
+
+
+@needs_the_default
+def test_a_wider_tolerance_lets_a_rounder_engine_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    with pytest.raises(CheckFailed, match=r"tolerance 0\.0001"):
+        run(Rounded, "log_probs")
+    run(Rounded, "log_probs", tolerance=0.02)
+
+
+@needs_the_default
+@pytest.mark.parametrize("name", ["samples_follow_what_is_kept", "common_beginnings"])
+def test_a_check_can_be_the_first(name: str) -> None:
+    run(Backend, name)
+
+
+def test_every_check_is_yielded_and_fails_for_some_fault() -> None:
+    entry: Entry[Any] = Entry("rollout backend", "b", Backend, Owner("tests"))
+    assert [name for name, _ in rollout_backends.checks(Selected(entry))] == list(CHECKS)
+    assert {fault.check for fault in FAULTS} == set(CHECKS)
+
+
+def test_the_default_is_asked_for_by_its_name() -> None:
+    assert RolloutConfig().name == DEFAULT
+    assert {fault.requires for fault in FAULTS} == {DEFAULT}

@@ -1,5 +1,0 @@
-"""Everything that the core registers by itself keeps its contract."""
-
-from corerl.testing import conformance_tests
-
-test_conformance = conformance_tests("corerl")
