@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from corerl.cli.report import make_report
 from corerl.evaluation.files import write_rows
 from corerl_testing.browser import open_browser
+from corerl_tools.report.command import make_report
 
 MOST_SECONDS, MOST_MEGABYTES = 2.0, 20.0
 GROUP, GROUPS, TOKENS = 5, 4, 200

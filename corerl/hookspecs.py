@@ -436,3 +436,17 @@ def registration_hook(registry_name: str) -> str:
 
 
 __all__: list[Any] = ["Register", "hookimpl", "hookspec", "registration_hook"]
+
+
+@hookspec
+def training_finished(folder: Path) -> None:
+    """`corerl train` has finished: the run is done, and its process is about to end.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def training_finished(folder):
+            print(f"see {folder}/metrics.jsonl")
+    """

@@ -24,7 +24,8 @@ def plugin_files() -> dict[str, str]:
     for pyproject in sorted(ROOT.glob("plugins/*/pyproject.toml")):
         source = pyproject.parent / "src"
         sys.path.insert(0, str(source))
-        for distribution, module in tomllib.loads(pyproject.read_text())["project"]["entry-points"][GROUP].items():
+        points = tomllib.loads(pyproject.read_text())["project"].get("entry-points", {}).get(GROUP, {})
+        for distribution, module in points.items():
             files[str(source / (module.replace(".", "/") + ".py"))] = distribution
     return files
 

@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from corerl.config.from_verl import DEFAULTS
 from corerl.config.load import load
 from corerl.config.schema import TrainConfig
-from corerl.config.verl_algorithms import ESTIMATORS, LOSSES, VerlPart
 from corerl.config.verl_keys import TABLE
+from corerl_tools.verl.algorithms import ESTIMATORS, LOSSES, VerlPart
+from corerl_tools.verl.from_verl import DEFAULTS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "verl.md"
 MARK = "## Defaults that differ\n"

@@ -29,13 +29,13 @@ from corerl.config.schema import ModelConfig, OptimConfig
 from corerl.objective import ObjectiveOutput, loss_weights
 from corerl.registry.training_strategies import MicroBatching, Output, StrategySpec, TokenOutputs
 from corerl.weights.names import as_in_files
-from corerl_fsdp import ranks
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_megatron import parallel
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.reading import read
 from corerl_megatron.strategy import MegatronStrategy
+from corerl_torch import ranks
 
 VOCABULARY = 331
 SHORT = {

@@ -23,13 +23,13 @@ from fsdp_update import random_batch, training, update
 from corerl.batch.experience import Experience
 from corerl.registry.training_strategies import TrainingStrategy
 from corerl.telemetry.throughput import training_flops
-from corerl_fsdp import ranks
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
 from corerl_megatron import parallel
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_testing.published_shapes import published_config
+from corerl_torch import ranks
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp1": {},

@@ -1,4 +1,4 @@
-"""``corerl config``: every key of a training config, and configs of verl as such."""
+"""``corerl config show``: every key of a training config."""
 
 import dataclasses
 import typing
@@ -23,12 +23,7 @@ from corerl.telemetry.output import echo
 _COMMENT_COLUMN = 48
 
 
-@click.group()
-def config() -> None:
-    """Show a training configuration, or convert a verl command to one."""
-
-
-@config.command()
+@click.command()
 @click.argument("arguments", nargs=-1, metavar="[FILE] [KEY=VALUE]...")
 @trust_option
 @plugin_options
@@ -39,22 +34,6 @@ def show(arguments: tuple[str, ...], trust: bool, plugin: tuple[str, ...], disab
     if not _is_incomplete(values):
         typed.build(TrainConfig, values)
     echo("\n".join(commented(TrainConfig, values)))
-
-
-@config.command(context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, required=True, metavar="KEY=VALUE...", type=click.UNPROCESSED)
-def from_verl(arguments: tuple[str, ...]) -> None:
-    """Convert arguments of verl.trainer.main_ppo to a training config, and print the config.
-
-    In a script that starts verl, replace `python3 -m verl.trainer.main_ppo` by this command. If a default of verl
-    differs from CoreRL's default, the config sets it. Comments name arguments without an equal key.
-    """
-    from corerl.config.from_verl import from_verl as translate
-
-    values, remarks = translate(arguments)
-    echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True).rstrip())
-    for remark in remarks:
-        echo(f"# {remark}")
 
 
 def _is_incomplete(values: Mapping[str, Any]) -> bool:

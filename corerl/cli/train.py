@@ -36,12 +36,11 @@ def train(
             plan = make_plan(config, parts, plugins)
             echo(str(plan))
 
-            from corerl.cli.report import make_report
             from corerl.trainer.build import train as run_training
 
         folder = run_training(plan, stopping)
         try:
             with stopping.abandonable():
-                make_report([folder])
+                plugins.hook.training_finished(folder=folder)
         except Stopped:  # the run is done all the same: nothing is to start it again
             echo(f"the run is done; corerl report {folder} makes the report that is left out", err=True)

@@ -8,7 +8,7 @@ PACKAGES = {
     "batch": ["corerl/batch/**/*.py"],
     "trainer": ["corerl/trainer/**/*.py"],
     "checkpoint": ["corerl/checkpoint/**/*.py"],
-    "engines": ["corerl/engines/**/*.py"],
+    "engines": ["plugins/corerl_engines/src/corerl_engines/**/*.py"],
     "estimators": ["plugins/corerl_grpo/src/corerl_grpo/advantages/*.py", "plugins/corerl_ppo/src/corerl_ppo/gae.py"],
     "losses": [
         "plugins/corerl_grpo/src/corerl_grpo/kl/*.py",
@@ -20,7 +20,7 @@ PACKAGES = {
 
 NEIGHBOURS = {
     "corerl/checkpoint/export": ("tests/integration/test_export.py", "tests/integration/test_untrusted.py"),
-    "corerl/engines": ("plugins/corerl_vllm/tests/test_process.py",),
+    "plugins/corerl_engines/src/corerl_engines": ("plugins/corerl_vllm/tests/test_process.py",),
     "plugins/corerl_grpo": ("tests/integration/test_algorithm_pages.py",),
     "plugins/corerl_ppo": ("tests/integration/test_algorithm_pages.py",),
 }

@@ -14,10 +14,10 @@ import pytest
 import torch
 import yaml
 
-from corerl.check.configuration import look
 from corerl.cli.main import run
 from corerl.config.schema import MultiTurnConfig
 from corerl.telemetry.metrics_log import read_metrics
+from corerl_tools.check.configuration import look
 
 pytest.importorskip("corerl_hf")
 pytest.importorskip("corerl_fsdp")

@@ -18,11 +18,11 @@ import yaml
 
 from corerl.cli.main import corerl, run
 from corerl.config.schema import TrainConfig
-from corerl.config.sft import SftConfig
 from corerl.errors import UnknownNameError
 from corerl.plugins import load_plugins
 from corerl.registry.runtimes import Runtime
 from corerl.telemetry.metric_table import METRICS, find
+from corerl_tools.sft.config import SftConfig
 
 pytest.importorskip("corerl_hf")
 pytest.importorskip("corerl_rewards")
@@ -154,7 +154,7 @@ def test_code_is_python(page: Path) -> None:
 def test_keys_in_the_text_are_keys(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     if page.name == "verl.md":
-        return  # its tables hold verl's keys; tests/config/test_from_verl.py compares them
+        return  # its tables hold verl's keys; plugins/corerl_tools/tests/verl/test_from_verl.py compares them
     named = re.findall(rf"`((?:{'|'.join(sorted(SECTIONS - {'plugins'}))})\.[a-z_.]+[a-z])(?:[=:][^`]*)?`", text)
     metrics = re.compile(r"(actor|critic|ref|reward|rollout)/")
     assert [key for key in named if not is_key(key) and key not in OTHERS and not metrics.match(key)] == []

@@ -34,7 +34,7 @@ PHASES = {
     "naming a checkpoint": "corerl.checkpoint.store:CheckpointStore._point",
     "closing the scorers": "corerl_rewards.isolation.pool:Pool.close",
     "closing the metrics": "corerl.telemetry.metrics_log:MetricsLog.close",
-    "report": "corerl.cli.report:make_report",
+    "report": "corerl_tools.report.command:make_report",
 }
 DONE = {"closing the scorers", "closing the metrics", "report"}
 """phases in which a run is done, and so is not stopped"""

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from corerl.config import typed
-from corerl.config.from_verl import from_verl
 from corerl.config.parts import resolve_parts
 from corerl.config.schema import TrainConfig
-from corerl.config.verl_algorithms import CONTROLLERS, ESTIMATORS, LOSSES
 from corerl.objective import loss_weights
 from corerl.plugins import load_plugins
 from corerl.registry.policy_losses import PolicyLossInputs
+from corerl_tools.verl.algorithms import CONTROLLERS, ESTIMATORS, LOSSES
+from corerl_tools.verl.from_verl import from_verl
 
 pytest.importorskip("corerl_grpo")
 pytest.importorskip("corerl_ppo")

@@ -98,8 +98,10 @@ def test_the_nearest_tests_come_first():
     found = [str(path) for path in mirrors.tests(ROOT, Path("corerl/trainer/kl.py"))]
     assert found[0] == "tests/trainer/test_kl.py"
     assert "tests/trainer/test_nonfinite.py" in found
-    found = [str(path) for path in mirrors.tests(ROOT, Path("corerl/engines/remote/server.py"))]
-    assert "tests/engines/test_backend.py" in found
+    found = [
+        str(path) for path in mirrors.tests(ROOT, Path("plugins/corerl_engines/src/corerl_engines/remote/server.py"))
+    ]
+    assert "plugins/corerl_engines/tests/test_backend.py" in found
     found = [path.name for path in mirrors.tests(ROOT, Path("plugins/corerl_grpo/src/corerl_grpo/losses/clip_cov.py"))]
     assert all(name.startswith("test_losses_") for name in found[:4])
     assert {"test_conformance.py", "test_grpo.py"} <= set(found)

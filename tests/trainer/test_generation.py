@@ -18,9 +18,9 @@ from corerl.registry import Entry, Owner, Selected
 from corerl.registry.environments import Start, Turn
 from corerl.registry.rollout_backends import SamplingParams
 from corerl.seeding import Seeds
-from corerl.trainer import generation
-from corerl.trainer.generation import generate, plan_generation
 from corerl_testing.tiny_model import tiny_model
+from corerl_tools.generate import generation
+from corerl_tools.generate.generation import generate, plan_generation
 
 
 def test_what_is_missing_is_cut_into_batches_each_within_its_gap():

@@ -7,7 +7,7 @@ from corerl.errors import DataError, RunError
 from corerl.evaluation.files import Response
 from corerl.registry import Entry, Owner, Selected
 from corerl.registry.reward_managers import RewardResult
-from corerl.trainer.rescoring import error_lines, rescore, score_table, scorers_of
+from corerl_tools.score.rescoring import error_lines, rescore, score_table, scorers_of
 
 
 def response(text, source="acme/sums", **row):

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from corerl.config.schema import ModelConfig, OptimConfig
-from corerl.config.sft import SftConfig, SftDataConfig, SftTrainerConfig
 from corerl.data.chat import ChatExample
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl.registry.training_strategies import TokenOutputs
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.trainer.sft import batch_of, mean_loss, run_sft
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
+from corerl_tools.sft.config import SftConfig, SftDataConfig, SftTrainerConfig
+from corerl_tools.sft.training import batch_of, mean_loss, run_sft
 
 EXAMPLES = [
     ChatExample((1, 2, 3, 4), (False, False, True, True)),

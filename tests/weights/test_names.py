@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file
 
 from corerl.config.schema import ModelConfig
-from corerl.engines.weights import ExpectedWeights
 from corerl.errors import RunError
 from corerl.models import load_causal_lm
 from corerl.weights.names import as_in_files
+from corerl_engines.weights import ExpectedWeights
 from corerl_testing.families import write_config
 
 

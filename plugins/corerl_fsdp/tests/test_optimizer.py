@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from corerl.config.schema import OptimConfig
-from corerl_fsdp.optimizer import build_optimizer, build_schedule
+from corerl_torch.optimizer import build_optimizer, build_schedule
 
 
 def rates(config, total_steps, count):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from corerl_fsdp import ranks
+from corerl_torch import ranks
 
 
 def listening():

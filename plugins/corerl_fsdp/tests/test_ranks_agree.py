@@ -12,9 +12,9 @@ import torch
 from corerl.config.schema import ModelConfig
 from corerl.errors import ConfigError
 from corerl.registry.training_strategies import MicroBatching, StrategySpec
-from corerl_fsdp import sequence_parallel
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import place
+from corerl_torch import sequence_parallel
 
 CUTS = ({"max_sequences": 100}, {"max_sequences": 1}, {"max_tokens": 16})
 

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from corerl.check.size import model_size
 from corerl.config.schema import ModelConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
-from corerl_fsdp import ranks
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.reading import read_sharded
 from corerl_testing.ranks import World
 from corerl_testing.tiny_model import tiny_model
+from corerl_torch import ranks
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from corerl.engines.weights import DeviceBucket, HostBucket
 from corerl.errors import RunError
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.weights.buckets import Slot
+from corerl_engines.weights import DeviceBucket, HostBucket
 from corerl_sglang.backend import SglangBackend
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
 

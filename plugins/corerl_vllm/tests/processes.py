@@ -4,7 +4,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from corerl.engines.remote.ending import members as group_members
+from corerl_engines.remote.ending import members as group_members
 
 
 def gone_within(leader: int, seconds: float) -> bool:

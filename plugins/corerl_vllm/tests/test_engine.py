@@ -22,11 +22,11 @@ from processes import gone_within, group_members
 from vllm_engine import DEVICE, PROMPT, generate, one_more_engine
 
 from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.engines.weights import DeviceBucket, HostBucket
 from corerl.errors import RunError
 from corerl.models import load_model
 from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.weights.buckets import Slot
+from corerl_engines.weights import DeviceBucket, HostBucket
 from corerl_testing.families import write_config
 from corerl_testing.listening import listeners
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
@@ -298,7 +298,7 @@ def test_the_trainers_process_holds_no_vllm_and_the_engines_none_of_corerl(backe
 
 
 def test_a_probe_is_answered_by_a_token_of_the_core_alone(backend: VllmBackend):
-    """tests/engines/test_liveness.py: what follows from a probe without an answer."""
+    """plugins/corerl_engines/tests/test_liveness.py: what follows from a probe without an answer."""
     backend.update_weights(iter(weights().items()), 13)
     [core] = [pid for pid in group_members(backend.pid) if "EngineCore" in Path(f"/proc/{pid}/cmdline").read_text()]
     process = backend._process
@@ -345,7 +345,7 @@ def test_no_process_outlives_a_trainer_that_is_killed(engine_python: str, moment
     script = f"""
         import time
         from corerl.config.schema import ModelConfig, RolloutConfig
-        from corerl.engines.process import EngineProcess
+        from corerl_engines.process import EngineProcess
         from corerl_vllm.backend import KIND, engine_arguments, engine_environment
         from corerl_vllm.options import VllmOptions
         model = ModelConfig(path={str(tiny_model())!r}, dtype="fp32")

@@ -15,8 +15,8 @@ import pytest
 from processes import gone_within, group_members
 
 from corerl.config.schema import RolloutConfig
-from corerl.engines.process import EngineProcess
 from corerl.errors import ConfigError, DeadlineError, RunError
+from corerl_engines.process import EngineProcess
 from corerl_vllm.backend import KIND, VllmBackend
 
 Start = Callable[..., VllmBackend]
@@ -121,7 +121,7 @@ def test_the_engines_children_end_although_its_first_process_was_killed_before_t
     environment = made_up("import subprocess, time\nsubprocess.Popen(['sleep', '600'])\ntime.sleep(600)")
     script = f"""
         import time
-        from corerl.engines.process import EngineProcess
+        from corerl_engines.process import EngineProcess
         from corerl_vllm.backend import KIND
         print(EngineProcess(KIND, None, {environment!r}, {{}}).pid, flush=True)
         time.sleep(600)

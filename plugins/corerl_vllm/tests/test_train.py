@@ -14,8 +14,8 @@ from processes import engines_of, gone_within, group_members, left_in_shared_mem
 from vllm_engine import one_more_engine
 
 from corerl.cli.main import run
-from corerl.engines.process import inductor_cache
 from corerl.telemetry.metrics_log import read_metrics
+from corerl_engines.process import inductor_cache
 
 pytestmark = [
     pytest.mark.xdist_group("vllm"),

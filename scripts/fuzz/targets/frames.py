@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from corerl.engines.backend import _completions
-from corerl.engines.process import EngineKind, EngineProcess
-from corerl.engines.remote import frames, server
+from corerl_engines.backend import _completions
+from corerl_engines.process import EngineKind, EngineProcess
+from corerl_engines.remote import frames, server
 from scripts.fuzz import mutations
 
 KIND = EngineKind("fuzz", "Fuzz", Path(__file__).parent)

@@ -23,12 +23,13 @@ from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
 from corerl.weights.names import as_in_files
-from corerl_fsdp import lora, ranks, sequence_parallel, sharded_checkpoint
-from corerl_fsdp.optimizer import build_optimizer, build_schedule
+from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, place
-from corerl_fsdp.sums import Numbers, Sums
 from corerl_fsdp.token_model import recompute_activations
+from corerl_torch import lora, ranks, sequence_parallel
+from corerl_torch.optimizer import build_optimizer, build_schedule
+from corerl_torch.sums import Numbers, Sums
 
 
 class FsdpStrategy:

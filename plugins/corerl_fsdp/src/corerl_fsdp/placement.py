@@ -16,10 +16,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from corerl.errors import ModelError
 from corerl.models import compute_dtype, load_model
 from corerl.registry.training_strategies import StrategySpec
-from corerl_fsdp import lora, ranks
 from corerl_fsdp.options import FsdpOptions
-from corerl_fsdp.sequence_parallel import SequenceGroup, check_heads
 from corerl_fsdp.token_model import TokenModel, decoder_layers
+from corerl_torch import lora, ranks
+from corerl_torch.sequence_parallel import SequenceGroup, check_heads
 
 
 def place(

@@ -14,8 +14,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from corerl.config.schema import ModelConfig
 from corerl.errors import ModelError
 from corerl.files import reading, reading_file
-from corerl_fsdp import lora
 from corerl_fsdp.shard_files import ShardReader, fill
+from corerl_torch import lora
 
 PART_BYTES = 2**30
 """of a sharded checkpoint that are read at a time"""

@@ -12,9 +12,9 @@ from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from corerl.files import read_text, reading_file
-from corerl_fsdp import lora
-from corerl_fsdp.optimizer import restore_schedule
 from corerl_fsdp.shard_files import ShardWriter, fill
+from corerl_torch import lora
+from corerl_torch.optimizer import restore_schedule
 
 SCHEDULE = "schedule.json"
 

@@ -21,11 +21,11 @@ from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
 from corerl.weights.names import as_in_files
-from corerl_fsdp import lora
-from corerl_fsdp.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
 from corerl_fsdp.options import TorchOptions
-from corerl_fsdp.sums import Sums
 from corerl_fsdp.token_model import TokenModel, recompute_activations
+from corerl_torch import lora
+from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
+from corerl_torch.sums import Sums
 
 
 class SingleDeviceStrategy:

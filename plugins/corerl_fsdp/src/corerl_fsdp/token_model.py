@@ -11,9 +11,15 @@ from corerl.batch.experience import Experience
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
-from corerl_fsdp import layout, packed_attention
-from corerl_fsdp.sequence_parallel import SequenceGroup
-from corerl_fsdp.token_statistics import TokenStatistics, in_chunks, log_distribution, of_distribution, token_statistics
+from corerl_torch import layout, packed_attention
+from corerl_torch.sequence_parallel import SequenceGroup
+from corerl_torch.token_statistics import (
+    TokenStatistics,
+    in_chunks,
+    log_distribution,
+    of_distribution,
+    token_statistics,
+)
 
 
 class TokenModel(torch.nn.Module):

@@ -19,8 +19,8 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from corerl_fsdp.packed_attention import packed_attention
-from corerl_fsdp.sequence_parallel import SequenceGroup
+from corerl_torch.packed_attention import packed_attention
+from corerl_torch.sequence_parallel import SequenceGroup
 
 
 @dataclass

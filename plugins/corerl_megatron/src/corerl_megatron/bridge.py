@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 
 from corerl.config.schema import ModelConfig
 from corerl.errors import ConfigError, ModelError
-from corerl_fsdp import ranks
+from corerl_torch import ranks
 
 LAYER = "model.layers.{layer_number}"
 

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from corerl.errors import ModelError, SaveError
 from corerl.files import read_text, reading, reading_file
-from corerl_fsdp import ranks as world
-from corerl_fsdp.optimizer import restore_schedule
 from corerl_megatron.optimizer import LibraryOptimizer
 from corerl_megatron.parallel import Layout
 from corerl_megatron.pickled_files import require_plain
 from corerl_megatron.weights import Weights
+from corerl_torch import ranks as world
+from corerl_torch.optimizer import restore_schedule
 
 NOTE, FILE = "note.json", "state.safetensors"
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -21,15 +21,21 @@ from corerl.batch.experience import Experience
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
-from corerl_fsdp import layout
-from corerl_fsdp.sequence_parallel import SequenceGroup
-from corerl_fsdp.token_statistics import TokenStatistics, in_chunks, log_distribution, of_distribution, token_statistics
 from corerl_megatron.arithmetic import Facts, padded_vocabulary
 from corerl_megatron.attention import PackedRows, layers
 from corerl_megatron.families import FAMILIES
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
 from corerl_megatron.vocabulary import Part, vocabulary_parallel_statistics
+from corerl_torch import layout
+from corerl_torch.sequence_parallel import SequenceGroup
+from corerl_torch.token_statistics import (
+    TokenStatistics,
+    in_chunks,
+    log_distribution,
+    of_distribution,
+    token_statistics,
+)
 
 
 class Stage(GPTModel):  # type: ignore[misc]

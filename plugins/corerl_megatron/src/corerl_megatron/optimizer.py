@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from corerl.config.schema import OptimConfig
 from corerl.registry.training_strategies import StrategySpec
-from corerl_fsdp.optimizer import build_optimizer, build_schedule
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
+from corerl_torch.optimizer import build_optimizer, build_schedule
 
 
 class Optimizer(Protocol):

@@ -23,10 +23,6 @@ from corerl.registry.losses import Mean
 from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl.telemetry.throughput import ModelShape
 from corerl.weights.names import as_in_files
-from corerl_fsdp import packed_attention
-from corerl_fsdp import ranks as world
-from corerl_fsdp.lora import cast
-from corerl_fsdp.sums import Numbers, Sums
 from corerl_megatron import model, parallel, pipeline
 from corerl_megatron.arithmetic import Facts, check_bridge, check_experts, check_installed, check_model, check_shared
 from corerl_megatron.checkpoint import Checkpoint
@@ -34,6 +30,10 @@ from corerl_megatron.offload import Storages
 from corerl_megatron.optimizer import LibraryOptimizer, PlainOptimizer
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.weights import Weights
+from corerl_torch import packed_attention
+from corerl_torch import ranks as world
+from corerl_torch.lora import cast
+from corerl_torch.sums import Numbers, Sums
 
 KEY = "actor.strategy"
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from corerl_fsdp.token_statistics import TokenStatistics
+from corerl_torch.token_statistics import TokenStatistics
 
 
 class Part(NamedTuple):

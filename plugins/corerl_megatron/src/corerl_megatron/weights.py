@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from corerl_fsdp import ranks as world
 from corerl_megatron.arithmetic import Facts
 from corerl_megatron.conversion import shard, unshard
 from corerl_megatron.parallel import Group, Layout
 from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
+from corerl_torch import ranks as world
 
 
 class Weights:

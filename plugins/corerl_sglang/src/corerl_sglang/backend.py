@@ -9,11 +9,11 @@ import torch
 
 import corerl_sglang_engine
 from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
-from corerl.engines.options import check_engine_args
-from corerl.engines.process import EngineKind
 from corerl.errors import RequestError
 from corerl.models import compute_dtype
+from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
+from corerl_engines.options import check_engine_args
+from corerl_engines.process import EngineKind
 from corerl_sglang.options import TESTED, SglangOptions
 from corerl_sglang_engine.requests import UNUSED_POSITIONS
 
@@ -41,7 +41,7 @@ OURS = (
 
 
 class SglangBackend(EngineBackend):
-    """See :class:`corerl.engines.backend.EngineBackend`."""
+    """See :class:`corerl_engines.backend.EngineBackend`."""
 
     def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str, options: SglangOptions) -> None:
         """Start the engine.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from corerl.engines.install import make_environment
+from corerl_engines.install import make_environment
 
 VERSION = "0.5.17"
 

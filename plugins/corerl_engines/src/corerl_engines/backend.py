@@ -1,0 +1,306 @@
+"""The half of a rollout backend in the trainer's process, for an engine in a process of its own."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import chain, cycle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.errors import RunError
+from corerl.models import compute_dtype
+from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.telemetry.notices import say
+from corerl.weights.buckets import Slot, place
+from corerl.weights.digest import digest
+from corerl_engines.installed import Versions, outside
+from corerl_engines.options import EngineOptions
+from corerl_engines.parallel import check_parallel
+from corerl_engines.process import Answer, EngineKind, EngineProcess
+from corerl_engines.remote import frames
+from corerl_engines.weights import DeviceBucket, ExpectedWeights, HostBucket, SharedBucket, device_uuid
+
+FINISH_REASONS = ("stop", "length", "abort")
+
+FLOAT32_VARIABLES = {"TRITON_F32_DEFAULT": "ieee"}
+"""for an engine that computes in float32: Triton's kernels would take 10 bits of its mantissa"""
+
+
+class EngineBackend:
+    """See :class:`corerl.registry.rollout_backends.RolloutBackend`.
+
+    Calls share the engine's batch. An update while requests run pauses them; their further tokens come from the new
+    weights. The weights loaded from ``model.path`` have version 0.
+    """
+
+    def __init__(
+        self,
+        kind: EngineKind,
+        tested: Versions,
+        model: ModelConfig,
+        rollout: RolloutConfig,
+        device: str,
+        options: EngineOptions,
+        environment: Mapping[str, str],
+        settings: Mapping[str, Any],
+    ) -> None:
+        """Start the engine.
+
+        Args:
+            tested: the engine's versions that are known to work.
+            environment: variables for its process.
+            settings: for the plugin's adaptor.
+
+        Raises:
+            ConfigError: no such interpreter; the model cannot be split so.
+            RunError: the engine is not there or of an untested version, or did not come up.
+        """
+        self._options = options
+        self._dtype = compute_dtype(model, device)
+        self._expected = ExpectedWeights(model)
+        check_parallel(self._expected.config, rollout.tensor_model_parallel_size, device)
+        loaded = "dummy" not in (model.load_format, options.load_format)
+        self._shared: list[SharedBucket] = []
+        self._process = EngineProcess(
+            kind,
+            options.python,
+            environment,
+            {"loaded": loaded, **settings},
+            options.patience,
+            None if options.log_folder is None else Path(options.log_folder),
+        )
+        try:
+            seconds = options.start_timeout
+            what = f"importing {kind.title} (rollout.options.start_timeout)"
+            version = self._process.wait_for("imported", seconds, what)["version"]
+            check_version(version, kind, tested, options.untested_version)
+            what = f"the start of the {kind.title} engine (rollout.options.start_timeout)"
+            ready = self._process.wait_for("ready", seconds, what)
+        except BaseException:
+            self._process.close()
+            raise
+        self._vocabulary = int(ready["vocabulary"])
+        self._devices: list[str] = ready["devices"]
+
+    @property
+    def pid(self) -> int:
+        """Of the engine's process, which leads a group of its own."""
+        return self._process.pid
+
+    async def generate(
+        self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
+    ) -> list[list[Completion]]:
+        """Generate, each request in a call of its own; one that is cancelled, or fails, ends the others.
+
+        Raises:
+            RunError: the engine is dead or closed, its weights are not there, or a prompt is no such model's.
+        """
+        for request in requests:
+            request.check_prompt(self._vocabulary)
+        calls = [
+            asyncio.create_task(self._complete(position, request, on_finished))
+            for position, request in enumerate(requests)
+        ]
+        try:
+            return await asyncio.gather(*calls)
+        except BaseException:
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+            raise
+
+    def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
+        """Send all weights: over a CUDA device that the engine sees, else over the host's memory.
+
+        Raises:
+            RunError: a tensor is missing, unknown or of another shape, or arrived changed: nothing is generated before
+                a complete update, and calls that run end.
+            DeadlineError: the engine did not answer within ``timeout`` seconds, and was ended.
+        """
+        try:
+            self._process.ask("begin_update", self._options.timeout)
+            self._send(self._expected.checked(weights), verify)
+        except BaseException:
+            with contextlib.suppress(RunError):  # a dead engine need not be told
+                self._process.ask("end_update", self._options.timeout, version=None)
+            raise
+        missing = self._process.ask("end_update", self._options.timeout, version=version)["missing"]
+        if missing:
+            raise RunError(
+                f"no tensor of the update filled the engine's weight '{missing[0]}' (of {len(missing)} such)"
+            )
+
+    def sleep(self) -> None:
+        """Give the device's memory back, where the engine can."""
+        self._process.ask("sleep", self._options.timeout)
+
+    def wake(self, *, kv_cache: bool = True) -> None:
+        """Take the memory again; weights must be sent before generating."""
+        self._process.ask("wake", self._options.timeout, kv_cache=kv_cache)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End these requests; ids that are not known (any more) are ignored."""
+        self._process.ask("abort", self._options.timeout, request_ids=list(request_ids))
+
+    def health(self) -> None:
+        """
+        Raises:
+            RunError: the engine is dead or closed.
+        """
+        self._process.ask("health", self._options.timeout)
+
+    def last_lines(self) -> str:
+        """Of the engine's log, and where it is."""
+        return self._process.last_lines()
+
+    def close(self) -> None:
+        """End the engine with all its processes."""
+        self._process.close()
+        self._close_buckets()
+
+    async def _complete(
+        self, position: int, request: GenerationRequest, on_finished: OnFinished | None
+    ) -> list[Completion]:
+        number, future = self._process.submit("generate", requests=[_described(request)])
+        try:
+            header, payload = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            self._process.submit("cancel", call=number)
+            raise
+        completions = _completions((self._process.checked(header), payload))
+        if on_finished is not None:
+            on_finished(position, completions)
+        return completions
+
+    def _send(self, weights: Iterator[tuple[str, Tensor]], verify: bool) -> None:
+        """One bucket after the other; of several, one is filled while the engine loads the one before."""
+        first = next(weights, None)
+        if first is None:
+            return
+        self._reserve(first[1].device)
+        lanes = [_Lane(shared) for shared in self._shared]
+        turns = cycle(lanes)
+        lane: _Lane | None = None
+        for slot, tensor in place(chain([first], weights), self._options.bucket_mb * 2**20, self._dtype):
+            if lane is None or slot.offset == 0:
+                self._submit(lane, verify)
+                lane = next(turns)
+                self._wait_for(lane)
+            if verify:
+                lane.given.append(digest(tensor, slot.dtype))
+            lane.shared.write(slot, tensor)
+            lane.slots.append(slot)
+        self._submit(lane, verify)
+        for lane in lanes:
+            self._wait_for(lane)
+
+    def _submit(self, lane: "_Lane | None", verify: bool) -> None:
+        if lane is not None:
+            bucket = {"source": lane.shared.source, "tensors": [described_slot(slot) for slot in lane.slots]}
+            lane.loading = self._process.submit("load", bucket=bucket, verify=verify)[1]
+
+    def _wait_for(self, lane: "_Lane") -> None:
+        """Until the engine has loaded the bucket, which is then empty."""
+        if lane.loading is not None:
+            answer = self._process.answer(lane.loading, "loading weights", self._options.timeout)
+            taken = torch.stack(lane.given).tolist() if lane.given else []
+            for arrived in answer["digests"]:
+                for slot, given, received in zip(lane.slots, taken, arrived, strict=True):
+                    if given != received:
+                        raise RunError(f"weight '{slot.name}' arrived changed at the engine: its digest differs")
+        lane.loading, lane.slots, lane.given = None, [], []
+
+    def _reserve(self, device: torch.device) -> None:
+        """One bucket on the device of the tensors, where the engine sees it, or two of the host."""
+        uuid = device_uuid(device) if device.type == "cuda" else None
+        wanted = [uuid] if uuid in self._devices else [None, None]
+        if [shared.source.get("device") for shared in self._shared] == wanted:
+            return
+        self._close_buckets()
+        size = self._expected.bucket_size(self._options.bucket_mb * 2**20, self._dtype)
+        self._shared = [DeviceBucket(size, device) if each else HostBucket(size) for each in wanted]
+
+    def _close_buckets(self) -> None:
+        for shared in self._shared:
+            shared.close()
+        self._shared = []
+
+
+@dataclass
+class _Lane:
+    """A bucket, what is in it, and the engine's answer once it was told to load it."""
+
+    shared: SharedBucket
+    slots: list[Slot] = field(default_factory=list)
+    given: list[Tensor] = field(default_factory=list)
+    loading: Future[Answer] | None = None
+
+
+def check_version(version: str, kind: EngineKind, tested: Versions, untested: str) -> None:
+    """Compare a version with the tested range.
+
+    Raises:
+        RunError: it is outside, and ``untested`` is ``error``; otherwise a warning is printed.
+    """
+    message = outside(version, kind.title, tested)
+    if message is None:
+        return
+    if untested == "error":
+        raise RunError(f"{message}: install another, or set rollout.options.untested_version to warn")
+    say(f"warning: {message}")
+
+
+def model_arguments(model: ModelConfig) -> tuple[str, bool]:
+    """The model's path for a process in another folder, and whether it is a folder here."""
+    folder = Path(model.path).expanduser()
+    return (str(folder.absolute()), True) if folder.is_dir() else (model.path, False)
+
+
+def described_slot(slot: Slot) -> dict[str, Any]:
+    """For :func:`corerl_engines.remote.weights.read`."""
+    dtype = str(slot.dtype).removeprefix("torch.")
+    return {"name": slot.name, "dtype": dtype, "shape": list(slot.shape), "offset": slot.offset}
+
+
+def _described(request: GenerationRequest) -> dict[str, Any]:
+    sampling = request.sampling
+    return {
+        "request_id": request.request_id,
+        "prompt_ids": list(request.prompt_ids),
+        "n": sampling.n,
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "stop_token_ids": list(sampling.stop_token_ids),
+        "ignore_eos": sampling.ignore_eos,
+        "seed": sampling.seed,
+    }
+
+
+def _completions(answer: Answer) -> list[Completion]:
+    """
+    Raises:
+        RunError: the answer holds no samples, or other numbers of tokens than it says.
+    """
+    header, payload = answer
+    completions, start = [], 0
+    try:
+        token_ids, log_probs = frames.unpack_numbers(payload)
+        for length, finish_reason, version in header["samples"]:
+            if length < 0 or finish_reason not in FINISH_REASONS or not isinstance(version, int):
+                raise ValueError(f"a sample of {length} tokens, '{finish_reason}', version {version}")
+            end = start + length
+            completions.append(Completion(token_ids[start:end], log_probs[start:end], finish_reason, version))
+            start = end
+        if start != len(token_ids):
+            raise ValueError(f"{len(token_ids)} tokens for samples of {start}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(f"the engine's answer to generate is none: {type(error).__name__}: {error!s:.200}") from error
+    return completions

@@ -1,0 +1,84 @@
+"""Whether an engine is in its environment, in a version that was tested; nothing of it is imported."""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+
+from corerl.check.findings import Finding, finding, from_error
+from corerl.errors import ConfigError
+from corerl_engines.options import EngineOptions
+from corerl_engines.process import find_interpreter, for_another_interpreter
+
+Versions = tuple[tuple[int, ...], tuple[int, ...]]
+"""from the first up to, but without, the second"""
+
+SECONDS = 30.0
+"""that an interpreter may take, from a slow disk, to name a version"""
+
+UNKNOWN = "of an unknown version"
+
+ASK = f"""
+import importlib.metadata, importlib.util, sys
+for name in sys.argv[1:]:
+    try:
+        print(importlib.metadata.version(name))
+        break
+    except importlib.metadata.PackageNotFoundError:
+        pass
+else:
+    if importlib.util.find_spec(sys.argv[1]):
+        print("{UNKNOWN}")
+"""
+
+
+def outside(version: str, title: str, tested: Versions) -> str | None:
+    """A sentence where a version is outside of the tested range."""
+    found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+    if tested[0] <= found < tested[1]:
+        return None
+    first, last = (".".join(map(str, each)) for each in tested)
+    return f"{title} {version} is outside of the tested range (>={first},<{last})"
+
+
+def engine_version(python: str, distributions: Sequence[str], options: EngineOptions) -> str | None:
+    """The version of the first of some distributions that an interpreter finds; None: nor a module of that name."""
+    inherited = os.environ if options.python is None else for_another_interpreter()
+    asked = subprocess.run(
+        [python, "-c", ASK, *distributions],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**inherited, **options.variables()},
+        cwd="/",
+    )
+    return asked.stdout.strip() or None
+
+
+def examine_engine(
+    title: str, distributions: Sequence[str], tested: Versions, options: EngineOptions
+) -> Iterator[Finding]:
+    """For `corerl check`, and before a run: no interpreter, no engine in its environment, an untested version.
+
+    Args:
+        distributions: names that the engine is distributed under, the usual one first.
+    """
+    name = distributions[0]
+    try:
+        python = find_interpreter(options.python, name)
+        version = engine_version(python, distributions, options)
+    except ConfigError as error:
+        yield from_error(error)
+        return
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield finding("error", "rollout.options.python", f"{options.python} does not run: {error}")
+        return
+    if version is None:
+        sentence = f"there is no {title} in the environment of {python}"
+        remedy = f"Run `corerl engine install {name}` and set rollout.options.python to what it prints."
+        yield finding("error", "rollout.options.python", sentence, remedy)
+    elif version != UNKNOWN and (message := outside(version, title, tested)):
+        yield finding("error" if options.untested_version == "error" else "warning", "rollout.options.python", message)
+    else:
+        yield Finding("note", "rollout.options.python", f"{title} {version} in the environment of {python}")

@@ -1,0 +1,87 @@
+"""Options that every engine in a process of its own has; a plugin's dataclass adds its own."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from corerl.check.machine import GIB
+from corerl.check.shares import PROCESS, GenerationShare
+from corerl.check.size import ModelSize
+from corerl.config.schema import TrainConfig
+from corerl.errors import ConfigError
+from corerl.options import option
+from corerl.secrets import reveal
+from corerl_engines.liveness import Patience
+
+OVERHEAD = 2.0 * GIB
+"""of an engine beside weights and cache: activations of its largest batch and CUDA graphs"""
+
+
+@dataclass
+class EngineOptions:
+    """Where an engine runs and how."""
+
+    python: str | None = option(
+        None, "interpreter of the environment that holds the engine (corerl engine install …); null: this one"
+    )
+    environment: dict[str, str] = option(help="variables for the engine's process, beside this one's", factory=dict)
+    gpu_memory_utilization: float = option(0.5, "share of the device's memory that the engine may take", gt=0, le=1)
+    max_model_len: int | None = option(
+        None, "longest prompt and response together; null: the model's, if the cache holds it", ge=1
+    )
+    load_format: Literal["auto", "dummy"] = option(
+        "auto", "dummy: start with random weights and generate once the trainer has sent its own; starts sooner"
+    )
+    engine_args: dict[str, Any] = option(help="further arguments of the engine itself", factory=dict)
+    bucket_mb: int = option(256, "MiB of weights that are handed over at a time", ge=1)
+    untested_version: Literal["warn", "error"] = option("warn", "an engine outside of the tested range of versions")
+    start_timeout: float = option(900.0, "seconds that the engine's start may take", gt=0)
+    timeout: float = option(300.0, "seconds that a weight update's bucket, sleep, wake and health may take", gt=0)
+    probe_interval: float = option(
+        30.0, "seconds after which an engine that generates and sends nothing is asked for one token", gt=0
+    )
+    probe_timeout: float = option(
+        45.0,
+        "seconds after which an engine that does not answer and does not work is ended and started again; one whose "
+        "processes work has timeout",
+        gt=0,
+    )
+    log_folder: str | None = option(
+        None, "keeps the newest 20 logs that an error named; null: ~/.local/state/corerl/engine-logs"
+    )
+
+    @property
+    def patience(self) -> Patience:
+        """For :class:`corerl_engines.process.EngineProcess`."""
+        return Patience(self.probe_interval, self.probe_timeout, self.timeout)
+
+    def variables(self) -> dict[str, str]:
+        """``environment`` with secrets in place of their references.
+
+        Raises:
+            ConfigError: a variable that it refers to is not set.
+        """
+        return {name: reveal(value) for name, value in self.environment.items()}
+
+    def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
+        """For `corerl check`: the cache gets what ``gpu_memory_utilization`` leaves beside the weights."""
+        split = config.rollout.tensor_model_parallel_size
+        weights = size.parameters * size.bytes / split
+        cache = None if memory is None else max(0.0, self.gpu_memory_utilization * memory - weights - OVERHEAD)
+        per_token = size.cache_bytes / min(split, size.key_value_heads)
+        return GenerationShare(weights, cache, per_token, OVERHEAD, asleep=PROCESS + GIB / 2)
+
+
+def check_engine_args(options: EngineOptions, ours: Iterable[str]) -> None:
+    """
+    Raises:
+        ConfigError: ``engine_args`` sets what the backend sets, or what has a key of its own.
+    """
+    places = {"tp_size": "rollout.tensor_model_parallel_size"}
+    places["tensor_parallel_size"] = places["tp_size"]
+    for name in options.engine_args:
+        if hasattr(options, name):
+            places[name] = f"rollout.options.{name}"
+        if name in places or name in ours:
+            where = places.get(name, "the backend")
+            raise ConfigError(f"rollout.options.engine_args.{name}", f"is set by {where} already: remove it here")

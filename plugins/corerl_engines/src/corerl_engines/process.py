@@ -1,0 +1,394 @@
+"""An engine's process: started in its own environment, spoken to over a socket that only the two share."""
+
+import contextlib
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from corerl import weights
+from corerl.errors import ConfigError, DeadlineError, RunError
+from corerl_engines import remote
+from corerl_engines.liveness import Patience, Silence
+from corerl_engines.log import EngineLog, default_folder
+from corerl_engines.remote import ending, frames
+
+DIGEST = Path(weights.__file__).with_name("digest.py")
+"""which needs torch alone"""
+
+ENDING_SECONDS = ending.GRACE + 1.0
+
+LOG = "engine.log"
+TEMPORARY = "tmp"
+
+LONGEST_TEMPORARY = 107 - len("/corerl-sglang-12345678/tmp/") - len("6a2f41a3-c54c-fce8-32d2-0324e1c32e22")
+"""of the path of a folder for temporary files in which an engine's sockets have room for their names"""
+
+NOTHING_OWED = ("generate", "cancel")
+"""operations that take their time"""
+
+LEADERS_OWN = ("abort", "cancel", "health")
+"""operations that an engine's leader may answer alone, whatever its other processes do"""
+
+OF_ONE_INTERPRETER = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+
+Answer = tuple[dict[str, Any], bytes]
+
+_DEFAULT = Patience()
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """What is particular to one engine.
+
+    Attributes:
+        name: of the rollout backend, and of the Python package that holds the engine.
+        title: as its makers write it.
+        package: folder of the plugin's package for the engine's process; its module ``adaptor`` starts the engine.
+    """
+
+    name: str
+    title: str
+    package: Path
+
+
+class EngineProcess:
+    """Starts at once; :meth:`wait_for` its events, then :meth:`ask`.
+
+    The process leads a group of its own, which dies as a whole: by :meth:`close`, with the leader, or (the engine's
+    half sees to it) with this process, however that ends. Its folder, which is also the one of its temporary files, is
+    removed with it.
+
+    Once it is ready, an engine that owes an answer and hangs (:mod:`corerl_engines.liveness`) is ended. While it
+    generates and sends nothing, it is asked for a sign of life: a token.
+    """
+
+    def __init__(
+        self,
+        kind: EngineKind,
+        python: str | None,
+        environment: Mapping[str, str],
+        settings: Mapping[str, Any],
+        patience: Patience = _DEFAULT,
+        logs: Path | None = None,
+    ) -> None:
+        """
+        Args:
+            python: interpreter; None means this one.
+            environment: variables beside those of this process.
+            settings: for the adaptor.
+            logs: folder for the log, if an error names it; None: one of the user's.
+
+        Raises:
+            ConfigError: there is no such interpreter, or it cannot be run.
+        """
+        self._kind = kind
+        self._interpreter = find_interpreter(python, kind.name)
+        self._patience = patience
+        self._folder = Path(tempfile.mkdtemp(prefix=f"corerl-{kind.name}-", dir=_folder_for_temporary_files()))
+        (self._folder / TEMPORARY).mkdir(mode=0o700)
+        self._link_modules()
+        (self._folder / kind.package.name).symlink_to(kind.package)
+        self._log = EngineLog(self._folder / LOG, logs or default_folder(), kind.name)
+        self._closed = False
+        self._connection, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [self._interpreter, "-m", "corerl_engine", str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log.file,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment(environment, foreign=python is not None),
+                    cwd=self._folder,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._connection.close()
+            self._log.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise ConfigError("rollout.options.python", f"{self._interpreter} cannot be run ({error})") from error
+        self._lock = threading.Lock()
+        self._number = 0
+        self._waiting: dict[int, Future[Answer]] = {}
+        self._owed: dict[int, str] = {}
+        """operation of each call that waits"""
+        self._heard = 0
+        """answers that tell of more than the leader, and of all of the engine's parts"""
+        self._of_some: tuple[str, ...] = LEADERS_OWN
+        """operations whose answers do not"""
+        self._events: dict[str, Future[dict[str, Any]]] = {}
+        self._end = ""
+        self._over = threading.Event()
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=self._transmit, name=f"corerl-{kind.name}-out", daemon=True).start()
+        threading.Thread(target=self._receive, name=f"corerl-{kind.name}", daemon=True).start()
+        threading.Thread(target=self._watch, name=f"corerl-{kind.name}-watch", daemon=True).start()
+        self._send(frames.pack({"library": kind.name, "adaptor": f"{kind.package.name}.adaptor", **settings}))
+
+    def _link_modules(self) -> None:
+        """The package ``corerl_engine`` of the process: ``remote``, and the digests of weights."""
+        package = self._folder / "corerl_engine"
+        package.mkdir()
+        for module in [*Path(remote.__file__).parent.glob("*.py"), DIGEST]:
+            (package / module.name).symlink_to(module)
+
+    @property
+    def pid(self) -> int:
+        """Of the group's leader."""
+        return self._process.pid
+
+    @property
+    def folder(self) -> Path:
+        """Nobody else's to read."""
+        return self._folder
+
+    def wait_for(self, event: str, seconds: float, what: str) -> dict[str, Any]:
+        """The engine's message of that name.
+
+        Raises:
+            DeadlineError: it did not come within ``seconds``.
+            RunError: the engine ended or sent ``failed``.
+        """
+        with self._lock:
+            future = self._events.setdefault(event, Future())
+            if self._end and not future.done():
+                future.set_exception(RunError(self._end))
+        message: dict[str, Any] = self._result(future, seconds, what)
+        return message
+
+    def submit(self, operation: str, **arguments: Any) -> "tuple[int, Future[Answer]]":
+        """Ask for an operation; the call's number, and its answer.
+
+        Raises:
+            RunError: the engine is dead or closed.
+        """
+        future: Future[Answer] = Future()
+        future.set_running_or_notify_cancel()  # who awaits it may be cancelled, the answer comes all the same
+        with self._lock:
+            if self._end:
+                raise RunError(self._end)
+            self._number += 1
+            number = self._number
+            self._waiting[number] = future
+            self._owed[number] = operation
+        self._send(frames.pack({"operation": operation, "number": number, **arguments}))
+        return number, future
+
+    def ask(self, operation: str, seconds: float, **arguments: Any) -> dict[str, Any]:
+        """The answer to an operation.
+
+        Raises:
+            DeadlineError: it did not come within ``seconds``.
+            RunError: the engine refuses, is dead or closed.
+        """
+        return self.answer(self.submit(operation, **arguments)[1], operation, seconds)
+
+    def answer(self, future: "Future[Answer]", operation: str, seconds: float) -> dict[str, Any]:
+        """As :meth:`ask`, for what was submitted before; an engine that does not answer in time is ended."""
+        what = f"{operation} in the {self._kind.title} engine (rollout.options.timeout)"
+        try:
+            header, _ = self._result(future, seconds, what)
+        except DeadlineError as error:
+            self._give_up(str(error))
+            raise
+        return self.checked(header)
+
+    def checked(self, header: dict[str, Any]) -> dict[str, Any]:
+        """The answer itself.
+
+        Raises:
+            RunError: it is a refusal.
+        """
+        if not_ready := header.get("not_ready"):
+            raise RunError(f"the rollout backend {self._kind.name} cannot generate: {not_ready}")
+        if error := header.get("error"):
+            raise RunError(f"the {self._kind.title} engine refused: {error}")
+        return header
+
+    def close(self) -> None:
+        """End the group and wait for its leader."""
+        if self._closed:
+            return
+        self._closed = True
+        self._fail(f"the rollout backend {self._kind.name} is closed")
+        self._end_group()
+        self._outgoing.put(None)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that not even SIGKILL ends waits for a device
+            self._process.wait(timeout=30)
+        self._connection.close()
+        self._log.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def last_lines(self) -> str:
+        """The most telling line of the log, the last ones, and where it is: from now on it stays there."""
+        return self._log.last_lines()
+
+    def _environment(self, own: Mapping[str, str], *, foreign: bool) -> dict[str, str]:
+        temporary = {"TMPDIR": str(self._folder / TEMPORARY), "TORCHINDUCTOR_CACHE_DIR": inductor_cache()}
+        environment = {**(for_another_interpreter() if foreign else os.environ), **temporary, **own}
+        paths = [str(self._folder), environment.get("PYTHONPATH", "")]
+        return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
+
+    def _send(self, message: bytes) -> None:
+        self._outgoing.put(message)
+
+    def _transmit(self) -> None:
+        """In a thread of its own: an engine that is stuck reads nothing, and who asks it must reach its deadline."""
+        with contextlib.suppress(OSError):  # the watching thread tells all who wait why
+            while (message := self._outgoing.get()) is not None:
+                self._connection.sendall(message)
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                header, payload = frames.receive(self._connection)
+                if "event" in header:
+                    self._take_event(header)
+                    continue
+                number = int(header["number"])
+                with self._lock:
+                    future = self._waiting.pop(number, None)
+                    self._heard += self._owed.pop(number, "") not in self._of_some
+                if future is not None:
+                    future.set_result((header, payload))
+            except (EOFError, OSError):
+                return
+            except (ValueError, KeyError, TypeError, MemoryError) as error:
+                self._fail(
+                    f"the {self._kind.title} engine (process {self.pid}) sent what is no message "
+                    f"({type(error).__name__}: {error!s:.200}); {self.last_lines()}"
+                )
+                self._end_group()
+                return
+
+    def _take_event(self, header: dict[str, Any]) -> None:
+        kind = self._kind
+        if header["event"] == "missing":
+            self._fail(
+                f"{self._interpreter} cannot import {kind.title} ({header['message']}): "
+                f"make an environment with it (corerl engine install {kind.name}) and name it in rollout.options.python"
+            )
+        elif header["event"] != "failed":
+            with self._lock:
+                future = self._events.setdefault(header["event"], Future())
+            if not future.done():
+                future.set_result(header)
+            if header["event"] == "ready":
+                if header.get("parts", 1) > 1:  # one may hang while the others generate
+                    self._of_some = (*LEADERS_OWN, "generate")
+                threading.Thread(target=self._look_after, name=f"corerl-{self._kind.name}-life", daemon=True).start()
+
+    def _look_after(self) -> None:
+        """End an engine that owes an answer and hangs; ask one that generates and sends nothing for a token."""
+        silence, looked = Silence(self.pid, self._patience.look), time.monotonic()
+        before: tuple[int, int | None] | None = None
+        while not self._over.wait(self._patience.look):
+            passed, looked = time.monotonic() - looked, time.monotonic()
+            with self._lock:
+                owed = [number for number, operation in self._owed.items() if operation not in NOTHING_OWED]
+                oldest, generates = min(owed, default=None), "generate" in self._owed.values()
+                operation = "" if oldest is None else self._owed[oldest]
+                now = (self._heard, oldest)
+            if now != before or not (owed or generates):
+                silence, before = Silence(self.pid, self._patience.look), now
+                continue
+            silence.look(passed, at_processes=bool(owed))
+            if owed and (how_long := silence.over(self._patience)):
+                what = "a probe, which asks for one token," if operation == "probe" else operation
+                self._give_up(
+                    f"the {self._kind.title} engine (process {self.pid}) hangs: it did not answer {what} {how_long}; "
+                    f"its log: {self._log.place()}"
+                )
+            elif not owed and silence.seconds >= self._patience.probe_interval:
+                with contextlib.suppress(RunError):  # it ended
+                    self.submit("probe")
+
+    def _watch(self) -> None:
+        """Tell everybody who waits that the engine ended, and leave none of its processes behind."""
+        code = self._process.wait()
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        self._end_group()
+        if self._end:  # closed, or it said itself why it ends
+            return
+        self._fail(f"the {self._kind.title} engine (process {self.pid}) ended with {how}; {self.last_lines()}")
+
+    def _give_up(self, why: str) -> None:
+        """End an engine that does not answer."""
+        self._fail(why)
+        self._end_group()
+
+    def _fail(self, why: str) -> None:
+        with self._lock:
+            if self._end:
+                return
+            self._end = why
+            futures: list[Future[Any]] = [*self._waiting.values(), *self._events.values()]
+            self._waiting.clear()
+            self._owed.clear()
+        self._over.set()
+        for future in futures:
+            if not future.done():
+                future.set_exception(RunError(why))
+
+    def _end_group(self) -> None:
+        """Hang up: the engine's half ends its group then. Kill what is left of it."""
+        with contextlib.suppress(OSError):  # closed, or hung up, before
+            self._connection.shutdown(socket.SHUT_RDWR)
+        end = time.monotonic() + ENDING_SECONDS
+        while ending.members(self.pid) and time.monotonic() < end:
+            time.sleep(0.02)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def _result(self, future: "Future[Any]", seconds: float, what: str) -> Any:
+        try:
+            return future.result(seconds)
+        except FutureTimeoutError:
+            raise DeadlineError(f"{what} took longer than {seconds:g} s; {self.last_lines()}") from None
+
+
+def _folder_for_temporary_files() -> str | None:
+    """Where an engine's folder is made; None: where this process's is, whose path is short enough."""
+    return "/tmp" if len(tempfile.gettempdir()) > LONGEST_TEMPORARY and os.access("/tmp", os.W_OK) else None
+
+
+def inductor_cache() -> str:
+    """Beside an engine's folder: what torch compiles for one engine serves the next, as without such a folder."""
+    own = Path(tempfile.gettempdir()) / f"torchinductor_uid_{os.getuid()}"
+    return os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(own))
+
+
+def for_another_interpreter() -> dict[str, str]:
+    """This process's variables without those that would reach into another interpreter's imports."""
+    return {name: value for name, value in os.environ.items() if name not in OF_ONE_INTERPRETER}
+
+
+def find_interpreter(python: str | None, engine: str) -> str:
+    """The path of an interpreter; None means this one.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
+    if python is None:
+        return sys.executable
+    found = shutil.which(Path(python).expanduser())
+    if found is None:
+        raise ConfigError(
+            "rollout.options.python",
+            f"{python} is no program: name the interpreter that `corerl engine install {engine}` printed",
+        )
+    return str(Path(found).absolute())

@@ -1,0 +1,122 @@
+"""Weights on their way to an engine: checked by name, written into memory that its process reads."""
+
+import dataclasses
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from corerl.config.schema import ModelConfig
+from corerl.models import load_causal_lm
+from corerl.weights.buckets import ALIGNMENT, Slot, view
+from corerl.weights.complete import complete
+from corerl.weights.names import as_in_files
+
+
+class ExpectedWeights:
+    """The names and shapes that a model's weights have in files; of tied ones a single name is enough."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        """
+        Raises:
+            ModelError: transformers cannot read the model's config.
+        """
+        nothing_runs = dataclasses.replace(model, attn_implementation="eager")
+        built = load_causal_lm(nothing_runs, device="meta", dtype=torch.float32)
+        built.tie_weights()
+        self._state = dict(as_in_files(built.config, built.state_dict(keep_vars=True).items()))
+        self.config = built.config
+        """the model's config, as transformers reads it"""
+
+    def bucket_size(self, limit: int, dtype: torch.dtype) -> int:
+        """Bytes of a bucket that holds the largest tensor, and up to ``limit``."""
+        sizes = [
+            tensor.numel() * (dtype if tensor.is_floating_point() else tensor.dtype).itemsize + ALIGNMENT
+            for tensor in self._state.values()
+        ]
+        return max(*sizes, min(limit, sum(sizes)))
+
+    def checked(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Pass the tensors on.
+
+        Raises:
+            RunError: one is unknown or of another shape, or, at the end, one is missing.
+        """
+        return complete(weights, self._state)
+
+
+class SharedBucket(Protocol):
+    """Memory of this process that an engine's process reads."""
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """By what :func:`corerl_engines.remote.weights.read` finds it."""
+        ...
+
+    def write(self, slot: Slot, tensor: Tensor) -> None:
+        """Copy a tensor to its place; it can be overwritten at once."""
+        ...
+
+    def close(self) -> None:
+        """Free the memory, which the engine's process reads no more."""
+        ...
+
+
+class HostBucket:
+    """Memory without a name; it is gone with the processes that use it."""
+
+    def __init__(self, size: int) -> None:
+        self._descriptor = os.memfd_create("corerl-weights")
+        os.ftruncate(self._descriptor, size)
+        self._memory: Tensor | None = torch.frombuffer(mmap.mmap(self._descriptor, size), dtype=torch.uint8)
+
+    @property
+    def source(self) -> dict[str, Any]:
+        return {"path": f"/proc/{os.getpid()}/fd/{self._descriptor}"}
+
+    @torch.no_grad()
+    def write(self, slot: Slot, tensor: Tensor) -> None:
+        assert self._memory is not None
+        view(self._memory, slot).copy_(tensor)
+
+    def close(self) -> None:
+        if self._memory is not None:
+            self._memory = None
+            os.close(self._descriptor)
+
+
+class DeviceBucket:
+    """Memory of a CUDA device, shared by its CUDA IPC handle: an engine's workers on the same node open it."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self._memory: Tensor | None = torch.empty(size, dtype=torch.uint8, device=device)
+        storage: Any = self._memory.untyped_storage()
+        _, block, length, offset, counter, counter_offset, event, wait = storage._share_cuda_()
+        handle = [block.hex(), length, offset, counter.hex(), counter_offset, event.hex(), wait]
+        self._source = {"device": device_uuid(device), "handle": handle}
+        self._counter = (counter, counter_offset)
+
+    @property
+    def source(self) -> dict[str, Any]:
+        return self._source
+
+    @torch.no_grad()
+    def write(self, slot: Slot, tensor: Tensor) -> None:
+        assert self._memory is not None
+        view(self._memory, slot).copy_(tensor)
+        torch.cuda.current_stream(self._memory.device).synchronize()  # the engine's process knows nothing of the stream
+
+    def close(self) -> None:
+        """torch keeps the memory until its reader has counted down; one that was killed cannot."""
+        if self._memory is not None:
+            storage: Any = torch.UntypedStorage
+            storage._release_ipc_counter_cuda(*self._counter)
+            self._memory = None
+
+
+def device_uuid(device: torch.device) -> str:
+    """Names a CUDA device in every process, whatever CUDA_VISIBLE_DEVICES says there."""
+    return str(torch.cuda.get_device_properties(device).uuid)

@@ -1,0 +1,192 @@
+"""The engine's side of the socket, with an engine in this process that notes what is asked of it."""
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
+from corerl_engines.backend import _described
+from corerl_engines.remote import frames
+from corerl_engines.remote.sample import Sample
+from corerl_engines.remote.server import Server
+
+SECONDS = 30
+
+NOT_COMPLETE = "the last weight update was not complete"
+NO_CACHE = "it was put to sleep, and its KV cache was not woken"
+
+
+class Noting:
+    """Ends requests of one token at once, if it is not stuck; others never end."""
+
+    dead, vocabulary, devices = ConnectionError, 300, ()
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+        self.asked: list[dict[str, Any]] = []
+        self.missing: list[str] = []
+        self.parts = [self]
+        self.tokens, self.stuck = 0, False
+        self.begun = asyncio.Event()
+
+    def progress(self) -> int:
+        return self.tokens
+
+    async def generate(self, sample: Sample) -> None:
+        self.asked.append(sample.asked)
+        self.begun.set()
+        if self.stuck or sample.asked["max_tokens"] > 1:
+            await asyncio.Event().wait()
+        self.tokens += 1
+        sample.token_ids, sample.log_probs, sample.finish_reason = [7], [-0.5], "length"
+
+    async def begin_update(self) -> None:
+        self.noted.append("begin_update")
+
+    async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
+        self.noted.append(f"load {bucket} {verify}")
+        return [[5]]
+
+    async def end_update(self, complete: bool) -> tuple[list[str], set[str]]:
+        self.noted.append(f"end_update {complete}")
+        return self.missing, set()
+
+    async def resume(self) -> None:
+        self.noted.append("resume")
+
+    async def sleep(self) -> None:
+        self.noted.append("sleep")
+
+    async def wake(self, what: list[str]) -> None:
+        self.noted.append(f"wake {' '.join(what)}")
+
+
+class Client:
+    """The other side."""
+
+    def __init__(self, engine: Noting, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.engine, self.reader, self.writer = engine, reader, writer
+        self.numbers = itertools.count(1)
+        self.answers: dict[int, dict[str, Any]] = {}
+
+    def send(self, operation: str, **arguments: Any) -> int:
+        number = next(self.numbers)
+        self.writer.write(frames.pack({"operation": operation, "number": number, **arguments}))
+        return number
+
+    async def answer(self, number: int) -> dict[str, Any]:
+        while number not in self.answers:
+            header, _ = await frames.read(self.reader)
+            self.answers[header.pop("number")] = header
+        return self.answers.pop(number)
+
+    async def ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
+        return await self.answer(self.send(operation, **arguments))
+
+    async def generate(self) -> dict[str, Any]:
+        return await self.ask("generate", requests=[described(1)])
+
+    def noted(self) -> list[str]:
+        """What the engine was asked for since the last call."""
+        noted, self.engine.noted = self.engine.noted, []
+        return noted
+
+
+def described(max_tokens: int) -> dict[str, Any]:
+    return _described(GenerationRequest("a", [1], SamplingParams(max_tokens=max_tokens)))
+
+
+def with_server(work: Callable[[Client], Awaitable[None]]) -> None:
+    async def run() -> None:
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=theirs)
+        engine = Noting()
+        serving = asyncio.create_task(Server(engine, writer, loaded=True).run(reader))  # type: ignore[arg-type]
+        client = Client(engine, *await asyncio.open_connection(sock=ours))
+        try:
+            await asyncio.wait_for(work(client), SECONDS)
+        finally:
+            serving.cancel()
+            for each in (client.writer, writer):
+                each.close()
+
+    asyncio.run(run())
+
+
+def test_an_update_that_is_given_up_ends_what_runs_until_the_next_complete_one() -> None:
+    async def work(client: Client) -> None:
+        running = client.send("generate", requests=[described(100)])
+        await client.engine.begun.wait()
+        assert await client.ask("begin_update") == {}
+        assert await client.ask("load", bucket={"source": 1}, verify=True) == {"digests": [[5]]}
+        assert await client.ask("end_update", version=None) == {"missing": []}
+        assert await client.answer(running) == {"error": NOT_COMPLETE}
+        assert client.noted() == ["begin_update", "load {'source': 1} True", "end_update False"]
+        assert await client.generate() == {"not_ready": NOT_COMPLETE}
+        await client.ask("begin_update")
+        assert await client.ask("end_update", version=3) == {"missing": []}
+        assert client.noted() == ["begin_update", "end_update True", "resume"]
+        assert await client.generate() == {"samples": [[1, "length", 3]]}
+
+    with_server(work)
+
+
+def test_an_update_that_lacks_a_weight_is_none() -> None:
+    async def work(client: Client) -> None:
+        client.engine.missing = ["w"]
+        await client.ask("begin_update")
+        assert await client.ask("end_update", version=1) == {"missing": ["w"]}
+        assert client.noted() == ["begin_update", "end_update True"]
+        assert await client.generate() == {"not_ready": NOT_COMPLETE}
+
+    with_server(work)
+
+
+def test_an_engine_that_was_put_to_sleep_goes_on_with_new_weights_and_its_cache() -> None:
+    async def work(client: Client) -> None:
+        assert await client.ask("wake", kv_cache=True) == {}  # it is awake
+        assert client.noted() == ["resume"]
+        for _ in range(2):
+            await client.ask("sleep")
+        assert client.noted() == ["sleep"]
+        reason = "it was put to sleep, and its weights were not sent again"
+        assert await client.generate() == {"not_ready": reason}
+        assert await client.ask("wake", kv_cache=False) == {}
+        await client.ask("begin_update")
+        await client.ask("end_update", version=1)
+        assert client.noted() == ["wake weights", "begin_update", "end_update True"]
+        assert await client.generate() == {"not_ready": NO_CACHE}
+        assert await client.ask("wake", kv_cache=True) == {}
+        assert client.noted() == ["wake kv_cache", "resume"]
+        assert await client.generate() == {"samples": [[1, "length", 1]]}
+
+    with_server(work)
+
+
+def test_a_probe_is_a_request_like_any_other() -> None:
+    async def work(client: Client) -> None:
+        for _ in range(2):  # the first one sees that there is progress to tell of
+            assert await client.ask("probe") == {}
+        [asked] = client.engine.asked
+        assert set(asked) == set(described(1)) - {"request_id", "n"}
+
+    with_server(work)
+
+
+def test_a_probe_that_has_become_needless_ends() -> None:
+    async def work(client: Client) -> None:
+        client.engine.stuck = True
+        await client.ask("probe")
+        probe = client.send("probe")
+        await client.engine.begun.wait()
+        client.engine.tokens += 1  # of another request
+        assert await client.answer(probe) == {}
+        client.engine.begun.clear()
+        probe = client.send("probe")
+        await client.engine.begun.wait()
+        await client.ask("begin_update")  # no token is to be expected
+        assert await client.answer(probe) == {}
+
+    with_server(work)

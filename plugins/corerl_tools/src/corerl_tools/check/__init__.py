@@ -1,0 +1,1 @@
+"""``corerl check`` and ``corerl doctor``."""

@@ -1,0 +1,250 @@
+"""All steps of ``corerl check``, in the order in which a run would stumble."""
+
+import dataclasses
+import importlib.util
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from corerl.check import installed
+from corerl.check.findings import Finding, finding, from_error
+from corerl.check.machine import GIB, Machine, detect
+from corerl.check.shares import longest
+from corerl.check.size import ModelSize, model_size
+from corerl.config.parts import Parts
+from corerl.config.schema import TrainConfig
+from corerl.errors import RequestError
+from corerl.files import require_writable
+from corerl_tools.check import configuration, memory
+
+
+@dataclass
+class Report:
+    """What ``corerl check`` found; ``estimate`` is None where the model's size or the parts are not known."""
+
+    findings: list[Finding] = field(default_factory=list)
+    estimate: memory.Estimate | None = None
+    plan: str = ""
+    """what the run would do, in a line; '' where that is not known"""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether there is no error."""
+        return all(each.severity != "error" for each in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON; memory in bytes."""
+        phases = [] if self.estimate is None else [dataclasses.asdict(phase) for phase in self.estimate.phases]
+        return {
+            "ok": self.is_right,
+            "plan": self.plan,
+            "findings": [dataclasses.asdict(each) for each in self.findings],
+            "memory": phases,
+            "sequences_in_cache": self.estimate.sequences if self.estimate else None,
+        }
+
+
+def check(
+    file: Path,
+    overrides: Sequence[str] = (),
+    plugin: Sequence[str] = (),
+    disable_plugin: Sequence[str] = (),
+    planned: Machine | None = None,
+    *,
+    trust: bool = True,
+) -> Report:
+    """Look at everything that can be known before a run starts; no weights are read and nothing is written.
+
+    Args:
+        planned: the GPUs that the run is to have, elsewhere; None: this machine's.
+        trust: false: none of the code and programs that the config names is run.
+    """
+    looked = configuration.look(file, overrides, plugin, disable_plugin, trust=trust)
+    report, config = Report(looked.findings), looked.config
+    if config is None or looked.plugins is None:
+        return report
+    if importlib.util.find_spec("torch") is None:
+        sentence = "there is no torch here, which comes with the distributions that run models"
+        report.findings.append(finding("error", "", sentence, "pip install corerl-fsdp corerl-hf, for a start."))
+        return report
+
+    from corerl_tools.check import data
+
+    machine = planned or detect()
+    report.findings += _device(config, machine)
+    if looked.parts is not None:
+        report.findings += installed.look(config, looked.parts, machine, trust=trust)
+        report.findings += _checkpoint(config, looked.parts)
+    report.findings += _output(config)
+    sizes: dict[str, ModelSize] = {}
+    if config.model.path != configuration.NOT_GIVEN:
+        report.findings += data.look(config, looked.parts, looked.plugins)
+        sizes = _sizes(config, looked.parts, _on(config, machine), report.findings)
+    report.findings += _truncated_sampling(config, sizes["actor"].vocabulary if sizes else None)
+    report.findings += _rounded_weights(config, _on(config, machine))
+    if looked.parts is not None and sizes:
+        report.findings += _shapes(config, sizes["actor"])
+        report.estimate = memory.estimate(
+            config, looked.parts, sizes, machine, frees_engine=_frees_engine(config, machine)
+        )
+        report.findings += memory.look(report.estimate, machine, config)
+    order = ("error", "warning", "note")
+    report.findings = sorted(dict.fromkeys(report.findings), key=lambda each: order.index(each.severity))
+    report.plan = _plan(config, machine)
+    return report
+
+
+def _on(config: TrainConfig, machine: Machine) -> str:
+    """The device that ``actor.device`` means there."""
+    if config.actor.device == "auto" or machine.planned:
+        return "cuda" if machine.gpus or config.runtime.n_gpus_per_node else "cpu"
+    return config.actor.device
+
+
+def _frees_engine(config: TrainConfig, machine: Machine) -> bool:
+    shares = _on(config, machine) == "cuda" and not config.rollout.n_gpus_per_node
+    free = config.rollout.free_cache_engine
+    return shares and not config.trainer.max_staleness if free is None else free
+
+
+def _plan(config: TrainConfig, machine: Machine) -> str:
+    prompts, responses = config.data.train_batch_size, config.data.train_batch_size * config.rollout.n
+    updates = config.actor.ppo_epochs * max(1, prompts // config.actor.ppo_mini_batch_size)
+    where = (
+        "planned GPUs" if machine.planned else machine.name or "GPUs" if _on(config, machine) == "cuda" else "the CPU"
+    )
+    return (
+        f"a step is {prompts} prompts × {config.rollout.n} responses = {responses}, in {updates} updates of "
+        f"{config.actor.ppo_mini_batch_size} × {config.rollout.n}, on {where}"
+    )
+
+
+def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
+    from corerl.models import resolve_device
+
+    if not machine.planned:
+        try:
+            resolve_device(config.actor.device)
+        except RequestError as error:
+            yield from_error(error, "actor.device")
+
+
+def _checkpoint(config: TrainConfig, parts: Parts) -> Iterator[Finding]:
+    """Of the run that this one would go on with."""
+    from corerl.checkpoint.resume import check_same, find_checkpoint
+    from corerl.trainer.run import versions
+
+    try:
+        checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)
+        if checkpoint is not None:
+            check_same(checkpoint, config, versions(parts))
+            yield finding("note", "trainer.resume_mode", f"the run goes on from {checkpoint.path}")
+    except RequestError as error:
+        yield from_error(error, "trainer.resume_mode")
+
+
+def _output(config: TrainConfig) -> Iterator[Finding]:
+    folder = Path(config.trainer.output_dir).expanduser().absolute()
+    try:
+        require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
+    except RequestError as error:
+        yield from_error(error)
+        return
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    if free < GIB:
+        yield finding("warning", "trainer.output_dir", f"{free / GIB:.1f} GiB of disk are free below {folder}")
+
+
+def _truncated_sampling(config: TrainConfig, vocabulary: int | None) -> Iterator[Finding]:
+    """Sampling in training from fewer tokens than its log-probs are over; evaluation may truncate."""
+    top_p, top_k = config.rollout.top_p, config.rollout.top_k
+    given: dict[str, tuple[float, float]] = {}
+    if top_p < 1:
+        given["rollout.top_p"] = (top_p, 1.0)
+    if top_k > 0 and (vocabulary is None or top_k < vocabulary):
+        given["rollout.top_k"] = (top_k, -1)
+    if given:
+        yield finding(
+            "warning",
+            next(iter(given)),
+            f"{' and '.join(f'{key}={value}' for key, (value, _) in given.items())}: responses are drawn from a "
+            "truncated distribution, and the log-probs of training are over the whole vocabulary, so the policy "
+            "gradient, importance weights and KL estimates are biased",
+            f"Set {' and '.join(f'{key}={whole}' for key, (_, whole) in given.items())} in training; "
+            "rollout.val_kwargs may truncate.",
+        )
+
+
+def _rounded_weights(config: TrainConfig, device: str) -> Iterator[Finding]:
+    """Of an engine that computes in bf16: what becomes of a change that is smaller than the spacing of its numbers."""
+    if config.model.dtype == "fp32" or (config.model.dtype == "auto" and device == "cpu"):
+        return
+    metric = "the metric weights/update_lost_in_rounding measures the loss"
+    if config.model.lora_rank:
+        yield finding(
+            "warning",
+            "model.lora_rank",
+            "the engine gets base model and adapter merged and rounded to bf16, and the trainer computes with both "
+            f"apart: early in a run most of the adapter is lost in the rounding; {metric}",
+            "Raise actor.optim.lr (LoRA takes about ten times that of full training), correct with "
+            "algorithm.rollout_correction.rollout_is=token, or set model.dtype=fp32.",
+        )
+    else:
+        yield finding(
+            "note", "model.dtype", f"weights are trained in float32 and rounded to bf16 for the engine; {metric}"
+        )
+
+
+def _sizes(config: TrainConfig, parts: Parts | None, device: str, findings: list[Finding]) -> dict[str, ModelSize]:
+    """Of every role that holds a model; empty, and a finding, where one cannot be known."""
+    sizes: dict[str, ModelSize] = {}
+    needs_ref, needs_critic = parts is not None and parts.needs_ref, parts is not None and parts.value_loss is not None
+    roles: list[tuple[str, str | None, bool]] = [
+        ("actor", None, True),
+        ("ref", config.ref.path, needs_ref),
+        ("critic", config.critic.path, needs_critic),
+    ]
+    for role, path, needed in roles:
+        if not needed:
+            continue
+        model = dataclasses.replace(config.model, path=path or config.model.path)
+        try:
+            sizes[role] = model_size(model, device, "value" if role == "critic" else "lm")
+        except RequestError as error:
+            key = f"{role}.path" if path else "model.path"
+            if all(each.severity != "error" or each.key != key for each in findings):  # else the tokenizer said it
+                findings.append(from_error(error, key))
+            return {}
+    return sizes
+
+
+def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
+    """What heads, widths and positions of the model say."""
+    asked, split = longest(config), config.rollout.tensor_model_parallel_size
+    if size.positions and asked > size.positions:
+        yield finding(
+            "warning",
+            "data.max_response_length",
+            f"data.max_prompt_length + data.max_response_length = {config.data.max_prompt_length} + "
+            f"{config.data.max_response_length} = {asked} tokens, and the model's max_position_embeddings is "
+            f"{size.positions}",
+            "Lower one of the two, or take a model with a longer context.",
+        )
+    if size.heads % split or (size.key_value_heads % split and split % size.key_value_heads):
+        works = ", ".join(str(each) for each in range(1, size.heads + 1) if size.heads % each == 0)
+        yield finding(
+            "error",
+            "rollout.tensor_model_parallel_size",
+            f"{split} does not divide the model's {size.heads} attention heads ({size.key_value_heads} of keys and "
+            f"values); {works} would",
+        )
+    tokens = config.actor.ppo_max_token_len_per_gpu
+    if config.actor.use_dynamic_bsz and tokens < asked:
+        sentence = (
+            f"is {tokens}, and a row may have {asked} tokens (data.max_prompt_length + data.max_response_length): such "
+            "a row is a micro-batch of its own, which takes more memory than the limit says"
+        )
+        yield finding("warning", "actor.ppo_max_token_len_per_gpu", sentence, f"Set it to {asked} or more.")

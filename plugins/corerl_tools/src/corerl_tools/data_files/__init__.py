@@ -1,0 +1,1 @@
+"""``corerl data inspect``."""

@@ -1,0 +1,1 @@
+"""``corerl generate``."""

@@ -1,0 +1,241 @@
+"""Responses to the prompts of a file, in parts that outlive a kill: ``corerl generate``.
+
+Prompts are generated in batches, each written beside the output file as a part once it is complete, and all parts
+become the output file at the end. What a prompt gets depends on its place in the data and the seed alone, so that a run
+that was killed goes on where it ended, in batches of whatever size.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from corerl.batch.rollouts import Rollouts
+from corerl.check.installed import require_engine
+from corerl.config.parts import select_rollout_backend
+from corerl.config.schema import TrainConfig
+from corerl.data.prompts import Prompt, load_prompts
+from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.errors import ConfigError
+from corerl.evaluation.files import as_table, result_columns
+from corerl.files import require_writable
+from corerl.models import resolve_device
+from corerl.plugins import Plugins
+from corerl.registry import Selected
+from corerl.registry.environments import EnvironmentFactory
+from corerl.registry.rollout_backends import RolloutBackendFactory, SamplingParams
+from corerl.registry.runtimes import RuntimeFactory
+from corerl.runtime.dispatch import in_order
+from corerl.seeding import Seeds
+from corerl.telemetry.notices import say
+from corerl.telemetry.progress import GenerationProgress
+from corerl.trainer.arrivals import Arrivals
+from corerl.trainer.build import episode_player, rollout_role
+from corerl.trainer.episodes import EpisodePlayer
+from corerl.trainer.requests import check_media, greedy_sampling, make_requests, training_sampling
+from corerl.trainer.rollout_worker import RolloutWorker
+from corerl.trainer.samples import episode_columns
+from corerl.trainer.scoring import add_environment
+from corerl_tools.generate.parts import PartedFile
+
+ENVIRONMENT = "rollout.multi_turn.environment"
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationPlan:
+    """What is about to be generated.
+
+    Attributes:
+        request: what the responses depend on, as plain values: parts and files of another request are not mixed in.
+    """
+
+    config: TrainConfig
+    backend: Selected[RolloutBackendFactory]
+    runtime: Selected[RuntimeFactory]
+    environment: Selected[EnvironmentFactory] | None
+    tokenizer: ChatTokenizer
+    prompts: Sequence[Prompt]
+    sampling: SamplingParams
+    out: Path
+    batch_size: int
+    log_probs: bool
+    request: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        played = "" if self.environment is None else f", in turns with '{self.environment.entry.name}'"
+        return (
+            f"{len(self.prompts)} prompts × {self.sampling.n} responses from {self.config.model.path}, "
+            f"by '{self.backend.entry.name}' on {resolve_device(self.config.actor.device)}{played}"
+        )
+
+
+def plan_generation(
+    config: TrainConfig, plugins: Plugins, out: Path, *, greedy: bool = False, batch_size: int = 256, log_probs: bool
+) -> GenerationPlan:
+    """Read the tokenizer and the prompts of ``data.val_files``; nothing is written.
+
+    Args:
+        out: a parquet file.
+        greedy: the likeliest response to each prompt, once, whatever ``rollout`` says.
+        batch_size: prompts in a part.
+
+    Raises:
+        RequestError: the output file, the model's tokenizer, the data or the rollout backend cannot be used.
+    """
+    if out.suffix != ".parquet":
+        raise ConfigError("--out", f"must end in .parquet, not '{out.suffix}'")
+    require_writable(out.parent, "--out")
+    registries = plugins.registries
+    backend = select_rollout_backend(config.rollout, registries)
+    runtime = registries.runtimes.select_named(
+        config.runtime.name, config.runtime.options, name_key="runtime.name", options_key="runtime.options"
+    )
+    require_engine(config, backend, runtime)
+    turns = config.rollout.multi_turn
+    environment = None
+    if turns.environment is not None:
+        environment = registries.environments.select(turns.environment, ENVIRONMENT)
+        if hasattr(environment.options, "check"):
+            environment.options.check(ENVIRONMENT, config)
+    tokenizer = load_tokenizer(config.model)
+    prompts = load_prompts(config.data, config.data.val_files, tokenizer, "val")
+    say(f"prompts: {prompts.report}")
+    check_media(prompts, backend.entry)
+    sampling = training_sampling(config, tokenizer.stop_token_ids)
+    if greedy:
+        sampling = greedy_sampling(sampling)
+    request = {
+        "model": config.model.path,
+        "state of the weights": _weights_stamp(config),
+        "dtype": config.model.dtype,
+        "backend": backend.entry.name,
+        "seed": config.trainer.seed,
+        "log_probs": log_probs,
+        "prompts": _digest(prompts.prompts),
+        **_plain("sampling", sampling),
+        **(_plain("multi_turn", turns) if environment is not None else {}),
+    }
+    return GenerationPlan(
+        config, backend, runtime, environment, tokenizer, prompts.prompts, sampling, out, batch_size, log_probs, request
+    )
+
+
+def generate(plan: GenerationPlan, *, overwrite: bool = False) -> Path:
+    """Generate what is missing and write the output file, whole or not at all; returns it.
+
+    Args:
+        overwrite: replace a file, and drop parts, of another request.
+
+    Raises:
+        ConfigError: such a file or such parts are there, without ``overwrite``.
+        RunError: the engine failed; what was complete is kept.
+    """
+    total = len(plan.prompts)
+    file = PartedFile(plan.out, plan.request, total, overwrite=overwrite)
+    if file.is_complete():
+        say(f"{plan.out} is already complete")
+        return plan.out
+    missing = file.missing()
+    left = sum(map(len, missing))
+    if left < total:
+        say(f"{total - left} of {total} prompts were generated before")
+    if missing:
+        _generate_missing(plan, file, missing)
+    file.join()
+    return plan.out
+
+
+def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[range]) -> None:
+    config = plan.config
+    seeds = Seeds(config.trainer.seed).validation_requests(len(plan.prompts))
+    with ExitStack() as stack:
+        runtime = stack.enter_context(closing(plan.runtime.load()(config.runtime)))
+        role = rollout_role(config, plan.backend.entry)
+        runtime.reserve([role])
+        rollout = runtime.spawn(role, RolloutWorker, config)
+        player = episode_player(config, plan.environment, rollout, plan.tokenizer)
+        if player is not None:
+            stack.callback(player.close)
+        progress = stack.enter_context(GenerationProgress(sum(map(len, missing))))
+        for items in _batches(missing, plan.batch_size):
+            part = slice(items.start, items.stop)
+            rollouts = _responses(plan, rollout, player, part, seeds[part])
+            file.write(items, as_table(list(_rows(plan, rollouts, seeds[part]))))
+            progress.advance(len(items), sum(len(each.token_ids) for each in rollouts.completions))
+
+
+def _responses(
+    plan: GenerationPlan, rollout: RolloutWorker, player: EpisodePlayer | None, part: slice, seeds: Sequence[int]
+) -> Rollouts:
+    prompts, prefix = plan.prompts[part], f"{part.start}"
+    if player is None:
+        outputs = in_order(rollout.generate(make_requests(prompts, plan.sampling, seeds, prefix)))
+        return Rollouts.collect(prompts, outputs, plan.tokenizer.decode)
+    arrivals = Arrivals(plan.sampling.n)
+    for rows, played in player.play(prompts, plan.sampling, seeds, prefix):
+        arrivals.add(rows, played)
+    return arrivals.rollouts()
+
+
+def _rows(plan: GenerationPlan, rollouts: Rollouts, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    scored = rollouts.episodes is not None and not plan.config.rollout.multi_turn.score_response
+    for number, (prompt, completion, response, group) in enumerate(
+        zip(rollouts.prompts, rollouts.completions, rollouts.responses, rollouts.group_ids, strict=True)
+    ):
+        row = {
+            "data_source": prompt.data_source,
+            "prompt": prompt.messages,
+            "response": response,
+            "ground_truth": prompt.ground_truth,
+            "extra_info": dict(prompt.extra_info),
+            "prompt_index": prompt.index,
+            "sample": number % plan.sampling.n,
+            "seed": seeds[group],
+            "prompt_length": len(prompt.token_ids),
+            "response_length": len(completion.token_ids),
+            "max_response_length": plan.sampling.max_tokens,
+            "finish_reason": completion.finish_reason,
+        }
+        episode = None if rollouts.episodes is None else rollouts.episodes[number]
+        if episode is not None:
+            row |= episode_columns(episode)
+        if episode is not None and scored:
+            row |= result_columns(add_environment(None, [episode])[0])
+        if plan.log_probs:
+            row |= {"token_ids": list(completion.token_ids), "log_probs": list(completion.log_probs)}
+            if episode is not None:
+                row["response_mask"] = episode.response_mask
+        yield row
+
+
+def _plain(section: str, values: Any) -> dict[str, Any]:
+    """The fields of a dataclass, as JSON has them."""
+    fields = json.loads(json.dumps(dataclasses.asdict(values)))
+    return {f"{section}.{name}": value for name, value in fields.items()}
+
+
+def _batches(missing: Sequence[range], size: int) -> Iterator[range]:
+    for rows in missing:
+        for start in range(rows.start, rows.stop, size):
+            yield range(start, min(start + size, rows.stop))
+
+
+def _digest(prompts: Sequence[Prompt]) -> str:
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        parts = [prompt.data_source, prompt.token_ids, prompt.ground_truth, *filter(None, [prompt.media])]
+        digest.update(json.dumps(parts, default=str).encode())
+    return digest.hexdigest()[:16]
+
+
+def _weights_stamp(config: TrainConfig) -> str:
+    """Changes when the files of a local model are written again; '' for a hub name."""
+    folder = Path(config.model.path).expanduser()
+    if not folder.is_dir():
+        return ""
+    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json"))
+    stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:16]

@@ -1,0 +1,43 @@
+"""The commands beside ``corerl train``, and the report after each training."""
+
+from pathlib import Path
+
+from corerl.hookspecs import Register, hookimpl
+from corerl.registry.commands import Command
+
+
+@hookimpl
+def register_commands(register: Register[Command]) -> None:
+    register("check", "corerl_tools.check.command:check", summary="Find the errors of a training before it starts.")
+    register("doctor", "corerl_tools.check.doctor:doctor", summary="Describe this environment, for a bug report.")
+    register("sft", "corerl_tools.sft.command:sft", summary="Fine-tune a model on chats: a supervised cold start.")
+    register(
+        "prepare", "corerl_tools.prepare.command:prepare", summary="Write training files from a published data set."
+    )
+    register("generate", "corerl_tools.generate.command:generate", summary="Sample responses to the prompts of a file.")
+    register("score", "corerl_tools.score.command:score", summary="Score responses again, and compare with labels.")
+    register("eval", "corerl_tools.evaluate:evaluate", summary="Print mean@n, pass@k, maj@k and best@k of responses.")
+    register(
+        "data.inspect",
+        "corerl_tools.data_files.command:inspect",
+        summary="Print the contents and the defects of data files.",
+    )
+    register(
+        "export",
+        "corerl_tools.export.command:export",
+        summary="Convert a checkpoint to a Hugging Face model folder.",
+    )
+    register(
+        "report",
+        "corerl_tools.report.command:report",
+        summary="Write one page of runs: curves, timing, samples, config.",
+    )
+    register("runs", "corerl_tools.runs:runs", summary="List runs: state, step, last reward, age.")
+    register("config.from-verl", "corerl_tools.verl.command:from_verl", summary="Convert a verl command to a config.")
+
+
+@hookimpl
+def training_finished(folder: Path) -> None:
+    from corerl_tools.report.command import make_report
+
+    make_report([folder])

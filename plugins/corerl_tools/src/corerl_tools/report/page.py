@@ -1,0 +1,125 @@
+"""The page: one HTML file with everything in it.
+
+What the runs say is JSON, compressed and written as base64 into ``<script>`` elements that the browser does not run.
+The page's own script unpacks the first of them when it is opened, and samples, some in an element, when they are looked
+at. A content security policy allows that one script, by its digest, and no address at all.
+"""
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from corerl import __version__
+from corerl.files import atomic_path
+from corerl_tools.report.runs import Record, config_defaults, run_names, run_values
+from corerl_tools.report.samples import Samples, read_samples
+
+SCRIPTS = (
+    "format",
+    "data",
+    "chart",
+    "axis",
+    "curves",
+    "overview",
+    "timing",
+    "heatmap",
+    "samples",
+    "tokens",
+    "config",
+    "main",
+)
+"""in their order; they share one scope"""
+
+SAMPLES_IN_PART = 200
+MOST_BYTES = 14_000_000
+"""of the samples on the page; above it fewer are taken"""
+
+
+def write_page(path: Path, folders: Sequence[Path], records: Sequence[Sequence[Record]], samples: int) -> None:
+    """Write the page of some runs, with at most so many samples of all of them together."""
+    names = run_names(folders)
+    runs = [run_values(*each) for each in zip(folders, names, records, strict=True)]
+    parts, index = pack_samples([read_samples(folder, samples // len(folders)) for folder in folders], runs)
+    data = {"version": __version__, "runs": runs, "defaults": config_defaults()}
+    title = names[0] if len(names) == 1 else f"{len(names)} runs"
+    with atomic_path(path) as temporary:
+        temporary.write_text(page(f"{title} · CoreRL", {"data": pack(data), "index": pack(index), **parts}), "utf-8")
+
+
+def pack_samples(
+    of_runs: Sequence[Samples], runs: Sequence[dict[str, Any]]
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Elements ``samples-0``, …, and for each sample the little by which a list shows, sorts and filters it.
+
+    The distributions are put into ``runs``.
+    """
+    rows = []
+    for number, (run, samples) in enumerate(zip(runs, of_runs, strict=True)):
+        run["length"], run["score"] = samples.length, samples.score
+        rows += [{"run": number, **row} for row in samples.rows]
+    while True:
+        parts = [pack(rows[start : start + SAMPLES_IN_PART]) for start in range(0, len(rows), SAMPLES_IN_PART)]
+        size = sum(map(len, parts))
+        if size <= MOST_BYTES:
+            break
+        keep = max(1, int(0.95 * len(rows) * MOST_BYTES / size))
+        rows = [rows[index * len(rows) // keep] for index in range(keep)]
+    names = ("run", "step", "group", "source", "score", "length")
+    index = [
+        {**{name: row[name] for name in names}, "text": _preview(row), "failed": bool(row["error"])} for row in rows
+    ]
+    return {f"samples-{number}": part for number, part in enumerate(parts)}, index
+
+
+def _preview(row: dict[str, Any]) -> str:
+    asked = next((text for role, text in reversed(row["messages"]) if role in ("user", "prompt")), "")
+    return " ".join(f"{asked[-120:]} → {row['response'][:120]}".split())
+
+
+def _finite(value: Any) -> Any:
+    """A copy of plain values with None in place of what JSON cannot write."""
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def pack(value: Any) -> str:
+    """JSON, compressed, as base64; the same value gives the same text."""
+    write = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
+    try:
+        text = write(value)
+    except ValueError:  # rare: a sample of somebody else's may hold NaN anywhere
+        text = write(_finite(value))
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)).decode()
+
+
+def page(title: str, elements: dict[str, str]) -> str:
+    """The file; ``elements``: name -> packed value."""
+    files = resources.files("corerl_tools.report") / "page"
+    script = "".join((files / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
+    script = f'(() => {{\n"use strict";\n{script}}})();\n'
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    data = "\n".join(
+        f'<script type="application/octet-stream" id="{name}">{packed}</script>' for name, packed in elements.items()
+    )
+    places = {
+        "TITLE": html.escape(title),
+        "DIGEST": f"'sha256-{digest}'",
+        "STYLE": (files / "style.css").read_text("utf-8"),
+        "DATA": data,
+        "SCRIPT": f"<script>{script}</script>",
+    }
+    text = (files / "index.html").read_text("utf-8")
+    for name, value in places.items():
+        text = text.replace(f"<!--{name}-->", value, 1)
+    return text

@@ -1,0 +1,81 @@
+"""What a run folder says, as plain values for the page."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from corerl.config.load import check_nesting
+from corerl.errors import ConfigError
+from corerl.files import reading
+from corerl.telemetry.metrics_log import read_metrics
+from corerl.telemetry.run_status import read_status
+from corerl_tools.report.curves import curves
+
+Record = dict[str, float]
+
+
+def read_records(folder: Path) -> list[Record]:
+    """The metrics of a run.
+
+    Raises:
+        ConfigError: the folder holds none.
+    """
+    records = read_metrics(folder / "metrics.jsonl")
+    if not records:
+        raise ConfigError("", f"{folder} holds no metrics.jsonl of a run")
+    return records
+
+
+def run_values(folder: Path, name: str, records: Sequence[Record]) -> dict[str, Any]:
+    """One run without its samples: name, status, curves, configuration and the parts that it used."""
+    status = read_status(folder)
+    config = folder / "config.yaml"
+    plugins = folder / "plugins.json"
+    with reading(config):
+        if config.is_file():
+            check_nesting(config.read_text(encoding="utf-8"))
+        settings = flat(OmegaConf.to_container(OmegaConf.load(config))) if config.is_file() else {}
+    with reading(plugins):
+        parts = {
+            f"{part['part']}: {part['name']}": f"{part['distribution']} {part['version']}"
+            for part in (json.loads(plugins.read_text()) if plugins.is_file() else [])
+        }
+    return {
+        "name": name,
+        "status": asdict(status) if status else None,
+        "steps": int(records[-1]["step"]),
+        "curves": curves(records),
+        "config": settings,
+        "parts": parts,
+    }
+
+
+def run_names(folders: Sequence[Path]) -> list[str]:
+    """A short name for each: what follows the folder that they share, at most ``<experiment>/<time>``."""
+    absolute = [folder.resolve() for folder in folders]
+    names = ["/".join(folder.parts[-2:]) for folder in absolute]
+    return names if len(set(names)) == len(names) else [str(folder) for folder in absolute]
+
+
+def config_defaults() -> dict[str, str]:
+    """Every key of a training configuration that has a default, flat."""
+    from corerl.config.schema import ModelConfig, TrainConfig
+
+    values = flat(asdict(TrainConfig(model=ModelConfig(path=""))))
+    return {key: value for key, value in values.items() if key != "model.path"}
+
+
+def flat(values: Any, prefix: str = "") -> dict[str, str]:
+    """Nested mappings as dotted key -> value, the value as YAML writes it in one line.
+
+    >>> flat({"rollout": {"n": 8, "options": {}}})
+    {'rollout.n': '8', 'rollout.options': '{}'}
+    """
+    if isinstance(values, dict) and values:
+        parts = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in values.items())
+        return {key: value for part in parts for key, value in part.items()}
+    return {prefix: values if isinstance(values, str) else json.dumps(values, default=str)}

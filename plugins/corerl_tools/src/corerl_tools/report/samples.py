@@ -1,0 +1,151 @@
+"""The samples of a run: ``rollouts/step_*.parquet``."""
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from corerl.evaluation.files import as_rows
+from corerl.files import reading
+from corerl_tools.report.curves import Array
+from corerl_tools.report.distributions import distribution
+
+TOKEN_COLUMNS = ("token_ids", "token_texts", "log_probs", "rollout_log_probs", "ref_log_probs", "advantages")
+MOST_TOKENS = 1_500_000
+"""of all samples; the tokens of a long one beyond its share are shown as plain text"""
+
+MOST_CHARACTERS = 30_000_000
+FEWEST_TOKENS, FEWEST_CHARACTERS = 512, 2000
+"""that each sample may have, however many there are"""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples of one run, by step, and the distributions of all that were written."""
+
+    rows: list[dict[str, Any]]
+    length: dict[str, Any] | None
+    score: dict[str, Any] | None
+
+
+def read_samples(folder: Path, most: int) -> Samples:
+    """At most ``most`` samples, spread evenly over the files; of a file the first, so that groups stay together."""
+    with reading(folder / "rollouts"):
+        return _read(sorted(filter(Path.is_file, (folder / "rollouts").glob("step_*.parquet"))), most)
+
+
+def _read(files: Sequence[Path], most: int) -> Samples:
+    steps = [int(re.sub(r"\D", "", file.stem)) for file in files]
+    score, length = _columns(files)
+    rows: list[dict[str, Any]] = []
+    chosen = evenly(len(files), most)
+    tokens = max(FEWEST_TOKENS, MOST_TOKENS // max(1, most))
+    characters = max(FEWEST_CHARACTERS, MOST_CHARACTERS // max(1, most))
+    for number, index in enumerate(chosen):
+        share = (number + 1) * most // len(chosen) - number * most // len(chosen)
+        rows += [sample(steps[index], row, characters) for row in _first_rows(files[index], share, tokens)]
+    return Samples(rows, distribution(steps, length), distribution(steps, score))
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """At most ``most`` of ``range(count)``, evenly spread, the first and the last among them.
+
+    >>> evenly(10, 4)
+    [0, 3, 6, 9]
+    """
+    if count <= most:
+        return list(range(count))
+    return sorted({round(position * (count - 1) / max(1, most - 1)) for position in range(most)})
+
+
+def sample(step: int, row: dict[str, Any], characters: int) -> dict[str, Any]:
+    """What the page shows of one response; keys are short, they are written thousands of times."""
+    prompt = row.get("prompt")
+    chat = prompt if isinstance(prompt, list) else [{"role": "prompt", "content": prompt}]
+    messages = [*chat, *(row.get("episode") or ())]
+    return {
+        "step": step,
+        "group": row.get("group"),
+        "source": row.get("data_source"),
+        "score": row.get("score"),
+        "components": row.get("components") or {},
+        "extracted": row.get("extracted"),
+        "truth": shortened(as_text(row.get("ground_truth")), 300),
+        "error": row.get("error"),
+        "length": row.get("response_length"),
+        "prompt_length": row.get("prompt_length"),
+        "finish": row.get("finish_reason"),
+        "version": row.get("weight_version"),
+        "messages": [
+            [str(each.get("role", "")), shortened(as_text(each.get("content")), characters)] for each in messages
+        ],
+        "response": shortened(str(row.get("response") or ""), characters),
+        **_tokens(row),
+    }
+
+
+def shortened(text: str, most: int) -> str:
+    """A text whose middle is left out where it is longer.
+
+    >>> shortened("abcdefghij", 6)
+    'abc … 4 characters … hij'
+    """
+    if len(text) <= most:
+        return text
+    head, tail = most - most // 2, most // 2
+    return f"{text[:head]} … {len(text) - most} characters … {text[-tail:]}"
+
+
+def as_text(value: Any) -> str:
+    """A message's content, which may be a list of parts, or a ground truth of any kind, as text."""
+    if isinstance(value, list):
+        return "".join(as_text(part) for part in value)
+    if isinstance(value, dict):
+        return str(value.get("text", f"[{value.get('type', '…')}]"))
+    return "" if value is None else str(value)
+
+
+def _tokens(row: dict[str, Any]) -> dict[str, Any]:
+    """``tokens``: texts; ``log_probs`` and ``kl`` in hundredths of a nat; ``advantages``, one where all are equal."""
+    texts, log_probs = row.get("token_texts"), row.get("log_probs") or row.get("rollout_log_probs")
+    if texts is None or log_probs is None:
+        return {}
+    values = np.array(log_probs, float)
+    found = {"tokens": [sys.intern(text) for text in texts], "log_probs": _hundredths(values)}
+    if row.get("ref_log_probs") is not None and row.get("log_probs") is not None:
+        found["kl"] = _hundredths(values - np.array(row["ref_log_probs"], float))
+    if row.get("advantages") is not None:
+        advantages = [float(f"{value:.3g}") for value in row["advantages"]]
+        found["advantages"] = advantages[0] if len(set(advantages)) == 1 else advantages
+    return found
+
+
+def _hundredths(values: Array) -> list[int | None]:
+    return [round(100 * value) if np.isfinite(value) else None for value in values.tolist()]
+
+
+def _columns(files: Sequence[Path]) -> tuple[list[Array], list[Array]]:
+    """Scores and lengths of all responses of each file."""
+    names = ["score", "response_length"]
+    rows = [as_rows(pq.ParquetFile(file).read(columns=names)) for file in files]
+    score, length = ([np.array([row[name] for row in of_file], float) for of_file in rows] for name in names)
+    return score, length
+
+
+def _first_rows(file: Path, count: int, tokens: int) -> list[dict[str, Any]]:
+    reader = pq.ParquetFile(file)
+    if count < 1 or reader.metadata.num_rows == 0:
+        return []
+    table = pa.Table.from_batches([next(reader.iter_batches(batch_size=count))])
+    for name in set(TOKEN_COLUMNS) & set(table.column_names):
+        if pa.types.is_list(table[name].type):
+            column = pc.list_slice(table[name], 0, tokens)
+            table = table.set_column(table.column_names.index(name), name, column)
+    return as_rows(table.replace_schema_metadata(reader.schema_arrow.metadata))

@@ -1,0 +1,27 @@
+"""Runs in a few lines of a terminal."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from corerl.telemetry.sparkline import sparkline
+from corerl_tools.report.curves import parts
+from corerl_tools.report.runs import Record
+
+WIDTH = 40
+TRAINING_SCORE = "critic/score/mean"
+
+
+def summary(name: str, records: Sequence[Record]) -> str:
+    """Name, then a line for the training score and for each ``val-core`` metric: its curve, first and last value."""
+    names = [TRAINING_SCORE, *sorted({name for record in records for name in record if name.startswith("val-core/")})]
+    lines = [name]
+    for metric in names:
+        points = [(int(record["step"]), record[metric]) for record in records if metric in record]
+        if points:
+            (first, start), (last, end) = points[0], points[-1]
+            curve = sparkline(parts(np.array([value for _, value in points]), WIDTH)[0].tolist())
+            lines.append(f"  {curve}  {metric}: {start:.3f} at step {first}, {end:.3f} at step {last}")
+    if len(lines) == 1:
+        lines.append("  no response had a score")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""``corerl score``: responses scored again."""

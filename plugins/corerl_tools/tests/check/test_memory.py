@@ -1,0 +1,177 @@
+"""The estimate of GPU memory against peaks measured on an H200 (docs/performance.md) and arithmetic by hand."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from corerl.check.machine import GIB, Machine
+from corerl.check.shares import whole
+from corerl.check.size import ModelSize, model_size
+from corerl.config.load import load
+from corerl.config.parts import resolve_parts
+from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.plugins import load_plugins
+from corerl_fsdp.options import FsdpOptions, TorchOptions
+from corerl_hf.options import HfOptions
+from corerl_megatron.options import MegatronOptions
+from corerl_testing.published_shapes import published_config
+from corerl_tools.check.memory import Estimate, Phase, Tokens, activations, estimate, logits, look
+from corerl_vllm.options import VllmOptions
+
+PARAMETERS = 1_543_714_304
+"""of Qwen2.5-1.5B, tied embedding counted once"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shape")
+    published_config("qwen2.5-1.5b").save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> ModelConfig:
+    return ModelConfig(str(folder), dtype="bf16", enable_gradient_checkpointing=True)
+
+
+@pytest.fixture(scope="module")
+def size(model: ModelConfig) -> ModelSize:
+    return model_size(model, "cuda")
+
+
+def test_the_size_is_that_of_the_published_model(size: ModelSize) -> None:
+    assert size.parameters == size.trained == PARAMETERS
+    assert (size.layers, size.hidden, size.heads, size.key_value_heads, size.head_size) == (28, 1536, 12, 2, 128)
+    assert size.cache_bytes == 28 * 2 * 2 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("compiled", "chunk", "measured"),
+    [(False, None, 49.2), (False, 1024, 30.0), (True, 1024, 29.2), (True, 4096, 30.2), (True, None, 34.7)],
+)
+def test_an_update_of_1_5b_takes_what_was_measured(
+    size: ModelSize, model: ModelConfig, compiled: bool, chunk: int | None, measured: float
+) -> None:
+    """benchmarks/gpu/fsdp_update.py: 25 rows of 128 + 512 tokens in a micro-batch."""
+    options = FsdpOptions(compile=compiled, logits_chunk_size=chunk)
+    share, tokens = options.share(size, 1, model, updated=True), Tokens(25 * 640, 25 * 512, 640)
+    fixed = share.weights + share.gradients + share.optimizer
+    estimated = (fixed + activations(size, tokens, share) + logits(size, tokens, share)) / GIB
+    assert 0.99 * measured < estimated < 1.05 * measured
+
+
+def test_one_undivided_model_takes_18_bytes_a_parameter(size: ModelSize, model: ModelConfig) -> None:
+    share = TorchOptions().share(size, 1, model, updated=True)
+    assert share.weights + share.gradients + share.optimizer == 18 * PARAMETERS
+    assert share.at_rest == 12 * PARAMETERS
+    reference = TorchOptions().share(size, 1, model, updated=False)
+    assert (reference.weights, reference.gradients, reference.optimizer) == (2 * PARAMETERS, 0, 0)
+
+
+def test_fsdp_divides_what_is_stored_and_offloads(size: ModelSize, model: ModelConfig) -> None:
+    share = FsdpOptions().share(size, 8, model, updated=True)
+    assert share.at_rest == share.optimizer + 4 * PARAMETERS / 8 == 12 * PARAMETERS / 8
+    assert share.weights == 4 * PARAMETERS / 8 + 2 * (size.beside + 2 * size.layer)
+    offloaded = FsdpOptions(param_offload=True, optimizer_offload=True).share(size, 8, model, updated=True)
+    assert offloaded.at_rest == 0
+    assert offloaded.optimizer_apart
+
+
+def test_megatron_divides_by_tensor_pipeline_and_data_parallel(size: ModelSize, model: ModelConfig) -> None:
+    options = MegatronOptions(tensor_model_parallel_size=2, pipeline_model_parallel_size=2)
+    share = options.share(size, 8, model, updated=True)  # two copies of the model
+    own = PARAMETERS / 4
+    assert (share.weights, share.gradients, share.optimizer) == (2 * own, 4 * own, 12 * own / 2)
+    alone = dataclasses.replace(options, use_distributed_optimizer=False).share(size, 8, model, updated=True)
+    assert alone.optimizer == 12 * own
+
+
+def test_lora_trains_adapters_alone(model: ModelConfig) -> None:
+    """By hand: rank 8 on q, k, v, o (1536 -> 1536, 256, 256, 1536) and gate, up, down (1536 <-> 8960)."""
+    size = model_size(dataclasses.replace(model, lora_rank=8), "cuda")
+    a_layer = 8 * (2 * (1536 + 1536) + 2 * (1536 + 256) + 3 * (1536 + 8960))
+    assert size.trained == 28 * a_layer
+    assert whole(size, model, updated=True).optimizer == 8 * 28 * a_layer
+    one = dataclasses.replace(model, lora_rank=8, target_modules=["q_proj"])
+    assert model_size(one, "cuda").trained == 28 * 8 * 3072
+
+
+def test_eager_attention_keeps_its_scores_and_checkpointing_little(size: ModelSize, model: ModelConfig) -> None:
+    share, tokens = whole(size, model, updated=True), Tokens(1000, 500, 500)
+    eager = activations(dataclasses.replace(size, stores_scores=True), tokens, share)
+    assert eager - activations(size, tokens, share) == 1000 * 500 * 12 * 6
+    everything = activations(size, tokens, dataclasses.replace(share, checkpointing=False))
+    assert activations(size, tokens, share) == everything / 28 + 28 * 1000 * 1536 * 2
+
+
+def test_an_engine_leaves_its_share_beside_the_weights_to_the_cache(folder: Path, size: ModelSize) -> None:
+    config = load(TrainConfig, None, [f"model.path={folder}", "rollout.tensor_model_parallel_size=2"])
+    share = VllmOptions(gpu_memory_utilization=0.5).generation(size, config, 80 * GIB)
+    assert share.total == pytest.approx(40 * GIB)
+    assert share.weights == PARAMETERS and share.bytes_per_token == size.cache_bytes / 2
+    two = VllmOptions(gpu_memory_utilization=0.5, replicas=2).generation(size, config, 80 * GIB)
+    assert two.total == pytest.approx(40 * GIB) and two.weights == 2 * share.weights
+    assert HfOptions(max_batch_size=4).generation(size, config, None).kv_cache == 4 * 1024 * size.cache_bytes
+
+
+def planned(folder: Path, *overrides: str) -> Estimate:
+    """Of a run on a GPU of 80 GiB."""
+    written = [f"model={{path: {folder}, dtype: bf16}}", "data.train_files=[x.parquet]", *overrides]
+    config = load(TrainConfig, None, written)
+    parts = resolve_parts(config, load_plugins().registries)
+    sizes = {"actor": model_size(config.model, "cuda")}
+    machine = Machine(1, 80 * GIB, planned=True)
+    return estimate(config, parts, sizes, machine, frees_engine=config.rollout.free_cache_engine is not False)
+
+
+def test_who_shares_a_gpu_takes_the_larger_of_both_phases_and_what_stays(folder: Path) -> None:
+    vllm = ["actor.strategy=fsdp", "rollout.name=vllm"]
+    update, generation = planned(folder, *vllm).phases
+    assert generation.parts["actor at rest"] == 12 * PARAMETERS
+    assert update.parts["engine"] < 2 * GIB
+    kept, _ = planned(folder, *vllm, "rollout.free_cache_engine=false").phases
+    assert kept.parts["engine"] == pytest.approx(40 * GIB)
+    _, moved = planned(folder, *vllm, "trainer.offload_while_generating=true").phases
+    assert "actor at rest" not in moved.parts
+    apart = planned(folder, *vllm, "rollout.n_gpus_per_node=1")
+    assert "engine" not in apart.phases[0].parts and apart.apart == {"generation"}
+
+
+def test_the_sequences_that_fit_are_counted(folder: Path) -> None:
+    found = planned(folder, "rollout.name=vllm", "data.max_response_length=3584", "data.train_batch_size=100")
+    room = 40 * GIB - 2 * PARAMETERS - 2 * GIB
+    assert found.sequences == int(room // (28 * 2 * 2 * 128 * 2 * 4096))
+    assert found.wanted == 800
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["data.train_batch_size=64"], True),
+        (["data.train_batch_size=63"], False),
+        (["rollout.options.replicas=2"], False),
+        (["rollout.tensor_model_parallel_size=2"], False),
+    ],
+)
+def test_an_engine_that_is_bound_by_the_cpu_is_told_of_replicas(folder: Path, overrides: list[str], told: bool) -> None:
+    found = planned(folder, "rollout.name=vllm", "data.train_batch_size=512", *overrides)
+    config = load(TrainConfig, None, [f"model.path={folder}"])
+    keys = {each.key for each in look(found, Machine(1, 80 * GIB), config) if each.severity == "note"}
+    assert ("rollout.options.replicas" in keys) is told
+
+
+def test_what_does_not_fit_is_an_error_with_the_arithmetic(folder: Path) -> None:
+    config = load(TrainConfig, None, [f"model.path={folder}"])
+    phase = Phase("update of the actor", {"weights": 30 * GIB, "gradients": 12 * GIB})
+    [found] = look(Estimate((phase,), None, 1), Machine(1, 40 * GIB), config)
+    assert found.severity == "error" and found.problem == "GPU memory too small"
+    assert "42.0 GiB (weights 30.0 + gradients 12.0) of GPU memory, and the GPU has 40.0" in found.sentence
+    [found] = look(Estimate((phase,), None, 1), Machine(1, 43 * GIB), config)
+    assert found.severity == "warning"
+    assert not list(look(Estimate((phase,), None, 1), Machine(1, 80 * GIB), config))
+    [found] = look(Estimate((phase,), 0, 1), Machine(1), config)
+    assert (found.severity, found.problem) == ("error", "no room for the KV cache")
+    generation = Phase("generation", {"KV cache": 50 * GIB})
+    [found] = look(Estimate((generation,), None, 1), Machine(1, 40 * GIB), config)
+    assert (found.severity, found.problem) == ("error", "generation does not fit")

@@ -1,0 +1,67 @@
+import json
+import os
+
+import pytest
+
+from corerl.cli.main import run
+from corerl.telemetry.run_status import RunStatus, write_status
+from corerl_tools.runs import duration
+
+
+def make_run(folder, started, records, **status):
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("model: {path: m}\n")
+    os.utime(folder / "config.yaml", (started, started))
+    (folder / "plugins.json").write_text("[]")
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    if status:
+        write_status(folder, RunStatus(total_steps=9, host="h", pid=1, process="p", started=started, **status))
+
+
+def test_runs_are_listed_with_state_step_and_last_scores_the_newest_last(tmp_path, capsys):
+    records = [{"step": 1, "critic/score/mean": 0.25, "val-core/x/reward/mean@1": 0.125}, {"step": 2}]
+    make_run(tmp_path / "b" / "2", 2000.0, records, state="failed", ended=2100.0, error="RunError: step 2: no luck")
+    make_run(tmp_path / "a" / "1", 1000.0, records, state="running")
+    make_run(tmp_path / "c" / "3", 3000.0, [])
+    (tmp_path / "b" / "2" / "checkpoints" / "inner").mkdir(parents=True)
+    (tmp_path / "b" / "2" / "checkpoints" / "inner" / "config.yaml").write_text("a model's")
+    assert run(["runs", str(tmp_path)]) == 0
+    header, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert header == ["run", "state", "step", "reward", "val", "started", "for"]
+    assert rows[0][:5] == ["a/1", "running", "2/9", "0.250", "0.125"] and rows[0][-3:] == ["h,", "process", "1"]
+    assert rows[1][:5] == ["b/2", "failed", "2/9", "0.250", "0.125"]
+    assert " ".join(rows[1][-8:]) == "min 40 s RunError: step 2: no luck"
+    assert rows[2] == ["c/3", "unknown", "0"]
+
+
+def test_a_folder_without_runs_is_no_error(tmp_path, capsys):
+    assert run(["runs", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"no run below {tmp_path}\n"
+
+
+def test_durations_have_two_units():
+    assert [duration(seconds) for seconds in (0.4, 59, 60, 3661, 90000, 86400 * 3)] == [
+        "0 s",
+        "59 s",
+        "1 min",
+        "1 h 1 min",
+        "1 d 1 h",
+        "3 d",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("status.json", "{}"), ("status.json", "[" * 9999), ("metrics.jsonl", "1\n"), ("metrics.jsonl", '{"step": []}\n')],
+)
+def test_a_damaged_run_is_a_line_and_its_report_an_error(tmp_path, capsys, file, text):
+    run_folder = tmp_path / "runs" / "a"
+    run_folder.mkdir(parents=True)
+    (run_folder / "config.yaml").write_text("{}")
+    (run_folder / "plugins.json").write_text("[]")
+    (run_folder / "metrics.jsonl").write_text('{"step": 1}\n')
+    (run_folder / file).write_text(text)
+    assert run(["runs", str(tmp_path / "runs")]) == 0
+    assert "unreadable" in capsys.readouterr().out
+    assert run(["report", str(run_folder)]) == 2
+    assert f"{file} is damaged" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""Parts that training strategies share."""

@@ -1,0 +1,166 @@
+"""Attention over rows that lie end to end, under a name of its own in transformers.
+
+A mask that keeps the rows apart costs the square of their total length. Here each row attends to itself alone: in half
+precision on CUDA by ``torch.nn.attention.varlen``, elsewhere row by row. No package beside torch is needed.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corerl.errors import ConfigError
+from corerl_torch.sequence_parallel import SequenceGroup
+
+NAME = "corerl_packed"
+
+KERNEL = "which on CUDA is torch's own flash attention"
+
+varlen_attn: Any = None
+KNOWN: frozenset[str] = frozenset()
+"""torch's function and its parameters, which differ between its versions; none before a model on CUDA asks for it"""
+
+
+def use(
+    model: Any, attn_implementation: str, sequence: SequenceGroup | None = None, *, outside_graphs: bool = False
+) -> None:
+    """Let a transformers model keep packed rows apart: by flash attention where that is asked for, else by this.
+
+    Args:
+        sequence: the ranks that share the rows.
+        outside_graphs: ``torch.compile`` leaves it alone; for what it cannot trace: row by row, and over ranks.
+
+    Raises:
+        ConfigError: an attention that is neither, or that cannot be spread over ranks.
+    """
+    if "flash" in attn_implementation and sequence is None:
+        return  # transformers hands it the bounds of the rows
+    if attn_implementation != "sdpa":
+        what = "keep packed rows apart" if sequence is None else f"be spread over {sequence.size} ranks"
+        raise ConfigError(
+            "model.attn_implementation",
+            f"{attn_implementation} cannot {what}: take sdpa, "
+            + ("flash attention, or the strategy's option use_remove_padding=false" if sequence is None else KERNEL),
+        )
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    if torch.cuda.is_available():
+        find_kernel()
+    name: str = NAME
+    function: Callable[..., tuple[Tensor, None]] = packed_attention
+    if sequence is not None:
+        name, function = f"{NAME}_{sequence.size}", _over_ranks(sequence)
+    if outside_graphs:
+        disable: Any = torch.compiler.disable
+        name, function = f"{name}_outside_graphs", disable(function)
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, _no_mask)
+    model.set_attn_implementation(name)
+
+
+def find_kernel() -> None:
+    """Look for torch's function, for models on CUDA."""
+    global varlen_attn, KNOWN
+    if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
+        varlen_attn = importlib.import_module("torch.nn.attention.varlen").varlen_attn
+        KNOWN = frozenset(inspect.signature(varlen_attn).parameters)
+
+
+def _over_ranks(sequence: SequenceGroup) -> Callable[..., tuple[Tensor, None]]:
+    """:func:`packed_attention` on all tokens and this rank's heads, from and to this rank's tokens and all heads."""
+
+    def attention(
+        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **named: Any
+    ) -> tuple[Tensor, None]:
+        query, key, value = (sequence.tokens_for_heads(each) for each in (query, key, value))
+        attended, _ = packed_attention(module, query, key, value, *arguments, **named)
+        return sequence.heads_for_tokens(attended), None
+
+    return attention
+
+
+def packed_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    cu_seq_lens_q: Tensor,
+    max_length_q: int,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention within each row.
+
+    Args:
+        query: (1, heads, tokens, head size); key and value may have fewer heads.
+        cu_seq_lens_q: (rows + 1,) int32, where each row begins, and the end.
+        sliding_window: how many tokens back a token sees, itself included; None: all.
+
+    Returns:
+        (1, tokens, heads, head size).
+    """
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and KNOWN:
+        return _by_kernel(query, key, value, cu_seq_lens_q, max_length_q, scaling, sliding_window), None
+    return _row_by_row(query, key, value, cu_seq_lens_q, scaling, sliding_window), None
+
+
+def _by_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Tensor,
+    longest: int,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
+    options: dict[str, Any] = {"scale": scaling} if "scale" in KNOWN else {}
+    if "window_size" in KNOWN:
+        options["window_size"] = (-1 if sliding_window is None else sliding_window - 1, 0)
+    elif sliding_window is None:
+        options["is_causal"] = True
+    else:
+        return _row_by_row(query, key, value, bounds, scaling, sliding_window)
+    if "enable_gqa" in KNOWN:
+        options["enable_gqa"] = query.shape[1] != key.shape[1]
+    else:
+        key, value = _every_head(query, key, value)
+    query, key, value = (each.squeeze(0).transpose(0, 1) for each in (query, key, value))
+    result: Tensor = varlen_attn(query, key, value, bounds, bounds, longest, longest, **options).unsqueeze(0)
+    return result
+
+
+def _row_by_row(
+    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, scaling: float | None, sliding_window: int | None
+) -> Tensor:
+    key, value = _every_head(query, key, value)
+    rows = []
+    for start, end in itertools.pairwise(bounds.tolist()):
+        own_query, own_key, own_value = (each[:, :, start:end] for each in (query, key, value))
+        seen = None
+        if sliding_window is not None and end - start > sliding_window:
+            ones = torch.ones(end - start, end - start, dtype=torch.bool, device=query.device)
+            seen = ones.tril() & ones.triu(1 - sliding_window)
+        rows.append(
+            torch.nn.functional.scaled_dot_product_attention(
+                own_query, own_key, own_value, attn_mask=seen, is_causal=seen is None, scale=scaling
+            )
+        )
+    return torch.cat(rows, dim=2).transpose(1, 2)
+
+
+def _every_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value with as many heads as the query."""
+    groups = query.shape[1] // key.shape[1]
+    return key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+
+
+def _no_mask(*arguments: Any, **others: Any) -> None:
+    return None

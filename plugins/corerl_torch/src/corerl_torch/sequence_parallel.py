@@ -1,0 +1,150 @@
+"""Ulysses: ranks that share the rows, each with a slice of the packed tokens, and in attention a slice of the heads.
+
+Everything that treats tokens one by one (norms, projections, MLP, logits) runs on a rank's own tokens. Before attention
+an all-to-all trades tokens for heads, after it another trades them back (Jacobs et al. 2023, "DeepSpeed Ulysses", arXiv
+2309.14509, section 3.1). All ranks of a group get all results and compute the same loss; each has the gradient that
+goes through its tokens, and the sum over ranks is that of the loss.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from corerl.errors import ConfigError
+from corerl_torch.layout import Layout
+
+KEY = "actor.strategy.ulysses_sequence_parallel_size"
+
+
+class Slice(NamedTuple):
+    """A rank's share of a packed micro-batch.
+
+    Attributes:
+        layout: its tokens; ``positions`` are those of its own response tokens.
+        own: which of all response tokens are its own.
+        counts: the number of them, by rank.
+    """
+
+    layout: Layout
+    own: slice
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class SequenceGroup:
+    """``size`` consecutive ranks; this is the ``rank``-th of them."""
+
+    size: int
+    rank: int
+    group: Any
+
+    def slice(self, layout: Layout) -> Slice:
+        """This rank's tokens. Where they do not divide, tokens that nobody asks about make a last row of their own."""
+        inputs = dict(layout.inputs)
+        tokens = inputs["input_ids"].shape[1]
+        length = -(-tokens // self.size)
+        padding = length * self.size - tokens
+        mine = slice(self.rank * length, (self.rank + 1) * length)
+        for name in ("input_ids", "position_ids"):
+            inputs[name] = torch.nn.functional.pad(inputs[name], (0, padding))[:, mine]
+        if padding:
+            bounds = torch.nn.functional.pad(inputs["cu_seq_lens_q"], (0, 1), value=length * self.size)
+            longest = max(inputs["max_length_q"], padding)
+            inputs |= {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+            inputs |= {"max_length_q": longest, "max_length_k": longest}
+        counts = torch.bincount(layout.positions // length, minlength=self.size).tolist()
+        start = sum(counts[: self.rank])
+        own = slice(start, start + counts[self.rank])
+        return Slice(Layout(inputs, layout.positions[own] - mine.start, layout.real), own, counts)
+
+    def gather(self, values: Tensor, counts: list[int]) -> Tensor:
+        """(N, ...) of all ranks' response tokens, from those of this one; a gradient goes to its own alone."""
+        gathered: Tensor = _Gather.apply(values, counts, self)  # type: ignore[no-untyped-call]
+        return gathered
+
+    def tokens_for_heads(self, states: Tensor) -> Tensor:
+        """(1, heads, own tokens, size) → (1, own heads, tokens, size); heads fewer than ranks are repeated."""
+        states = states.squeeze(0)
+        repeats = self.size // math.gcd(self.size, len(states))
+        if repeats > 1:
+            states = states.repeat_interleave(repeats, dim=0)
+        parts = states.reshape(self.size, -1, *states.shape[1:])
+        return self._exchange(parts).transpose(0, 1).flatten(1, 2).unsqueeze(0)
+
+    def heads_for_tokens(self, states: Tensor) -> Tensor:
+        """(1, tokens, own heads, size) → (1, own tokens, heads, size)."""
+        states = states.squeeze(0)
+        parts = states.reshape(self.size, -1, *states.shape[1:])
+        return self._exchange(parts).transpose(0, 1).flatten(1, 2).unsqueeze(0)
+
+    def _exchange(self, parts: Tensor) -> Tensor:
+        exchanged: Tensor = _Exchange.apply(parts, self.group)  # type: ignore[no-untyped-call]
+        return exchanged
+
+
+def sequence_group(size: int, timeout: float) -> SequenceGroup | None:
+    """This rank's group; None of size 1. A collective.
+
+    Raises:
+        ConfigError: the number of ranks does not divide by it.
+    """
+    ranks = dist.get_world_size()
+    if ranks % size:
+        raise ConfigError(KEY, f"{size} does not divide the {ranks} ranks; {_divisors(ranks, ranks)} would")
+    if size == 1:
+        return None
+    if size not in _GROUPS:
+        new_subgroups: Any = dist.new_subgroups
+        _GROUPS[size] = new_subgroups(size, timeout=timedelta(seconds=timeout))[0]
+    return SequenceGroup(size, dist.get_rank() % size, _GROUPS[size])
+
+
+def check_heads(size: int, heads: int) -> None:
+    """Raise ConfigError when attention heads cannot be shared by so many ranks."""
+    if heads % size:
+        raise ConfigError(KEY, f"{size} does not divide the model's {heads} attention heads; {_divisors(heads)} would")
+
+
+_GROUPS: dict[int, Any] = {}
+
+
+def _divisors(number: int, most: int = 64) -> str:
+    *rest, last = [str(each) for each in range(1, min(number, most) + 1) if number % each == 0]
+    return f"{', '.join(rest)} or {last}" if rest else last
+
+
+class _Exchange(torch.autograd.Function):
+    """Part j of (ranks, ...) goes to rank j, and the part that rank j meant for this one takes its place."""
+
+    @staticmethod
+    def forward(ctx: Any, parts: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        parts = parts.contiguous()
+        received = torch.empty_like(parts)
+        dist.all_to_all_single(received, parts, group=group)
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return _Exchange.forward(ctx, gradient, ctx.group), None
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, counts: list[int], sequence: SequenceGroup) -> Tensor:
+        ctx.start = sum(counts[: sequence.rank])
+        ctx.count = len(values)
+        padded = values.new_zeros(max(counts), *values.shape[1:])
+        padded[: len(values)] = values
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded, group=sequence.group)
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient[ctx.start : ctx.start + ctx.count], None, None
