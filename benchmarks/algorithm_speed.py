@@ -27,11 +27,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from corerl.contracts.advantage_estimators import AdvantageInputs
+from corerl.contracts.policy_losses import PolicyLossInputs
+from corerl.contracts.value_losses import ValueLossInputs
 from corerl.plugins import Plugins
 from corerl.registry import Registry, Selected
-from corerl.registry.advantage_estimators import AdvantageInputs
-from corerl.registry.policy_losses import PolicyLossInputs
-from corerl.registry.value_losses import ValueLossInputs
 
 LIMIT = 3.0
 GROUP = 8

@@ -23,8 +23,8 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging
 
-from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
 

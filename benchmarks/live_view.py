@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from corerl.registry.trackers import TrackedRun
+from corerl.contracts.trackers import TrackedRun
 from corerl.telemetry.console import ConsoleTracker
 
 MOST_SHARE = 0.01

@@ -28,12 +28,12 @@ import ray
 import torch
 from ray._private.internal_api import node_stats
 
-from corerl.batch.experience import Experience, collate
-from corerl.config.schema import RuntimeConfig
-from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
-from corerl.registry.runtimes import Role
-from corerl.registry.training_strategies import Output, TokenOutputs
-from corerl.runtime.dispatch import dispatch, in_order
+from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.dispatch import dispatch, in_order
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
+from corerl.contracts.runtimes import Role
+from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from corerl.contracts.reward_managers import RewardManager, RewardRequest
 from corerl.registry.modules import load_object
-from corerl.registry.reward_managers import RewardManager, RewardRequest
 from corerl_rewards.naive import NaiveRewardManager
 from corerl_rewards.options import ParallelOptions
 from corerl_rewards.parallel import ParallelRewardManager

@@ -15,10 +15,10 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
-from corerl.config.schema import DataConfig, ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.reward_managers import RewardManager
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
-from corerl.registry.reward_managers import RewardManager
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
 from corerl.trainer.collection import Collector, ScoredRollouts

@@ -24,7 +24,7 @@ from turns import Turns, print_costs
 
 from corerl.cli.common import load_train_config
 from corerl.cli.main import run
-from corerl.registry.trackers import Tracker
+from corerl.contracts.trackers import Tracker
 from corerl.telemetry.metrics_log import MetricsLog, read_metrics
 
 LIMIT = 0.01

@@ -31,10 +31,10 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging
 
-from corerl.batch.experience import Experience, collate
-from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.objective import PolicyObjective, loss_weights
-from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_grpo.losses.options import VanillaOptions
 from corerl_grpo.losses.vanilla import vanilla

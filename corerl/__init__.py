@@ -5,9 +5,9 @@ The names a plugin author needs are here; everything else is imported from the r
 
 from importlib.metadata import PackageNotFoundError, version
 
+from corerl.contracts.options import option
 from corerl.errors import CoreRLError
 from corerl.hookspecs import hookimpl
-from corerl.options import option
 
 try:
     __version__ = version("corerl")

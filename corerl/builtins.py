@@ -1,9 +1,9 @@
 """What the core supplies by itself, registered like any plugin's parts."""
 
+from corerl.contracts.commands import Command
+from corerl.contracts.runtimes import RuntimeFactory
+from corerl.contracts.trackers import TrackerFactory
 from corerl.hookspecs import Register, hookimpl
-from corerl.registry.commands import Command
-from corerl.registry.runtimes import RuntimeFactory
-from corerl.registry.trackers import TrackerFactory
 
 
 @hookimpl

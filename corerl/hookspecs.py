@@ -18,24 +18,24 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import pluggy
 
 if TYPE_CHECKING:
-    from corerl.registry.advantage_estimators import AdvantageEstimator
-    from corerl.registry.batch_filters import BatchFilter
-    from corerl.registry.commands import Command
-    from corerl.registry.dataset_preparers import DatasetPreparer
-    from corerl.registry.environments import EnvironmentFactory
-    from corerl.registry.kl_controllers import KLController
-    from corerl.registry.kl_types import KLType
-    from corerl.registry.policy_losses import PolicyLoss, TokenSelector
-    from corerl.registry.presets import Preset
-    from corerl.registry.reward_managers import RewardManagerFactory
-    from corerl.registry.rollout_backends import RolloutBackendFactory
-    from corerl.registry.runtimes import RuntimeFactory
-    from corerl.registry.scorers import Scorer
-    from corerl.registry.trackers import TrackerFactory
-    from corerl.registry.training_strategies import CheckpointReader, TrainingStrategyFactory
-    from corerl.registry.value_losses import ValueLoss
-    from corerl.telemetry.metric_table import Metric
-    from corerl.trainer.run import Run
+    from corerl.contracts.advantage_estimators import AdvantageEstimator
+    from corerl.contracts.batch_filters import BatchFilter
+    from corerl.contracts.commands import Command
+    from corerl.contracts.dataset_preparers import DatasetPreparer
+    from corerl.contracts.environments import EnvironmentFactory
+    from corerl.contracts.kl_controllers import KLController
+    from corerl.contracts.kl_types import KLType
+    from corerl.contracts.metrics import Metric
+    from corerl.contracts.policy_losses import PolicyLoss, TokenSelector
+    from corerl.contracts.presets import Preset
+    from corerl.contracts.reward_managers import RewardManagerFactory
+    from corerl.contracts.rollout_backends import RolloutBackendFactory
+    from corerl.contracts.runs import Run
+    from corerl.contracts.runtimes import RuntimeFactory
+    from corerl.contracts.scorers import Scorer
+    from corerl.contracts.trackers import TrackerFactory
+    from corerl.contracts.training_strategies import CheckpointReader, TrainingStrategyFactory
+    from corerl.contracts.value_losses import ValueLoss
 
 hookspec = pluggy.HookspecMarker("corerl")
 hookimpl = pluggy.HookimplMarker("corerl")
@@ -71,12 +71,12 @@ class Register(Protocol, Generic[T_contra]):
 
 @hookspec
 def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> None:
-    """Register advantage estimators (:mod:`corerl.registry.advantage_estimators`).
+    """Register advantage estimators (:mod:`corerl.contracts.advantage_estimators`).
 
     Example::
 
         from corerl import hookimpl
-        from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+        from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 
         def raw(inputs: AdvantageInputs) -> Advantages:
             scores = inputs.rewards.sum(dim=1, keepdim=True) * inputs.response_mask
@@ -90,12 +90,12 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
 
 @hookspec
 def register_policy_losses(register: "Register[PolicyLoss]") -> None:
-    """Register policy losses (:mod:`corerl.registry.policy_losses`).
+    """Register policy losses (:mod:`corerl.contracts.policy_losses`).
 
     Example::
 
         from corerl import hookimpl
-        from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+        from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 
         def reinforce(inputs: PolicyLossInputs) -> LossOutput:
             return LossOutput(-inputs.advantages * inputs.log_probs)
@@ -108,7 +108,7 @@ def register_policy_losses(register: "Register[PolicyLoss]") -> None:
 
 @hookspec
 def register_kl_types(register: "Register[KLType]") -> None:
-    """Register KL types (:mod:`corerl.registry.kl_types`).
+    """Register KL types (:mod:`corerl.contracts.kl_types`).
 
     Example::
 
@@ -125,7 +125,7 @@ def register_kl_types(register: "Register[KLType]") -> None:
 
 @hookspec
 def register_kl_controllers(register: "Register[KLController]") -> None:
-    """Register KL controllers (:mod:`corerl.registry.kl_controllers`).
+    """Register KL controllers (:mod:`corerl.contracts.kl_controllers`).
 
     Example::
 
@@ -142,12 +142,12 @@ def register_kl_controllers(register: "Register[KLController]") -> None:
 
 @hookspec
 def register_value_losses(register: "Register[ValueLoss]") -> None:
-    """Register value losses (:mod:`corerl.registry.value_losses`).
+    """Register value losses (:mod:`corerl.contracts.value_losses`).
 
     Example::
 
         from corerl import hookimpl
-        from corerl.registry.value_losses import LossOutput, ValueLossInputs
+        from corerl.contracts.value_losses import LossOutput, ValueLossInputs
 
         def absolute(inputs: ValueLossInputs) -> LossOutput:
             return LossOutput((inputs.values - inputs.returns).abs())
@@ -160,12 +160,12 @@ def register_value_losses(register: "Register[ValueLoss]") -> None:
 
 @hookspec
 def register_batch_filters(register: "Register[BatchFilter]") -> None:
-    """Register batch filters (:mod:`corerl.registry.batch_filters`).
+    """Register batch filters (:mod:`corerl.contracts.batch_filters`).
 
     Example::
 
         from corerl import hookimpl
-        from corerl.registry.batch_filters import FilterInputs
+        from corerl.contracts.batch_filters import FilterInputs
 
         def all_scored(inputs: FilterInputs):
             failed = inputs.group_ids[~inputs.scored]
@@ -179,7 +179,7 @@ def register_batch_filters(register: "Register[BatchFilter]") -> None:
 
 @hookspec
 def register_presets(register: "Register[Preset]") -> None:
-    """Register presets (:mod:`corerl.registry.presets`), for ``preset: NAME`` in a config.
+    """Register presets (:mod:`corerl.contracts.presets`), for ``preset: NAME`` in a config.
 
     Example::
 
@@ -196,12 +196,12 @@ def register_presets(register: "Register[Preset]") -> None:
 
 @hookspec
 def register_reward_managers(register: "Register[RewardManagerFactory]") -> None:
-    """Register reward managers (:mod:`corerl.registry.reward_managers`).
+    """Register reward managers (:mod:`corerl.contracts.reward_managers`).
 
     Example::
 
         from corerl import hookimpl
-        from corerl.registry.reward_managers import RewardResult
+        from corerl.contracts.reward_managers import RewardResult
 
         class ShortIsGood:
             def __init__(self, scorers, *, num_workers, timeout):
@@ -241,7 +241,7 @@ def register_scorers(register: "Register[Scorer]") -> None:
 
 @hookspec
 def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> None:
-    """Register rollout backends (:mod:`corerl.registry.rollout_backends`).
+    """Register rollout backends (:mod:`corerl.contracts.rollout_backends`).
 
     Example::
 
@@ -261,12 +261,12 @@ def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> No
 
 @hookspec
 def register_environments(register: "Register[EnvironmentFactory]") -> None:
-    """Register environments (:mod:`corerl.registry.environments`), for responses in several turns.
+    """Register environments (:mod:`corerl.contracts.environments`), for responses in several turns.
 
     Example::
 
         from corerl import hookimpl
-        from corerl.registry.environments import Start, Turn
+        from corerl.contracts.environments import Start, Turn
 
         class SecondThoughts:
             def reset(self, task, seed):
@@ -289,7 +289,7 @@ def register_environments(register: "Register[EnvironmentFactory]") -> None:
 
 @hookspec
 def register_training_strategies(register: "Register[TrainingStrategyFactory]") -> None:
-    """Register training strategies (:mod:`corerl.registry.training_strategies`).
+    """Register training strategies (:mod:`corerl.contracts.training_strategies`).
 
     Example::
 
@@ -303,7 +303,7 @@ def register_training_strategies(register: "Register[TrainingStrategyFactory]") 
 
 @hookspec
 def register_runtimes(register: "Register[RuntimeFactory]") -> None:
-    """Register runtimes (:mod:`corerl.registry.runtimes`).
+    """Register runtimes (:mod:`corerl.contracts.runtimes`).
 
     Example::
 
@@ -317,7 +317,7 @@ def register_runtimes(register: "Register[RuntimeFactory]") -> None:
 
 @hookspec
 def register_trackers(register: "Register[TrackerFactory]") -> None:
-    """Register trackers (:mod:`corerl.registry.trackers`).
+    """Register trackers (:mod:`corerl.contracts.trackers`).
 
     Example::
 
@@ -341,7 +341,7 @@ def register_trackers(register: "Register[TrackerFactory]") -> None:
 
 @hookspec
 def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
-    """Register dataset preparers (:mod:`corerl.registry.dataset_preparers`), for ``corerl prepare NAME``.
+    """Register dataset preparers (:mod:`corerl.contracts.dataset_preparers`), for ``corerl prepare NAME``.
 
     Example::
 

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import torch
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
+from corerl.contracts.throughput import ModelShape
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, ModelError
-from corerl.telemetry.throughput import ModelShape
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

@@ -17,8 +17,8 @@ import pluggy
 
 import corerl
 from corerl import hookspecs
+from corerl.contracts.options import did_you_mean
 from corerl.errors import NameClashError, PluginError
-from corerl.options import did_you_mean
 from corerl.registry import Entry, Owner, Registries
 from corerl.registry.base import known_names
 from corerl.registry.modules import load_file

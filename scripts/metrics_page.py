@@ -12,7 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from corerl.telemetry.metric_table import SECTIONS, Metric
+from corerl.contracts.metrics import Metric
+from corerl.telemetry.metric_table import SECTIONS
 from scripts.known_names import ROOT, plugin_files, plugins_of
 
 PAGE = ROOT / "docs" / "metrics.md"

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from corerl.config.load import load
-from corerl.config.schema import TrainConfig
 from corerl.config.verl_keys import TABLE
+from corerl.contracts.config import TrainConfig
 from corerl_tools.verl.algorithms import ESTIMATORS, LOSSES, VerlPart
 from corerl_tools.verl.from_verl import DEFAULTS
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError, ModelError
 from corerl.models import (
     cpu_threads,

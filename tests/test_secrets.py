@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from corerl.config import typed
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 from corerl.secrets import is_secret_name, plain_secrets, reveal
 

@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import GenerationRequest, RolloutBackend, SamplingParams
 from corerl.models import load_causal_lm
 from corerl.plugins import load_plugins
-from corerl.registry.rollout_backends import GenerationRequest, RolloutBackend, SamplingParams
 from corerl_testing.published_shapes import SHAPES, published_config
 
 GIB = 2**30

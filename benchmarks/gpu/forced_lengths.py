@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from corerl import hookimpl
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished, RolloutBackendFactory
 from corerl.hookspecs import Register
-from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished, RolloutBackendFactory
 
 MEDIAN, SIGMA = 200.0, 0.6
 """of the log-normal, in tokens; the largest is the config's data.max_response_length"""

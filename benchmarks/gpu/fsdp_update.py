@@ -20,11 +20,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from corerl.batch.experience import Experience, collate
-from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.throughput import training_flops
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.objective import PolicyObjective, loss_weights
-from corerl.registry.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
-from corerl.telemetry.throughput import training_flops
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
 from corerl_grpo.losses.options import VanillaOptions

@@ -24,10 +24,12 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
-from corerl.batch.experience import Experience, collate
-from corerl.config.schema import ModelConfig, OptimConfig
-from corerl.objective import ObjectiveOutput, loss_weights
-from corerl.registry.training_strategies import MicroBatching, Output, StrategySpec, TokenOutputs
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.objective import ObjectiveOutput
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
+from corerl.objective import loss_weights
 from corerl.weights.names import as_in_files
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy

@@ -20,9 +20,9 @@ import torch
 import torch.distributed as dist
 from fsdp_update import random_batch, training, update
 
-from corerl.batch.experience import Experience
-from corerl.registry.training_strategies import TrainingStrategy
-from corerl.telemetry.throughput import training_flops
+from corerl.contracts.experience import Experience
+from corerl.contracts.throughput import training_flops
+from corerl.contracts.training_strategies import TrainingStrategy
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
 from corerl_megatron import parallel

@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from corerl.config.schema import RuntimeConfig
-from corerl.registry.runtimes import Pool, Role
-from corerl.runtime.dispatch import dispatch
+from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.dispatch import dispatch
+from corerl.contracts.runtimes import Pool, Role
 from corerl_ray.calls import Call
 from corerl_ray.host import WorkerHost
 from corerl_ray.launch import launch

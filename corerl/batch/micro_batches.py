@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from corerl.registry.training_strategies import MicroBatching
+from corerl.contracts.training_strategies import MicroBatching
 
 
 def micro_batches(lengths: Tensor, limit: MicroBatching, *, packed: bool = False, at_least: int = 1) -> list[Tensor]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from corerl.batch.experience import Experience, collate
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.reward_managers import RewardRequest
+from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
-from corerl.registry.reward_managers import RewardRequest
-from corerl.registry.rollout_backends import Completion
 
 
 @dataclass(frozen=True)

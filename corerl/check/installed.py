@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 from corerl.check.findings import Finding, finding, from_error
 from corerl.check.machine import Machine, count_gpus
-from corerl.config.parts import Parts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.rollout_backends import RolloutBackendFactory
+from corerl.contracts.runtimes import RuntimeFactory
 from corerl.errors import ConfigError, CoreRLError
 from corerl.registry import Selected
-from corerl.registry.rollout_backends import RolloutBackendFactory
-from corerl.registry.runtimes import RuntimeFactory
+from corerl.registry.parts import Parts
 
 
 class Examined(Protocol):

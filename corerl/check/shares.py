@@ -9,7 +9,7 @@ from typing import Protocol
 
 from corerl.check.machine import GIB
 from corerl.check.size import ModelSize
-from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 
 PROCESS = 0.6 * GIB
 """of a process with CUDA: its context and the libraries' own"""

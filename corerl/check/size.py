@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 
 
 @dataclass(frozen=True)

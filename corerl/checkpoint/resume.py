@@ -13,10 +13,10 @@ from typing import Any
 
 from corerl.checkpoint import manifest
 from corerl.checkpoint.store import is_checkpoint, paths, step_of
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 from corerl.files import open_regular, read_text, reading
-from corerl.telemetry.notices import say
+from corerl.terminal.notices import say
 
 KEY = "trainer.resume_mode"
 

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 from corerl.checkpoint import manifest, random_state
 from corerl.checkpoint.writing import writing
+from corerl.contracts.workers import SavingWorkers
 from corerl.errors import CoreRLError, DeadlineError, SaveError
 from corerl.files import atomic_path, reading, remove, room
-from corerl.trainer.workers import TrainedWorker
 
 PREFIX = "global_step_"
 NAME = re.compile(rf"{PREFIX}[0-9]{{1,18}}")
@@ -96,7 +96,7 @@ class CheckpointStore:
         self._copied: _Copied | None = None
         self._writing: _Writing | None = None
 
-    def copy(self, step: int, roles: Mapping[str, TrainedWorker], export: Callable[[Path], None] | None = None) -> None:
+    def copy(self, step: int, roles: Mapping[str, SavingWorkers], export: Callable[[Path], None] | None = None) -> None:
         """Copy the state of the workers, who begin to write it; :meth:`write` is the next call.
 
         Args:

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import click
 
 from corerl.plugins import Plugins, load_plugins
-from corerl.telemetry.output import one_line
+from corerl.terminal.output import one_line
 
 if typing.TYPE_CHECKING:
-    from corerl.config.parts import Parts
-    from corerl.config.schema import TrainConfig
+    from corerl.contracts.config import TrainConfig
+    from corerl.registry.parts import Parts
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,7 +42,7 @@ def plain_option(command: F) -> F:
 
     def switch(context: click.Context, parameter: click.Parameter, plain: bool) -> None:
         if plain:
-            from corerl.telemetry.terminal import plain_output
+            from corerl.terminal.consoles import plain_output
 
             context.with_resource(plain_output())
 
@@ -82,9 +82,9 @@ def load_train_config(
         RequestError: anything is wrong with it.
     """
     from corerl.config import typed
-    from corerl.config.checks import check
-    from corerl.config.parts import resolve_parts
-    from corerl.config.schema import TrainConfig
+    from corerl.contracts.config import TrainConfig
+    from corerl.registry.parts import resolve_parts
+    from corerl.registry.rules import check
 
     values, plugins = read_train_values(file, overrides, plugin, disable_plugin)
     config = typed.build(TrainConfig, values)
@@ -111,8 +111,8 @@ def read_train_values(
     """
     from corerl.config import typed
     from corerl.config.load import read
-    from corerl.config.presets import read_over_preset
-    from corerl.config.schema import PluginsConfig, TrainConfig
+    from corerl.contracts.config import PluginsConfig, TrainConfig
+    from corerl.registry.presets import read_over_preset
 
     values = read(TrainConfig, file, overrides)
     section = values.get("plugins")
@@ -150,7 +150,7 @@ def load_reward_config(
         RequestError: something in the config is wrong.
     """
     from corerl.config import typed
-    from corerl.config.schema import TrainConfig
+    from corerl.contracts.config import TrainConfig
 
     values, plugins = read_train_values(file, overrides, plugin, disable_plugin, trust=trust)
     if not values.get("model"):

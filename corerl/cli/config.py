@@ -17,8 +17,8 @@ from corerl.cli.common import (
     type_label,
 )
 from corerl.config import typed
-from corerl.config.schema import TrainConfig
-from corerl.telemetry.output import echo
+from corerl.contracts.config import TrainConfig
+from corerl.terminal.output import echo
 
 _COMMENT_COLUMN = 48
 

@@ -9,12 +9,12 @@ from typing import NoReturn
 import click
 
 from corerl import __version__
+from corerl.contracts.commands import Command
 from corerl.errors import CoreRLError, Stopped
 from corerl.files import DISK, room
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
-from corerl.registry.commands import Command
-from corerl.telemetry.output import echo
+from corerl.terminal.output import echo
 
 INTERRUPTED = 130
 

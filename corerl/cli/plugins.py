@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from corerl.cli.common import plugin_options, range_label, table, type_label
+from corerl.contracts.options import did_you_mean
 from corerl.errors import PluginError, UnknownNameError
-from corerl.options import did_you_mean
 from corerl.plugins import PluginRecord, Plugins
 from corerl.registry import Entry, Registry
 from corerl.registry.base import NEEDS, known_names
 from corerl.registry.scorers import table_of_sources
-from corerl.telemetry.output import echo
+from corerl.terminal.output import echo
 
 Item = tuple[Registry[Any], Entry[Any]]
 

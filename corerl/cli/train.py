@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from corerl.cli.common import load_train_config, plain_option, plugin_options
-from corerl.telemetry.output import echo
+from corerl.terminal.output import echo
 
 
 @click.command()

@@ -13,8 +13,8 @@ from omegaconf.errors import GrammarParseError, InterpolationResolutionError, Om
 
 from corerl.config import nearest_keys
 from corerl.config.interpolations import check_length
+from corerl.contracts.options import check_ranges, did_you_mean
 from corerl.errors import ConfigError
-from corerl.options import check_ranges, did_you_mean
 from corerl.secrets import public
 
 C = TypeVar("C")

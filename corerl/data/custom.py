@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from corerl.config.schema import DataConfig
+from corerl.contracts.config import DataConfig
 from corerl.data.files import Row, check_columns
 from corerl.data.report import Location
 from corerl.data.schema import REQUIRED_COLUMNS

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from corerl.contracts.options import did_you_mean
 from corerl.data.report import Location
 from corerl.errors import DataError
-from corerl.options import did_you_mean
 
 Row = tuple[Location, Mapping[str, Any]]
 

@@ -6,7 +6,7 @@ import socket
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from corerl.telemetry.notices import say
+from corerl.terminal.notices import say
 
 SECONDS = 5.0
 """that it has to take a connection"""

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from rich.progress import Progress
 
-from corerl.telemetry.terminal import error_console
+from corerl.terminal.consoles import error_console
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from corerl.config.schema import DataConfig
+from corerl.contracts.config import DataConfig
 from corerl.data.custom import custom_rows
 from corerl.data.progress import batches
 from corerl.data.report import EXAMPLES, LoadReport, name_places

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from corerl.contracts.options import did_you_mean
 from corerl.data.files import Row, read_parquet
 from corerl.data.report import LoadReport, Location
 from corerl.errors import DataError
-from corerl.options import did_you_mean
 
 Message = dict[str, Any]
 """``role`` and ``content``, and whatever else the file gives for the chat template (``name``, ``tool_calls``, …)"""

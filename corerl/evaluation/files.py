@@ -27,12 +27,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from corerl.contracts.options import did_you_mean
+from corerl.contracts.reward_managers import RewardRequest, RewardResult, error_kind
 from corerl.data.files import Row, read_jsonl, read_parquet_file
 from corerl.data.report import Location
 from corerl.errors import DataError
 from corerl.files import atomic_path, reading
-from corerl.options import did_you_mean
-from corerl.registry.reward_managers import RewardRequest, RewardResult, error_kind
 
 JSON_COLUMNS = ("prompt", "ground_truth", "extra_info", "components", "episode")
 """of no fixed type"""

@@ -1,45 +1,19 @@
 """Objectives: what a strategy minimises on a micro-batch."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
+from corerl.contracts.experience import Experience
+from corerl.contracts.kl_types import KLType
+from corerl.contracts.losses import masked_mean
+from corerl.contracts.objective import ObjectiveOutput
+from corerl.contracts.policy_losses import PolicyLoss, PolicyLossInputs
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.value_losses import ValueLoss, ValueLossInputs
 from corerl.errors import RunError
-from corerl.registry.kl_types import KLType
-from corerl.registry.losses import Mean
-from corerl.registry.policy_losses import PolicyLoss, PolicyLossInputs
-from corerl.registry.training_strategies import Output, TokenOutputs
-from corerl.registry.value_losses import ValueLoss, ValueLossInputs
-
-
-@dataclass(frozen=True)
-class ObjectiveOutput:
-    """One micro-batch's share.
-
-    Attributes:
-        loss: scalar to be minimised; the mini-batch's loss is the sum over its micro-batches.
-        parts: named scalars that add up over the micro-batches in the same way.
-        metrics: means over any partition.
-    """
-
-    loss: Tensor
-    parts: Mapping[str, Tensor] = field(default_factory=dict)
-    metrics: Mapping[str, Mean] = field(default_factory=dict)
-
-
-class Objective(Protocol):
-    """Maps what the model says about the tokens of a micro-batch to a loss; ``batch`` has its ``loss_weights``."""
-
-    @property
-    def wanted(self) -> frozenset[Output]:
-        """Which outputs of the model the loss is made of."""
-        ...
-
-    def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput: ...
 
 
 @dataclass(frozen=True)
@@ -137,11 +111,6 @@ def policy_loss_inputs(log_probs: Tensor, batch: Experience) -> PolicyLossInputs
         ref_log_probs=batch.ref_log_probs,
         selected=batch.selected,
     )
-
-
-def masked_mean(values: Tensor, mask: Tensor) -> Mean:
-    """Sum and count of ``values`` where ``mask`` is true."""
-    return Mean(torch.where(mask, values, 0.0).sum(), mask.sum())
 
 
 def _weighted(terms: Tensor, batch: Experience) -> Tensor:

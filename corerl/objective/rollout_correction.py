@@ -49,10 +49,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from corerl.config.rejection import Rule
-from corerl.config.schema import RolloutCorrectionConfig
+from corerl.contracts.config import RolloutCorrectionConfig
+from corerl.contracts.losses import Mean
+from corerl.contracts.rejection import Rule
 from corerl.errors import RunError
-from corerl.registry.losses import Mean
 
 
 class Correction(NamedTuple):

@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from corerl.registry.advantage_estimators import AdvantageEstimator
+from corerl.contracts.advantage_estimators import AdvantageEstimator
+from corerl.contracts.batch_filters import BatchFilter
+from corerl.contracts.commands import Command
+from corerl.contracts.dataset_preparers import DatasetPreparer
+from corerl.contracts.environments import EnvironmentFactory
+from corerl.contracts.kl_controllers import KLController
+from corerl.contracts.kl_types import KLType
+from corerl.contracts.policy_losses import PolicyLoss
+from corerl.contracts.presets import Preset
+from corerl.contracts.reward_managers import RewardManagerFactory
+from corerl.contracts.rollout_backends import RolloutBackendFactory
+from corerl.contracts.runtimes import RuntimeFactory
+from corerl.contracts.scorers import Scorer
+from corerl.contracts.trackers import TrackerFactory
+from corerl.contracts.training_strategies import TrainingStrategyFactory
+from corerl.contracts.value_losses import ValueLoss
 from corerl.registry.base import Entry, Owner, Registry, Selected
-from corerl.registry.batch_filters import BatchFilter
-from corerl.registry.commands import Command
-from corerl.registry.dataset_preparers import DatasetPreparer
-from corerl.registry.environments import EnvironmentFactory
-from corerl.registry.kl_controllers import KLController
-from corerl.registry.kl_types import KLType
-from corerl.registry.policy_losses import PolicyLoss
-from corerl.registry.presets import Preset
-from corerl.registry.reward_managers import RewardManagerFactory
-from corerl.registry.rollout_backends import RolloutBackendFactory
-from corerl.registry.runtimes import RuntimeFactory
-from corerl.registry.scorers import Scorer
-from corerl.registry.trackers import TrackerFactory
-from corerl.registry.training_strategies import TrainingStrategyFactory
-from corerl.registry.value_losses import ValueLoss
 
 __all__ = ["Entry", "Owner", "Registries", "Registry", "Selected"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Generic, Literal, TypeVar
 
+from corerl.contracts.metrics import Metric
+from corerl.contracts.options import did_you_mean
 from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError, UntrustedError
-from corerl.options import did_you_mean
 from corerl.registry import coroutines, modules
-from corerl.telemetry.metric_table import Metric
 
 T = TypeVar("T")
 
@@ -60,11 +60,11 @@ class Entry(Generic[T]):
             environment, share the work.
         media: of a rollout backend: the columns of media, ``images`` and ``videos``, that it takes.
         select_tokens: of a policy loss that must see the whole mini-batch: a
-            :class:`corerl.registry.policy_losses.TokenSelector`, or ``"module:attribute"``.
+            :class:`corerl.contracts.policy_losses.TokenSelector`, or ``"module:attribute"``.
         metrics: of a policy or value loss: what it reports, under the whole names (``actor/pg_clipfrac``), for
             ``docs/metrics.md``.
         read_checkpoint: of a training strategy whose checkpoints can be read without it: a
-            :class:`corerl.registry.training_strategies.CheckpointReader`, or ``"module:attribute"``.
+            :class:`corerl.contracts.training_strategies.CheckpointReader`, or ``"module:attribute"``.
     """
 
     kind: str

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from corerl.options import did_you_mean
+from corerl.contracts.options import did_you_mean
 
 
 def load_object(reference: str) -> Any:

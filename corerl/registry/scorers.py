@@ -2,42 +2,16 @@
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
+from corerl.contracts.scorers import ARGUMENTS, Scorer, TimedOptions
 from corerl.errors import PluginError
 from corerl.registry.coroutines import blocking
 
 if TYPE_CHECKING:
     from corerl.registry.base import Entry, Selected
-
-ARGUMENTS = ("response", "ground_truth", "data_source", "extra_info")
-"""what a scorer is called with, by position"""
-
-
-class Scorer(Protocol):
-    """A function, called once a response, from several threads at a time.
-
-    It may be ``async``: it then runs in one event loop with the others, and whoever calls it waits for its result.
-
-    Its result depends on its arguments alone, and it leaves the process as it is: the working folder, environment
-    variables, the handlers of signals, the state of the module random, standard output.
-
-    Args:
-        response: the decoded text, special tokens left out.
-        ground_truth: ``reward_model.ground_truth`` of the prompt's row.
-        data_source: ``data_source`` of the row.
-        extra_info: ``extra_info`` of the row, {} where it has none.
-
-    Returns:
-        The score, or a mapping with ``score`` and further named components (floats), and optionally ``extracted``,
-        the text that was compared. An exception becomes an error of that sample and never a score.
-    """
-
-    def __call__(
-        self, response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]
-    ) -> float | Mapping[str, Any]: ...
 
 
 def table_of_sources(entries: "Iterable[Entry[Scorer]]") -> "dict[str, list[Entry[Scorer]]]":
@@ -57,19 +31,6 @@ def keys_for(source: str, keys: Iterable[str]) -> list[str]:
     """
     keys = list(keys)
     return [source] if source in keys else [key for key in keys if fnmatchcase(source, key)]
-
-
-@runtime_checkable
-class TimedOptions(Protocol):
-    """Options of a scorer that keeps deadlines of its own, or that must try whether it can work on this machine."""
-
-    def within(self, timeout: float) -> Any:
-        """The options to use, before the first call; ``timeout``: seconds that one score may take (reward.timeout).
-
-        Raises:
-            ConfigError: the scorer cannot keep what its options promise.
-        """
-        ...
 
 
 def timed(selected: "Selected[Scorer]", timeout: float) -> "Selected[Scorer]":

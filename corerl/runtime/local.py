@@ -4,16 +4,15 @@ from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from corerl.config.schema import RuntimeConfig
+from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.runtimes import Role
 from corerl.errors import ConfigError
-from corerl.registry.runtimes import Role
 
 if TYPE_CHECKING:
     from corerl.check.findings import Finding
     from corerl.check.machine import Machine
-    from corerl.config.schema import TrainConfig
-    from corerl.trainer.rollout_worker import RolloutWorker
-    from corerl.trainer.workers import PolicyWorker
+    from corerl.contracts.config import TrainConfig
+    from corerl.contracts.workers import WeightSource, WeightTarget
 
 W = TypeVar("W")
 
@@ -52,7 +51,7 @@ class LocalRuntime:
         return spawned
 
     def send_weights(
-        self, actor: "PolicyWorker", rollout: "RolloutWorker", version: int, *, verify: bool = False
+        self, actor: "WeightSource", rollout: "WeightTarget", version: int, *, verify: bool = False
     ) -> None:
         rollout.update_weights(actor.weights(), version, verify=verify)
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
 from corerl.batch.micro_batches import balanced_partitions
+from corerl.contracts.experience import Experience
+from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError
-from corerl.registry.training_strategies import TokenOutputs
 
 IMBALANCE = 1.02
 """The largest share of tokens, over the mean, with which a batch is cut in place."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from corerl.registry.trackers import TrackedRun
+from corerl.contracts.trackers import TrackedRun
 from corerl.telemetry.clock import Clock
 from corerl.telemetry.live import LiveView
-from corerl.telemetry.output import printable
-from corerl.telemetry.terminal import error_console
+from corerl.terminal.consoles import error_console
+from corerl.terminal.output import printable
 
 MOST_LINES = 100
 """in a pipe, a run of more steps prints only every so many"""

@@ -8,13 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
-from corerl.objective import masked_mean
-from corerl.registry.losses import Mean, add_means
-from corerl.registry.reward_managers import RewardResult, error_kind
-from corerl.registry.training_strategies import TokenOutputs
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean, add_means, masked_mean
+from corerl.contracts.reward_managers import RewardResult, error_kind
+from corerl.contracts.throughput import ModelShape, mfu
+from corerl.contracts.token_outputs import TokenOutputs
 from corerl.runtime.shares import balance
-from corerl.telemetry.throughput import ModelShape, mfu
 
 STATM = Path("/proc/self/statm")
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from corerl.contracts.trackers import SampleTracker, Tracker
 from corerl.errors import SaveError
 from corerl.files import atomic_path, reading, remove, room
-from corerl.registry.trackers import SampleTracker, Tracker
-from corerl.telemetry.notices import say
 from corerl.telemetry.tracker_thread import TrackerThread
+from corerl.terminal.notices import say
 
 RESERVE = ".reserve"
 RESERVED = 2**18

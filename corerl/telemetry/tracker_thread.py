@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from corerl.registry.trackers import ResumableTracker, Tracker
-from corerl.telemetry.notices import say
+from corerl.contracts.trackers import ResumableTracker, Tracker
+from corerl.terminal.notices import say
 
 MOST_WAITING = 1000
 """calls that a tracker may be behind before it is given up"""

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from corerl.batch.rollouts import Rollouts
-from corerl.registry.reward_managers import PartwiseRewardManager, RewardManager, RewardResult
-from corerl.runtime.dispatch import Future
+from corerl.contracts.dispatch import Future
+from corerl.contracts.reward_managers import PartwiseRewardManager, RewardManager, RewardResult
 from corerl.trainer.scoring import check_results
 
 

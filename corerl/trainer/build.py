@@ -11,23 +11,23 @@ import torch
 
 from corerl.checkpoint import random_state
 from corerl.checkpoint.store import Best, CheckpointStore
-from corerl.config.parts import Parts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.environments import EnvironmentFactory
+from corerl.contracts.reward_managers import RewardManager
+from corerl.contracts.rollout_backends import RolloutBackendFactory
+from corerl.contracts.runtimes import Pool, Role
+from corerl.contracts.throughput import ModelShape
+from corerl.contracts.trackers import TrackedRun, TrackerFactory
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import CoreRLError, LostError
 from corerl.models import compute_dtype, cpu_threads, model_files, resolve_device
 from corerl.objective.rollout_correction import largest_difference, resolve_level
 from corerl.registry import Entry, Selected
-from corerl.registry.environments import EnvironmentFactory
-from corerl.registry.reward_managers import RewardManager
-from corerl.registry.rollout_backends import RolloutBackendFactory
-from corerl.registry.runtimes import Pool, Role
-from corerl.registry.trackers import TrackedRun, TrackerFactory
+from corerl.registry.parts import Parts
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
-from corerl.telemetry.notices import say
-from corerl.telemetry.throughput import ModelShape
+from corerl.terminal.notices import say
 from corerl.trainer.collection import Collector
 from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.device_sharing import DeviceSharing

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
 from corerl.batch.rollouts import Rollouts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.batch_filters import BatchFilter, FilterInputs
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.experience import Experience
+from corerl.contracts.reward_managers import RewardManager, RewardResult
+from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import RunError
-from corerl.registry.batch_filters import BatchFilter, FilterInputs
-from corerl.registry.reward_managers import RewardManager, RewardResult
-from corerl.registry.rollout_backends import SamplingParams
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
 from corerl.trainer.arrivals import Arrivals

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from corerl.batch.experience import Experience
-from corerl.config.schema import RolloutCorrectionConfig
+from corerl.contracts.config import RolloutCorrectionConfig
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean
 from corerl.objective.rollout_correction import Correction, check_agreement, correct, mismatch
-from corerl.registry.losses import Mean
 from corerl.trainer.workers import PolicyWorker
 
 

@@ -6,10 +6,10 @@ So are rollout workers that are lost while others are left; where that is not po
 import threading
 from collections.abc import Iterator, Sequence
 
+from corerl.contracts.rollout_backends import Completion, GenerationRequest
+from corerl.contracts.runtimes import Runtime
 from corerl.errors import EngineDeadError
-from corerl.registry.rollout_backends import Completion, GenerationRequest
-from corerl.registry.runtimes import Runtime
-from corerl.telemetry.notices import say
+from corerl.terminal.notices import say
 from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.workers import PolicyWorker
 

@@ -11,17 +11,17 @@ from types import UnionType
 from typing import Any
 
 from corerl.batch.rollouts import Episode, Rollouts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.dispatch import in_order
+from corerl.contracts.environments import Environment, Start, Task, Turn
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.report import Location
 from corerl.data.schema import Message, check_messages
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import DataError, RunError
-from corerl.registry.environments import Environment, Start, Task, Turn
-from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
-from corerl.runtime.dispatch import in_order
 from corerl.seeding import episode_seed
-from corerl.telemetry.notices import say
+from corerl.terminal.notices import say
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.environment_calls import Answer, call_all
 from corerl.trainer.rollout_worker import RolloutWorker
@@ -209,7 +209,7 @@ class _Episode:
             wanted = getattr(kind, "__name__", kind)
             raise RunError(
                 f"the environment's {method}() returned {type(answer.value).__name__}, not {wanted} "
-                "(corerl.registry.environments)"
+                "(corerl.contracts.environments)"
             )
         return answer.value
 

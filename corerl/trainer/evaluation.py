@@ -6,9 +6,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from corerl.batch.rollouts import Rollouts
+from corerl.contracts.reward_managers import RewardResult
 from corerl.data.schema import Message
 from corerl.evaluation.summary import Sample, summarise
-from corerl.registry.reward_managers import RewardResult
 
 
 class ValidationSample(NamedTuple):

@@ -5,12 +5,12 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
 from corerl.batch.micro_batches import mini_batches
+from corerl.contracts.experience import Experience
+from corerl.contracts.kl_controllers import KLController
+from corerl.contracts.kl_types import KLType
+from corerl.contracts.losses import Mean
 from corerl.errors import RunError
-from corerl.registry.kl_controllers import KLController
-from corerl.registry.kl_types import KLType
-from corerl.registry.losses import Mean
 from corerl.telemetry.metrics import merge_means
 from corerl.trainer.workers import PolicyWorker, ReferenceWorker
 

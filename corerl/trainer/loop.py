@@ -7,26 +7,26 @@ from typing import Any
 
 import torch
 
-from corerl.batch.experience import Experience
 from corerl.batch.micro_batches import mini_batches
 from corerl.batch.rollouts import Episode
 from corerl.checkpoint.store import CheckpointStore
+from corerl.contracts.advantage_estimators import AdvantageEstimator, AdvantageInputs
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean
+from corerl.contracts.policy_losses import TokenSelector
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import SamplingParams
+from corerl.contracts.throughput import ModelShape
+from corerl.contracts.token_outputs import Output
 from corerl.data.prompts import Prompt
 from corerl.errors import EngineDeadError, NonFiniteError, RunError
 from corerl.objective import loss_weights, policy_loss_inputs
 from corerl.objective.rollout_correction import Correction
-from corerl.registry.advantage_estimators import AdvantageEstimator, AdvantageInputs
-from corerl.registry.losses import Mean
-from corerl.registry.policy_losses import TokenSelector
-from corerl.registry.reward_managers import RewardResult
-from corerl.registry.rollout_backends import SamplingParams
-from corerl.registry.training_strategies import Output
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, step_metrics, time_metrics
 from corerl.telemetry.metrics_log import MetricsLog
-from corerl.telemetry.notices import say
-from corerl.telemetry.throughput import ModelShape
 from corerl.telemetry.timers import Timers
+from corerl.terminal.notices import say
 from corerl.trainer.collection import Collector, ScoredRollouts
 from corerl.trainer.correction import RolloutCorrector, present_log_probs
 from corerl.trainer.device_sharing import DeviceSharing

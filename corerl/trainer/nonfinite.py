@@ -10,10 +10,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from corerl.batch.experience import Experience
+from corerl.contracts.experience import Experience
 from corerl.errors import NonFiniteError
 from corerl.files import atomic_path
-from corerl.telemetry.notices import say
+from corerl.terminal.notices import say
 from corerl.trainer.collection import ScoredRollouts
 from corerl.trainer.samples import write_rollouts
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from corerl.check.installed import require_engine
 from corerl.checkpoint.resume import Checkpoint, check_same, find_checkpoint
-from corerl.config.parts import Parts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.scorers import Scorer
 from corerl.data.prompts import Prompt, PromptDataset, load_prompts
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
@@ -15,8 +15,8 @@ from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
-from corerl.registry.scorers import Scorer
-from corerl.telemetry.notices import say
+from corerl.registry.parts import Parts
+from corerl.terminal.notices import say
 from corerl.trainer.requests import check_media
 from corerl.trainer.run import versions
 from corerl.trainer.scoring import select_scorers

@@ -3,11 +3,11 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.rollout_backends import GenerationRequest, RolloutBackendFactory, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.errors import DataError
 from corerl.registry import Entry
-from corerl.registry.rollout_backends import GenerationRequest, RolloutBackendFactory, SamplingParams
 
 
 def training_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> SamplingParams:

@@ -12,8 +12,8 @@ import torch
 
 from corerl.checkpoint.resume import Checkpoint, newest_whole, taken
 from corerl.errors import CoreRLError, LostError, RunError
-from corerl.telemetry.notices import say
 from corerl.telemetry.run_status import StatusFile, recorded
+from corerl.terminal.notices import say
 from corerl.trainer.plan import Plan
 from corerl.trainer.stopping import Stopping
 

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
-from corerl.config.parts import select_rollout_backend
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.dispatch import dispatch
+from corerl.contracts.rollout_backends import Completion, GenerationRequest
 from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
 from corerl.models import resolve_device
 from corerl.plugins import load_plugins
-from corerl.registry.rollout_backends import Completion, GenerationRequest
-from corerl.runtime.dispatch import dispatch
+from corerl.registry.parts import select_rollout_backend
 
 ABORT_SECONDS = 30
 """that requests have to end once they are aborted"""
@@ -95,7 +95,7 @@ class RolloutWorker:
             ) from None
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
-        """For :meth:`corerl.registry.runtimes.Runtime.send_weights`.
+        """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`.
 
         Raises:
             EngineDeadError: the engine has ended; the weights were read to their end, as who sends them expects.

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from corerl import __version__
-from corerl.config.parts import Parts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.files import atomic_path
 from corerl.plugins import Plugins
 from corerl.registry import Selected
+from corerl.registry.parts import Parts
 
 
 @dataclass(frozen=True)

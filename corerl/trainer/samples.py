@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corerl.batch.experience import Experience
 from corerl.batch.rollouts import Episode, Rollouts
+from corerl.contracts.experience import Experience
+from corerl.contracts.reward_managers import RewardResult
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.evaluation.files import result_columns, write_rows
-from corerl.registry.reward_managers import RewardResult
 
 TOKEN_COLUMNS = {
     "log_probs": "old_log_probs",

@@ -9,7 +9,7 @@ from corerl.checkpoint import random_state
 from corerl.checkpoint.store import step_of
 from corerl.errors import DeadlineError, RunError, SaveError
 from corerl.models import DTYPES, compute_dtype, resolve_device
-from corerl.telemetry.notices import say
+from corerl.terminal.notices import say
 from corerl.trainer.run import versions
 from corerl.trainer.workers import TrainedWorker
 

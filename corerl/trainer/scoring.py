@@ -7,17 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from corerl.config.parts import Parts
-from corerl.config.schema import RewardConfig
+from corerl.contracts.config import RewardConfig
+from corerl.contracts.options import did_you_mean
+from corerl.contracts.reward_managers import RewardManager, RewardManagerFactory, RewardResult, error_kind
+from corerl.contracts.scorers import Scorer
 from corerl.errors import ConfigError, DataError, NameClashError, RequestError, RunError
-from corerl.options import did_you_mean
 from corerl.registry import Entry, Registries, Selected
-from corerl.registry.reward_managers import RewardManager, RewardManagerFactory, RewardResult, error_kind
-from corerl.registry.scorers import Scorer, keys_for, load_scorer, table_of_sources
+from corerl.registry.parts import Parts
+from corerl.registry.scorers import keys_for, load_scorer, table_of_sources
 
 if TYPE_CHECKING:
-    from corerl.batch.experience import Experience
     from corerl.batch.rollouts import Rollouts
+    from corerl.contracts.experience import Experience
 
 
 def select_scorers(data_sources: Iterable[str], parts: Parts, registries: Registries) -> dict[str, Selected[Scorer]]:

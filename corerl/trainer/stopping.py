@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Self
 
 from corerl.errors import Stopped
-from corerl.telemetry.notices import say
+from corerl.terminal.notices import say
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -9,24 +9,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
 from corerl.checkpoint import random_state
 from corerl.checkpoint.writing import write_and_tell, writing
-from corerl.config.parts import Parts, resolve_parts
-from corerl.config.schema import ActorConfig, ModelConfig, TrainConfig
+from corerl.contracts.config import ActorConfig, ModelConfig, TrainConfig
+from corerl.contracts.dispatch import Place, dispatch
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean
+from corerl.contracts.objective import Objective
+from corerl.contracts.throughput import ModelShape
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.models import compute_dtype, resolve_device
-from corerl.objective import Objective, PolicyObjective, ValueObjective
+from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
-from corerl.registry.losses import Mean
-from corerl.registry.training_strategies import (
-    MicroBatching,
-    Output,
-    StrategySpec,
-    TokenOutputs,
-    TrainingStrategy,
-)
-from corerl.runtime.dispatch import Place, dispatch
-from corerl.telemetry.throughput import ModelShape
+from corerl.registry.parts import Parts, resolve_parts
 from corerl.weights.rounding import RoundingLoss
 
 
@@ -138,7 +134,7 @@ class PolicyWorker(TrainedWorker):
         )
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """For :meth:`corerl.registry.runtimes.Runtime.send_weights`: in the dtype that the engine computes with."""
+        """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`: in the dtype that the engine computes with."""
         if self.rounding.is_due():
             return self.rounding.rounded(self.strategy.weights())
         return self.strategy.weights(self.sent_dtype)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.registry import Entry
 from scripts.known_names import ROOT
 from scripts.pages.markdown import from_docstring, options, table

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import click
 
 from corerl import errors, hookspecs
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.plugins import Plugins
 from corerl.registry import Registry
 from scripts.known_names import ROOT, plugin_files, plugins_of
@@ -26,7 +26,9 @@ NOTE = "\nThis page is made from {source} by [`scripts/pages/reference.py`](../.
 
 def configuration() -> str:
     """Every key of a training config."""
-    text = "# Configuration keys\n" + NOTE.format(source="[`corerl/config/schema.py`](../../corerl/config/schema.py)")
+    text = "# Configuration keys\n" + NOTE.format(
+        source="[`corerl/contracts/config.py`](../../corerl/contracts/config.py)"
+    )
     text += (
         "[Configuration](../configuration.md) explains how keys work together. Type `any` is mostly a part: its name,\n"
     )

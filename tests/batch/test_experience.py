@@ -1,6 +1,6 @@
 import torch
 
-from corerl.batch.experience import collate
+from corerl.contracts.experience import collate
 
 
 def test_a_row_is_the_prompt_followed_at_once_by_the_response():

@@ -3,9 +3,9 @@
 import pytest
 
 from corerl.batch.rollouts import Rollouts
+from corerl.contracts.reward_managers import RewardRequest
+from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
-from corerl.registry.reward_managers import RewardRequest
-from corerl.registry.rollout_backends import Completion
 
 
 def test_a_scorer_is_asked_with_all_that_is_known_of_a_response():

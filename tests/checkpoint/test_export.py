@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from corerl.checkpoint import manifest
-from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ModelError, UntrustedError
 from corerl_testing.tiny_model import tiny_model
 from corerl_tools.export.export import export

@@ -10,7 +10,7 @@ import pytest
 from corerl.checkpoint import manifest, random_state
 from corerl.checkpoint.resume import Checkpoint, check_same, differences, find_checkpoint, taken
 from corerl.checkpoint.store import Best, CheckpointStore
-from corerl.config.schema import ModelConfig, TrackingConfig, TrainConfig, TrainerConfig
+from corerl.contracts.config import ModelConfig, TrackingConfig, TrainConfig, TrainerConfig
 from corerl.errors import ConfigError, DeadlineError, SaveError
 
 STATE = {"sampler": {}, "kl_coef": None, "trackers": {}, "config": {}, "versions": {}}

@@ -10,7 +10,7 @@ import pytest
 from corerl.checkpoint import manifest, random_state
 from corerl.checkpoint.resume import Checkpoint, find_checkpoint, newest_whole, taken
 from corerl.checkpoint.store import paths
-from corerl.config.schema import ModelConfig, TrainConfig, TrainerConfig
+from corerl.contracts.config import ModelConfig, TrainConfig, TrainerConfig
 from corerl.errors import ConfigError, RequestError
 
 STATE: dict[str, Any] = {"step": 1, "sampler": {}, "kl_coef": None, "trackers": {}, "config": {}, "versions": {}}

@@ -3,7 +3,7 @@ import pytest
 from click.testing import CliRunner
 
 from corerl.cli.common import plain_option
-from corerl.telemetry.terminal import error_console
+from corerl.terminal.consoles import error_console
 
 
 @click.command()

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from corerl.cli.main import run
 from corerl.config.load import load
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 
 
 @pytest.fixture

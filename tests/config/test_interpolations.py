@@ -9,7 +9,7 @@ from corerl.cli.main import run
 from corerl.config import typed
 from corerl.config.interpolations import LONGEST, check_length
 from corerl.config.load import read
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from corerl.config.load import load, read
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 
 

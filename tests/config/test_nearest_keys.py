@@ -3,7 +3,7 @@
 import pytest
 
 from corerl.config.nearest_keys import dotted_keys, nearest, unknown
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 
 KEYS = dotted_keys(TrainConfig)
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from corerl import option
-from corerl.config.checks import check
 from corerl.config.load import load
-from corerl.config.parts import Parts, resolve_parts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError, PluginError, UnknownNameError
 from corerl.registry import Entry, Owner, Registries
+from corerl.registry.parts import Parts, resolve_parts
+from corerl.registry.rules import check
 
 HEAVY = "no_such_module_at_all:part"
 """what every part points at: looking names up imports nothing"""

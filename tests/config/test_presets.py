@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from corerl.config.presets import read_over_preset
+from corerl.registry.presets import read_over_preset
 
 PRESET = {
     "algorithm": {"adv_estimator": {"name": "gae", "lam": 0.95}},

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import pytest
 
 from corerl import option
-from corerl.config.schema import TrainConfig
 from corerl.config.typed import build, fill, type_words
+from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.data.chat import ChatExample, load_chat
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.errors import ConfigError, DataError

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from huggingface_hub import constants
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.data.hub import look_for_hub
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ModelError

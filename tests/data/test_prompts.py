@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corerl.config.schema import DataConfig, ModelConfig
+from corerl.contracts.config import DataConfig, ModelConfig
 from corerl.data.prompts import load_prompts, truncate
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.errors import ConfigError, DataError

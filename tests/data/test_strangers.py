@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from corerl.cli.main import run
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.data.files import read_jsonl, read_parquet
 from corerl.data.report import Location
 from corerl.data.tokenizer import LONGEST_CHAT, load_tokenizer

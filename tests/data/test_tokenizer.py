@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.data.report import Location
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.errors import ConfigError, DataError, ModelError

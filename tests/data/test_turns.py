@@ -1,6 +1,6 @@
 import pytest
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.data.tokenizer import load_tokenizer
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import DataError

@@ -29,7 +29,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SCORERS_AND_LOSSES = """
-from corerl.registry.policy_losses import LossOutput
+from corerl.contracts.policy_losses import LossOutput
 
 calls = 0
 

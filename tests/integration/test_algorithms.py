@@ -25,8 +25,8 @@ import dataclasses
 
 import torch
 from corerl_hf.backend import HfBackend
-from corerl.registry.policy_losses import LossOutput
-from corerl.registry.advantage_estimators import Advantages
+from corerl.contracts.policy_losses import LossOutput
+from corerl.contracts.advantage_estimators import Advantages
 
 def nan_for_long_responses(inputs):
     long = inputs.response_mask.sum(1, keepdim=True) >= 6

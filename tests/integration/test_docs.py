@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from corerl.cli.main import run
-from corerl.config.schema import MultiTurnConfig
+from corerl.contracts.config import MultiTurnConfig
 from corerl.telemetry.metrics_log import read_metrics
 from corerl_tools.check.configuration import look
 

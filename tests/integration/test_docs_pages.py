@@ -17,11 +17,12 @@ import pytest
 import yaml
 
 from corerl.cli.main import corerl, run
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.metrics import find
+from corerl.contracts.runtimes import Runtime
 from corerl.errors import UnknownNameError
 from corerl.plugins import load_plugins
-from corerl.registry.runtimes import Runtime
-from corerl.telemetry.metric_table import METRICS, find
+from corerl.telemetry.metric_table import METRICS
 from corerl_tools.sft.config import SftConfig
 
 pytest.importorskip("corerl_hf")

@@ -5,8 +5,9 @@ from statistics import median
 
 import pytest
 
+from corerl.contracts.metrics import find
 from corerl.plugins import Plugins
-from corerl.telemetry.metric_table import METRICS, find
+from corerl.telemetry.metric_table import METRICS
 from corerl.telemetry.metrics_log import read_metrics
 
 PARTS = """

@@ -91,7 +91,7 @@ DEADLY = """
 import os
 from pathlib import Path
 
-from corerl.registry.policy_losses import LossOutput
+from corerl.contracts.policy_losses import LossOutput
 
 left = Path("updates.left")
 

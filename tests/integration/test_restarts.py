@@ -19,7 +19,7 @@ from pathlib import Path
 
 from corerl import hookimpl
 from corerl.errors import ConfigError, WorkerDiedError, WorkerLateError
-from corerl.registry.policy_losses import LossOutput
+from corerl.contracts.policy_losses import LossOutput
 from corerl.trainer.rollout_worker import RolloutWorker
 
 coming = Path(__file__).with_suffix(".json")

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from corerl.config.load import load
-from corerl.config.parts import Parts, resolve_parts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.plugins import load_plugins
+from corerl.registry.parts import Parts, resolve_parts
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rewards.md").read_text()
 SETTINGS = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -61,7 +61,7 @@ def register_policy_losses(register):
 """
 
 PARTS = """
-from corerl.registry.policy_losses import Mean, LossOutput
+from corerl.contracts.policy_losses import Mean, LossOutput
 
 
 def even_length(response, ground_truth, data_source, extra_info):
@@ -253,7 +253,7 @@ def test_wheels_in_a_fresh_environment_and_a_plugin_that_needs_nothing_but_an_en
 def check_the_core_alone(environment: Environment) -> None:
     """It runs with no plugin, brought nothing heavy, and says what to install."""
     assert not HEAVY & environment.versions().keys()
-    environment.run("python", "-c", "import corerl, corerl.cli.main, corerl.config.schema, corerl.data.prompts")
+    environment.run("python", "-c", "import corerl, corerl.cli.main, corerl.contracts.config, corerl.data.prompts")
     assert "train" in environment.run("corerl", "--help").stdout
     assert "corerl-grpo" in environment.run("corerl", "plugins", "list").stdout
     environment.run("corerl", "config", "show")

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from corerl.config import typed
-from corerl.config.parts import resolve_parts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.policy_losses import PolicyLossInputs
 from corerl.objective import loss_weights
 from corerl.plugins import load_plugins
-from corerl.registry.policy_losses import PolicyLossInputs
+from corerl.registry.parts import resolve_parts
 from corerl_tools.verl.algorithms import CONTROLLERS, ESTIMATORS, LOSSES
 from corerl_tools.verl.from_verl import from_verl
 

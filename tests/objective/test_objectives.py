@@ -1,19 +1,12 @@
 import pytest
 import torch
 
-from corerl.batch.experience import collate
+from corerl.contracts.experience import collate
+from corerl.contracts.losses import Mean, masked_mean
+from corerl.contracts.policy_losses import LossOutput
+from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import RunError
-from corerl.objective import (
-    PolicyObjective,
-    SupervisedObjective,
-    ValueObjective,
-    loss_weights,
-    masked_mean,
-    policy_loss_inputs,
-)
-from corerl.registry.losses import Mean
-from corerl.registry.policy_losses import LossOutput
-from corerl.registry.training_strategies import TokenOutputs
+from corerl.objective import PolicyObjective, SupervisedObjective, ValueObjective, loss_weights, policy_loss_inputs
 
 
 def batch():

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from corerl.config.schema import RolloutCorrectionConfig
+from corerl.contracts.config import RolloutCorrectionConfig
+from corerl.contracts.losses import Mean
 from corerl.errors import RunError
 from corerl.objective.rollout_correction import check_agreement, correct, largest_difference, mismatch, resolve_level
-from corerl.registry.losses import Mean
 
 LEVELS = ("token", "sequence", "geometric")
 MODES = ("truncate", "mask", "clip")

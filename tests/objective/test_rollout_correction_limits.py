@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from corerl.config.schema import RolloutCorrectionConfig
+from corerl.contracts.config import RolloutCorrectionConfig
 from corerl.objective.rollout_correction import correct, mismatch
 
 LOG_2 = math.log(2)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from corerl import option
+from corerl.contracts.scorers import Scorer
 from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError
 from corerl.registry import Entry, Owner, Registry, Selected
-from corerl.registry.scorers import Scorer
 
 THIS = Path(__file__)
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from corerl.config.schema import RuntimeConfig
+from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.dispatch import Dispatch, Place, dispatch, dispatch_of, submit
+from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import ConfigError
-from corerl.registry.runtimes import Pool, Role
-from corerl.runtime.dispatch import Dispatch, Place, dispatch, dispatch_of, submit
 from corerl.runtime.local import LocalRuntime
 from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker

@@ -1,4 +1,4 @@
-from corerl.registry.trackers import TrackedRun
+from corerl.contracts.trackers import TrackedRun
 from corerl.telemetry.console import ConsoleTracker, summary
 
 

@@ -7,12 +7,12 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
-from corerl.registry.trackers import TrackedRun
+from corerl.contracts.trackers import TrackedRun
 from corerl.telemetry import activity
 from corerl.telemetry.console import ConsoleTracker
-from corerl.telemetry.notices import say
-from corerl.telemetry.terminal import plain_output
 from corerl.telemetry.timers import Timers
+from corerl.terminal.consoles import plain_output
+from corerl.terminal.notices import say
 
 
 @pytest.fixture(autouse=True)

@@ -4,11 +4,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from corerl.contracts.metrics import Metric, find
+from corerl.contracts.policy_losses import PolicyLossInputs
+from corerl.contracts.value_losses import ValueLossInputs
 from corerl.plugins import Plugins
 from corerl.registry.modules import load_file
-from corerl.registry.policy_losses import PolicyLossInputs
-from corerl.registry.value_losses import ValueLossInputs
-from corerl.telemetry.metric_table import METRICS, Metric, find
+from corerl.telemetry.metric_table import METRICS
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,10 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from corerl.batch.experience import collate
-from corerl.registry.losses import Mean
-from corerl.registry.reward_managers import RewardResult
-from corerl.registry.training_strategies import TokenOutputs
+from corerl.contracts.experience import collate
+from corerl.contracts.losses import Mean
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.throughput import ModelShape, mfu, training_flops
+from corerl.contracts.token_outputs import TokenOutputs
 from corerl.telemetry.metrics import (
     merge_means,
     performance_metrics,
@@ -16,7 +17,6 @@ from corerl.telemetry.metrics import (
     step_metrics,
     time_metrics,
 )
-from corerl.telemetry.throughput import ModelShape, mfu, training_flops
 from corerl.trainer.workers import PolicyWorker
 from corerl.weights.rounding import RoundingLoss
 

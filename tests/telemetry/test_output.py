@@ -11,7 +11,7 @@ import pytest
 
 import corerl
 from corerl.cli.main import run
-from corerl.telemetry.output import echo, one_line, printable
+from corerl.terminal.output import echo, one_line, printable
 
 SEQUENCES = ("\x1b[2J", "\x1b]0;title\x07", "\x9b31m", "\r", "\x08", "\x7f", "\u202e", "\u2066", "\u200b", "\ufeff")
 

@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from corerl.batch.rollouts import Rollouts
-from corerl.config.parts import resolve_parts
-from corerl.config.schema import ModelConfig, PluginsConfig, RolloutCorrectionConfig, TrainConfig
+from corerl.contracts.advantage_estimators import Advantages
+from corerl.contracts.config import ModelConfig, PluginsConfig, RolloutCorrectionConfig, TrainConfig
+from corerl.contracts.losses import Mean
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import Completion, SamplingParams
+from corerl.contracts.throughput import ModelShape
+from corerl.contracts.token_outputs import TokenOutputs
 from corerl.data.prompts import Prompt
 from corerl.errors import EngineDeadError
 from corerl.plugins import load_plugins
-from corerl.registry.advantage_estimators import Advantages
-from corerl.registry.losses import Mean
-from corerl.registry.reward_managers import RewardResult
-from corerl.registry.rollout_backends import Completion, SamplingParams
-from corerl.registry.training_strategies import TokenOutputs
+from corerl.registry.parts import resolve_parts
 from corerl.seeding import Seeds
-from corerl.telemetry.throughput import ModelShape
 from corerl.trainer.collection import ScoredRollouts
 from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.loop import Trainer
@@ -83,7 +83,7 @@ class Lengths:
         self.scorers, self.num_workers, self.timeout = scorers, num_workers, timeout
 
     def score(self, requests):
-        from corerl.registry.reward_managers import RewardResult
+        from corerl.contracts.reward_managers import RewardResult
 
         return [
             RewardResult(

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from corerl.batch.rollouts import Rollouts
-from corerl.config.schema import DataConfig, ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
-from corerl.registry.reward_managers import RewardResult
-from corerl.registry.rollout_backends import Completion
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
 from corerl.trainer.arrivals import Arrivals

@@ -7,11 +7,11 @@ from typing import ClassVar
 import pytest
 
 from corerl.checkpoint.resume import Checkpoint
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import ConfigError, EngineDeadError, RunError
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
-from corerl.registry.runtimes import Pool, Role
 from corerl.telemetry.metrics_log import read_metrics
 from corerl.trainer import build
 from corerl.trainer.episodes import EpisodePlayer
@@ -215,8 +215,8 @@ def real_plan(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from corerl.config.parts import resolve_parts
-    from corerl.config.schema import ModelConfig
+    from corerl.contracts.config import ModelConfig
+    from corerl.registry.parts import resolve_parts
     from corerl.trainer.plan import make_plan
 
     (tmp_path / "reward.py").write_text(WORKPLACE)

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from corerl.config.schema import DataConfig, ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
 from corerl.errors import RunError
-from corerl.registry.reward_managers import RewardResult
-from corerl.registry.rollout_backends import Completion
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
 from corerl.trainer.collection import Collector, ScoredRollouts, score_tensors

@@ -5,13 +5,13 @@ import math
 import pytest
 import torch
 
-from corerl.batch.experience import Experience
-from corerl.config.schema import RolloutCorrectionConfig
+from corerl.contracts.config import RolloutCorrectionConfig
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import LossOutput
+from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import RunError
 from corerl.objective import loss_weights
 from corerl.objective.objectives import PolicyObjective
-from corerl.registry.losses import LossOutput
-from corerl.registry.training_strategies import TokenOutputs
 from corerl.trainer.correction import RolloutCorrector
 
 ROWS, TOKENS = 5, 4

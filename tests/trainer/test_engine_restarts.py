@@ -2,8 +2,8 @@
 
 import pytest
 
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import EngineDeadError
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.trainer.engine_restarts import Engines
 
 

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from corerl.batch.rollouts import Episode
-from corerl.config.schema import DataConfig, ModelConfig, MultiTurnConfig, RolloutConfig
+from corerl.contracts.config import DataConfig, ModelConfig, MultiTurnConfig, RolloutConfig
+from corerl.contracts.environments import Start, Turn
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import RunError
-from corerl.registry.environments import Start, Turn
-from corerl.registry.reward_managers import RewardResult
-from corerl.registry.rollout_backends import Completion, SamplingParams
 from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.collection import ScoredRollouts
 from corerl.trainer.episodes import EpisodePlayer, episode_metrics, shorten

@@ -2,7 +2,7 @@
 
 import pytest
 
-from corerl.registry.reward_managers import RewardResult
+from corerl.contracts.reward_managers import RewardResult
 from corerl.trainer.evaluation import ValidationSample, sample_table, validation_metrics, validation_samples
 
 

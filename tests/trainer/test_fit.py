@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import EngineDeadError, RunError, SaveError, Stopped, WorkerDiedError, WorkerLateError
 from corerl.trainer import fit as fit_module
 from corerl.trainer.fit import fit

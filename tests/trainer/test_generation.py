@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.batch.rollouts import Episode
-from corerl.config.schema import DataConfig, ModelConfig, MultiTurnConfig, RolloutConfig, TrainConfig
+from corerl.contracts.config import DataConfig, ModelConfig, MultiTurnConfig, RolloutConfig, TrainConfig
+from corerl.contracts.environments import Start, Turn
+from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.errors import ConfigError, DataError
 from corerl.evaluation.files import read_rows
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
-from corerl.registry.environments import Start, Turn
-from corerl.registry.rollout_backends import SamplingParams
 from corerl.seeding import Seeds
 from corerl_testing.tiny_model import tiny_model
 from corerl_tools.generate import generation

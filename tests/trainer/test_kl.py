@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from corerl.batch.experience import collate
+from corerl.contracts.experience import collate
+from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import RunError
-from corerl.registry.training_strategies import TokenOutputs
 from corerl.trainer.kl import KLPenalty, VocabularyReference
 
 NAN = float("nan")

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from corerl.config.schema import RolloutCorrectionConfig
+from corerl.contracts.advantage_estimators import Advantages
+from corerl.contracts.config import RolloutCorrectionConfig
+from corerl.contracts.reward_managers import RewardResult
 from corerl.errors import RunError
-from corerl.registry.advantage_estimators import Advantages
-from corerl.registry.reward_managers import RewardResult
 from corerl.telemetry.timers import Timers
 from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.pipeline import Collected

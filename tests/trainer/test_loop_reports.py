@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.batch.rollouts import Episode
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.data.prompts import Prompt
 from corerl.seeding import Seeds
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from corerl.config.schema import RolloutCorrectionConfig
+from corerl.contracts.config import RolloutCorrectionConfig
+from corerl.contracts.losses import Mean
 from corerl.errors import NonFiniteError, RunError
-from corerl.registry.losses import Mean
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means
 from corerl.telemetry.timers import Timers

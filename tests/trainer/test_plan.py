@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.checkpoint import manifest
-from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.data.sampler import PromptSampler
 from corerl.errors import ConfigError, DataError
 from corerl.registry import Entry, Owner, Selected

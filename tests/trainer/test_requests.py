@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from corerl.config.schema import DataConfig, ModelConfig, RolloutConfig, TrainConfig, ValSamplingConfig
+from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig, ValSamplingConfig
+from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.errors import DataError
-from corerl.registry.rollout_backends import SamplingParams
 from corerl.trainer.requests import (
     check_media,
     greedy_sampling,

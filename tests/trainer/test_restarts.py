@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from corerl.checkpoint.resume import taken
-from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl.trainer.restarts import Restarts
 from corerl.trainer.stopping import Stopping

@@ -2,9 +2,9 @@
 
 import pytest
 
-from corerl.config.schema import ModelConfig, PluginsConfig, RolloutConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, PluginsConfig, RolloutConfig, TrainConfig
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import DeadlineError, EngineDeadError
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.trainer import rollout_worker
 from corerl.trainer.rollout_worker import RolloutWorker
 

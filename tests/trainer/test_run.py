@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from corerl import __version__
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.registry import Entry, Owner, Selected
 from corerl.trainer import run as run_module
 from corerl.trainer.run import Run, new_folder, versions

@@ -1,12 +1,12 @@
 import torch
 
 from corerl.batch.rollouts import Episode, Rollouts
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
 from corerl.evaluation.files import read_rows
-from corerl.registry.reward_managers import RewardResult
-from corerl.registry.rollout_backends import Completion
 from corerl.trainer.samples import TokenColumns, token_texts, write_rollouts
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import DeadlineError, SaveError
 from corerl.trainer import saving as saving_module
 from corerl.trainer.saving import Saving

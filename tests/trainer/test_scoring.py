@@ -2,11 +2,11 @@ import pytest
 import torch
 
 from corerl.batch.rollouts import Rollouts
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
 from corerl.errors import RunError
 from corerl.registry import Entry, Owner, Selected
-from corerl.registry.reward_managers import RewardResult
-from corerl.registry.rollout_backends import Completion
 from corerl.trainer.collection import ScoredRollouts
 from corerl.trainer.evaluation import validation_metrics, validation_samples
 from corerl.trainer.scoring import Notices, check_error_rate, check_results

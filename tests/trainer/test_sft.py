@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.token_outputs import TokenOutputs
 from corerl.data.chat import ChatExample
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
-from corerl.registry.training_strategies import TokenOutputs
 from corerl.telemetry.metrics_log import read_metrics
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
 from corerl_tools.sft.config import SftConfig, SftDataConfig, SftTrainerConfig

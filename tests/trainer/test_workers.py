@@ -7,9 +7,9 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 import torch
 
-from corerl.config.schema import ActorConfig
-from corerl.registry.training_strategies import MicroBatching
-from corerl.telemetry.throughput import ModelShape
+from corerl.contracts.config import ActorConfig
+from corerl.contracts.throughput import ModelShape
+from corerl.contracts.training_strategies import MicroBatching
 from corerl.trainer.workers import PolicyWorker, _micro_batching, parts_of
 from corerl.weights.rounding import RoundingLoss
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.errors import RunError
 from corerl.models import load_causal_lm
 from corerl.weights.names import as_in_files

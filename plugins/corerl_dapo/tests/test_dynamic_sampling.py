@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from corerl.contracts.batch_filters import FilterInputs
 from corerl.errors import RunError
-from corerl.registry.batch_filters import FilterInputs
 from corerl_dapo.dynamic_sampling import dynamic_sampling
 from corerl_dapo.options import DynamicSamplingOptions
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from corerl.contracts.reward_managers import RewardRequest
 from corerl.errors import RunError
 from corerl.plugins import Plugins
-from corerl.registry.reward_managers import RewardRequest
 from corerl_dapo.options import DapoOptions
 from corerl_dapo.reward_manager import DapoRewardManager
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import RunError
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl_engines.backend import EngineBackend
 from corerl_engines.options import EngineOptions
 from corerl_engines.process import EngineKind

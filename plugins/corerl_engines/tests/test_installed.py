@@ -9,10 +9,10 @@ import pytest
 
 from corerl.check.installed import look, require_engine
 from corerl.check.machine import Machine
-from corerl.config.parts import resolve_parts
-from corerl.config.schema import ModelConfig, RolloutConfig, RuntimeConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig, RuntimeConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
+from corerl.registry.parts import resolve_parts
 from corerl_engines.installed import examine_engine
 from corerl_engines.options import EngineOptions
 

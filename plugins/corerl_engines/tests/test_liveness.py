@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import ConfigError, RunError
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.rollout_worker import RolloutWorker
 from corerl_engines.backend import EngineBackend

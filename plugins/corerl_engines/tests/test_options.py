@@ -5,9 +5,9 @@ import pytest
 
 from corerl.check.machine import GIB
 from corerl.check.size import ModelSize
-from corerl.config.schema import ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.options import check_ranges
 from corerl.errors import ConfigError
-from corerl.options import check_ranges
 from corerl_engines.options import EngineOptions, check_engine_args
 
 

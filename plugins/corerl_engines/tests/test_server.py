@@ -6,7 +6,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl_engines.backend import _described
 from corerl_engines.remote import frames
 from corerl_engines.remote.sample import Sample

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError, RunError
 from corerl.weights.buckets import Slot, place
 from corerl_engines.backend import described_slot

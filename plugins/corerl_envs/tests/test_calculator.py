@@ -1,6 +1,6 @@
 import pytest
 
-from corerl.registry.environments import Start, Task, Turn
+from corerl.contracts.environments import Start, Task, Turn
 from corerl_envs.calculator import Calculator
 from corerl_envs.options import CalculatorOptions
 

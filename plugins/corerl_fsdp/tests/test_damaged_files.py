@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from corerl.checkpoint import manifest
 from corerl.checkpoint.resume import newest_whole
-from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import CoreRLError
-from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.reading import read_sharded, read_single
 from corerl_fsdp.single_device import SingleDeviceStrategy

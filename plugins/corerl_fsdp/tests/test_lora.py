@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from torch.func import functional_call
 from transformers import AutoModelForCausalLM
 
-from corerl.config.schema import ModelConfig
 from corerl.config.typed import build
+from corerl.contracts.config import ModelConfig
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
-from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_fsdp.reading import read_sharded

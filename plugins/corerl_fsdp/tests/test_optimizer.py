@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from corerl.config.schema import OptimConfig
+from corerl.contracts.config import OptimConfig
 from corerl_torch.optimizer import build_optimizer, build_schedule
 
 

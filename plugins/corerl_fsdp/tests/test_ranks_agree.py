@@ -9,9 +9,9 @@ import pytest
 import rank_jobs
 import torch
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
-from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import place
 from corerl_torch import sequence_parallel

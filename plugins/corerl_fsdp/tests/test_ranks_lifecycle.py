@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from corerl.check.size import model_size
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.reading import read_sharded

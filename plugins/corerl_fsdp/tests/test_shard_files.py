@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_saver
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
 from corerl_fsdp.reading import read_sharded
 from corerl_fsdp.shard_files import FILE, ShardWriter, fill

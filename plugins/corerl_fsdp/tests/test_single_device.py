@@ -4,11 +4,12 @@ import dataclasses
 import pytest
 import torch
 
-from corerl.batch.experience import collate
-from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.experience import collate
+from corerl.contracts.objective import ObjectiveOutput
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import NonFiniteError
-from corerl.objective import ObjectiveOutput, SupervisedObjective, loss_weights
-from corerl.registry.training_strategies import MicroBatching, StrategySpec
+from corerl.objective import SupervisedObjective, loss_weights
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 

@@ -4,11 +4,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import GraniteConfig
 
-from corerl.batch.experience import collate
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
+from corerl.contracts.experience import collate
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
 from corerl.models import load_model
-from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl_fsdp.token_model import TokenModel
 from corerl_testing.families import write_config
 from corerl_testing.training_ranks import AllOutputs, rank_batch

@@ -1,7 +1,7 @@
 import torch
 
+from corerl.contracts.advantage_estimators import AdvantageInputs
 from corerl.plugins import Plugins
-from corerl.registry.advantage_estimators import AdvantageInputs
 
 REGISTRY = Plugins().registries.advantage_estimators
 

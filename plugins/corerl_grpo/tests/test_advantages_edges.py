@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from corerl.contracts.advantage_estimators import AdvantageInputs
 from corerl.errors import MissingInputError
-from corerl.registry.advantage_estimators import AdvantageInputs
 from corerl_grpo.advantages.optimal_token_baseline import optimal_token_baseline
 from corerl_grpo.advantages.options import OptimalTokenBaselineOptions
 

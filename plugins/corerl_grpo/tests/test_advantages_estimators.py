@@ -7,9 +7,9 @@ from statistics import fmean, stdev
 import pytest
 import torch
 
+from corerl.contracts.advantage_estimators import AdvantageInputs
 from corerl.errors import ConfigError, RunError
 from corerl.plugins import Plugins
-from corerl.registry.advantage_estimators import AdvantageInputs
 
 GROUPS = [1, 0, 1, 3, 0, 1, 2, 0, 2, 4]
 """rows of groups stand between each other; group 2 has one response, group 4 one that has no score"""

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from corerl.registry.advantage_estimators import AdvantageInputs
+from corerl.contracts.advantage_estimators import AdvantageInputs
 from corerl_grpo.advantages.grpo import grpo
 from corerl_grpo.advantages.options import GrpoOptions
 

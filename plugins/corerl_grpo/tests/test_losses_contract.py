@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from corerl.registry.policy_losses import PolicyLossInputs
+from corerl.contracts.policy_losses import PolicyLossInputs
 from corerl_grpo import plugin
 
 ENTRIES = {}

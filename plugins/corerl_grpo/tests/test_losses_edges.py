@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from corerl.contracts.policy_losses import PolicyLossInputs
 from corerl.errors import MissingInputError
-from corerl.registry.policy_losses import PolicyLossInputs
 from corerl_grpo.losses import clip_cov, dppo_kl, dppo_tv, dro, kl_cov, opd
 from corerl_grpo.losses.covariance import smallest, token_budget
 from corerl_grpo.losses.options import (

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from corerl.registry.policy_losses import PolicyLossInputs
+from corerl.contracts.policy_losses import PolicyLossInputs
 from corerl_grpo.losses import clip_cov, kl_cov
 from corerl_grpo.losses.options import ClipCovOptions, KlCovOptions
 

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from corerl.contracts.policy_losses import PolicyLossInputs
 from corerl.objective import loss_weights
-from corerl.registry.policy_losses import PolicyLossInputs
 from corerl_grpo.losses.gmpo import gmpo
 from corerl_grpo.losses.gspo import gspo
 from corerl_grpo.losses.options import GmpoOptions, GspoOptions

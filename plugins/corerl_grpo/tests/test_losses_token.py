@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from corerl.registry.policy_losses import PolicyLossInputs
+from corerl.contracts.policy_losses import PolicyLossInputs
 from corerl_grpo.losses import options
 from corerl_grpo.losses.cispo import cispo
 from corerl_grpo.losses.clip_cov import clip_cov

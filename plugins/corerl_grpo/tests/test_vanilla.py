@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from corerl.registry.policy_losses import PolicyLossInputs
+from corerl.contracts.policy_losses import PolicyLossInputs
 from corerl_grpo.losses.options import VanillaOptions
 from corerl_grpo.losses.vanilla import vanilla
 

@@ -1,6 +1,6 @@
 import numpy as np
 
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl_hf.batching import plan_batches
 from corerl_hf.decoding import _fill_holes
 

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 import torch
 
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import RunError
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 
 ARCHITECTURES = ["qwen2", "qwen3", "llama", "gemma3"]
 PROMPTS = [[5, 9, 11], [7], [20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31], [5, 9, 12], [40, 3, 8, 8, 50, 60]]

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import NonFiniteError, RunError
 from corerl.models import load_causal_lm
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
 from corerl.weights.names import as_in_files
 from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from corerl.registry.rollout_backends import SamplingParams
+from corerl.contracts.rollout_backends import SamplingParams
 from corerl_hf.sampling import Sampler, SamplingArrays, row_key, uniforms
 
 PROBS = [0.3, 0.5, 0.05, 0.15]

@@ -5,9 +5,9 @@ from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
 from megatron.core.dist_checkpointing.strategies import torch as library
 from torch.distributed.checkpoint import FileSystemWriter, save
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.models import load_model
-from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl.weights.names import as_in_files
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy

@@ -7,9 +7,9 @@ import pytest
 from transformers import AutoConfig
 
 from corerl.cli.common import load_train_config
-from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
-from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl_megatron.arithmetic import Facts, check_ranks, check_shared, padded_vocabulary
 from corerl_megatron.model import transformer_config
 from corerl_megatron.options import MegatronOptions

@@ -6,7 +6,7 @@ import os
 import pytest
 import torch
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
 from corerl.models import load_model
 from corerl.weights.names import as_in_files

@@ -4,8 +4,8 @@ import math
 import pytest
 import torch
 
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
 from corerl_ppo.gae import gae
 from corerl_ppo.options import GaeOptions
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from corerl.registry.value_losses import LossOutput, ValueLossInputs
+from corerl.contracts.value_losses import LossOutput, ValueLossInputs
 from corerl_ppo.options import ClippedOptions
 from corerl_ppo.value_loss import clipped, squared
 

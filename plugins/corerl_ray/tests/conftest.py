@@ -31,7 +31,7 @@ def groups(cluster, tmp_path_factory):
     """Two actor workers and two rollout workers, for tests that leave them well."""
     from ray_toys import ENGINE, TOY, Engine, Toy
 
-    from corerl.config.schema import RuntimeConfig
+    from corerl.contracts.config import RuntimeConfig
     from corerl_ray.options import RayOptions
     from corerl_ray.runtime import RayRuntime
 
@@ -46,7 +46,7 @@ def groups(cluster, tmp_path_factory):
 @pytest.fixture
 def start(cluster):
     """Start a runtime with options; it is closed after the test."""
-    from corerl.config.schema import RuntimeConfig
+    from corerl.contracts.config import RuntimeConfig
     from corerl_ray.options import RayOptions
     from corerl_ray.runtime import RayRuntime
 

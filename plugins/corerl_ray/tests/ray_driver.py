@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 from ray_toys import ENGINE, TOY, Engine, Toy
 
-from corerl.config.schema import RuntimeConfig
+from corerl.contracts.config import RuntimeConfig
 from corerl.errors import CoreRLError, WorkerDiedError
 from corerl.telemetry.run_status import recorded
 from corerl_ray.launch import launch

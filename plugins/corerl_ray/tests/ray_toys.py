@@ -7,11 +7,11 @@ import threading
 import time
 from pathlib import Path
 
+from corerl.contracts.dispatch import Place, dispatch
+from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
+from corerl.contracts.runtimes import Role
+from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import ConfigError, DeadlineError, EngineDeadError, NonFiniteError
-from corerl.registry.rollout_backends import GenerationRequest, SamplingParams
-from corerl.registry.runtimes import Role
-from corerl.registry.training_strategies import TokenOutputs
-from corerl.runtime.dispatch import Place, dispatch
 
 TOY = Role("actor", "actor.strategy", "toy", distributed=True)
 LONE = Role("actor", "actor.strategy", "lone", distributed=False)

@@ -8,11 +8,11 @@ import ray
 from ray.cluster_utils import Cluster
 from ray_toys import ENGINE, TOY, Engine, Toy, request
 
-from corerl.batch.experience import collate
-from corerl.config.schema import RuntimeConfig
+from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.dispatch import submit
+from corerl.contracts.experience import collate
+from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import CoreRLError
-from corerl.registry.runtimes import Pool, Role
-from corerl.runtime.dispatch import submit
 from corerl_ray import calls
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions

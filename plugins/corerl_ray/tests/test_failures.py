@@ -12,9 +12,9 @@ import time
 import pytest
 from ray_toys import ENGINE, TOY, Broken, Engine, Late, Slow, Toy, request
 
-from corerl.config.schema import RuntimeConfig
+from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.dispatch import submit
 from corerl.errors import ConfigError, DeadlineError, RunError
-from corerl.runtime.dispatch import submit
 from corerl_ray.calls import exit_cause
 from corerl_ray.cluster import connect
 from corerl_ray.environment import carried, secrets

@@ -9,10 +9,10 @@ import pytest
 import torch
 from ray_toys import LONE, TOY, Pair, Toy, WithTorch
 
-from corerl.batch.experience import collate
-from corerl.config.schema import RuntimeConfig
+from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.dispatch import submit
+from corerl.contracts.experience import collate
 from corerl.errors import ConfigError, NonFiniteError
-from corerl.runtime.dispatch import submit
 from corerl_ray.group import Turn
 from corerl_ray.options import RayOptions
 from corerl_ray.runtime import RayRuntime

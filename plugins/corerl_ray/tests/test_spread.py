@@ -5,8 +5,8 @@ from itertools import chain
 import pytest
 from ray_toys import request
 
+from corerl.contracts.dispatch import in_order, submit
 from corerl.errors import EngineDeadError
-from corerl.runtime.dispatch import in_order, submit
 from corerl_ray.spread import Loads
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once

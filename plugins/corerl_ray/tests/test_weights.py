@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from ray_toys import ENGINE, ROWS, TOY, Engine, Toy, corrupt, request
 
+from corerl.contracts.dispatch import submit
 from corerl.errors import ConfigError, RunError
-from corerl.runtime.dispatch import submit
 from corerl_ray.calls import Call
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import Places

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.errors import PluginError
-from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl_rewards.batch import BatchRewardManager
 from corerl_rewards.options import BatchOptions
 

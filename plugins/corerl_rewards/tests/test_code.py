@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corerl.contracts.reward_managers import RewardRequest
 from corerl.errors import ConfigError
-from corerl.registry.reward_managers import RewardRequest
 from corerl_rewards.options import CodeOptions
 from corerl_rewards.parallel import ParallelRewardManager
 from corerl_rewards.sandbox.run import SandboxError, run

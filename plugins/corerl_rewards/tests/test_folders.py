@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corerl.registry.reward_managers import RewardRequest
+from corerl.contracts.reward_managers import RewardRequest
 from corerl_rewards.folders import remove_folder
 from corerl_rewards.parallel import ParallelRewardManager
 from plugins.corerl_rewards.tests import attacks

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from corerl.registry.reward_managers import RewardRequest
+from corerl.contracts.reward_managers import RewardRequest
 from corerl_rewards.judge import JudgeRewardManager
 from corerl_rewards.options import JudgeOptions, RemoteOptions
 from corerl_rewards.remote import RemoteRewardManager

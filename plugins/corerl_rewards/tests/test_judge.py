@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
-from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl_rewards.judge import JudgeRewardManager
 from corerl_rewards.options import JudgeOptions
 from plugins.corerl_rewards.tests.http_server import Server

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 
+from corerl.contracts.reward_managers import RewardRequest
 from corerl.errors import ModelError
-from corerl.registry.reward_managers import RewardRequest
 from corerl_rewards.model import ModelRewardManager
 from corerl_rewards.options import ModelOptions
 from corerl_testing.tiny_model import END, PAD, VOCABULARY, tiny_model

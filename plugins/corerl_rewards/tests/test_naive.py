@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
+from corerl.contracts.scorers import Scorer
 from corerl.errors import RunError
 from corerl.registry.coroutines import blocking
-from corerl.registry.reward_managers import RewardRequest, RewardResult
-from corerl.registry.scorers import Scorer
 from corerl_rewards.naive import NaiveRewardManager
 
 
@@ -142,7 +142,7 @@ def test_a_scorer_past_its_deadline_is_an_error_and_the_others_are_scored() -> N
 def test_a_hung_scorer_does_not_keep_the_process_alive() -> None:
     program = (
         "import time\n"
-        "from corerl.registry.reward_managers import RewardRequest\n"
+        "from corerl.contracts.reward_managers import RewardRequest\n"
         "from corerl_rewards.naive import NaiveRewardManager\n"
         "naive = NaiveRewardManager({'s': lambda *_: time.sleep(60)}, num_workers=2, timeout=0.1)\n"
         "print(naive.score([RewardRequest('', '', 's')])[0].error)\n"
@@ -177,7 +177,7 @@ def test_a_value_that_raises_when_it_is_read_is_an_error_at_once() -> None:
 
 NO_MORE_THREADS = """
 import resource, time
-from corerl.registry.reward_managers import RewardRequest
+from corerl.contracts.reward_managers import RewardRequest
 from corerl_rewards.naive import NaiveRewardManager
 
 def hang(*_):

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.errors import PluginError, RunError
 from corerl.registry.coroutines import blocking
 from corerl.registry.modules import load_object
-from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl_rewards.isolation import pool
 from corerl_rewards.isolation.pace import Rules
 from corerl_rewards.options import Gsm8kOptions, ParallelOptions
@@ -193,7 +193,7 @@ PROGRAM = """
 import os, signal, sys, time
 sys.path.insert(0, {folder!r})
 import attacks
-from corerl.registry.reward_managers import RewardRequest
+from corerl.contracts.reward_managers import RewardRequest
 from corerl_rewards.parallel import ParallelRewardManager
 parallel = ParallelRewardManager(dict(s=attacks.score, w=attacks.whereabouts), num_workers=2, timeout=60)
 results = parallel.score([RewardRequest("", "", "w")] * 4)

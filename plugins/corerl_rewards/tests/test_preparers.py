@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
+from corerl.contracts.dataset_preparers import ChatRow, Dropped, PromptRow
 from corerl.errors import ConfigError, DataError
 from corerl.plugins import load_plugins
-from corerl.registry.dataset_preparers import ChatRow, Dropped, PromptRow
 from corerl_rewards.options import ArithmeticDataOptions, MathDataOptions
 from corerl_rewards.preparers.arithmetic import Arithmetic
 from corerl_rewards.preparers.countdown import Countdown

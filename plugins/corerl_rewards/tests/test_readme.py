@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from corerl.registry.reward_managers import RewardRequest
+from corerl.contracts.reward_managers import RewardRequest
 from corerl_rewards.naive import NaiveRewardManager
 
 README = Path(__file__).parents[1] / "README.md"

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.errors import ConfigError
-from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl_rewards.options import RemoteOptions
 from corerl_rewards.remote import RemoteRewardManager
 from plugins.corerl_rewards.tests.http_server import Server

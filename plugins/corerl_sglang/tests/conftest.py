@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl_sglang.backend import SglangBackend
 from corerl_sglang.options import SglangOptions
 from corerl_testing.tiny_model import tiny_model

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.errors import RunError
-from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.weights.buckets import Slot
 from corerl_engines.weights import DeviceBucket, HostBucket
 from corerl_sglang.backend import SglangBackend

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from corerl.cli.main import run
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError, RequestError, RunError
 from corerl.plugins import load_plugins
 from corerl_sglang.backend import SglangBackend, engine_arguments, engine_environment

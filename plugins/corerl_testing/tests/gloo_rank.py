@@ -7,9 +7,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from corerl.config import typed
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 from corerl_testing.invariance import setting
 from corerl_testing.ranks import Job
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl_testing.planted.advantage_estimators.group_baselines import batch_baseline
 
 

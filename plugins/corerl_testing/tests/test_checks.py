@@ -13,9 +13,9 @@ import pytest
 
 from corerl import option
 from corerl.cli.main import run
+from corerl.contracts.kl_controllers import KLController
 from corerl.errors import ConfigError, PluginError
 from corerl.registry import Entry, Owner, Registries
-from corerl.registry.kl_controllers import KLController
 from corerl_testing import CheckFailed, CheckSkipped, checks_of, conformance_tests
 from corerl_testing.checks import outcome, share_options
 

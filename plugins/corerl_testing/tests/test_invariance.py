@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corerl.config import typed
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 from corerl_testing import CheckFailed
 from corerl_testing.entries import required_options
 from corerl_testing.invariance import AGGREGATIONS, TinyPolicy, expect_invariant, setting

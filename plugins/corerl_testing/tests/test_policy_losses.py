@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from corerl.registry.policy_losses import LossOutput, Mean, PolicyLossInputs
+from corerl.contracts.policy_losses import LossOutput, Mean, PolicyLossInputs
 from corerl_testing.planted.policy_losses.token_losses import (
     ratio,
     sequence,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from corerl.config.schema import RolloutConfig
+from corerl.contracts.config import RolloutConfig
+from corerl.contracts.rollout_backends import Completion, GenerationRequest
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl.registry.base import Entry, Owner, Selected
-from corerl.registry.rollout_backends import Completion, GenerationRequest
 from corerl_testing import rollout_backends, rollout_engine
 from corerl_testing.devices import VARIABLE
 from corerl_testing.planted.rollout_backends import FAULTS

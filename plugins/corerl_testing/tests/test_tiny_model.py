@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.data.tokenizer import load_tokenizer
 from corerl_testing.tiny_model import END, PAD, VOCABULARY, in_bf16, reference, response_log_probs, tiny_model
 

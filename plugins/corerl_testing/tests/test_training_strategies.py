@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
 from corerl.objective import SupervisedObjective
 from corerl.plugins import load_plugins
 from corerl.registry.base import Entry, Owner, Selected
-from corerl.registry.training_strategies import StrategySpec
 from corerl_testing import training_reference, training_strategies
 from corerl_testing.planted.training_strategies import FAULTS
 from corerl_testing.planted.training_strategies.wrapped import DEFAULT, Strategy

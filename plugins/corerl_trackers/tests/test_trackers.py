@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from corerl.contracts.trackers import TrackedRun
 from corerl.errors import ConfigError
 from corerl.plugins import Plugins
-from corerl.registry.trackers import TrackedRun
 from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 
 CONFIG = {"actor": {"lr": 1e-6, "betas": [0.9, 0.999]}, "seed": None}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl_testing.tiny_model import tiny_model
 from corerl_vllm.backend import VllmBackend
 from corerl_vllm.options import VllmOptions

@@ -21,10 +21,10 @@ import torch
 from processes import gone_within, group_members
 from vllm_engine import DEVICE, PROMPT, generate, one_more_engine
 
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.errors import RunError
 from corerl.models import load_model
-from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.weights.buckets import Slot
 from corerl_engines.weights import DeviceBucket, HostBucket
 from corerl_testing.families import write_config
@@ -344,7 +344,7 @@ def test_an_engine_whose_core_dies_while_generating_is_one_error_within_seconds(
 def test_no_process_outlives_a_trainer_that_is_killed(engine_python: str, moment: str):
     script = f"""
         import time
-        from corerl.config.schema import ModelConfig, RolloutConfig
+        from corerl.contracts.config import ModelConfig, RolloutConfig
         from corerl_engines.process import EngineProcess
         from corerl_vllm.backend import KIND, engine_arguments, engine_environment
         from corerl_vllm.options import VllmOptions

@@ -7,7 +7,7 @@ import pytest
 import torch
 from vllm_engine import DEVICE, PROMPT, generate, one_more_engine
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.models import load_model
 from corerl.weights.names import as_in_files
 from corerl_testing.families import write_config

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from corerl.cli.main import run
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl_vllm.backend import LOOPBACK_VARIABLES, VllmBackend, engine_arguments, engine_environment

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from processes import gone_within, group_members
 
-from corerl.config.schema import RolloutConfig
+from corerl.contracts.config import RolloutConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_engines.process import EngineProcess
 from corerl_vllm.backend import KIND, VllmBackend

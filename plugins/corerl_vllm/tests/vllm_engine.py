@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corerl.registry.rollout_backends import Completion, GenerationRequest, SamplingParams
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl_vllm.backend import VllmBackend
 
 DEVICE = os.environ.get("CORERL_TEST_DEVICE", "cpu")

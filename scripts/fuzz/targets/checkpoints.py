@@ -13,7 +13,7 @@ from torch.distributed.checkpoint import state_dict_saver
 
 from corerl.checkpoint import manifest, random_state
 from corerl.checkpoint.resume import check_same, find_checkpoint
-from corerl.config.schema import ModelConfig, TrainConfig, TrainerConfig
+from corerl.contracts.config import ModelConfig, TrainConfig, TrainerConfig
 from corerl.errors import CoreRLError
 from corerl.models import load_model
 from corerl_fsdp.reading import read_sharded

@@ -7,7 +7,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from hypothesis import strategies as st
 
-from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 from scripts.fuzz import mutations
 from scripts.fuzz.command import corerl
 

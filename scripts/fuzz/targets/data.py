@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from corerl.config.schema import DataConfig, ModelConfig
+from corerl.contracts.config import DataConfig, ModelConfig
 from corerl.data.chat import load_chat
 from corerl.data.prompts import load_prompts
 from corerl.data.tokenizer import load_tokenizer

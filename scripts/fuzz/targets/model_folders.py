@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.data.report import Location
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import CoreRLError

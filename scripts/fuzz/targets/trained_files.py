@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import CoreRLError
-from corerl.registry.training_strategies import MicroBatching, StrategySpec
 from corerl_fsdp.reading import read_single
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_testing.tiny_model import tiny_model

@@ -14,8 +14,8 @@ responses that are all correct: take its component ``score_before_penalty``.
 import torch
 from torch import Tensor
 
+from corerl.contracts.batch_filters import FilterInputs
 from corerl.errors import RunError
-from corerl.registry.batch_filters import FilterInputs
 from corerl_dapo.options import DynamicSamplingOptions
 
 

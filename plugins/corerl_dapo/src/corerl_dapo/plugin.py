@@ -1,10 +1,10 @@
 """What corerl-dapo registers."""
 
 from corerl import hookimpl
+from corerl.contracts.batch_filters import BatchFilter
+from corerl.contracts.presets import Preset
+from corerl.contracts.reward_managers import RewardManagerFactory
 from corerl.hookspecs import Register
-from corerl.registry.batch_filters import BatchFilter
-from corerl.registry.presets import Preset
-from corerl.registry.reward_managers import RewardManagerFactory
 from corerl_dapo.options import DapoOptions, DynamicSamplingOptions
 
 

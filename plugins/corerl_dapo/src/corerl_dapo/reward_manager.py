@@ -12,9 +12,9 @@ penalty stays at -f, as in the paper; some frameworks let it grow.
 
 from collections.abc import Mapping, Sequence
 
+from corerl.contracts.reward_managers import PartwiseRewardManager, RewardRequest, RewardResult
+from corerl.contracts.scorers import Scorer
 from corerl.errors import RunError
-from corerl.registry.reward_managers import PartwiseRewardManager, RewardRequest, RewardResult
-from corerl.registry.scorers import Scorer
 from corerl_dapo.options import DapoOptions
 from corerl_rewards.calls import Made
 from corerl_rewards.naive import NaiveRewardManager

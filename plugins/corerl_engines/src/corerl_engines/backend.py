@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.errors import RunError
 from corerl.models import compute_dtype
-from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
-from corerl.telemetry.notices import say
+from corerl.terminal.notices import say
 from corerl.weights.buckets import Slot, place
 from corerl.weights.digest import digest
 from corerl_engines.installed import Versions, outside
@@ -33,7 +33,7 @@ FLOAT32_VARIABLES = {"TRITON_F32_DEFAULT": "ieee"}
 
 
 class EngineBackend:
-    """See :class:`corerl.registry.rollout_backends.RolloutBackend`.
+    """See :class:`corerl.contracts.rollout_backends.RolloutBackend`.
 
     Calls share the engine's batch. An update while requests run pauses them; their further tokens come from the new
     weights. The weights loaded from ``model.path`` have version 0.

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from corerl.check.machine import GIB
 from corerl.check.shares import PROCESS, GenerationShare
 from corerl.check.size import ModelSize
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.options import option
 from corerl.errors import ConfigError
-from corerl.options import option
 from corerl.secrets import reveal
 from corerl_engines.liveness import Patience
 

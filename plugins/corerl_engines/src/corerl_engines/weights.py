@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.models import load_causal_lm
 from corerl.weights.buckets import ALIGNMENT, Slot, view
 from corerl.weights.complete import complete

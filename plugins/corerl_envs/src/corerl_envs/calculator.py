@@ -3,7 +3,7 @@
 import json
 import re
 
-from corerl.registry.environments import Start, Task, Turn
+from corerl.contracts.environments import Start, Task, Turn
 from corerl_envs.arithmetic import evaluate, shown
 from corerl_envs.options import CalculatorOptions
 
@@ -15,7 +15,7 @@ _CALL = re.compile(
 class Calculator:
     """A turn with calls is answered with their results; one without ends the episode.
 
-    It gives no reward: the scorer of the data source does. See :class:`corerl.registry.environments.Environment`.
+    It gives no reward: the scorer of the data source does. See :class:`corerl.contracts.environments.Environment`.
     """
 
     def __init__(self, *, options: CalculatorOptions) -> None:

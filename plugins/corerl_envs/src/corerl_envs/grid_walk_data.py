@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable
 
-from corerl.registry.dataset_preparers import ChatRow, PromptRow
+from corerl.contracts.dataset_preparers import ChatRow, PromptRow
 from corerl_envs.grid_walk import MOVES, new_walk
 from corerl_envs.options import GridWalkDataOptions
 

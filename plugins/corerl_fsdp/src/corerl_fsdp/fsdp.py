@@ -13,15 +13,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from corerl.batch.experience import Experience, collate
 from corerl.batch.micro_batches import lockstep_micro_batches
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.losses import Mean
+from corerl.contracts.objective import Objective
+from corerl.contracts.throughput import ModelShape
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import StrategySpec
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype, model_shape
-from corerl.objective import Objective
-from corerl.registry.losses import Mean
-from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
-from corerl.telemetry.throughput import ModelShape
 from corerl.weights.names import as_in_files
 from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.options import FsdpOptions

@@ -7,7 +7,7 @@ from typing import Literal
 from corerl import option
 from corerl.check.shares import TrainingShare, whole
 from corerl.check.size import ModelSize
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 
 BYTES_PER_LOGIT = 12.0, 4.0
 """of their copies at a time, made step by step and compiled"""

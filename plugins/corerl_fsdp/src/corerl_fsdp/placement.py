@@ -13,9 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype, load_model
-from corerl.registry.training_strategies import StrategySpec
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.token_model import TokenModel, decoder_layers
 from corerl_torch import lora, ranks

@@ -1,8 +1,8 @@
 """What corerl-fsdp registers."""
 
 from corerl import hookimpl
+from corerl.contracts.training_strategies import TrainingStrategyFactory
 from corerl.hookspecs import Register
-from corerl.registry.training_strategies import TrainingStrategyFactory
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 
 

@@ -1,6 +1,6 @@
 """The policy's weights out of a checkpoint, without ranks and with a part of them in memory at a time.
 
-:class:`corerl.registry.training_strategies.CheckpointReader` of the strategies ``torch`` and ``fsdp``.
+:class:`corerl.contracts.training_strategies.CheckpointReader` of the strategies ``torch`` and ``fsdp``.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
 from corerl.files import reading, reading_file
 from corerl_fsdp.shard_files import ShardReader, fill

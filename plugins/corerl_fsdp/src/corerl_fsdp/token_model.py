@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
+from corerl.contracts.experience import Experience
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
-from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl_torch import layout, packed_attention
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (

@@ -1,11 +1,11 @@
 """What corerl-grpo registers."""
 
 from corerl import hookimpl
+from corerl.contracts.advantage_estimators import AdvantageEstimator
+from corerl.contracts.kl_types import KLType
+from corerl.contracts.metrics import Metric
+from corerl.contracts.policy_losses import PolicyLoss
 from corerl.hookspecs import Register
-from corerl.registry.advantage_estimators import AdvantageEstimator
-from corerl.registry.kl_types import KLType
-from corerl.registry.policy_losses import PolicyLoss
-from corerl.telemetry.metric_table import Metric
 from corerl_grpo.advantages import options as advantage_options
 from corerl_grpo.losses import options as loss_options
 

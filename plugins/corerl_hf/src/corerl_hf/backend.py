@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.errors import RunError
 from corerl.models import compute_dtype, load_causal_lm
-from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl_hf.batching import plan_batches
 from corerl_hf.decoding import Batch
 from corerl_hf.options import HfOptions
@@ -40,7 +40,7 @@ class HfBackend:
     A thread of its own would cost half of the speed on two cores: each thread that computes has its own pool of OpenMP
     threads, and two pools get in each other's way.
 
-    See :class:`corerl.registry.rollout_backends.RolloutBackend`. Calls queue and share no batch. The weights loaded
+    See :class:`corerl.contracts.rollout_backends.RolloutBackend`. Calls queue and share no batch. The weights loaded
     from ``model.path`` have version 0.
     """
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from corerl.registry.rollout_backends import GenerationRequest
+from corerl.contracts.rollout_backends import GenerationRequest
 
 
 class Row(NamedTuple):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from corerl import option
 from corerl.check.shares import GenerationShare, longest
 from corerl.check.size import ModelSize
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 
 
 @dataclass

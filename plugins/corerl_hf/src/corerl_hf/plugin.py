@@ -1,9 +1,9 @@
 """What corerl-hf registers."""
 
 from corerl import hookimpl
+from corerl.contracts.commands import Command
+from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.hookspecs import Register
-from corerl.registry.commands import Command
-from corerl.registry.rollout_backends import RolloutBackendFactory
 from corerl_hf.options import HfOptions
 
 

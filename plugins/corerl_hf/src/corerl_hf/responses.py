@@ -6,8 +6,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.errors import NonFiniteError
-from corerl.registry.rollout_backends import Completion, SamplingParams
 
 FinishReason = Literal["stop", "length", "abort"]
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from corerl.registry.rollout_backends import SamplingParams
+from corerl.contracts.rollout_backends import SamplingParams
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

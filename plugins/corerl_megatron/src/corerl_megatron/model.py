@@ -17,10 +17,11 @@ from megatron.core.transformer.transformer_block import get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from corerl.batch.experience import Experience
+from corerl.contracts.experience import Experience
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
-from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
 from corerl_megatron.arithmetic import Facts, padded_vocabulary
 from corerl_megatron.attention import PackedRows, layers
 from corerl_megatron.families import FAMILIES

@@ -10,8 +10,8 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
-from corerl.config.schema import OptimConfig
-from corerl.registry.training_strategies import StrategySpec
+from corerl.contracts.config import OptimConfig
+from corerl.contracts.training_strategies import StrategySpec
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.parallel import Layout
 from corerl_torch.optimizer import build_optimizer, build_schedule

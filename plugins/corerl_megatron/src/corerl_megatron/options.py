@@ -6,7 +6,7 @@ from typing import Literal
 from corerl import option
 from corerl.check.shares import TrainingShare
 from corerl.check.size import ModelSize
-from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import torch
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
-from corerl.batch.experience import Experience
-from corerl.registry.training_strategies import TokenOutputs
+from corerl.contracts.experience import Experience
+from corerl.contracts.token_outputs import TokenOutputs
 
 
 def run(

@@ -1,9 +1,9 @@
 """What corerl-megatron registers."""
 
 from corerl import hookimpl
+from corerl.contracts.presets import Preset
+from corerl.contracts.training_strategies import TrainingStrategyFactory
 from corerl.hookspecs import Register
-from corerl.registry.presets import Preset
-from corerl.registry.training_strategies import TrainingStrategyFactory
 from corerl_megatron.options import MegatronOptions
 
 

@@ -1,4 +1,4 @@
-"""The policy's weights out of a checkpoint: :class:`corerl.registry.training_strategies.CheckpointReader`.
+"""The policy's weights out of a checkpoint: :class:`corerl.contracts.training_strategies.CheckpointReader`.
 
 megatron-core's checkpoints, which CUDA writes, are those of torch's distributed checkpoint: a file for each rank that
 wrote, and tensors of the whole model. Those of all layers are one tensor, as those of all experts of all layers are.
@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
 from corerl.files import reading_file
 from corerl.models import load_model

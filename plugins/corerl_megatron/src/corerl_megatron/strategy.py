@@ -12,16 +12,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from corerl.batch.experience import Experience, collate
 from corerl.batch.micro_batches import lockstep_micro_batches
 from corerl.checkpoint.resume import ARCHITECTURE
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.losses import Mean
+from corerl.contracts.objective import Objective
+from corerl.contracts.throughput import ModelShape
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import StrategySpec
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
 from corerl.models import compute_dtype, load_model, model_shape, own_random_state
-from corerl.objective import Objective
-from corerl.registry.losses import Mean
-from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
-from corerl.telemetry.throughput import ModelShape
 from corerl.weights.names import as_in_files
 from corerl_megatron import model, parallel, pipeline
 from corerl_megatron.arithmetic import Facts, check_bridge, check_experts, check_installed, check_model, check_shared

@@ -19,8 +19,8 @@ numbers: here advantages and returns are 0.
 import torch
 from torch import Tensor
 
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
 from corerl.statistics import compact, discounted_row_sums, has_holes, spread, whiten_
 from corerl_ppo.options import GaeOptions
 

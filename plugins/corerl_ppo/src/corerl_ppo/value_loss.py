@@ -13,8 +13,8 @@ has left it away from R does.
 
 import torch
 
-from corerl.objective import masked_mean
-from corerl.registry.value_losses import LossOutput, ValueLossInputs
+from corerl.contracts.losses import masked_mean
+from corerl.contracts.value_losses import LossOutput, ValueLossInputs
 from corerl_ppo.options import ClippedOptions
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import ray
 
+from corerl.contracts.dispatch import Dispatch, Future, Place, dispatch_of
+from corerl.contracts.rollout_backends import GenerationRequest
 from corerl.errors import EngineDeadError, NonFiniteError
-from corerl.registry.rollout_backends import GenerationRequest
-from corerl.runtime.dispatch import Dispatch, Future, Place, dispatch_of
 from corerl.runtime.shares import Split, split
 from corerl_ray.calls import Call, Member, Wait, Waiter
 from corerl_ray.spread import Loads, Spread
@@ -18,7 +18,7 @@ from corerl_ray.spread import Loads, Spread
 
 @dataclass
 class Pending:
-    """A call under way: the future of corerl.runtime.dispatch."""
+    """A call under way: the future of corerl.contracts.dispatch."""
 
     waiter: Waiter
     calls: Sequence[Call]

@@ -17,8 +17,8 @@ from typing import Any
 import ray
 import ray.util
 
+from corerl.contracts.dispatch import Place
 from corerl.errors import CoreRLError, RunError
-from corerl.runtime.dispatch import Place
 from corerl_ray.signs import Asked, answer_signals
 
 LOG_LINES = 6

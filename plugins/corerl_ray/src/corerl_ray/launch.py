@@ -2,8 +2,8 @@
 
 import os
 
-from corerl.config.schema import RuntimeConfig
-from corerl.registry.runtimes import Runtime
+from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.runtimes import Runtime
 from corerl_ray.options import RayOptions
 
 

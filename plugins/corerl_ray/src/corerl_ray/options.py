@@ -8,7 +8,7 @@ from typing import Literal
 from corerl import option
 from corerl.check.findings import Finding, finding
 from corerl.check.machine import Machine
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 
 SECONDS = 2.0
 """that the cluster has to take a connection"""

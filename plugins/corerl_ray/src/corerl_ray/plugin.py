@@ -4,8 +4,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from corerl import hookimpl
+from corerl.contracts.runtimes import RuntimeFactory
 from corerl.hookspecs import Register
-from corerl.registry.runtimes import RuntimeFactory
 from corerl_ray.options import RayOptions
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from corerl.config.schema import RuntimeConfig
+from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.runtimes import Role
 from corerl.errors import ConfigError, DeadlineError
-from corerl.registry.runtimes import Role
-from corerl.telemetry.notices import say
+from corerl.terminal.notices import say
 from corerl_ray.options import RayOptions
 
 FRACTION = 0.1

@@ -13,12 +13,12 @@ import ray
 import torch
 from ray.exceptions import RayError
 
-from corerl.config.schema import RuntimeConfig
+from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.dispatch import Future
+from corerl.contracts.runtimes import Role
 from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError
 from corerl.models import cpu_threads
-from corerl.registry.runtimes import Role
-from corerl.runtime.dispatch import Future
-from corerl.telemetry.notices import say
+from corerl.terminal.notices import say
 from corerl_ray import tensors
 from corerl_ray.calls import POLL, Call, Member, Wait, Waiter
 from corerl_ray.cluster import connect, end_processes
@@ -32,8 +32,7 @@ from corerl_ray.spread import Loads, as_one
 from corerl_ray.transports.choice import Transport, make, name_of
 
 if TYPE_CHECKING:
-    from corerl.trainer.rollout_worker import RolloutWorker
-    from corerl.trainer.workers import PolicyWorker
+    from corerl.contracts.workers import WeightSource, WeightTarget
 
 W = TypeVar("W")
 
@@ -125,7 +124,7 @@ class RayRuntime:
         return cast(W, group)
 
     def send_weights(
-        self, actor: "PolicyWorker", rollout: "RolloutWorker", version: int, *, verify: bool = False
+        self, actor: "WeightSource", rollout: "WeightTarget", version: int, *, verify: bool = False
     ) -> None:
         """By ``runtime.options.weights_transport``; the controller touches no weight."""
         source, sink = cast(Group, actor), cast(Group, rollout)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from corerl.contracts.dispatch import in_order
+from corerl.contracts.rollout_backends import GenerationRequest
 from corerl.errors import EngineDeadError
-from corerl.registry.rollout_backends import GenerationRequest
-from corerl.runtime.dispatch import in_order
 from corerl_ray.calls import EXHAUSTED, Call, Wait
 from corerl_ray.host import CALLS
 

@@ -12,10 +12,10 @@ process, where nothing can end a function that hangs: past its deadline its thre
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
+from corerl.contracts.scorers import Scorer
 from corerl.errors import PluginError
 from corerl.registry.modules import load_object
-from corerl.registry.reward_managers import RewardRequest, RewardResult
-from corerl.registry.scorers import Scorer
 from corerl.threads import in_threads
 from corerl_rewards.calls import failed, raised, returned
 from corerl_rewards.options import BatchOptions

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import corerl
-from corerl.registry.reward_managers import RewardResult
-from corerl.registry.scorers import Scorer
-from corerl.runtime.dispatch import Future
+from corerl.contracts.dispatch import Future
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.scorers import Scorer
 
 LONGEST_ERROR = 2000
 LONGEST_EXTRACTED = 10_000

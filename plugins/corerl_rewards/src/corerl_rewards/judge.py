@@ -14,9 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corerl.registry.reward_managers import RewardRequest, RewardResult
-from corerl.registry.scorers import Scorer
-from corerl.runtime.dispatch import Future
+from corerl.contracts.dispatch import Future
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
+from corerl.contracts.scorers import Scorer
 from corerl.threads import CallQueue
 from corerl_rewards.calls import LONGEST_EXTRACTED, failed, late
 from corerl_rewards.options import JudgeOptions

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
+from corerl.contracts.scorers import Scorer
 from corerl.errors import ModelError
 from corerl.models import resolve_device
-from corerl.registry.reward_managers import RewardRequest, RewardResult
-from corerl.registry.scorers import Scorer
 from corerl.threads import in_threads
 from corerl_rewards.calls import failed, late, raised, returned
 from corerl_rewards.options import ModelOptions

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from corerl.registry.reward_managers import RewardRequest, RewardResult
-from corerl.registry.scorers import Scorer
-from corerl.runtime.dispatch import Future
+from corerl.contracts.dispatch import Future
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
+from corerl.contracts.scorers import Scorer
 from corerl.threads import CallQueue
 from corerl_rewards.calls import late, score_one
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 
-from corerl.registry.reward_managers import RewardRequest, RewardResult
-from corerl.registry.scorers import Scorer
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
+from corerl.contracts.scorers import Scorer
 from corerl_rewards.isolation.dispatcher import Dispatcher
 from corerl_rewards.isolation.pace import Rules
 from corerl_rewards.isolation.pool import Pool

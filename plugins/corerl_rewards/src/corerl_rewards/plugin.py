@@ -1,10 +1,10 @@
 """What corerl-rewards registers."""
 
 from corerl import hookimpl
+from corerl.contracts.dataset_preparers import DatasetPreparer
+from corerl.contracts.reward_managers import RewardManagerFactory
+from corerl.contracts.scorers import Scorer
 from corerl.hookspecs import Register
-from corerl.registry.dataset_preparers import DatasetPreparer
-from corerl.registry.reward_managers import RewardManagerFactory
-from corerl.registry.scorers import Scorer
 from corerl_rewards import options, sources
 
 

@@ -12,8 +12,8 @@ and answered by ``{"results": [1.0, …]}``, in the same order, each a number or
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from corerl.registry.reward_managers import RewardRequest, RewardResult
-from corerl.registry.scorers import Scorer
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
+from corerl.contracts.scorers import Scorer
 from corerl.threads import CallQueue
 from corerl_rewards.calls import Made, failed, late, returned
 from corerl_rewards.options import RemoteOptions

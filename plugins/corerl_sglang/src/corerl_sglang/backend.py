@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import corerl_sglang_engine
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import RequestError
 from corerl.models import compute_dtype
 from corerl_engines.backend import FLOAT32_VARIABLES, EngineBackend, model_arguments

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from corerl import option
 from corerl.check.findings import Finding, finding
 from corerl.check.machine import Machine
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl_engines.options import EngineOptions
 
 TESTED = ((0, 5, 17), (0, 5, 18))

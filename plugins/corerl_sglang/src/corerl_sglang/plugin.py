@@ -1,9 +1,9 @@
 """What corerl-sglang registers."""
 
 from corerl import hookimpl
+from corerl.contracts.commands import Command
+from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.hookspecs import Register
-from corerl.registry.commands import Command
-from corerl.registry.rollout_backends import RolloutBackendFactory
 from corerl_sglang.options import SglangOptions
 
 

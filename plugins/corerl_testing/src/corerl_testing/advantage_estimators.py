@@ -1,4 +1,4 @@
-"""Checks of advantage estimators: the contract of :mod:`corerl.registry.advantage_estimators`.
+"""Checks of advantage estimators: the contract of :mod:`corerl.contracts.advantage_estimators`.
 
 What ties an estimator to the reward, to values and to a greedy baseline is in
 :mod:`corerl_testing.advantage_rewards`, what concerns groups in :mod:`corerl_testing.advantage_groups`.
@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from corerl.registry.advantage_estimators import AdvantageEstimator, AdvantageInputs, Advantages
+from corerl.contracts.advantage_estimators import AdvantageEstimator, AdvantageInputs, Advantages
 from corerl.registry.base import Selected
 from corerl_testing import advantage_groups, advantage_rewards
 from corerl_testing.advantage_examples import changed, emptied, example, random_scores, rescored, scored

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.registry.advantage_estimators import AdvantageInputs
+from corerl.contracts.advantage_estimators import AdvantageInputs
 from corerl.registry.base import Entry
 from corerl_testing.tensors import generator, response_mask, scattered
 

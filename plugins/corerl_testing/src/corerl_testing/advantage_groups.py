@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from corerl.registry.advantage_estimators import AdvantageEstimator, AdvantageInputs, Advantages
+from corerl.contracts.advantage_estimators import AdvantageEstimator, AdvantageInputs, Advantages
 from corerl.registry.base import Entry
 from corerl_testing.advantage_examples import changed, compared, example, rescored
 from corerl_testing.advantage_rewards import expect_rises

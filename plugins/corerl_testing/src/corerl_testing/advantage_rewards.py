@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from corerl.registry.advantage_estimators import AdvantageEstimator, AdvantageInputs, Advantages
+from corerl.contracts.advantage_estimators import AdvantageEstimator, AdvantageInputs, Advantages
 from corerl.registry.base import Entry
 from corerl_testing.advantage_examples import (
     compared,

@@ -1,4 +1,4 @@
-"""Checks of batch filters: the contract of :mod:`corerl.registry.batch_filters`."""
+"""Checks of batch filters: the contract of :mod:`corerl.contracts.batch_filters`."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from corerl.contracts.batch_filters import BatchFilter, FilterInputs
 from corerl.registry.base import Selected
-from corerl.registry.batch_filters import BatchFilter, FilterInputs
 from corerl_testing.results import Run
 from corerl_testing.state import expect_precision, expect_the_same_elsewhere
 from corerl_testing.tensors import (

@@ -5,11 +5,11 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from corerl.contracts.options import check_ranges
+from corerl.contracts.policy_losses import TokenSelector
+from corerl.contracts.training_strategies import CheckpointReader
 from corerl.errors import CoreRLError, PluginError
-from corerl.options import check_ranges
 from corerl.registry.base import Entry, Registry
-from corerl.registry.policy_losses import TokenSelector
-from corerl.registry.training_strategies import CheckpointReader
 from corerl_testing.results import CheckFailed, CheckSkipped, Run
 
 ENGINES = ("rollout backend", "training strategy", "runtime", "tracker")

@@ -1,4 +1,4 @@
-"""Checks of environments: the contract of :mod:`corerl.registry.environments`."""
+"""Checks of environments: the contract of :mod:`corerl.contracts.environments`."""
 
 import contextlib
 import copy
@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from corerl.contracts.environments import Environment, EnvironmentFactory, Start, Task, Turn
 from corerl.registry.base import Selected
 from corerl.registry.coroutines import blocking
-from corerl.registry.environments import Environment, EnvironmentFactory, Start, Task, Turn
 from corerl_testing import surroundings
 from corerl_testing.deadline import only_here, within
 from corerl_testing.fresh import same_in_a_fresh_process

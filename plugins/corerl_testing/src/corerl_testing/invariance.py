@@ -13,13 +13,14 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience, collate
 from corerl.batch.micro_batches import micro_batches
-from corerl.config.schema import LossAggMode
+from corerl.contracts.config import LossAggMode
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.policy_losses import PolicyLoss
+from corerl.contracts.token_outputs import TokenOutputs
+from corerl.contracts.training_strategies import MicroBatching
 from corerl.objective import PolicyObjective, loss_weights, policy_loss_inputs
 from corerl.registry.base import Selected
-from corerl.registry.policy_losses import PolicyLoss
-from corerl.registry.training_strategies import MicroBatching, TokenOutputs
 from corerl_testing.results import Run
 from corerl_testing.tensors import DTYPES, expect, generator
 

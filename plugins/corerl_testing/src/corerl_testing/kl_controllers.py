@@ -1,12 +1,12 @@
-"""Checks of KL controllers: the contract of :mod:`corerl.registry.kl_controllers`."""
+"""Checks of KL controllers: the contract of :mod:`corerl.contracts.kl_controllers`."""
 
 import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
 
+from corerl.contracts.kl_controllers import KLController
 from corerl.registry.base import Selected
-from corerl.registry.kl_controllers import KLController
 from corerl_testing.deadline import noted
 from corerl_testing.fresh import same_in_a_fresh_process
 from corerl_testing.results import CheckFailed, Run

@@ -1,4 +1,4 @@
-"""Checks of KL types: the contract of :mod:`corerl.registry.kl_types`.
+"""Checks of KL types: the contract of :mod:`corerl.contracts.kl_types`.
 
 Whether an estimator is unbiased is no declared fact (k1, k3 and full are, abs and k2 are not), nor is whether its
 gradient is that of its value (that of a form with ``+`` is not), or has a step where the policies agree (that of abs
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corerl.contracts.kl_types import KLType
 from corerl.registry.base import Selected
-from corerl.registry.kl_types import KLType
 from corerl_testing import rounding
 from corerl_testing.kl_directions import gradient_is_of_the_value, mean_is_the_divergence, pulls_towards_the_reference
 from corerl_testing.results import Run

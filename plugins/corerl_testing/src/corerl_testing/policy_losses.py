@@ -1,4 +1,4 @@
-"""Checks of policy losses: the contract of :mod:`corerl.registry.policy_losses`."""
+"""Checks of policy losses: the contract of :mod:`corerl.contracts.policy_losses`."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corerl.contracts.policy_losses import PolicyLoss, PolicyLossInputs
 from corerl.registry.base import Selected
-from corerl.registry.policy_losses import PolicyLoss, PolicyLossInputs
 from corerl_testing import invariance, losses, rounding
 from corerl_testing.losses import Case
 from corerl_testing.results import Run, skipping

@@ -1,4 +1,4 @@
-"""Checks of presets: the contract of :mod:`corerl.registry.presets`."""
+"""Checks of presets: the contract of :mod:`corerl.contracts.presets`."""
 
 import copy
 import math
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from corerl.contracts.presets import Preset
 from corerl.errors import ConfigError, RequestError
 from corerl.registry.base import Selected
-from corerl.registry.presets import Preset
 from corerl_testing.fresh import same_in_a_fresh_process
 from corerl_testing.results import CheckFailed, CheckSkipped, Run
 
@@ -73,8 +73,8 @@ def _accepted_by_the_config(values: Mapping[str, Any]) -> None:
 
 def _parts_take_their_options(values: Mapping[str, Any]) -> None:
     """The parts that it selects exist and take the options it gives them, as far as they are installed."""
-    from corerl.config.parts import resolve_parts
     from corerl.plugins import load_plugins
+    from corerl.registry.parts import resolve_parts
 
     try:
         config = _config(values)
@@ -91,7 +91,7 @@ def _parts_take_their_options(values: Mapping[str, Any]) -> None:
 def _config(values: Mapping[str, Any]) -> Any:
     """The typed config, with a placeholder for what only the user can give."""
     from corerl.config import typed
-    from corerl.config.schema import TrainConfig
+    from corerl.contracts.config import TrainConfig
 
     return typed.build(TrainConfig, _with_placeholders(typed.fill(TrainConfig, values)))
 

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Mapping
 
+from corerl.contracts.reward_managers import RewardManagerFactory
 from corerl.registry.base import Selected
-from corerl.registry.reward_managers import RewardManagerFactory
 from corerl_testing import surroundings
 from corerl_testing.results import CheckFailed
 from corerl_testing.reward_harness import HANG, PATIENCE, Manager, ask

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from corerl.registry.base import Selected
-from corerl.registry.reward_managers import (
+from corerl.contracts.reward_managers import (
     PartwiseRewardManager,
     RewardManager,
     RewardManagerFactory,
     RewardRequest,
     RewardResult,
 )
+from corerl.registry.base import Selected
 from corerl_testing.deadline import within
 from corerl_testing.results import CheckFailed, CheckSkipped
 

@@ -12,15 +12,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.registry.base import Selected
-from corerl.registry.rollout_backends import (
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import (
     Completion,
     GenerationRequest,
     RolloutBackend,
     RolloutBackendFactory,
     SamplingParams,
 )
+from corerl.registry.base import Selected
 from corerl_testing import devices
 from corerl_testing.deadline import within
 from corerl_testing.results import CheckFailed

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from corerl.contracts.rollout_backends import Completion, RolloutBackend
 from corerl.errors import CoreRLError, RunError
-from corerl.registry.rollout_backends import Completion, RolloutBackend
 from corerl_testing.deadline import scaled, within
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.rollout_engine import DEADLINE, PROMPTS, Engine, request, well_formed

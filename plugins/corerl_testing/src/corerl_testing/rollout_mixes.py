@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from corerl.registry.rollout_backends import Completion, GenerationRequest
+from corerl.contracts.rollout_backends import Completion, GenerationRequest
 from corerl_testing.results import CheckFailed
 from corerl_testing.rollout_engine import PROMPTS, Engine, again, request, well_formed
 from corerl_testing.tiny_model import END, VOCABULARY, tiny_model

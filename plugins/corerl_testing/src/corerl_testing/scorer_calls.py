@@ -5,8 +5,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from corerl.contracts.scorers import Scorer
 from corerl.registry.base import Selected
-from corerl.registry.scorers import Scorer
 from corerl_testing.deadline import only_here
 
 GROUND_TRUTHS: tuple[Any, ...] = (

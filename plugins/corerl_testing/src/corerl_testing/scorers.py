@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from corerl.contracts.scorers import Scorer
 from corerl.registry.base import Selected
-from corerl.registry.scorers import Scorer
 from corerl_testing import surroundings
 from corerl_testing.deadline import noted, scaled, within
 from corerl_testing.fresh import excerpt, same_in_a_fresh_process

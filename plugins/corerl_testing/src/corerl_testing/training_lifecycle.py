@@ -10,13 +10,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from corerl.config.schema import ModelConfig
+from corerl.contracts.config import ModelConfig
+from corerl.contracts.throughput import ModelShape
+from corerl.contracts.token_outputs import Output
+from corerl.contracts.training_strategies import TrainingStrategy, TrainingStrategyFactory
 from corerl.data.report import Location
 from corerl.data.tokenizer import load_tokenizer
 from corerl.objective import SupervisedObjective
 from corerl.registry.base import Selected
-from corerl.registry.training_strategies import Output, TrainingStrategy, TrainingStrategyFactory
-from corerl.telemetry.throughput import ModelShape
 from corerl_testing.deadline import within
 from corerl_testing.results import CheckFailed
 from corerl_testing.tiny_model import reference, tiny_model

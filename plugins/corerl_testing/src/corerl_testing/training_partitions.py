@@ -9,19 +9,14 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
-from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean
+from corerl.contracts.objective import ObjectiveOutput
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import MicroBatching, TrainingStrategy, TrainingStrategyFactory
 from corerl.errors import NonFiniteError
-from corerl.objective import ObjectiveOutput
 from corerl.registry.base import Selected
-from corerl.registry.losses import Mean
-from corerl.registry.training_strategies import (
-    MicroBatching,
-    Output,
-    TokenOutputs,
-    TrainingStrategy,
-    TrainingStrategyFactory,
-)
 from corerl_testing.results import CheckFailed
 from corerl_testing.tiny_model import tiny_model
 from corerl_testing.training_reference import (

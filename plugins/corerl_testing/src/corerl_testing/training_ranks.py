@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
-from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean
+from corerl.contracts.objective import ObjectiveOutput
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.errors import CoreRLError
-from corerl.objective import ObjectiveOutput
-from corerl.registry.losses import Mean
-from corerl.registry.training_strategies import MicroBatching, Output, StrategySpec, TokenOutputs, TrainingStrategy
 from corerl_testing.ranks import Job
 from corerl_testing.training_reference import RESPONSE_LENGTHS, WHOLE, batch, copied_weights
 

@@ -8,19 +8,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience, collate
-from corerl.config.schema import ModelConfig, OptimConfig
-from corerl.objective import Objective, SupervisedObjective, ValueObjective, loss_weights
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.losses import LossOutput
+from corerl.contracts.objective import Objective
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy, TrainingStrategyFactory
+from corerl.objective import SupervisedObjective, ValueObjective, loss_weights
 from corerl.registry.base import Selected
-from corerl.registry.losses import LossOutput
-from corerl.registry.training_strategies import (
-    MicroBatching,
-    Output,
-    StrategySpec,
-    TokenOutputs,
-    TrainingStrategy,
-    TrainingStrategyFactory,
-)
 from corerl_testing import devices
 from corerl_testing.deadline import Lane
 from corerl_testing.results import CheckFailed

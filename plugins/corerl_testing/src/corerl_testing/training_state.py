@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from corerl.batch.experience import Experience
+from corerl.contracts.experience import Experience
+from corerl.contracts.training_strategies import TrainingStrategy, TrainingStrategyFactory
 from corerl.registry import modules
 from corerl.registry.base import Entry, Owner, Selected
-from corerl.registry.training_strategies import TrainingStrategy, TrainingStrategyFactory
 from corerl_testing import zygote
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.training_reference import DEADLINE, FALLING, batch, build, copied_weights, require_equal, step

@@ -9,13 +9,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience, collate
-from corerl.config.schema import ModelConfig, OptimConfig
-from corerl.objective import Objective, ObjectiveOutput, PolicyObjective, loss_weights, masked_mean
+from corerl.contracts.config import ModelConfig, OptimConfig
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.losses import LossOutput, masked_mean
+from corerl.contracts.objective import Objective, ObjectiveOutput
+from corerl.contracts.policy_losses import PolicyLossInputs
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import TrainingStrategyFactory
+from corerl.objective import PolicyObjective, loss_weights
 from corerl.registry.base import Selected
-from corerl.registry.losses import LossOutput
-from corerl.registry.policy_losses import PolicyLossInputs
-from corerl.registry.training_strategies import Output, TokenOutputs, TrainingStrategyFactory
 from corerl_testing.results import CheckFailed
 from corerl_testing.tiny_model import PAD, VOCABULARY, reference, tiny_model
 from corerl_testing.training_reference import (

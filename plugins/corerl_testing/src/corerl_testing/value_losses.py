@@ -1,12 +1,12 @@
-"""Checks of value losses: the contract of :mod:`corerl.registry.value_losses`."""
+"""Checks of value losses: the contract of :mod:`corerl.contracts.value_losses`."""
 
 from collections.abc import Iterator
 from functools import partial
 
 import torch
 
+from corerl.contracts.value_losses import ValueLoss, ValueLossInputs
 from corerl.registry.base import Selected
-from corerl.registry.value_losses import ValueLoss, ValueLossInputs
 from corerl_testing import losses
 from corerl_testing.losses import Case
 from corerl_testing.results import Run

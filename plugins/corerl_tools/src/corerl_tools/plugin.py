@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from corerl.contracts.commands import Command
 from corerl.hookspecs import Register, hookimpl
-from corerl.registry.commands import Command
 
 
 @hookimpl

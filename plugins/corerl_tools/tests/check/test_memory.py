@@ -9,9 +9,9 @@ from corerl.check.machine import GIB, Machine
 from corerl.check.shares import whole
 from corerl.check.size import ModelSize, model_size
 from corerl.config.load import load
-from corerl.config.parts import resolve_parts
-from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.plugins import load_plugins
+from corerl.registry.parts import resolve_parts
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_hf.options import HfOptions
 from corerl_megatron.options import MegatronOptions

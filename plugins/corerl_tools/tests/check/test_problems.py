@@ -80,7 +80,7 @@ def test_an_unknown_message_has_none() -> None:
 
 def test_keys_that_remedies_name_are_keys() -> None:
     from corerl.config.nearest_keys import dotted_keys
-    from corerl.config.schema import TrainConfig
+    from corerl.contracts.config import TrainConfig
 
     known, sections = set(dotted_keys(TrainConfig)), {"model", "data", "algorithm", "actor", "rollout", "reward"}
     sections |= {"trainer", "runtime", "tracking", "plugins"}

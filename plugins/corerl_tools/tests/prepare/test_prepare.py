@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from corerl.contracts.dataset_preparers import ChatRow, Dropped, PromptRow, text_of
 from corerl.errors import DataError, RequestError
-from corerl.registry.dataset_preparers import ChatRow, Dropped, PromptRow, text_of
 from corerl_tools.prepare import prepare_dataset
 
 DAPO = Path(__file__).parents[3] / "shared" / "data" / "dapo" / "dapo_math_17k.parquet"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from corerl.config import typed
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.objective.rollout_correction import correct
 from corerl_tools.verl.from_verl import from_verl
 

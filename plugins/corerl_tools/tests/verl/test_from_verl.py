@@ -13,8 +13,8 @@ from corerl.cli.main import run
 from corerl.config import typed
 from corerl.config.load import load
 from corerl.config.nearest_keys import dotted_keys
-from corerl.config.schema import TrainConfig
 from corerl.config.verl_keys import TABLE
+from corerl.contracts.config import TrainConfig
 from corerl.registry.modules import load_file
 from corerl_tools.verl.from_verl import DEFAULTS, from_verl
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
+from corerl.contracts.experience import Experience
 
 
 class Layout(NamedTuple):

@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
 from corerl.files import read_text, reading_file
 from corerl.models import compute_dtype, own_random_state
-from corerl.registry.training_strategies import StrategySpec
 
 ADAPTER = "default"
 """peft's name for the only adapter"""

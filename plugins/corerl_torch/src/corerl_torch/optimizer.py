@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from corerl.config.schema import OptimConfig
+from corerl.contracts.config import OptimConfig
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:

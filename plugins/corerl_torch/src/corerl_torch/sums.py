@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from corerl.objective import ObjectiveOutput
-from corerl.registry.losses import Mean, add_means
+from corerl.contracts.losses import Mean, add_means
+from corerl.contracts.objective import ObjectiveOutput
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 
-from corerl.registry.trackers import TrackedRun
+from corerl.contracts.trackers import TrackedRun
 from corerl_trackers.options import ClearmlOptions
 
 

@@ -8,7 +8,7 @@ from corerl import option
 from corerl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corerl.config.schema import TrainConfig
+    from corerl.contracts.config import TrainConfig
 
 
 @dataclass(frozen=True)

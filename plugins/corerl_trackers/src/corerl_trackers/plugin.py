@@ -1,8 +1,8 @@
 """What corerl-trackers registers."""
 
 from corerl import hookimpl
+from corerl.contracts.trackers import TrackerFactory
 from corerl.hookspecs import Register
-from corerl.registry.trackers import TrackerFactory
 from corerl_trackers import options
 
 

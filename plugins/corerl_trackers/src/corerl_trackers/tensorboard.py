@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from corerl.registry.trackers import TrackedRun
+from corerl.contracts.trackers import TrackedRun
 from corerl_trackers.options import TensorboardOptions
 
 

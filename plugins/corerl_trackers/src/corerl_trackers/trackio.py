@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from corerl.registry.trackers import TrackedRun
+from corerl.contracts.trackers import TrackedRun
 from corerl_trackers.options import TrackioOptions
 
 

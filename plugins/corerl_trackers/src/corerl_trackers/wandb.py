@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from corerl.registry.trackers import TrackedRun
+from corerl.contracts.trackers import TrackedRun
 from corerl_trackers.options import VemlpWandbOptions, WandbOptions
 
 

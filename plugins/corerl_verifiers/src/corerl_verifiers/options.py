@@ -6,7 +6,7 @@ from importlib import metadata
 from typing import Any
 
 from corerl import option
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 
 FIRST, END = (0, 1, 14), (0, 4)

@@ -1,8 +1,8 @@
 """What corerl-verifiers registers."""
 
 from corerl import hookimpl
+from corerl.contracts.environments import EnvironmentFactory
 from corerl.hookspecs import Register
-from corerl.registry.environments import EnvironmentFactory
 from corerl_verifiers.options import VerifiersOptions
 
 

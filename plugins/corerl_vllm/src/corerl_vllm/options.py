@@ -9,7 +9,7 @@ from corerl.check.findings import Finding
 from corerl.check.machine import Machine
 from corerl.check.shares import CpuBound, GenerationShare
 from corerl.check.size import ModelSize
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl_engines.options import EngineOptions
 
 TESTED = ((0, 26), (0, 33))

@@ -17,8 +17,8 @@ in that row. A group with one scored response has no spread: its advantage is 0,
 import torch
 from torch import Tensor
 
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import RunError
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
 from corerl.statistics import group_moments, row_counts, whiten_scores
 from corerl_grpo.advantages.group_scores import over_tokens
 from corerl_grpo.advantages.grpo import EPSILON

@@ -15,7 +15,7 @@ A group with one scored response has no baseline: its advantage is 0.
 
 import torch
 
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl_grpo.advantages.group_scores import group_scores, over_tokens
 from corerl_grpo.advantages.options import GpgOptions
 

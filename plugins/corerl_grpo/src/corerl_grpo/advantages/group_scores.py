@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.statistics import group_moments, row_counts
 
 

@@ -14,7 +14,7 @@ A group with one scored response has no spread: its advantage is 0.
 
 import torch
 
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl_grpo.advantages.group_scores import group_scores, over_tokens
 from corerl_grpo.advantages.options import GrpoOptions
 

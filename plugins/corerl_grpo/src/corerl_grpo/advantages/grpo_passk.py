@@ -15,7 +15,7 @@ A group with one scored response has no second: its advantage is 0.
 
 import torch
 
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.statistics import group_maxima, group_sums
 from corerl_grpo.advantages.group_scores import group_scores, over_tokens
 from corerl_grpo.advantages.grpo import EPSILON

@@ -23,8 +23,8 @@ gives a token, 1 without: the gradient of its term is c_t times as long, and at 
 import torch
 from torch import Tensor
 
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
 from corerl.statistics import compact, discounted_row_sums, group_maxima, group_sums, has_holes, row_counts, spread
 from corerl_grpo.advantages.options import OptimalTokenBaselineOptions
 

@@ -13,7 +13,7 @@ KL penalty of the reward is in r_t, so that later tokens carry less of it.
 Responses are not compared within a group: one response to a prompt is enough.
 """
 
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.statistics import whiten
 from corerl_grpo.advantages.options import ReinforcePlusPlusOptions
 from corerl_grpo.advantages.returns import returns_of

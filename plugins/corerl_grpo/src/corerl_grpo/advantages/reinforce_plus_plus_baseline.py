@@ -14,7 +14,7 @@ A group with one scored response has no baseline: its advantage is 0, and it is 
 
 import torch
 
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.statistics import whiten_scores
 from corerl_grpo.advantages.group_scores import group_scores, over_tokens
 

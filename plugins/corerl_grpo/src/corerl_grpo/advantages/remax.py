@@ -14,8 +14,8 @@ Responses are not compared within a group: one response to a prompt is enough.
 
 import torch
 
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
 from corerl_grpo.advantages.returns import returns_of
 
 

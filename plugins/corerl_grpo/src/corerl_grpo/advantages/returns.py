@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from corerl.registry.advantage_estimators import AdvantageInputs
+from corerl.contracts.advantage_estimators import AdvantageInputs
 from corerl.statistics import discounted_row_sums, discounted_sums, has_holes
 
 

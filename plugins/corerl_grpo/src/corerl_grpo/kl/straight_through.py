@@ -15,7 +15,7 @@ arXiv 2510.01555, for the gradients.
 import torch
 from torch import Tensor
 
-from corerl.registry.kl_types import KLType
+from corerl.contracts.kl_types import KLType
 from corerl_grpo.kl.abs import absolute
 from corerl_grpo.kl.kl import kl
 from corerl_grpo.kl.low_var_kl import low_var_kl

@@ -10,7 +10,7 @@ not give the upper one. Frameworks in common use clip at 1 ± 0.2, or above 1 to
 before the exponential.
 """
 
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.options import CispoOptions
 from corerl_grpo.losses.ratio import importance_ratio, share
 

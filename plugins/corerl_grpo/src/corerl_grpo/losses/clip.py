@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from corerl.registry.losses import Mean
+from corerl.contracts.losses import Mean
 
 
 def clipped_surrogate(advantages: Tensor, ratio: Tensor, low: float, high: float, dual: float | None = None) -> Tensor:

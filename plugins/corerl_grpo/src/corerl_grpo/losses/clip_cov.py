@@ -16,8 +16,8 @@ log-ratio is clamped to ±20 before the exponential.
 import torch
 from torch import Tensor
 
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl.errors import MissingInputError
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.clip import clip_effect, clip_fractions, clipped_surrogate
 from corerl_grpo.losses.covariance import smallest, token_budget, token_covariance
 from corerl_grpo.losses.options import ClipCovOptions

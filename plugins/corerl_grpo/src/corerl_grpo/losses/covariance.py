@@ -10,7 +10,7 @@ Cui et al. 2025, arXiv 2505.22617, equation 10.
 import torch
 from torch import Tensor
 
-from corerl.registry.policy_losses import PolicyLossInputs
+from corerl.contracts.policy_losses import PolicyLossInputs
 
 
 def token_covariance(inputs: PolicyLossInputs) -> Tensor:

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.ratio import importance_ratio, share
 
 

@@ -16,7 +16,7 @@ exponential.
 
 import torch
 
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.dppo import truncated_policy_gradient
 from corerl_grpo.losses.options import DppoTvOptions
 

@@ -10,8 +10,8 @@ over the whole response and against a reference model; frameworks in common use,
 against the policy that generated. ``beta`` is not the paper's but that in common use.
 """
 
-from corerl.objective import masked_mean
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl.contracts.losses import masked_mean
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.options import DroOptions
 
 

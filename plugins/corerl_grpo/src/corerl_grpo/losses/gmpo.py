@@ -17,7 +17,7 @@ aggregation the config asks for.
 
 import torch
 
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.options import GmpoOptions
 from corerl_grpo.losses.ratio import MAX_LOG_RATIO, share
 

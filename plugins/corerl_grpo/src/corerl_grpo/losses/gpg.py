@@ -9,7 +9,7 @@ aggregated by ``token-mean``, with the advantage estimator ``gpg``. Exact while 
 generated the responses; with several updates a step ``reinforce`` corrects for the difference.
 """
 
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 
 
 def gpg(inputs: PolicyLossInputs) -> LossOutput:

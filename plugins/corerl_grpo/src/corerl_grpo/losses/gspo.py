@@ -16,7 +16,7 @@ otherwise, which never clips a mean over a whole response. The bound on the expo
 
 import torch
 
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.clip import clip_effect, clip_fractions, clipped_surrogate
 from corerl_grpo.losses.options import GspoOptions
 

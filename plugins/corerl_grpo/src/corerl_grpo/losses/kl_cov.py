@@ -21,8 +21,8 @@ here it is the mini-batch.
 
 from torch import Tensor
 
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl.errors import MissingInputError
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.covariance import smallest, token_budget, token_covariance
 from corerl_grpo.losses.options import KlCovOptions
 from corerl_grpo.losses.ratio import MAX_LOG_RATIO, importance_ratio, share

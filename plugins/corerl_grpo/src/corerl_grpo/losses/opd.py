@@ -13,9 +13,9 @@ Agarwal et al. 2023 (GKD), arXiv 2306.13649, section 3; as advantages of a polic
 ±20 before the exponential.
 """
 
+from corerl.contracts.losses import masked_mean
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl.errors import MissingInputError
-from corerl.objective import masked_mean
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.options import OpdOptions
 from corerl_grpo.losses.ratio import importance_ratio
 

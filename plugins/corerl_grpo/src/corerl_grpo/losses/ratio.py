@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from corerl.registry.losses import Mean
+from corerl.contracts.losses import Mean
 
 MAX_LOG_RATIO = 20.0
 LOG2_E = math.log2(math.e)

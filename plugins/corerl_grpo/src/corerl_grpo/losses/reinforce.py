@@ -10,7 +10,7 @@ Learning 8; the capped weight: Espeholt et al. 2018 (IMPALA), arXiv 1802.01561, 
 ±20 before the exponential.
 """
 
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.options import ReinforceOptions
 from corerl_grpo.losses.ratio import importance_ratio, share
 

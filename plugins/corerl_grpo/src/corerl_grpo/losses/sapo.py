@@ -13,8 +13,8 @@ experiments; aggregated by ``seq-mean-token-mean``. The log-ratio is clamped to 
 
 import torch
 
-from corerl.objective import masked_mean
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl.contracts.losses import masked_mean
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.options import SapoOptions
 from corerl_grpo.losses.ratio import importance_ratio
 

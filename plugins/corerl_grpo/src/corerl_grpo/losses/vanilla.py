@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.registry.policy_losses import LossOutput, PolicyLossInputs
+from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl_grpo.losses.clip import clip_effect, clip_fractions, clipped_surrogate
 from corerl_grpo.losses.options import VanillaOptions
 from corerl_grpo.losses.ratio import importance_ratio

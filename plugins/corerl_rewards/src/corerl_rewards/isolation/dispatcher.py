@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.errors import RunError
-from corerl.registry.reward_managers import RewardRequest, RewardResult
 from corerl_rewards.isolation.jobs import Job
 from corerl_rewards.isolation.pace import Rules
 from corerl_rewards.isolation.pool import NurseryEndedError, Pool

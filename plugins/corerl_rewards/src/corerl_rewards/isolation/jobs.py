@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from corerl.registry.reward_managers import RewardRequest, RewardResult
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl_rewards.calls import failed
 from corerl_rewards.isolation.worker import HEAD
 

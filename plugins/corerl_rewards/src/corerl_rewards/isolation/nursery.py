@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from corerl.contracts.scorers import Scorer
 from corerl.registry.modules import load_file
-from corerl.registry.scorers import Scorer
 from corerl_rewards.folders import remove_folder
 from corerl_rewards.isolation import linux
 from corerl_rewards.isolation.worker import Limits, run

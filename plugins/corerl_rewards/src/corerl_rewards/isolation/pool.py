@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from corerl.contracts.scorers import Scorer
 from corerl.errors import PluginError, RunError
 from corerl.registry.coroutines import blocking
-from corerl.registry.scorers import Scorer
 from corerl_rewards.folders import remove_folder
 from corerl_rewards.isolation import linux, nursery
 from corerl_rewards.isolation.clock import STOPPED_SECONDS, Clock

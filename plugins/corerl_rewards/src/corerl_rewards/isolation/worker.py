@@ -20,8 +20,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from corerl.registry.reward_managers import RewardResult
-from corerl.registry.scorers import Scorer
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.scorers import Scorer
 from corerl_rewards import isolation
 from corerl_rewards.calls import failed, raised, score_one
 from corerl_rewards.isolation import linux

@@ -8,8 +8,8 @@ import operator
 import random
 from collections.abc import Callable, Iterable
 
+from corerl.contracts.dataset_preparers import ChatRow, PromptRow
 from corerl.errors import ConfigError
-from corerl.registry.dataset_preparers import ChatRow, PromptRow
 from corerl_rewards.options import ArithmeticDataOptions
 
 QUESTION = "{left} {operation} {right} = ?"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from corerl.registry.dataset_preparers import Dropped, PromptRow, text_of
+from corerl.contracts.dataset_preparers import Dropped, PromptRow, text_of
 from corerl_rewards.scorers.gsm8k import MARK, after_mark
 
 INSTRUCTION = ' Let\'s think step by step and output the final answer after "####".'

@@ -7,7 +7,7 @@ MATH-500, it is the answer, and ``solution`` may be missing.
 from collections.abc import Mapping
 from typing import Any
 
-from corerl.registry.dataset_preparers import Dropped, PromptRow, text_of
+from corerl.contracts.dataset_preparers import Dropped, PromptRow, text_of
 from corerl_rewards.options import MathDataOptions
 from corerl_rewards.scorers.boxed import boxes
 

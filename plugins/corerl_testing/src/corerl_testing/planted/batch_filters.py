@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.registry.batch_filters import FilterInputs
+from corerl.contracts.batch_filters import FilterInputs
 from corerl_testing.planted.fault import Fault
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from corerl.objective import masked_mean
-from corerl.registry.value_losses import LossOutput, Mean, ValueLossInputs
+from corerl.contracts.losses import masked_mean
+from corerl.contracts.value_losses import LossOutput, Mean, ValueLossInputs
 from corerl_testing.planted.fault import Fault
 from corerl_testing.planted.losses import doubled_backward, remembered_scale
 

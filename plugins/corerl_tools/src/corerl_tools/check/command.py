@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from corerl.cli.common import plugin_options, table, trust_option
-from corerl.telemetry.output import echo
+from corerl.terminal.output import echo
 
 
 @click.command()

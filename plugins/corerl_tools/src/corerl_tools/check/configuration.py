@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, TypeVar
 from corerl.check.findings import Finding, from_error
 from corerl.cli.common import read_train_values
 from corerl.config import typed
-from corerl.config.checks import violations
 from corerl.config.load import read
-from corerl.config.parts import Parts, resolve_parts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError, CoreRLError, RequestError, UntrustedError
 from corerl.plugins import Plugins
+from corerl.registry.parts import Parts, resolve_parts
+from corerl.registry.rules import violations
 
 T = TypeVar("T")
 

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from corerl.check.findings import Finding, finding, from_error
-from corerl.config.parts import Parts
-from corerl.config.schema import DataConfig, TrainConfig
+from corerl.contracts.config import DataConfig, TrainConfig
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row, read_parquet
 from corerl.data.report import Location, name_places
@@ -13,6 +12,7 @@ from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord,
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.errors import CoreRLError, DataError, RequestError
 from corerl.plugins import Plugins
+from corerl.registry.parts import Parts
 from corerl.registry.scorers import load_scorer
 from corerl.trainer.scoring import scorers_or_reasons
 

@@ -5,7 +5,7 @@ import json
 import click
 
 from corerl.cli.common import plugin_options, table
-from corerl.telemetry.output import echo
+from corerl.terminal.output import echo
 
 
 @click.command()

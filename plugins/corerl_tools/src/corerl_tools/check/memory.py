@@ -8,9 +8,9 @@ from corerl.check.findings import Finding, finding
 from corerl.check.machine import GIB, Machine
 from corerl.check.shares import PROCESS, CpuBound, GenerationShare, TrainingShare, longest, whole
 from corerl.check.size import ModelSize
-from corerl.config.parts import Parts
-from corerl.config.schema import ModelConfig, TrainConfig
+from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.registry import Selected
+from corerl.registry.parts import Parts
 
 NEARLY = 0.92
 """a share of the device's memory above which fragmentation decides"""

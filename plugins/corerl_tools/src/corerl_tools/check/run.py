@@ -14,10 +14,10 @@ from corerl.check.findings import Finding, finding, from_error
 from corerl.check.machine import GIB, Machine, detect
 from corerl.check.shares import longest
 from corerl.check.size import ModelSize, model_size
-from corerl.config.parts import Parts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.errors import RequestError
 from corerl.files import require_writable
+from corerl.registry.parts import Parts
 from corerl_tools.check import configuration, memory
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from corerl.cli.common import plugin_options, reward_options, table, trust_option
-from corerl.telemetry.output import echo
+from corerl.terminal.output import echo
 
 if TYPE_CHECKING:
-    from corerl.config.schema import TrainConfig
+    from corerl.contracts.config import TrainConfig
     from corerl.plugins import Plugins
     from corerl_tools.data_files.inspection import Inspection
 
@@ -42,7 +42,7 @@ def inspect(
     duplicate prompts, prompts with different ground truths, too long prompts, wrong types, missing columns.
     """
     from corerl.cli.common import load_reward_config
-    from corerl.config.schema import ModelConfig
+    from corerl.contracts.config import ModelConfig
     from corerl.data.tokenizer import load_tokenizer
     from corerl.errors import ConfigError, RunError
     from corerl_tools.data_files.inspection import inspect_files
@@ -83,7 +83,7 @@ def _scorers(
     found: "Inspection", config: "TrainConfig", plugins: "Plugins"
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Who scores each data source; and of those that nobody scores, why."""
-    from corerl.config.parts import resolve_parts
+    from corerl.registry.parts import resolve_parts
     from corerl.trainer.scoring import scorers_or_reasons
 
     parts = resolve_parts(config, plugins.registries)

@@ -13,13 +13,13 @@ from torch import Tensor
 from corerl.checkpoint import manifest
 from corerl.checkpoint.resume import Checkpoint, newest_whole
 from corerl.config import typed
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.training_strategies import TrainingStrategyFactory
 from corerl.errors import ConfigError, ModelError, UnknownNameError, UntrustedError
 from corerl.files import atomic_path, read_text, reading, require_writable
 from corerl.models import DTYPES
 from corerl.plugins import load_plugins
 from corerl.registry import Entry
-from corerl.registry.training_strategies import TrainingStrategyFactory
 from corerl.weights.names import as_in_files
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from corerl.cli.common import plain_option, plugin_options, split_config_file
-from corerl.telemetry.output import echo
+from corerl.terminal.output import echo
 
 
 @click.command()
@@ -45,8 +45,8 @@ def generate(
     """
     from corerl.cli.common import read_train_values
     from corerl.config import typed
-    from corerl.config.checks import check_sampling
-    from corerl.config.schema import TrainConfig
+    from corerl.contracts.config import TrainConfig
+    from corerl.registry.rules import check_sampling
 
     file, overrides = split_config_file(arguments)
     values, plugins = read_train_values(file, overrides, plugin, disable_plugin)

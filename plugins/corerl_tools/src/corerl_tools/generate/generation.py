@@ -15,8 +15,11 @@ from typing import Any
 
 from corerl.batch.rollouts import Rollouts
 from corerl.check.installed import require_engine
-from corerl.config.parts import select_rollout_backend
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.dispatch import in_order
+from corerl.contracts.environments import EnvironmentFactory
+from corerl.contracts.rollout_backends import RolloutBackendFactory, SamplingParams
+from corerl.contracts.runtimes import RuntimeFactory
 from corerl.data.prompts import Prompt, load_prompts
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.errors import ConfigError
@@ -25,13 +28,10 @@ from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
-from corerl.registry.environments import EnvironmentFactory
-from corerl.registry.rollout_backends import RolloutBackendFactory, SamplingParams
-from corerl.registry.runtimes import RuntimeFactory
-from corerl.runtime.dispatch import in_order
+from corerl.registry.parts import select_rollout_backend
 from corerl.seeding import Seeds
-from corerl.telemetry.notices import say
-from corerl.telemetry.progress import GenerationProgress
+from corerl.terminal.notices import say
+from corerl.terminal.progress import GenerationProgress
 from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.build import episode_player, rollout_role
 from corerl.trainer.episodes import EpisodePlayer

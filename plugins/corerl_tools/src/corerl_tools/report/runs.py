@@ -63,7 +63,7 @@ def run_names(folders: Sequence[Path]) -> list[str]:
 
 def config_defaults() -> dict[str, str]:
     """Every key of a training configuration that has a default, flat."""
-    from corerl.config.schema import ModelConfig, TrainConfig
+    from corerl.contracts.config import ModelConfig, TrainConfig
 
     values = flat(asdict(TrainConfig(model=ModelConfig(path=""))))
     return {key: value for key, value in values.items() if key != "model.path"}

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from corerl.contracts.options import did_you_mean
+from corerl.contracts.reward_managers import RewardResult
 from corerl.errors import DataError
 from corerl.evaluation.files import Response
-from corerl.options import did_you_mean
-from corerl.registry.reward_managers import RewardResult
 
 _WORDS = {
     **dict.fromkeys(("true", "correct", "right", "yes", "1"), True),

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import click
 
 from corerl.cli.common import plugin_options, reward_options, table
-from corerl.telemetry.output import echo
+from corerl.terminal.output import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from corerl.contracts.reward_managers import RewardResult
     from corerl.evaluation.files import Response
-    from corerl.registry.reward_managers import RewardResult
 
 EXAMPLES = 3
 

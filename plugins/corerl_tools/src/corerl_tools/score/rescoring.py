@@ -6,14 +6,14 @@ from contextlib import closing
 from statistics import fmean
 from typing import NamedTuple
 
-from corerl.config.parts import resolve_parts
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.scorers import Scorer
 from corerl.data.progress import batches
 from corerl.evaluation.files import Response
 from corerl.plugins import Plugins
 from corerl.registry import Selected
-from corerl.registry.reward_managers import RewardResult
-from corerl.registry.scorers import Scorer
+from corerl.registry.parts import resolve_parts
 from corerl.trainer.scoring import add_environment, check_results, load_reward_manager, select_scorers
 
 

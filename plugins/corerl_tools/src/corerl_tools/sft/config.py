@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from corerl.config.schema import ModelConfig, OptimConfig, PluginsConfig
-from corerl.options import option
+from corerl.contracts.config import ModelConfig, OptimConfig, PluginsConfig
+from corerl.contracts.options import option
 
 
 @dataclass

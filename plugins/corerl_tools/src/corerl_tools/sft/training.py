@@ -4,7 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from corerl.batch.experience import Experience, collate
+from corerl.contracts.experience import Experience, collate
+from corerl.contracts.trackers import TrackedRun
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.data.chat import ChatDataset, ChatExample, load_chat
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import load_tokenizer
@@ -13,12 +15,10 @@ from corerl.files import atomic_path, require_writable
 from corerl.models import resolve_device
 from corerl.objective import SupervisedObjective, loss_weights
 from corerl.plugins import Plugins
-from corerl.registry.trackers import TrackedRun
-from corerl.registry.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.telemetry.console import ConsoleTracker
 from corerl.telemetry.metrics import merge_means
 from corerl.telemetry.metrics_log import MetricsLog
-from corerl.telemetry.notices import say
+from corerl.terminal.notices import say
 from corerl_tools.sft.config import SftConfig
 
 

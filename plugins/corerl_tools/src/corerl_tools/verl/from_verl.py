@@ -5,8 +5,8 @@ from typing import Any, get_type_hints
 
 from corerl.config.load import assign, parse_override
 from corerl.config.nearest_keys import dotted_keys
-from corerl.config.schema import TrainConfig
 from corerl.config.verl_keys import PREFIX, verl_key
+from corerl.contracts.config import TrainConfig
 from corerl_tools.verl.algorithms import advantage_estimator, kl_controller, policy_loss
 from corerl_tools.verl.conversion import Conversion, is_number, is_true
 from corerl_tools.verl.correction import rollout_correction

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 
 
 def scores_of(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:

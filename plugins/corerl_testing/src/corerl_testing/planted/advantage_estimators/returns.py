@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.registry.advantage_estimators import AdvantageInputs, Advantages
 from corerl.statistics import discounted_sums, whiten
 from corerl_testing.planted.advantage_estimators.group_baselines import group_baseline, moments, scores_of, spread
 

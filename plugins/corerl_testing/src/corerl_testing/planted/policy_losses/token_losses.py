@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from corerl.contracts.losses import masked_mean
+from corerl.contracts.policy_losses import LossOutput, Mean, PolicyLossInputs
 from corerl.errors import MissingInputError
-from corerl.objective import masked_mean
-from corerl.registry.policy_losses import LossOutput, Mean, PolicyLossInputs
 from corerl_testing.planted.losses import doubled_backward, halved_by_a_hook, remembered_scale
 
 

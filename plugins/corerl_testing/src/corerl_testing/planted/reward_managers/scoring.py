@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from corerl.registry.reward_managers import RewardRequest, RewardResult
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl_testing.planted.fault import Fault
 from corerl_testing.planted.reward_managers.right import Right, Whole, fault
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from corerl.registry.reward_managers import RewardRequest, RewardResult
-from corerl.registry.scorers import Scorer
+from corerl.contracts.reward_managers import RewardRequest, RewardResult
+from corerl.contracts.scorers import Scorer
 from corerl_testing.planted.fault import Fault
 from corerl_testing.planted.reward_managers.right import Right, Whole, fault
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl_testing.planted.rollout_backends.wrapped import Backend, planted
 
 

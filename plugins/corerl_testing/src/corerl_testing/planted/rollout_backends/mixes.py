@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl_testing.planted.rollout_backends.wrapped import Backend, planted, sampled
 from corerl_testing.tiny_model import PAD, reference, response_log_probs, tiny_model
 

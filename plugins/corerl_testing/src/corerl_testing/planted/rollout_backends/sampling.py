@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from corerl.config.schema import ModelConfig, RolloutConfig
-from corerl.registry.rollout_backends import Completion, GenerationRequest
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import Completion, GenerationRequest
 from corerl_testing.planted.rollout_backends.wrapped import Backend, planted, sampled
 from corerl_testing.tiny_model import END, reference, response_log_probs, tiny_model
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.errors import RunError
-from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl_testing.planted.rollout_backends.wrapped import Backend, planted
 
 Weights = Iterable[tuple[str, Tensor]]

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.plugins import load_plugins
-from corerl.registry.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl_testing.planted.fault import Fault
 
 DEFAULT = RolloutConfig().name

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
-from corerl.objective import Objective
-from corerl.registry.losses import Mean
-from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
-from corerl.telemetry.throughput import ModelShape
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean
+from corerl.contracts.objective import Objective
+from corerl.contracts.throughput import ModelShape
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import StrategySpec
 from corerl_testing.planted.training_strategies.wrapped import Strategy, planted
 
 

@@ -4,11 +4,12 @@ import threading
 
 import torch
 
-from corerl.batch.experience import Experience
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean
+from corerl.contracts.objective import Objective, ObjectiveOutput
+from corerl.contracts.token_outputs import TokenOutputs
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import NonFiniteError
-from corerl.objective import Objective, ObjectiveOutput
-from corerl.registry.losses import Mean
-from corerl.registry.training_strategies import MicroBatching, StrategySpec, TokenOutputs
 from corerl_testing.planted.training_strategies.wrapped import Seen, Strategy, planted
 
 Metrics = dict[str, Mean]

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
-from corerl.objective import Objective, ObjectiveOutput
-from corerl.registry.losses import Mean
-from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean
+from corerl.contracts.objective import Objective, ObjectiveOutput
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import StrategySpec
 from corerl_testing.planted.training_strategies.wrapped import Seen, Strategy, planted
 
 Metrics = dict[str, Mean]

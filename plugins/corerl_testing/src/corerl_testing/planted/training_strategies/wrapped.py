@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.batch.experience import Experience
-from corerl.config.schema import ActorConfig, ModelConfig
-from corerl.objective import Objective, ObjectiveOutput
+from corerl.contracts.config import ActorConfig, ModelConfig
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean
+from corerl.contracts.objective import Objective, ObjectiveOutput
+from corerl.contracts.throughput import ModelShape
+from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.training_strategies import StrategySpec, TrainingStrategyFactory
 from corerl.plugins import load_plugins
 from corerl.registry.base import Selected
-from corerl.registry.losses import Mean
-from corerl.registry.training_strategies import Output, StrategySpec, TokenOutputs, TrainingStrategyFactory
-from corerl.telemetry.throughput import ModelShape
 from corerl_testing.planted.fault import Fault
 
 DEFAULT = str(ActorConfig().strategy)

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from corerl.config.parts import Parts
-from corerl.config.rejection import uses_shared_threshold
-from corerl.config.schema import TrainConfig
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.rejection import uses_shared_threshold
 from corerl.errors import ConfigError, RequestError
+from corerl.registry.parts import Parts
 from corerl.secrets import plain_secrets
 
 

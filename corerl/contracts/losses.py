@@ -36,3 +36,8 @@ class LossOutput:
 
     terms: "Tensor"
     metrics: Mapping[str, Mean] = field(default_factory=dict)
+
+
+def masked_mean(values: "Tensor", mask: "Tensor") -> Mean:
+    """Sum and count of ``values`` where ``mask`` (bool) is true."""
+    return Mean(values.masked_fill(~mask, 0.0).sum(), mask.sum())

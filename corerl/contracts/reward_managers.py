@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from corerl.registry.scorers import Scorer
-from corerl.runtime.dispatch import Future
+from corerl.contracts.dispatch import Future
+from corerl.contracts.scorers import Scorer
 
 
 @dataclass(frozen=True)

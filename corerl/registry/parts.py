@@ -5,22 +5,22 @@ import operator
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from corerl.config.schema import RolloutConfig, TrainConfig
+from corerl.contracts.advantage_estimators import AdvantageEstimator
+from corerl.contracts.batch_filters import BatchFilter
+from corerl.contracts.config import RolloutConfig, TrainConfig
+from corerl.contracts.environments import EnvironmentFactory
+from corerl.contracts.kl_controllers import KLController
+from corerl.contracts.kl_types import KLType
+from corerl.contracts.policy_losses import PolicyLoss
+from corerl.contracts.reward_managers import RewardManagerFactory
+from corerl.contracts.rollout_backends import RolloutBackendFactory
+from corerl.contracts.runtimes import RuntimeFactory
+from corerl.contracts.scorers import Scorer
+from corerl.contracts.trackers import TrackerFactory
+from corerl.contracts.training_strategies import TrainingStrategyFactory
+from corerl.contracts.value_losses import ValueLoss
 from corerl.errors import ConfigError
 from corerl.registry import Registries, Registry, Selected
-from corerl.registry.advantage_estimators import AdvantageEstimator
-from corerl.registry.batch_filters import BatchFilter
-from corerl.registry.environments import EnvironmentFactory
-from corerl.registry.kl_controllers import KLController
-from corerl.registry.kl_types import KLType
-from corerl.registry.policy_losses import PolicyLoss
-from corerl.registry.reward_managers import RewardManagerFactory
-from corerl.registry.rollout_backends import RolloutBackendFactory
-from corerl.registry.runtimes import RuntimeFactory
-from corerl.registry.scorers import Scorer
-from corerl.registry.trackers import TrackerFactory
-from corerl.registry.training_strategies import TrainingStrategyFactory
-from corerl.registry.value_losses import ValueLoss
 
 T = TypeVar("T")
 

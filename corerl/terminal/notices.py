@@ -3,7 +3,7 @@
 import contextlib
 import sys
 
-from corerl.telemetry.output import printable
+from corerl.terminal.output import printable
 
 
 def say(message: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from corerl.registry.losses import LossOutput, Mean
+from corerl.contracts.losses import LossOutput, Mean
 
 if TYPE_CHECKING:
     from torch import Tensor

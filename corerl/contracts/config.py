@@ -7,8 +7,8 @@ name or a mapping ``{name: …, option: …}``; it is typed ``Any`` here and che
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from corerl.config.rejection import Rule, rejection_rules
-from corerl.options import option
+from corerl.contracts.options import option
+from corerl.contracts.rejection import Rule, rejection_rules
 
 LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 

@@ -5,8 +5,8 @@ from types import TracebackType
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from corerl.telemetry.notices import say
-from corerl.telemetry.terminal import error_console
+from corerl.terminal.consoles import error_console
+from corerl.terminal.notices import say
 
 SECONDS_BETWEEN_LINES = 10.0
 

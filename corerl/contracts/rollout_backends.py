@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from corerl.config.schema import ModelConfig, RolloutConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import RunError
 
 if TYPE_CHECKING:

@@ -3,18 +3,19 @@
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from corerl.config.schema import ModelConfig, OptimConfig
+from corerl.contracts.config import ModelConfig, OptimConfig
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from corerl.batch.experience import Experience
-    from corerl.objective import Objective
-    from corerl.registry.losses import Mean
-    from corerl.telemetry.throughput import ModelShape
+    from corerl.contracts.experience import Experience
+    from corerl.contracts.losses import Mean
+    from corerl.contracts.objective import Objective
+    from corerl.contracts.throughput import ModelShape
+    from corerl.contracts.token_outputs import Output, TokenOutputs
 
 
 @dataclass(frozen=True)
@@ -55,36 +56,13 @@ class StrategySpec:
     head: Literal["lm", "value"] = "lm"
 
 
-Output = Literal["log_probs", "entropy", "sum_pi_squared", "vocabulary_log_probs", "values"]
-
-
-class TokenOutputs(NamedTuple):
-    """What a model says about the response tokens: (B, T) each, 0 outside the responses, None what was not wanted.
-
-    ``pi`` is softmax(logits / temperature) at the position that predicts the token.
-
-    Attributes:
-        log_probs: log pi of the token.
-        entropy: of pi, in nats.
-        sum_pi_squared: the sum of pi(v)^2 over the vocabulary.
-        vocabulary_log_probs: (B, T, V), log pi of every token of the vocabulary.
-        values: of a critic, its prediction before the token.
-    """
-
-    log_probs: "Tensor | None" = None
-    entropy: "Tensor | None" = None
-    sum_pi_squared: "Tensor | None" = None
-    vocabulary_log_probs: "Tensor | None" = None
-    values: "Tensor | None" = None
-
-
 class TrainingStrategy(Protocol):
     """One model on one rank."""
 
     data_parallel_rank: int
     data_parallel_size: int
 
-    def forward(self, batch: "Experience", wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: "Experience", wanted: "Collection[Output]") -> "TokenOutputs":
         """What is wanted, without gradients: float32, on the CPU."""
         ...
 

@@ -4,11 +4,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from corerl.config.schema import RuntimeConfig
+from corerl.contracts.config import RuntimeConfig
 
 if TYPE_CHECKING:
-    from corerl.trainer.rollout_worker import RolloutWorker
-    from corerl.trainer.workers import PolicyWorker
+    from corerl.contracts.workers import WeightSource, WeightTarget
 
 W = TypeVar("W")
 
@@ -59,7 +58,7 @@ class Runtime(Protocol):
 
         Returns something that has the worker's methods and is used like a single worker: whole batches in, whole
         batches out, however many workers share the work. A call is dispatched as the worker's method declares
-        (:mod:`corerl.runtime.dispatch`).
+        (:mod:`corerl.contracts.dispatch`).
 
         Each worker finds ``RANK`` and ``WORLD_SIZE`` in its environment where there are several; a worker with a
         method ``place`` says by it which share of split work it gets, others are replicas.
@@ -70,7 +69,7 @@ class Runtime(Protocol):
         ...
 
     def send_weights(
-        self, actor: "PolicyWorker", rollout: "RolloutWorker", version: int, *, verify: bool = False
+        self, actor: "WeightSource", rollout: "WeightTarget", version: int, *, verify: bool = False
     ) -> None:
         """Give the policy's weights to all rollout workers, as ``version``; they may be generating.
 

@@ -1,0 +1,1 @@
+"""Text for the reader: notices, progress, escapes of control characters."""
