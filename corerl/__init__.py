@@ -14,4 +14,7 @@ try:
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0.0.0"
 
-__all__ = ["CoreRLError", "__version__", "hookimpl", "option"]
+API_VERSION = "1.0"
+"""of hooks, contracts and the other modules in docs/compatibility.md: the first number changes if plugins break"""
+
+__all__ = ["API_VERSION", "CoreRLError", "__version__", "hookimpl", "option"]

@@ -22,3 +22,4 @@ def register_commands(register: Register[Command]) -> None:
     register("config.show", "corerl.cli.config:show", summary="Show a training configuration with help of each key.")
     register("plugins.list", "corerl.cli.plugins:list_", summary="List plugins and every registered name by kind.")
     register("plugins.show", "corerl.cli.plugins:show", summary="Show a plugin, or everything about a name.")
+    register("plugins.trace", "corerl.cli.plugins:trace", summary="Show the hooks of plugins, and times of import.")

@@ -11,7 +11,7 @@ The ``register_…`` hooks run once, at start-up, in every process. Each is hand
 hooks run in the controller, between steps. An implementation may leave out arguments that it does not use.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from corerl.contracts.commands import Command
     from corerl.contracts.dataset_preparers import DatasetPreparer
     from corerl.contracts.environments import EnvironmentFactory
+    from corerl.contracts.kinds import Kind
     from corerl.contracts.kl_controllers import KLController
     from corerl.contracts.kl_types import KLType
     from corerl.contracts.metrics import Metric
@@ -366,6 +367,35 @@ def register_commands(register: "Register[Command]") -> None:
         @hookimpl
         def register_commands(register):
             register("acme-login", "acme.cli:login", summary="Store a token for the Acme cluster.")
+    """
+
+
+@hookspec
+def add_kinds(add: "Callable[[Kind], None]") -> None:
+    """Add kinds of parts (:mod:`corerl.contracts.kinds`). Each gets a registry and a hook ``register_<registry>``.
+
+    The plugin finds its parts by ``load_plugins().registries.samplers`` (:func:`corerl.plugins.load_plugins`).
+
+    Example::
+
+        from typing import Protocol
+
+        from corerl import hookimpl
+        from corerl.contracts.kinds import Kind
+
+        class Sampler(Protocol):
+            def __call__(self, size: int) -> list[int]: ...
+
+        def first(size):
+            return list(range(size))
+
+        @hookimpl
+        def add_kinds(add):
+            add(Kind("samplers", "sampler", Sampler))
+
+        @hookimpl
+        def register_samplers(register):
+            register("first", first, summary="rows in their order")
     """
 
 

@@ -6,6 +6,7 @@ import functools
 import importlib
 import os
 import re
+import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from importlib.metadata import EntryPoint, entry_points
@@ -17,9 +18,10 @@ import pluggy
 
 import corerl
 from corerl import hookspecs
+from corerl.contracts.kinds import Kind
 from corerl.contracts.options import did_you_mean
 from corerl.errors import NameClashError, PluginError
-from corerl.registry import Entry, Owner, Registries
+from corerl.registry import Entry, Owner, Registries, Registry
 from corerl.registry.base import known_names
 from corerl.registry.modules import load_file
 
@@ -40,6 +42,8 @@ class PluginRecord:
         status: ``clash`` when a name that it registers is another plugin's too; the rest of it works.
         error: one line, '' when all is well.
         entries: (registry name, entry) pairs.
+        import_seconds: that its import took; of modules that others had imported, nothing.
+        hook_seconds: hook -> seconds, of those that it implements and that were called at start-up.
     """
 
     name: str
@@ -48,6 +52,8 @@ class PluginRecord:
     status: Literal["ok", "broken", "disabled", "clash"] = "ok"
     error: str = ""
     entries: list[tuple[str, Entry[Any]]] = dataclasses.field(default_factory=list)
+    import_seconds: float = 0.0
+    hook_seconds: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 class Plugins:
@@ -70,13 +76,13 @@ class Plugins:
         self, load: Sequence[str] = (), disable: Sequence[str] = (), untrusted: Sequence[str] | None = None
     ) -> None:
         self.registries = Registries()
-        self._untrusted = untrusted or ()
+        self._untrusted, self._is_restricted = untrusted or (), untrusted is not None
         self.records: list[PluginRecord] = []
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
+        self._modules: dict[str, ModuleType] = {}
         for _, registry in self.registries:
-            registry.missing_hint = self._missing_hint
-            registry.trusted = untrusted is None
+            self._open(registry)
         self._load(
             PluginRecord("corerl", corerl.__version__, "corerl.builtins"),
             functools.partial(importlib.import_module, "corerl.builtins"),
@@ -86,6 +92,9 @@ class Plugins:
         self._check_disabled(disable)
         for path in {Path(path).expanduser().resolve(): path for path in load}.values():
             self._load(PluginRecord(path, "", path), functools.partial(load_file, path))
+        for record in self.records:  # once all kinds are there
+            if record.status == "ok":
+                self._register(record)
         self._mark_clashes()
 
     @property
@@ -109,12 +118,38 @@ class Plugins:
             else:
                 self._load(record, functools.partial(_import_entry_point, point, distribution))
 
+    def _open(self, registry: Registry[Any]) -> None:
+        registry.missing_hint = self._missing_hint
+        registry.trusted = not self._is_restricted
+
     def _load(self, record: PluginRecord, import_module: Callable[[], ModuleType]) -> None:
-        """Import one plugin and let it register; what it registers counts only when all of its hooks succeed."""
+        """Import one plugin, and add its kinds."""
         self.records.append(record)
+        start = time.perf_counter()
         try:
-            module = import_module()
-            self._register_hooks(record, module)
+            module = self._modules[record.name] = import_module()
+            record.import_seconds = time.perf_counter() - start
+            _check_api(module)
+            self._add_kinds(record, module)
+        except (Exception, SystemExit) as error:
+            record.status, record.error = "broken", _one_line(error)
+
+    def _add_kinds(self, record: PluginRecord, module: ModuleType) -> None:
+        if self._manager.parse_hookimpl_opts(module, "add_kinds") is None:
+            return
+        kinds: list[Kind] = []
+        start = time.perf_counter()
+        module.add_kinds(kinds.append)
+        record.hook_seconds["add_kinds"] = time.perf_counter() - start
+        for kind in kinds:
+            self._open(self.registries.add(kind))
+            hook = hookspecs.registration_hook(kind.registry)
+            self._manager.add_hookspecs(type("Kinds", (), {hook: hookspecs.hookspec(_registration)}))
+
+    def _register(self, record: PluginRecord) -> None:
+        """Let one plugin register; what it registers counts only when all of its hooks succeed."""
+        try:
+            self._register_hooks(record, self._modules[record.name])
             registrations = self._registrations(record)
         except (Exception, SystemExit) as error:
             record.status, record.error = "broken", _one_line(error)
@@ -133,6 +168,7 @@ class Plugins:
             PluginError: a misspelt hook, or a function named like a hook that is not marked as one.
         """
         hooks = [name for name in vars(hookspecs) if self._manager.parse_hookspec_opts(hookspecs, name) is not None]
+        hooks += map(hookspecs.registration_hook, self.registries.added)
         for name in hooks:
             defined_here = getattr(vars(module).get(name), "__module__", None) == module.__name__
             if defined_here and self._manager.parse_hookimpl_opts(module, name) is None:
@@ -164,7 +200,10 @@ class Plugins:
                 found.append((registry_name, entry, override))
 
             hook = hookspecs.registration_hook(registry_name)
+            start = time.perf_counter()
             self._manager.subset_hook_caller(hook, others)(register=register)
+            if hasattr(self._modules[record.name], hook):
+                record.hook_seconds[hook] = time.perf_counter() - start
         return found
 
     def _mark_clashes(self) -> None:
@@ -225,6 +264,31 @@ def _import_entry_point(point: EntryPoint, distribution: str) -> ModuleType:
     if not isinstance(module, ModuleType):
         raise PluginError(f"its entry point must name a module, not {point.value}")
     return module
+
+
+def _registration(register: Any) -> None:
+    """What the hook of a kind that a plugin adds is like."""
+
+
+def _check_api(module: ModuleType) -> None:
+    """
+    Raises:
+        PluginError: the module's ``corerl_api`` (">=1,<2") leaves out the API of this version.
+    """
+    wanted = getattr(module, "corerl_api", None)
+    if wanted is None:
+        return
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        fits = SpecifierSet(wanted).contains(corerl.API_VERSION)
+    except (InvalidSpecifier, TypeError, AttributeError) as error:
+        raise PluginError(f"its corerl_api must be a range such as '>=1,<2', not {wanted!r}") from error
+    if not fits:
+        raise PluginError(
+            f"it was written for API {wanted} of CoreRL, and corerl {corerl.__version__} has API "
+            f"{corerl.API_VERSION}: install a version of it for this API, or another corerl (docs/compatibility.md)"
+        )
 
 
 def _check_registration(entry: Entry[Any]) -> None:

@@ -12,7 +12,8 @@ import click
 from corerl.cli.common import plugin_options, range_label, table, type_label
 from corerl.contracts.options import did_you_mean
 from corerl.errors import PluginError, UnknownNameError
-from corerl.plugins import PluginRecord, Plugins
+from corerl.hookspecs import registration_hook
+from corerl.plugins import PluginRecord, Plugins, load_plugins
 from corerl.registry import Entry, Registry
 from corerl.registry.base import NEEDS, known_names
 from corerl.registry.scorers import table_of_sources
@@ -66,6 +67,20 @@ def show(name: str, as_json: bool, plugin: tuple[str, ...], disable_plugin: tupl
     for number, entry in enumerate(facts):
         echo("\n" if number or record else "", nl=False)
         echo(_entry_text(entry))
+
+
+@click.command()
+@plugin_options
+def trace(plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
+    """Show the hooks of plugins in the order of their calls: times in milliseconds, and the registered names."""
+    rows = [("plugin", "import ms", "hook", "ms", "names")]
+    for record in load_plugins(plugin, disable_plugin).records:
+        imported = f"{1000 * record.import_seconds:.1f}"
+        for hook, seconds in record.hook_seconds.items() or [("", 0.0)]:
+            names = ", ".join(entry.name for kind, entry in record.entries if registration_hook(kind) == hook)
+            rows.append((record.name, imported, hook or record.status, f"{1000 * seconds:.1f}", names))
+            imported = ""
+    echo(table(rows, indent=""))
 
 
 def _items(loaded: Plugins) -> Iterator[Item]:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from corerl.contracts.config import ModelConfig, RolloutConfig
 
 
 @dataclass(frozen=True)
@@ -145,4 +146,4 @@ class RolloutBackend(Protocol):
 class RolloutBackendFactory(Protocol):
     """Starts an engine. ``device`` is ``cpu`` or ``cuda``."""
 
-    def __call__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str) -> RolloutBackend: ...
+    def __call__(self, model: "ModelConfig", rollout: "RolloutConfig", *, device: str) -> RolloutBackend: ...

@@ -4,9 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from corerl.contracts.config import RuntimeConfig
-
 if TYPE_CHECKING:
+    from corerl.contracts.config import RuntimeConfig
     from corerl.contracts.workers import WeightSource, WeightTarget
 
 W = TypeVar("W")
@@ -90,4 +89,4 @@ class Runtime(Protocol):
 class RuntimeFactory(Protocol):
     """Starts a runtime."""
 
-    def __call__(self, config: RuntimeConfig) -> Runtime: ...
+    def __call__(self, config: "RuntimeConfig") -> Runtime: ...

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from corerl.contracts.config import ModelConfig, OptimConfig
-
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from corerl.contracts.config import ModelConfig, OptimConfig
     from corerl.contracts.experience import Experience
     from corerl.contracts.losses import Mean
     from corerl.contracts.objective import Objective
@@ -45,10 +44,10 @@ class StrategySpec:
         head: ``lm`` for a language model; ``value`` for a critic: the same body with one number for each token.
     """
 
-    model: ModelConfig
+    model: "ModelConfig"
     device: str
     micro_batching: MicroBatching
-    optim: OptimConfig | None = None
+    optim: "OptimConfig | None" = None
     total_steps: int = 1
     grad_clip: float = 1.0
     temperature: float = 1.0
@@ -122,7 +121,7 @@ class CheckpointReader(Protocol):
     It runs in one process without a process group or a device, and holds a part of the model at a time.
     """
 
-    def __call__(self, folder: Path, model: ModelConfig) -> "Iterator[tuple[str, Tensor]]":
+    def __call__(self, folder: Path, model: "ModelConfig") -> "Iterator[tuple[str, Tensor]]":
         """Every weight under its name in model files or in transformers, adapters merged; tied weights once."""
         ...
 

@@ -12,6 +12,7 @@ from corerl.contracts.batch_filters import BatchFilter
 from corerl.contracts.commands import Command
 from corerl.contracts.dataset_preparers import DatasetPreparer
 from corerl.contracts.environments import EnvironmentFactory
+from corerl.contracts.kinds import Kind
 from corerl.contracts.kl_controllers import KLController
 from corerl.contracts.kl_types import KLType
 from corerl.contracts.policy_losses import PolicyLoss
@@ -23,6 +24,7 @@ from corerl.contracts.scorers import Scorer
 from corerl.contracts.trackers import TrackerFactory
 from corerl.contracts.training_strategies import TrainingStrategyFactory
 from corerl.contracts.value_losses import ValueLoss
+from corerl.errors import PluginError
 from corerl.registry.base import Entry, Owner, Registry, Selected
 
 __all__ = ["Entry", "Owner", "Registries", "Registry", "Selected"]
@@ -34,7 +36,7 @@ def _of(kind: str, contract: type, config_key: str = "") -> Callable[[], Registr
 
 @dataclass(frozen=True)
 class Registries:
-    """All registries; the field names are those of the hooks ``register_<field>``."""
+    """All registries; the hook of each is ``register_<name>``."""
 
     advantage_estimators: Registry[AdvantageEstimator] = field(
         default_factory=_of("advantage estimator", AdvantageEstimator, "algorithm.adv_estimator")
@@ -67,6 +69,31 @@ class Registries:
     dataset_preparers: Registry[DatasetPreparer] = field(default_factory=_of("dataset preparer", DatasetPreparer))
     commands: Registry[Command] = field(default_factory=_of("command", Command))
 
+    added: dict[str, Registry[Any]] = field(default_factory=dict)
+    """of kinds that plugins add"""
+
     def __iter__(self) -> Iterator[tuple[str, Registry[Any]]]:
         """(field name, registry) pairs."""
-        return ((each.name, getattr(self, each.name)) for each in fields(self))
+        yield from ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "added")
+        yield from self.added.items()
+
+    def __getattr__(self, name: str) -> Registry[Any]:
+        """A registry of a kind that a plugin adds."""
+        try:
+            added: dict[str, Registry[Any]] = self.__dict__["added"]
+            return added[name]
+        except KeyError:
+            raise AttributeError(f"there is no registry '{name}'") from None
+
+    def add(self, kind: Kind) -> Registry[Any]:
+        """The empty registry of a kind that a plugin adds.
+
+        Raises:
+            PluginError: there is a kind of this name, or the name is no identifier.
+        """
+        if not kind.registry.isidentifier() or hasattr(self, kind.registry):
+            raise PluginError(f"the kind '{kind.words}' needs another name of its registry than '{kind.registry}'")
+        if kind.words in {registry.kind for _, registry in self}:
+            raise PluginError(f"there is a kind '{kind.words}' already")
+        self.added[kind.registry] = Registry(kind.words, kind.contract, kind.config_key)
+        return self.added[kind.registry]

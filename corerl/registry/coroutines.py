@@ -5,17 +5,19 @@ the next, and calls from several threads wait for their servers at the same time
 and not ``asyncio.sleep``) therefore holds up the others.
 """
 
-import asyncio
 import dataclasses
 import functools
 import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 _lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
+_loop: "asyncio.AbstractEventLoop | None" = None
 
 
 def is_async(target: Any) -> bool:
@@ -42,6 +44,8 @@ class blocking:
         value = self.func(*args, **kwargs)
         if not inspect.isawaitable(value):
             return value
+        import asyncio  # takes a third of the time of `corerl --help`
+
         return asyncio.run_coroutine_threadsafe(_guarded(value), _running_loop()).result()
 
 
@@ -52,7 +56,9 @@ async def _guarded(awaitable: Awaitable[Any]) -> Any:
         raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
 
-def _running_loop() -> asyncio.AbstractEventLoop:
+def _running_loop() -> "asyncio.AbstractEventLoop":
+    import asyncio
+
     global _loop
     with _lock:
         if _loop is None:

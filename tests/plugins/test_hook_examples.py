@@ -42,6 +42,8 @@ def test_the_example_is_a_working_plugin(hook: str, core_alone: None, tmp_path: 
             results = list(map(outcome, checks_of(getattr(plugins.registries, registry_name), entry)))
             assert {result.check for result in results if result.status == "ok"} >= {"summary", "contract"}
             assert [result for result in results if result.status == "failed"] == []
+    elif hook == "add_kinds":
+        assert plugins.registries.samplers.get("first").load()(2) == [0, 1]
     else:
         implementations = getattr(plugins.hook, hook).get_hookimpls()
         assert [implementation.plugin_name for implementation in implementations] == [str(file)]

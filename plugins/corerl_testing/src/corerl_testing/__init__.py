@@ -8,10 +8,12 @@ A plugin's test file needs two statements::
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corerl.errors import PluginError
-from corerl_testing.checks import Check, CheckFailed, CheckSkipped, checks_of, share_options
+
+if TYPE_CHECKING:
+    from corerl_testing.checks import Check, CheckFailed, CheckSkipped, checks_of
 
 __all__ = ["Check", "CheckFailed", "CheckSkipped", "checks_of", "conformance_tests"]
 
@@ -35,6 +37,7 @@ def conformance_tests(
 
     from corerl.cli.plugins import find
     from corerl.plugins import load_plugins
+    from corerl_testing.checks import CheckSkipped, checks_of, share_options
 
     loaded = load_plugins(() if plugin is None else (plugin,))
     fields = {registry.kind: field for field, registry in loaded.registries}
@@ -49,10 +52,19 @@ def conformance_tests(
     @pytest.mark.parametrize(
         "check", [pytest.param(check, id=f"{fields[check.kind]}/{check.entry}/{check.name}") for check in checks]
     )
-    def test_conformance(check: Check) -> None:
+    def test_conformance(check: "Check") -> None:
         try:
             check.run()
         except CheckSkipped as skipped:
             pytest.skip(str(skipped))
 
     return test_conformance
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when it is used: the plugin's module, which every command imports, lies in this package."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    from corerl_testing import checks
+
+    return getattr(checks, name)

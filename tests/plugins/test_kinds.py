@@ -1,0 +1,107 @@
+"""Kinds of parts that plugins add, and the API that a plugin was written for."""
+
+import pytest
+
+from corerl.cli.main import run
+from corerl.errors import UnknownNameError
+from corerl.plugins import Plugins
+
+KIND = """
+from typing import Protocol
+from corerl import hookimpl
+from corerl.contracts.kinds import Kind
+
+class Sampler(Protocol):
+    "Rows of an epoch."
+    def __call__(self, size: int) -> list[int]: ...
+
+@hookimpl
+def add_kinds(add):
+    add(Kind("samplers", "sampler", Sampler, "data.sampler"))
+"""
+SAMPLER = """
+from dataclasses import dataclass
+from corerl import hookimpl, option
+
+@dataclass
+class Options:
+    step: int = option(1, "rows from one to the next", ge=1)
+
+def every(size, *, options):
+    return list(range(0, size, options.step))
+
+@hookimpl
+def register_samplers(register):
+    register("every", every, summary="every step-th row", options=Options)
+"""
+
+
+def test_a_plugin_registers_parts_of_a_kind_of_another_that_is_loaded_later(make_distribution):
+    make_distribution("acme", "1.0", SAMPLER)
+    make_distribution("zeta", "1.0", KIND)
+    plugins = Plugins(disable=())
+    records = {record.name: record for record in plugins.records}
+    assert (records["acme"].status, records["zeta"].status) == ("ok", "ok"), records["acme"].error
+    selected = plugins.registries.samplers.select({"name": "every", "step": 2})
+    assert selected.load()(5) == [0, 2, 4]
+    with pytest.raises(UnknownNameError, match=r"unknown sampler 'evry' \(did you mean 'every'"):
+        plugins.registries.samplers.get("evry")
+
+
+def test_without_the_plugin_of_its_kind_a_part_is_refused(make_distribution):
+    make_distribution("acme", "1.0", SAMPLER)
+    record = next(record for record in Plugins().records if record.name == "acme")
+    assert record.status == "broken" and record.error.startswith("there is no hook 'register_samplers'")
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (('"samplers", "sampler"', '"scorers", "sampler"'), "the kind 'sampler' needs another name"),
+        (('"samplers", "sampler"', '"samp lers", "sampler"'), "the kind 'sampler' needs another name"),
+        (('"samplers", "sampler"', '"added", "sampler"'), "the kind 'sampler' needs another name"),
+        (('"samplers", "sampler"', '"samplers", "scorer"'), "there is a kind 'scorer' already"),
+    ],
+)
+def test_a_kind_that_clashes_breaks_its_plugin_alone(make_distribution, change, error):
+    make_distribution("zeta", "1.0", KIND.replace(*change))
+    plugins = Plugins()
+    record = next(record for record in plugins.records if record.name == "zeta")
+    assert record.status == "broken" and error in record.error
+    assert plugins.registries.commands.get("train")
+
+
+def test_a_kind_and_its_parts_are_listed_and_checked(make_distribution, capsys):
+    make_distribution("acme", "1.0", SAMPLER)
+    make_distribution("zeta", "1.0", KIND)
+    assert run(["plugins", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert "sampler (data.sampler)" in listed and "every-step" not in listed and "every step-th row" in listed
+    assert run(["plugins", "show", "samplers/every"]) == 0
+    assert "rows from one to the next" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("declared", "error"),
+    [
+        ('">=1,<2"', ""),
+        ('">=2"', "it was written for API >=2 of CoreRL"),
+        ('"<1"', "it was written for API <1 of CoreRL"),
+        ('"one"', "its corerl_api must be a range"),
+        ("1", "its corerl_api must be a range"),
+    ],
+)
+def test_a_plugin_for_another_api_is_told_what_to_do(make_distribution, declared, error):
+    make_distribution("zeta", "1.0", f"corerl_api = {declared}\n{KIND}")
+    record = next(record for record in Plugins().records if record.name == "zeta")
+    assert (record.status == "broken") == bool(error) and error in record.error
+
+
+def test_trace_shows_hooks_and_times(make_distribution, capsys):
+    make_distribution("zeta", "1.0", KIND)
+    make_distribution("acme", "1.0", f"import time; time.sleep(0.05)\n{SAMPLER}")
+    assert run(["plugins", "trace"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    row = next(line for line in lines if "register_samplers" in line)
+    assert row[0] == "acme" and float(row[1]) >= 50 and row[-1] == "every"
+    assert any(line[0] == "zeta" and "add_kinds" in line for line in lines if line)
