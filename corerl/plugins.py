@@ -239,7 +239,6 @@ class Plugins:
         return f"; it may be of a broken plugin: {', '.join(broken)}" if broken else ""
 
 
-@functools.lru_cache(maxsize=8)
 def load_plugins(
     load: tuple[str, ...] = (), disable: tuple[str, ...] = (), untrusted: tuple[str, ...] | None = None
 ) -> Plugins:
@@ -252,9 +251,19 @@ def load_plugins(
     Raises:
         PluginError: one of the files in ``load``, which were asked for by name, is broken.
     """
+    return _loaded(load, disable, untrusted)
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(load: tuple[str, ...], disable: tuple[str, ...], untrusted: tuple[str, ...] | None) -> Plugins:
     plugins = Plugins(load, disable, untrusted)
     plugins.raise_if_broken(load)
     return plugins
+
+
+def forget_plugins() -> None:
+    """Load them again at the next call of :func:`load_plugins`; for tests."""
+    _loaded.cache_clear()
 
 
 def _import_entry_point(point: EntryPoint, distribution: str) -> ModuleType:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corerl.plugins import DISABLE_VARIABLE, load_plugins
+from corerl.plugins import DISABLE_VARIABLE, forget_plugins
 
 MakeDistribution = Callable[..., Path]
 
@@ -17,9 +17,9 @@ def core_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever is installed beside the core is disabled, and nothing that is loaded so is left to other tests."""
     installed = [point.dist.name for point in entry_points(group="corerl") if point.dist]
     monkeypatch.setenv(DISABLE_VARIABLE, ",".join(installed))
-    load_plugins.cache_clear()
+    forget_plugins()
     yield
-    load_plugins.cache_clear()
+    forget_plugins()
 
 
 @pytest.fixture
