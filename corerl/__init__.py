@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from corerl.contracts.options import option
 from corerl.errors import CoreRLError
-from corerl.hookspecs import hookimpl
+from corerl.hookspecs import Register, hookimpl
 
 try:
     __version__ = version("corerl")
@@ -17,4 +17,4 @@ except PackageNotFoundError:  # a source tree that was never installed
 API_VERSION = "1.0"
 """of hooks, contracts and the other modules in docs/compatibility.md: the first number changes if plugins break"""
 
-__all__ = ["API_VERSION", "CoreRLError", "__version__", "hookimpl", "option"]
+__all__ = ["API_VERSION", "CoreRLError", "Register", "__version__", "hookimpl", "option"]

@@ -3,3 +3,25 @@
 :mod:`findings` is what is said, :mod:`problems` the table that remedies and docs/troubleshooting.md are made from,
 :mod:`configuration`, :mod:`installed`, :mod:`data` and :mod:`memory` look, :mod:`run` calls them in turn.
 """
+
+from corerl.check.findings import Finding, finding, from_error
+from corerl.check.machine import GIB, Machine, detect
+from corerl.check.shares import PROCESS, CpuBound, GenerationShare, TrainingShare, longest, whole
+from corerl.check.size import ModelSize, model_size
+
+__all__ = [
+    "GIB",
+    "PROCESS",
+    "CpuBound",
+    "Finding",
+    "GenerationShare",
+    "Machine",
+    "ModelSize",
+    "TrainingShare",
+    "detect",
+    "finding",
+    "from_error",
+    "longest",
+    "model_size",
+    "whole",
+]

@@ -26,8 +26,22 @@ from corerl.contracts.training_strategies import TrainingStrategyFactory
 from corerl.contracts.value_losses import ValueLoss
 from corerl.errors import PluginError
 from corerl.registry.base import Entry, Owner, Registry, Selected
+from corerl.registry.coroutines import blocking
+from corerl.registry.modules import load_file, load_object
+from corerl.registry.scorers import load_scorer, timed
 
-__all__ = ["Entry", "Owner", "Registries", "Registry", "Selected"]
+__all__ = [
+    "Entry",
+    "Owner",
+    "Registries",
+    "Registry",
+    "Selected",
+    "blocking",
+    "load_file",
+    "load_object",
+    "load_scorer",
+    "timed",
+]
 
 
 def _of(kind: str, contract: type, config_key: str = "") -> Callable[[], Registry[Any]]:

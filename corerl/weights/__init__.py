@@ -1,1 +1,8 @@
-"""Weights on their way from the trainer to the rollout backend."""
+"""Weights on their way to engines: names, buckets, digests."""
+
+from corerl.weights.buckets import ALIGNMENT, Bucket, Slot, pack, place, unpack, view
+from corerl.weights.complete import complete
+from corerl.weights.digest import digest
+from corerl.weights.names import as_in_files
+
+__all__ = ["ALIGNMENT", "Bucket", "Slot", "as_in_files", "complete", "digest", "pack", "place", "unpack", "view"]

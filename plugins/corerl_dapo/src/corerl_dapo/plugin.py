@@ -1,10 +1,9 @@
 """What corerl-dapo registers."""
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 from corerl.contracts.batch_filters import BatchFilter
 from corerl.contracts.presets import Preset
 from corerl.contracts.reward_managers import RewardManagerFactory
-from corerl.hookspecs import Register
 from corerl_dapo.options import DapoOptions, DynamicSamplingOptions
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from corerl.errors import RequestError, RunError
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 
 def make_environment(folder: Path, base: str, steps: Sequence[Sequence[str]], library: str, title: str) -> None:

@@ -4,9 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from corerl.check.machine import GIB
-from corerl.check.shares import PROCESS, GenerationShare
-from corerl.check.size import ModelSize
+from corerl.check import GIB, PROCESS, GenerationShare, ModelSize
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.options import option
 from corerl.errors import ConfigError

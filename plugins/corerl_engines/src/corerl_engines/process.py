@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corerl import weights
+import corerl
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_engines import remote
 from corerl_engines.liveness import Patience, Silence
 from corerl_engines.log import EngineLog, default_folder
 from corerl_engines.remote import ending, frames
 
-DIGEST = Path(weights.__file__).with_name("digest.py")
+DIGEST = Path(corerl.__file__).parent / "weights" / "digest.py"
 """which needs torch alone"""
 
 ENDING_SECONDS = ending.GRACE + 1.0

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from corerl.contracts.config import ModelConfig
 from corerl.models import load_causal_lm
-from corerl.weights.buckets import ALIGNMENT, Slot, view
-from corerl.weights.complete import complete
-from corerl.weights.names import as_in_files
+from corerl.weights import ALIGNMENT, Slot, as_in_files, complete, view
 
 
 class ExpectedWeights:

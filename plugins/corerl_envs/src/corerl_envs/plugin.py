@@ -1,9 +1,8 @@
 """What corerl-envs registers."""
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 from corerl.contracts.dataset_preparers import DatasetPreparer
 from corerl.contracts.environments import EnvironmentFactory
-from corerl.hookspecs import Register
 from corerl_envs.options import CalculatorOptions, GridWalkDataOptions, GridWalkOptions
 
 

@@ -23,7 +23,7 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype, model_shape
-from corerl.weights.names import as_in_files
+from corerl.weights import as_in_files
 from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, place

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from corerl import option
-from corerl.check.shares import TrainingShare, whole
-from corerl.check.size import ModelSize
+from corerl.check import ModelSize, TrainingShare, whole
 from corerl.contracts.config import ModelConfig
 
 BYTES_PER_LOGIT = 12.0, 4.0

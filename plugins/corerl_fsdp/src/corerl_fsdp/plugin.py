@@ -1,8 +1,7 @@
 """What corerl-fsdp registers."""
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 from corerl.contracts.training_strategies import TrainingStrategyFactory
-from corerl.hookspecs import Register
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 
 

@@ -21,7 +21,7 @@ from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import NonFiniteError
 from corerl.files import reading_file
 from corerl.models import compute_dtype, load_model, model_shape
-from corerl.weights.names import as_in_files
+from corerl.weights import as_in_files
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.token_model import TokenModel, recompute_activations
 from corerl_torch import lora

@@ -1,11 +1,10 @@
 """What corerl-grpo registers."""
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.kl_types import KLType
 from corerl.contracts.metrics import Metric
 from corerl.contracts.policy_losses import PolicyLoss
-from corerl.hookspecs import Register
 from corerl_grpo.advantages import options as advantage_options
 from corerl_grpo.losses import options as loss_options
 

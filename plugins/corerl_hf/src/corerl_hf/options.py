@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from corerl import option
-from corerl.check.shares import GenerationShare, longest
-from corerl.check.size import ModelSize
+from corerl.check import GenerationShare, ModelSize, longest
 from corerl.contracts.config import TrainConfig
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 
 @click.command()

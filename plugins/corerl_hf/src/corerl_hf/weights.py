@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.weights.complete import complete
-from corerl.weights.names import as_in_files
+from corerl.weights import as_in_files, complete
 
 
 class Weights:

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from corerl import option
-from corerl.check.shares import TrainingShare
-from corerl.check.size import ModelSize
+from corerl.check import ModelSize, TrainingShare
 from corerl.contracts.config import ModelConfig, TrainConfig
 
 

@@ -1,9 +1,8 @@
 """What corerl-megatron registers."""
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 from corerl.contracts.presets import Preset
 from corerl.contracts.training_strategies import TrainingStrategyFactory
-from corerl.hookspecs import Register
 from corerl_megatron.options import MegatronOptions
 
 

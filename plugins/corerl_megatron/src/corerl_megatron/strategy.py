@@ -23,7 +23,7 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
 from corerl.models import compute_dtype, load_model, model_shape, own_random_state
-from corerl.weights.names import as_in_files
+from corerl.weights import as_in_files
 from corerl_megatron import model, parallel, pipeline
 from corerl_megatron.arithmetic import Facts, check_bridge, check_experts, check_installed, check_model, check_shared
 from corerl_megatron.checkpoint import Checkpoint

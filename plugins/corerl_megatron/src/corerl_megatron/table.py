@@ -7,7 +7,7 @@ from typing import Any
 from torch import Size
 
 from corerl.errors import ModelError
-from corerl.weights.names import as_in_files
+from corerl.weights import as_in_files
 from corerl_megatron.arithmetic import Facts
 from corerl_megatron.conversion import Geometry
 from corerl_megatron.families import FAMILIES

@@ -1,12 +1,11 @@
 """What corerl-ppo registers."""
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.kl_controllers import KLController
 from corerl.contracts.metrics import Metric
 from corerl.contracts.presets import Preset
 from corerl.contracts.value_losses import ValueLoss
-from corerl.hookspecs import Register
 from corerl_ppo.options import AdaptiveOptions, ClippedOptions, GaeOptions
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from corerl import option
-from corerl.check.findings import Finding, finding
-from corerl.check.machine import Machine
+from corerl.check import Finding, Machine, finding
 from corerl.contracts.config import TrainConfig
 
 SECONDS = 2.0

@@ -3,13 +3,12 @@
 import sys
 from typing import TYPE_CHECKING
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 from corerl.contracts.runtimes import RuntimeFactory
-from corerl.hookspecs import Register
 from corerl_ray.options import RayOptions
 
 if TYPE_CHECKING:
-    from corerl.trainer.run import Run
+    from corerl.contracts.runs import Run
 
 
 @hookimpl

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.runtimes import Role
 from corerl.errors import ConfigError, DeadlineError
-from corerl.terminal.notices import say
+from corerl.terminal import say
 from corerl_ray.options import RayOptions
 
 FRACTION = 0.1

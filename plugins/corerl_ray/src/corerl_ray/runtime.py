@@ -18,7 +18,7 @@ from corerl.contracts.dispatch import Future
 from corerl.contracts.runtimes import Role
 from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError
 from corerl.models import cpu_threads
-from corerl.terminal.notices import say
+from corerl.terminal import say
 from corerl_ray import tensors
 from corerl_ray.calls import POLL, Call, Member, Wait, Waiter
 from corerl_ray.cluster import connect, end_processes

@@ -15,7 +15,7 @@ from typing import Any
 from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.scorers import Scorer
 from corerl.errors import PluginError
-from corerl.registry.modules import load_object
+from corerl.registry import load_object
 from corerl.threads import in_threads
 from corerl_rewards.calls import failed, raised, returned
 from corerl_rewards.options import BatchOptions

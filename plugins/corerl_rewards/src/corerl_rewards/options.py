@@ -10,8 +10,7 @@ from typing import Any, Literal
 from corerl import option
 from corerl.contracts.scorers import Scorer
 from corerl.errors import ConfigError
-from corerl.registry import Selected
-from corerl.registry.scorers import timed
+from corerl.registry import Selected, timed
 
 DEFAULT_REWARD_TIMEOUT = 30.0
 """of a scorer that is called by no reward manager"""

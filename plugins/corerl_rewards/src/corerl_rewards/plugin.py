@@ -1,10 +1,9 @@
 """What corerl-rewards registers."""
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 from corerl.contracts.dataset_preparers import DatasetPreparer
 from corerl.contracts.reward_managers import RewardManagerFactory
 from corerl.contracts.scorers import Scorer
-from corerl.hookspecs import Register
 from corerl_rewards import options, sources
 
 

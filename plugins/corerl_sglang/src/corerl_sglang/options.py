@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from corerl import option
-from corerl.check.findings import Finding, finding
-from corerl.check.machine import Machine
+from corerl.check import Finding, Machine, finding
 from corerl.contracts.config import TrainConfig
 from corerl_engines.options import EngineOptions
 

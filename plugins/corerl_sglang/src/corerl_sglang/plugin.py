@@ -1,9 +1,8 @@
 """What corerl-sglang registers."""
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 from corerl.contracts.commands import Command
 from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl.hookspecs import Register
 from corerl_sglang.options import SglangOptions
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageEstimator, AdvantageInputs, Advantages
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing import advantage_groups, advantage_rewards
 from corerl_testing.advantage_examples import changed, emptied, example, random_scores, rescored, scored
 from corerl_testing.results import Run, skipping

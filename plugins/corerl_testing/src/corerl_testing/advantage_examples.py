@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs
-from corerl.registry.base import Entry
+from corerl.registry import Entry
 from corerl_testing.tensors import generator, response_mask, scattered
 
 GROUPS = (0, 1, 0, 2, 1, 3, 0, 2, 1, 2, 0, 4, 4)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageEstimator, AdvantageInputs, Advantages
-from corerl.registry.base import Entry
+from corerl.registry import Entry
 from corerl_testing.advantage_examples import changed, compared, example, rescored
 from corerl_testing.advantage_rewards import expect_rises
 from corerl_testing.tensors import TOLERANCE, expect, expect_equal, expect_finite, generator

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageEstimator, AdvantageInputs, Advantages
-from corerl.registry.base import Entry
+from corerl.registry import Entry
 from corerl_testing.advantage_examples import (
     compared,
     emptied,

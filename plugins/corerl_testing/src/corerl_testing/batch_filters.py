@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.batch_filters import BatchFilter, FilterInputs
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.results import Run
 from corerl_testing.state import expect_precision, expect_the_same_elsewhere
 from corerl_testing.tensors import (

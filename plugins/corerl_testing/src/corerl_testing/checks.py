@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from corerl.errors import ConfigError
-from corerl.registry.base import Entry, Registry
+from corerl.registry import Entry, Registry
 from corerl_testing import entries
 from corerl_testing.deadline import within
 from corerl_testing.isolated import isolated

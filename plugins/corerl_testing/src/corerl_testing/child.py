@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing import deadline
 from corerl_testing.results import CheckFailed, CheckSkipped, Run
 from corerl_testing.zygote import end_with

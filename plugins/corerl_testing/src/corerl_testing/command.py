@@ -13,7 +13,7 @@ from corerl.cli.plugins import as_json, find
 from corerl.errors import ConfigError
 from corerl.plugins import PluginRecord, Plugins
 from corerl.registry import Entry
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 from corerl_testing.checks import Check, Outcome, checks_of, outcome, share_options
 
 

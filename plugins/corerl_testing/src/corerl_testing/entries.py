@@ -9,7 +9,7 @@ from corerl.contracts.options import check_ranges
 from corerl.contracts.policy_losses import TokenSelector
 from corerl.contracts.training_strategies import CheckpointReader
 from corerl.errors import CoreRLError, PluginError
-from corerl.registry.base import Entry, Registry
+from corerl.registry import Entry, Registry
 from corerl_testing.results import CheckFailed, CheckSkipped, Run
 
 ENGINES = ("rollout backend", "training strategy", "runtime", "tracker")

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from corerl.contracts.environments import Environment, EnvironmentFactory, Start, Task, Turn
-from corerl.registry.base import Selected
-from corerl.registry.coroutines import blocking
+from corerl.registry import Selected, blocking
 from corerl_testing import surroundings
 from corerl_testing.deadline import only_here, within
 from corerl_testing.fresh import same_in_a_fresh_process

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from corerl.registry import modules
-from corerl.registry.base import Selected
+from corerl.registry import Selected, modules
 from corerl_testing import zygote
 from corerl_testing.isolated import by_name
 from corerl_testing.results import CheckFailed, CheckSkipped

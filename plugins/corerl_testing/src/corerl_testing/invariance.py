@@ -20,7 +20,7 @@ from corerl.contracts.policy_losses import PolicyLoss
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.contracts.training_strategies import MicroBatching
 from corerl.objective import PolicyObjective, loss_weights, policy_loss_inputs
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.results import Run
 from corerl_testing.tensors import DTYPES, expect, generator
 

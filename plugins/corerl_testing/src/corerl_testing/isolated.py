@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing import child, deadline, zygote
 from corerl_testing.results import CheckFailed, CheckSkipped, Run
 from corerl_testing.zygote import OTHER_SEED, Job, Kind

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from corerl.contracts.kl_controllers import KLController
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.deadline import noted
 from corerl_testing.fresh import same_in_a_fresh_process
 from corerl_testing.results import CheckFailed, Run

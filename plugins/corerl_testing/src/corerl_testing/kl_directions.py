@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.kl_types import KLType
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.differences import gradient_of_the_value
 from corerl_testing.results import CheckSkipped
 from corerl_testing.tensors import expect, generator

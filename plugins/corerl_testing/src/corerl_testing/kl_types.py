@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.kl_types import KLType
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing import rounding
 from corerl_testing.kl_directions import gradient_is_of_the_value, mean_is_the_divergence, pulls_towards_the_reference
 from corerl_testing.results import Run

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from corerl.contracts.losses import LossOutput, Mean, add_means
 from corerl.objective import loss_weights
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.differences import gradient_of_the_value
 from corerl_testing.results import CheckFailed, Run
 from corerl_testing.state import expect_precision, expect_the_same_elsewhere

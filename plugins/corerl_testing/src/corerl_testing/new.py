@@ -21,7 +21,7 @@ from corerl.files import atomic_path, require_writable
 from corerl.plugins import load_plugins
 from corerl.registry import Registries, Registry
 from corerl.registry.base import known_names
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 TEMPLATES = Path(__file__).parent / "templates"
 

@@ -1,7 +1,7 @@
 """The commands of the conformance kit and of the templates."""
 
+from corerl import Register, hookimpl
 from corerl.contracts.commands import Command
-from corerl.hookspecs import Register, hookimpl
 
 
 @hookimpl

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.policy_losses import PolicyLoss, PolicyLossInputs
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing import invariance, losses, rounding
 from corerl_testing.losses import Case
 from corerl_testing.results import Run, skipping

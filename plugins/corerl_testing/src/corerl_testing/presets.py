@@ -8,7 +8,7 @@ from typing import Any
 
 from corerl.contracts.presets import Preset
 from corerl.errors import ConfigError, RequestError
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.fresh import same_in_a_fresh_process
 from corerl_testing.results import CheckFailed, CheckSkipped, Run
 

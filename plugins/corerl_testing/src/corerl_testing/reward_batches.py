@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 from corerl.contracts.reward_managers import RewardManagerFactory, RewardRequest
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.reward_harness import HANG, Manager, ascending, ask, by_truth, high, low
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 
 from corerl.contracts.reward_managers import RewardManagerFactory
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing import surroundings
 from corerl_testing.results import CheckFailed
 from corerl_testing.reward_harness import HANG, PATIENCE, Manager, ask

@@ -17,7 +17,7 @@ from corerl.contracts.reward_managers import (
     RewardRequest,
     RewardResult,
 )
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.deadline import within
 from corerl_testing.results import CheckFailed, CheckSkipped
 

@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import Any
 
 from corerl.contracts.reward_managers import RewardManagerFactory, RewardRequest, RewardResult
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing import reward_batches as batches
 from corerl_testing.fresh import excerpt, same_in_a_fresh_process
 from corerl_testing.results import CheckFailed, CheckSkipped, Run

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from corerl.contracts.rollout_backends import Completion, RolloutBackendFactory
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.results import CheckFailed, Run
 from corerl_testing.rollout_engine import PROMPTS, Engine, request
 from corerl_testing.rollout_lifecycle import LIFECYCLE

@@ -20,7 +20,7 @@ from corerl.contracts.rollout_backends import (
     RolloutBackendFactory,
     SamplingParams,
 )
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing import devices
 from corerl_testing.deadline import within
 from corerl_testing.results import CheckFailed

@@ -15,7 +15,7 @@ from torch import Tensor
 from corerl.contracts.kl_types import KLType
 from corerl.contracts.policy_losses import LossOutput, PolicyLoss, PolicyLossInputs
 from corerl.objective import PolicyObjective
-from corerl.registry.base import Entry, Owner, Selected
+from corerl.registry import Entry, Owner, Selected
 from corerl_testing.invariance import Setting, setting
 from corerl_testing.results import CheckSkipped
 from corerl_testing.tensors import expect, generator

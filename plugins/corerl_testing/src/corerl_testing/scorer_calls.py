@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from corerl.contracts.scorers import Scorer
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.deadline import only_here
 
 GROUND_TRUTHS: tuple[Any, ...] = (

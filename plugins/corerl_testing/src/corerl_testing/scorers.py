@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from corerl.contracts.scorers import Scorer
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing import surroundings
 from corerl_testing.deadline import noted, scaled, within
 from corerl_testing.fresh import excerpt, same_in_a_fresh_process

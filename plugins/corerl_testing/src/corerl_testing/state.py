@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from corerl.contracts.losses import LossOutput
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.fresh import call_elsewhere
 from corerl_testing.results import CheckFailed
 

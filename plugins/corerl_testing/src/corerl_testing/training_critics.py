@@ -7,7 +7,7 @@ import torch
 from corerl.contracts.config import OptimConfig
 from corerl.contracts.experience import Experience
 from corerl.contracts.training_strategies import MicroBatching, TrainingStrategyFactory
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.tiny_model import reference, tiny_model
 from corerl_testing.training_partitions import words

@@ -17,7 +17,7 @@ from corerl.contracts.training_strategies import TrainingStrategy, TrainingStrat
 from corerl.data.report import Location
 from corerl.data.tokenizer import load_tokenizer
 from corerl.objective import SupervisedObjective
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.deadline import within
 from corerl_testing.results import CheckFailed
 from corerl_testing.tiny_model import reference, tiny_model

@@ -16,7 +16,7 @@ from corerl.contracts.objective import ObjectiveOutput
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import MicroBatching, TrainingStrategy, TrainingStrategyFactory
 from corerl.errors import NonFiniteError
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.results import CheckFailed
 from corerl_testing.tiny_model import tiny_model
 from corerl_testing.training_reference import (

@@ -15,7 +15,7 @@ from corerl.contracts.objective import Objective
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy, TrainingStrategyFactory
 from corerl.objective import SupervisedObjective, ValueObjective, loss_weights
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing import devices
 from corerl_testing.deadline import Lane
 from corerl_testing.results import CheckFailed

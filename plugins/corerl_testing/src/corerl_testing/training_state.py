@@ -11,8 +11,7 @@ import torch
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.training_strategies import TrainingStrategy, TrainingStrategyFactory
-from corerl.registry import modules
-from corerl.registry.base import Entry, Owner, Selected
+from corerl.registry import Entry, Owner, Selected, modules
 from corerl_testing import zygote
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.training_reference import DEADLINE, FALLING, batch, build, copied_weights, require_equal, step

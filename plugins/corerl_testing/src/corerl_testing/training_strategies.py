@@ -11,7 +11,7 @@ from torch import Tensor
 
 from corerl.contracts.token_outputs import Output
 from corerl.contracts.training_strategies import MicroBatching, TrainingStrategyFactory
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.results import CheckFailed, Run
 from corerl_testing.tiny_model import in_bf16, reference, tiny_model
 from corerl_testing.training_critics import CRITICS

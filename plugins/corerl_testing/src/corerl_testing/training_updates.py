@@ -17,7 +17,7 @@ from corerl.contracts.policy_losses import PolicyLossInputs
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import TrainingStrategyFactory
 from corerl.objective import PolicyObjective, loss_weights
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.results import CheckFailed
 from corerl_testing.tiny_model import PAD, VOCABULARY, reference, tiny_model
 from corerl_testing.training_reference import (

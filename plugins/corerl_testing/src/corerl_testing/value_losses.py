@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from corerl.contracts.value_losses import ValueLoss, ValueLossInputs
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing import losses
 from corerl_testing.losses import Case
 from corerl_testing.results import Run

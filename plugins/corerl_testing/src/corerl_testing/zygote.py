@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from corerl.registry.modules import load_file
+from corerl.registry import load_file
 from corerl_testing.results import CheckFailed, CheckSkipped
 
 PR_SET_PDEATHSIG = 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from corerl.cli.common import plugin_options, reward_options, table
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 if TYPE_CHECKING:
     from corerl.evaluation.summary import Estimate, Summary

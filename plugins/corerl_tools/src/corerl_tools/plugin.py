@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from corerl import Register, hookimpl
 from corerl.contracts.commands import Command
-from corerl.hookspecs import Register, hookimpl
 
 
 @hookimpl

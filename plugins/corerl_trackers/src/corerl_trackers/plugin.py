@@ -1,8 +1,7 @@
 """What corerl-trackers registers."""
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 from corerl.contracts.trackers import TrackerFactory
-from corerl.hookspecs import Register
 from corerl_trackers import options
 
 

@@ -1,8 +1,7 @@
 """What corerl-verifiers registers."""
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 from corerl.contracts.environments import EnvironmentFactory
-from corerl.hookspecs import Register
 from corerl_verifiers.options import VerifiersOptions
 
 

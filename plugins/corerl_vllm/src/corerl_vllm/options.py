@@ -5,10 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from corerl import option
-from corerl.check.findings import Finding
-from corerl.check.machine import Machine
-from corerl.check.shares import CpuBound, GenerationShare
-from corerl.check.size import ModelSize
+from corerl.check import CpuBound, Finding, GenerationShare, Machine, ModelSize
 from corerl.contracts.config import TrainConfig
 from corerl_engines.options import EngineOptions
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from corerl.errors import CoreRLError, EngineDeadError, RunError
-from corerl.weights.buckets import Bucket, pack, unpack
+from corerl.weights import Bucket, pack, unpack
 from corerl_ray.calls import Call, Member, Wait
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost

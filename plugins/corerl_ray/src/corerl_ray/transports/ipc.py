@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from corerl.weights.buckets import Bucket, pack, unpack
+from corerl.weights import Bucket, pack, unpack
 from corerl_ray.calls import Call, Member
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost

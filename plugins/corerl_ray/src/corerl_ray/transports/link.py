@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from corerl.weights.buckets import Bucket, Slot
+from corerl.weights import Bucket, Slot
 from corerl_ray.processes import is_alive
 
 LOOK = timedelta(seconds=1)

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from corerl.errors import DeadlineError, EngineDeadError
-from corerl.weights.buckets import Bucket, pack, unpack
+from corerl.weights import Bucket, pack, unpack
 from corerl_ray.calls import Call
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from corerl.contracts.scorers import Scorer
-from corerl.registry.modules import load_file
+from corerl.registry import load_file
 from corerl_rewards.folders import remove_folder
 from corerl_rewards.isolation import linux
 from corerl_rewards.isolation.worker import Limits, run

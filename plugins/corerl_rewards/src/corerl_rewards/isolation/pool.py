@@ -18,7 +18,7 @@ from typing import Any
 
 from corerl.contracts.scorers import Scorer
 from corerl.errors import PluginError, RunError
-from corerl.registry.coroutines import blocking
+from corerl.registry import blocking
 from corerl_rewards.folders import remove_folder
 from corerl_rewards.isolation import linux, nursery
 from corerl_rewards.isolation.clock import STOPPED_SECONDS, Clock

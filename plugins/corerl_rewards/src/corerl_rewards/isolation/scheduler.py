@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from corerl.terminal.notices import say
+from corerl.terminal import say
 from corerl_rewards.isolation import nursery
 from corerl_rewards.isolation.clock import STOPPED_SECONDS
 from corerl_rewards.isolation.connection import Worker

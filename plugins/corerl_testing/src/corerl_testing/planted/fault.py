@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corerl.plugins import load_plugins
-from corerl.registry import Entry, Owner, Registries
-from corerl.registry.base import Registry
+from corerl.registry import Entry, Owner, Registries, Registry
 from corerl_testing import deadline
 from corerl_testing.checks import Check, checks_of, outcome
 from corerl_testing.results import CheckFailed, CheckSkipped

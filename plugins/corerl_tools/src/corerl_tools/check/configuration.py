@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from corerl.check.findings import Finding, from_error
+from corerl.check import Finding, from_error
 from corerl.cli.common import read_train_values
 from corerl.config import typed
 from corerl.config.load import read

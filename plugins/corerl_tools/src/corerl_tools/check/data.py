@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from corerl.check.findings import Finding, finding, from_error
+from corerl.check import Finding, finding, from_error
 from corerl.contracts.config import DataConfig, TrainConfig
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row, read_parquet
@@ -12,8 +12,8 @@ from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord,
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.errors import CoreRLError, DataError, RequestError
 from corerl.plugins import Plugins
+from corerl.registry import load_scorer
 from corerl.registry.parts import Parts
-from corerl.registry.scorers import load_scorer
 from corerl.trainer.scoring import scorers_or_reasons
 
 SAMPLED = 2000

@@ -5,7 +5,7 @@ import json
 import click
 
 from corerl.cli.common import plugin_options, table
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 
 @click.command()

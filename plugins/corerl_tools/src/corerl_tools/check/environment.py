@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl import __version__
-from corerl.check.machine import GIB
+from corerl.check import GIB
 from corerl.plugins import Plugins
 
 PACKAGES = (

@@ -4,10 +4,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from corerl.check.findings import Finding, finding
-from corerl.check.machine import GIB, Machine
-from corerl.check.shares import PROCESS, CpuBound, GenerationShare, TrainingShare, longest, whole
-from corerl.check.size import ModelSize
+from corerl.check import (
+    GIB,
+    PROCESS,
+    CpuBound,
+    Finding,
+    GenerationShare,
+    Machine,
+    ModelSize,
+    TrainingShare,
+    finding,
+    longest,
+    whole,
+)
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.registry import Selected
 from corerl.registry.parts import Parts

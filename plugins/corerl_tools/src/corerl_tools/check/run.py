@@ -9,11 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corerl.check import installed
-from corerl.check.findings import Finding, finding, from_error
-from corerl.check.machine import GIB, Machine, detect
-from corerl.check.shares import longest
-from corerl.check.size import ModelSize, model_size
+from corerl.check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
 from corerl.contracts.config import TrainConfig
 from corerl.errors import RequestError
 from corerl.files import require_writable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from corerl.cli.common import plugin_options, reward_options, table, trust_option
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 if TYPE_CHECKING:
     from corerl.contracts.config import TrainConfig

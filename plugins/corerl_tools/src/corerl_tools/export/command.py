@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from corerl.cli.common import trust_option
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 
 @click.command()

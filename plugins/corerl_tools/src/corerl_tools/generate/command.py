@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from corerl.cli.common import plain_option, plugin_options, split_config_file
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 
 @click.command()

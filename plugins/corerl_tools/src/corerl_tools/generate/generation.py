@@ -30,7 +30,7 @@ from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import select_rollout_backend
 from corerl.seeding import Seeds
-from corerl.terminal.notices import say
+from corerl.terminal import say
 from corerl.terminal.progress import GenerationProgress
 from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.build import episode_player, rollout_role

@@ -13,7 +13,7 @@ from corerl.cli.common import plugin_options, range_label, table, type_label
 from corerl.contracts.dataset_preparers import DatasetPreparer
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Registry
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 if typing.TYPE_CHECKING:
     from corerl_tools.prepare import Split

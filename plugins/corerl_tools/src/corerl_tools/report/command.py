@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 SAMPLES = 5000
 RUN = click.Path(exists=True, file_okay=False, path_type=Path)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from corerl.cli.common import plugin_options, reward_options, table
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

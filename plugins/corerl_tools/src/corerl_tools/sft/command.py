@@ -6,7 +6,7 @@ import click
 
 from corerl.cli.common import plain_option, plugin_options
 from corerl.plugins import load_plugins
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 
 @click.command()

@@ -18,7 +18,7 @@ from corerl.plugins import Plugins
 from corerl.telemetry.console import ConsoleTracker
 from corerl.telemetry.metrics import merge_means
 from corerl.telemetry.metrics_log import MetricsLog
-from corerl.terminal.notices import say
+from corerl.terminal import say
 from corerl_tools.sft.config import SftConfig
 
 

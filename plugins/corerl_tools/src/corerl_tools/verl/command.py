@@ -3,7 +3,7 @@
 import click
 import yaml  # type: ignore[import-untyped]
 
-from corerl.terminal.output import echo
+from corerl.terminal import echo
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

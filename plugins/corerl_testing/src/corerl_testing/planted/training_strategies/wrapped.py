@@ -17,7 +17,7 @@ from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import StrategySpec, TrainingStrategyFactory
 from corerl.plugins import load_plugins
-from corerl.registry.base import Selected
+from corerl.registry import Selected
 from corerl_testing.planted.fault import Fault
 
 DEFAULT = str(ActorConfig().strategy)
