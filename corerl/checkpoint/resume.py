@@ -14,6 +14,7 @@ from typing import Any
 from corerl.checkpoint import manifest
 from corerl.checkpoint.store import is_checkpoint, paths, step_of
 from corerl.contracts.config import TrainConfig
+from corerl.contracts.training_strategies import ARCHITECTURE
 from corerl.errors import ConfigError
 from corerl.files import open_regular, read_text, reading
 from corerl.terminal.notices import say
@@ -52,14 +53,6 @@ FREE = (
     "*.max_vocabulary_log_probs_gb",
 )
 """keys that say how long a run is, what it writes, where it runs and how much it does at a time: they may change"""
-
-
-ARCHITECTURE = (
-    *("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"),
-    *("num_key_value_heads", "head_dim", "num_experts", "vocab_size", "tie_word_embeddings"),
-)
-"""keys of a Hugging Face config that say whether weights of one model are weights of another"""
-
 
 STATE: Mapping[str, Any] = {
     "step": int,

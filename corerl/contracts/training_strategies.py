@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from corerl.contracts.throughput import ModelShape
     from corerl.contracts.token_outputs import Output, TokenOutputs
 
+ARCHITECTURE = (
+    *("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "num_experts", "vocab_size", "tie_word_embeddings"),
+)
+"""keys of a Hugging Face config that say whether weights of one model are weights of another"""
+
 
 @dataclass(frozen=True)
 class MicroBatching:

@@ -3,3 +3,8 @@
 :mod:`~corerl.data.schema` checks the rows of prompt files, :mod:`~corerl.data.prompts` templates, measures and cuts
 them, :mod:`~corerl.data.sampler` gives their order; :mod:`~corerl.data.chat` reads the conversations of ``corerl sft``.
 """
+
+from corerl.data.files import read_jsonl, read_parquet
+from corerl.data.tokenizer import load_tokenizer
+
+__all__ = ["load_tokenizer", "read_jsonl", "read_parquet"]

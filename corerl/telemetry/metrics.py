@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from corerl.batch.shares import balance
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean, add_means, masked_mean
 from corerl.contracts.reward_managers import RewardResult, error_kind
 from corerl.contracts.throughput import ModelShape, mfu
 from corerl.contracts.token_outputs import TokenOutputs
-from corerl.runtime.shares import balance
 
 STATM = Path("/proc/self/statm")
 

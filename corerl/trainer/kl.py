@@ -5,7 +5,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from corerl.batch.micro_batches import mini_batches
+from corerl.batch.cuts import mini_batches
 from corerl.contracts.experience import Experience
 from corerl.contracts.kl_controllers import KLController
 from corerl.contracts.kl_types import KLType

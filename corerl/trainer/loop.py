@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from corerl.batch.micro_batches import mini_batches
+from corerl.batch.cuts import mini_batches
 from corerl.batch.rollouts import Episode
 from corerl.checkpoint.store import CheckpointStore
 from corerl.contracts.advantage_estimators import AdvantageEstimator, AdvantageInputs

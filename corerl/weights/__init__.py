@@ -1,7 +1,7 @@
 """Weights on their way to engines: names, buckets, digests."""
 
 from corerl.weights.buckets import ALIGNMENT, Bucket, Slot, pack, place, unpack, view
-from corerl.weights.complete import complete
+from corerl.weights.completeness import complete
 from corerl.weights.digest import digest
 from corerl.weights.names import as_in_files
 

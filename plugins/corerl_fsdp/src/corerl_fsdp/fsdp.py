@@ -13,14 +13,14 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from corerl.batch.micro_batches import lockstep_micro_batches
+from corerl.batch import lockstep_micro_batches
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import StrategySpec
-from corerl.data.tokenizer import load_tokenizer
+from corerl.data import load_tokenizer
 from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype, model_shape
 from corerl.weights import as_in_files

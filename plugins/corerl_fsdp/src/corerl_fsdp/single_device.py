@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from corerl.batch.micro_batches import micro_batches
+from corerl.batch import micro_batches
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import StrategySpec
-from corerl.data.tokenizer import load_tokenizer
+from corerl.data import load_tokenizer
 from corerl.errors import NonFiniteError
 from corerl.files import reading_file
 from corerl.models import compute_dtype, load_model, model_shape

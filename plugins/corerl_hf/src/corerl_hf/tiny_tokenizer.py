@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
-from corerl.data.files import read_jsonl, read_parquet
+from corerl.data import read_jsonl, read_parquet
 from corerl.errors import DataError, RequestError
 
 TEXT_COLUMNS = ("prompt", "messages", "question", "answer", "problem", "solution", "text", "response")

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.weights import as_in_files, complete
+from corerl.weights import as_in_files
+from corerl.weights import complete as complete
 
 
 class Weights:

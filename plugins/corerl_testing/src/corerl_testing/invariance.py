@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from corerl.batch.micro_batches import micro_batches
+from corerl.batch import micro_batches
 from corerl.contracts.config import LossAggMode
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.policy_losses import PolicyLoss

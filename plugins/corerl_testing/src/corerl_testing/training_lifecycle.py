@@ -14,8 +14,8 @@ from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output
 from corerl.contracts.training_strategies import TrainingStrategy, TrainingStrategyFactory
+from corerl.data import load_tokenizer
 from corerl.data.report import Location
-from corerl.data.tokenizer import load_tokenizer
 from corerl.objective import SupervisedObjective
 from corerl.registry import Selected
 from corerl_testing.deadline import within

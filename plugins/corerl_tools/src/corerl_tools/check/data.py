@@ -5,11 +5,12 @@ from typing import Literal
 
 from corerl.check import Finding, finding, from_error
 from corerl.contracts.config import DataConfig, TrainConfig
+from corerl.data import load_tokenizer, read_parquet
 from corerl.data.custom import custom_rows
-from corerl.data.files import Row, read_parquet
+from corerl.data.files import Row
 from corerl.data.report import Location, name_places
 from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
-from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import CoreRLError, DataError, RequestError
 from corerl.plugins import Plugins
 from corerl.registry import load_scorer

@@ -43,7 +43,7 @@ def inspect(
     """
     from corerl.cli.common import load_reward_config
     from corerl.contracts.config import ModelConfig
-    from corerl.data.tokenizer import load_tokenizer
+    from corerl.data import load_tokenizer
     from corerl.errors import ConfigError, RunError
     from corerl_tools.data_files.inspection import inspect_files
 

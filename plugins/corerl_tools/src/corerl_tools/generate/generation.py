@@ -20,8 +20,9 @@ from corerl.contracts.dispatch import in_order
 from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.rollout_backends import RolloutBackendFactory, SamplingParams
 from corerl.contracts.runtimes import RuntimeFactory
+from corerl.data import load_tokenizer
 from corerl.data.prompts import Prompt, load_prompts
-from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import ConfigError
 from corerl.evaluation.files import as_table, result_columns
 from corerl.files import require_writable

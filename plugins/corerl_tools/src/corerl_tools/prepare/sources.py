@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from corerl.data.files import Row, read_jsonl, read_parquet
+from corerl.data import read_jsonl, read_parquet
+from corerl.data.files import Row
 from corerl.data.hub import look_for_hub
 from corerl.data.report import Location
 from corerl.errors import DataError, RequestError

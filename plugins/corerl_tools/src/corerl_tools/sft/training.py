@@ -7,9 +7,9 @@ from pathlib import Path
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.trackers import TrackedRun
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
+from corerl.data import load_tokenizer
 from corerl.data.chat import ChatDataset, ChatExample, load_chat
 from corerl.data.sampler import PromptSampler
-from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError
 from corerl.files import atomic_path, require_writable
 from corerl.models import resolve_device

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.batch.micro_batches import balanced_partitions
+from corerl.batch.cuts import balanced_partitions
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError

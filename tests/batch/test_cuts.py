@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corerl.batch.micro_batches import lockstep_micro_batches, micro_batches, mini_batches
+from corerl.batch.cuts import lockstep_micro_batches, micro_batches, mini_batches
 from corerl.contracts.training_strategies import MicroBatching
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=30).map(torch.tensor)

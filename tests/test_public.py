@@ -1,0 +1,88 @@
+"""Plugins import the public modules of docs/compatibility.md, and no plugin imports another's inside."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SHARED = {"corerl_engines", "corerl_testing", "corerl_tools", "corerl_torch"}
+"""distributions of the core's own: they use its inside, and plugins may use them"""
+
+
+def public() -> set[str]:
+    """The modules in the first table of the page."""
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    table = page.partition("## Public modules")[2].partition("\n## ")[0]
+    return set(re.findall(r"^\| `(corerl[\w.]*)`", table, re.MULTILINE))
+
+
+def imports(source: str) -> set[str]:
+    """What a file imports, inside functions too: of ``from a.b import c``, a.b."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+    return found
+
+
+def files() -> Iterator[tuple[str, Path]]:
+    """(plugin, file) of the plugins that are not the core's own."""
+    for path in ROOT.glob("plugins/*/src/*/**/*.py"):
+        plugin = path.relative_to(ROOT / "plugins").parts[0]
+        if plugin not in SHARED:
+            yield plugin, path
+
+
+def is_public(module: str, known: set[str]) -> bool:
+    return module in known or module.startswith("corerl.contracts.")
+
+
+def test_there_are_at_most_fifteen_public_modules() -> None:
+    assert 10 <= len(public()) <= 15
+
+
+def test_plugins_import_public_modules_alone() -> None:
+    known = public()
+    inside = {
+        f"{path.relative_to(ROOT)}: {module}"
+        for _, path in files()
+        for module in imports(path.read_text())
+        if module.split(".")[0] == "corerl" and not is_public(module, known)
+    }
+    assert inside == set()
+
+
+def test_every_public_module_is_used() -> None:
+    used = {module for _, path in files() for module in imports(path.read_text())}
+    unused = {module for module in public() if module not in used}
+    assert unused <= {"corerl.contracts"}
+
+
+def test_no_plugin_imports_another() -> None:
+    crossing = {
+        f"{path.relative_to(ROOT)}: {module}"
+        for plugin, path in files()
+        for module in imports(path.read_text())
+        if (top := module.split(".")[0]).startswith("corerl_")
+        and not top.startswith(plugin)
+        and top not in SHARED | {"corerl_engine"}
+    }
+    # the reward manager of DAPO is the public ones of corerl-rewards with a penalty
+    assert {line.partition(": ")[2] for line in crossing} <= {
+        "corerl_rewards.calls",
+        "corerl_rewards.naive",
+        "corerl_rewards.options",
+        "corerl_rewards.parallel",
+    }
+    assert all(line.startswith("plugins/corerl_dapo/") for line in crossing)
+
+
+def test_the_inside_is_told_from_the_public() -> None:
+    found = imports(
+        "from corerl.trainer.loop import train\nimport corerl.errors\ndef f():\n    from corerl import option\n"
+    )
+    assert found == {"corerl.trainer.loop", "corerl.errors", "corerl"}
+    assert not is_public("corerl.trainer.loop", public()) and is_public("corerl.contracts.losses", public())
