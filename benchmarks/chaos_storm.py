@@ -63,6 +63,7 @@ class Storm:
         self._await_steps(1, began, 600.0, "its start")
         run.start_seconds = time.monotonic() - began
         print(f"the first step ended {run.start_seconds:.1f} s after the start", flush=True)
+        self._await_checkpoint()
         while len(self.rows) < number and run.code() is None:
             self._wait_a_moment()
             fault = next(faults)
@@ -203,6 +204,14 @@ class Storm:
     def _last_step(self) -> int:
         steps = self.run.steps()
         return steps[-1][0] if steps else 0
+
+    def _await_checkpoint(self) -> None:
+        """The first: a life that is killed before it is begun anew, not resumed."""
+        deadline = time.monotonic() + self._bound()
+        while not (self.run.run_folder / "checkpoints" / "latest").is_file():
+            if (code := self.run.code()) is not None or time.monotonic() > deadline:
+                raise Broken(f"no checkpoint was saved after the first step (exit code {code}): {self.run.said()}")
+            time.sleep(POLL)
 
     def _await_steps(self, number: int, began: float, seconds: float, what: str) -> None:
         while len(self.run.steps()) < number:

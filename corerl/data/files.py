@@ -51,7 +51,7 @@ def read_parquet_file(file: str, required: Sequence[str] = (), optional: Sequenc
             wanted = None if optional is None else [name for name in (*required, *optional) if name in present]
             table = parquet.read(columns=wanted)
         table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last is of a column's name
         reason = str(error).splitlines()[0]
         raise DataError(f"{file}: truncated, damaged or not a parquet file, write it again ({reason})") from error
     if table.num_rows == 0:

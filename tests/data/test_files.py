@@ -58,6 +58,15 @@ def test_a_truncated_parquet_is_one_line(numbers: Path, share: float) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_column_whose_name_is_not_utf8_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "damaged.parquet"
+    pq.write_table(pa.table({"abcd": [1], "b": [2]}), file)
+    file.write_bytes(file.read_bytes().replace(b"abcd", b"ab\xff\xff"))
+    with pytest.raises(DataError, match=r"damaged\.parquet: truncated, damaged or not a parquet file") as caught:
+        read_parquet(str(file), ["b"])
+    assert "\n" not in str(caught.value)
+
+
 def test_damaged_pages_behind_a_good_footer_are_an_error(tmp_path: Path) -> None:
     file = tmp_path / "damaged.parquet"
     pq.write_table(pa.table({"text": [f"row {number} " * 50 for number in range(500)]}), file)

@@ -110,6 +110,22 @@ def test_a_damaged_file_is_named(made: Any, tmp_path: Path, kind: str, rank: int
 
 @pytest.mark.parametrize(
     "change",
+    [{"lora_alpha": 10**400}, {"lora_rank": 10**400}, {"lora_rank": 1e-320}],
+    ids=["long alpha", "long rank", "small rank"],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_adapters_of_a_scale_beyond_all_numbers_are_named(
+    made: Any, tmp_path: Path, kind: str, change: dict[str, Any]
+) -> None:
+    of = made(kind, 2)
+    folder = Path(shutil.copytree(of.folder, tmp_path / "copy"))
+    file = folder / "lora.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    refused(of, folder, "lora.json", read=True)
+
+
+@pytest.mark.parametrize(
+    "change",
     [
         {"last_epoch": "x"},
         {"last_epoch": -5},

@@ -1,4 +1,4 @@
-"""Signs of life: a signal makes the process of a worker write where its threads are, whatever they are busy with.
+"""Signs of life: a signal makes the process of a worker write where its main thread is, whatever that is busy with.
 
 The signal is handled in C, so that no wait in a library and no lock of Python keeps a process from answering. One
 that is stopped, or stuck in its machine's kernel, does not answer.
@@ -50,11 +50,19 @@ class Answer(NamedTuple):
 
 
 def answer_signals(folder: Path | None) -> Asked:
-    """In the process of a worker: from now on it answers, into a file of its own in this folder."""
+    """In the process of a worker: from now on it answers, into a file of its own in this folder.
+
+    The answer holds the frames of the main thread alone: other threads run on while they are read, which ends the
+    process with SIGSEGV.
+    """
     descriptor, path = tempfile.mkstemp(prefix=f"stacks-{os.getpid()}-", suffix=".txt", dir=folder)
     os.close(descriptor)
     if SIGNAL is not None:
-        faulthandler.register(SIGNAL, file=os.open(path, os.O_WRONLY | os.O_APPEND), all_threads=True)
+        keeps_errno = threading.current_thread() is threading.main_thread()  # no other may set a handler
+        if keeps_errno:
+            signal.signal(SIGNAL, signal.SIG_IGN)  # what faulthandler chains to; only then does it restore errno
+        answers = os.open(path, os.O_WRONLY | os.O_APPEND)
+        faulthandler.register(SIGNAL, file=answers, all_threads=False, chain=keeps_errno)
     return Asked(os.getpid(), stat(os.getpid()).started, path)
 
 
@@ -83,8 +91,7 @@ def end(process: Asked) -> None:
 
 def place_in(stacks: str) -> str:
     """The innermost function of the main thread, which took the signal; '' if it waits for a call."""
-    _, _, current = stacks.partition("Current thread ")
-    frame = re.search(r'File "([^"]*)", line (\d+) in (\S+)', current)
+    frame = re.search(r'File "([^"]*)", line (\d+) in (\S+)', stacks)
     if frame is None or frame[3] == "main_loop":
         return ""
     return f"in {frame[3]} ({frame[1]}, line {frame[2]})"

@@ -138,6 +138,8 @@ def read_note(folder: Path) -> dict[str, Any] | None:
         for key in ("lora_rank", "lora_alpha"):
             if not (isinstance(stored[key], int | float) and 0 < stored[key] < math.inf):
                 raise TypeError(f"{key} is {stored[key]!r:.100}")
+        if not 0 < stored["lora_alpha"] / stored["lora_rank"] < math.inf:
+            raise ValueError("lora_alpha / lora_rank is beyond all numbers")
         return dict(stored)
 
 
