@@ -5,6 +5,7 @@
 # make format       let ruff rewrite the layout
 # make mutants      run the tests against small changes of the code: at most an hour
 # make fuzz         read made-up files, frames and responses: an hour
+# make wheels       build and check the wheels and sdists of all distributions, into dist/
 # make known-names  regenerate the table of names and the distributions they come with
 # make metrics-page regenerate the tables of docs/metrics.md
 # make verl-page    regenerate the tables of docs/verl.md
@@ -23,7 +24,7 @@ PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.
 export PIP_NO_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test engines lint format mutants fuzz known-names metrics-page verl-page pages docs install
+.PHONY: quickstart test engines lint format mutants fuzz known-names metrics-page verl-page pages docs install wheels
 
 install: $(INSTALLED)
 
@@ -91,3 +92,7 @@ pages: metrics-page verl-page
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+wheels: $(INSTALLED)
+	rm -rf dist build
+	$(BIN)/python scripts/wheels.py dist
