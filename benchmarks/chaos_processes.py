@@ -19,7 +19,7 @@ NAMES = {
     "runtime_env/agent": "agent",
     "ray::DashboardAgent": "agent",
     "ray::RuntimeEnvAgent": "agent",
-    "corerl_engine": "engine",
+    "-m corerl_engine ": "engine",
 }
 """a part of a command line -> the role"""
 

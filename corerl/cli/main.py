@@ -1,5 +1,6 @@
 """``corerl``: the program. Commands are registered like any plugin's part and imported when they are called."""
 
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ import click
 
 from corerl import __version__
 from corerl.contracts.commands import Command
-from corerl.errors import CoreRLError, Stopped
+from corerl.errors import CoreRLError, Stopped, UnknownNameError
 from corerl.files import DISK, room
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
@@ -36,7 +37,10 @@ class _Commands(click.Group):
             group = _Commands(name, no_args_is_help=True)
             group.prefix = prefix
             return group
-        command = _registry().get(self.prefix + name).load()
+        try:
+            command = _registry().get(self.prefix + name).load()
+        except UnknownNameError as error:  # the words of a command, not its registered name
+            raise UnknownNameError(re.sub(r"(?<=\w)\.(?=[\w-])", " ", str(error))) from None
         if not isinstance(command, click.Command):
             raise CoreRLError(f"command '{name}' is not a click command but {command!r}")
         return command

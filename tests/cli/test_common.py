@@ -1,3 +1,5 @@
+import importlib
+
 import click
 import pytest
 from click.testing import CliRunner
@@ -19,7 +21,8 @@ def test_plain_holds_for_the_command_that_it_is_given_to(monkeypatch, arguments,
     assert CliRunner().invoke(command, arguments).output == f"{drawn}\n"
 
 
-@pytest.mark.parametrize("name", ["train", "sft", "generate"])
-def test_commands_that_draw_have_the_option(name):
-    module = __import__(f"corerl.cli.{name}", fromlist=[name])
+@pytest.mark.parametrize("module", ["corerl.cli.train", "corerl_tools.sft.command", "corerl_tools.generate.command"])
+def test_commands_that_draw_have_the_option(module):
+    name = "train" if module.startswith("corerl.") else module.split(".")[1]
+    module = importlib.import_module(module)
     assert "--plain" in CliRunner().invoke(getattr(module, name), ["--help"]).output

@@ -123,7 +123,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["trian"], "error: unknown command 'trian' (did you mean 'train'?); known: "),
-        (["plugins", "lst"], "error: No such command 'lst'"),
+        (["plugins", "lst"], "error: unknown command 'plugins lst' (did you mean 'plugins list'?); known: "),
         (["plugins", "list", "--jsno"], "error: No such option '--jsno'"),
         (
             ["train", "c.yaml", "--preset", "dapo"],

@@ -201,14 +201,14 @@ def test_a_file_of_two_statements_tests_a_plugin(tmp_path: Path, plugin: str) ->
 
 
 def test_the_document_shows_the_file_of_a_plugin() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     blocks = re.findall(r"```python\n(.*?)```", (root / "docs" / "testing.md").read_text(), flags=re.DOTALL)
     file = root / "plugins" / "corerl_grpo" / "tests" / "test_conformance.py"
     assert blocks[0].replace("acme-corerl", "corerl-grpo") == file.read_text()
 
 
 def test_the_loop_of_the_document_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     pytest.importorskip("corerl_grpo")
     code = re.findall(r"```python\n(.*?)```", (root / "docs" / "testing.md").read_text(), flags=re.DOTALL)[-1]
     exec(code, {})

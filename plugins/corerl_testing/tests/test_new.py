@@ -73,8 +73,8 @@ def test_every_file_of_a_template_goes_into_the_wheel() -> None:
     files = [path for path in TEMPLATES.rglob("*") if path.is_file()]
     assert len(files) > 20
     assert {path.suffix for path in files} == {".tmpl"}
-    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert "templates/**/*.tmpl" in declared["package-data"]["corerl"]
+    declared = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert "templates/**/*.tmpl" in declared["package-data"]["corerl_testing"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def engines_of(pid: int) -> list[int]:
     children = [
         int(child) for listed in Path(f"/proc/{pid}/task").glob("*/children") for child in listed.read_text().split()
     ]
-    return [child for child in children if b"corerl_engine" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [child for child in children if b"\0-m\0corerl_engine\0" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def unused_shared_memory() -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 from corerl.check.problems import PAGE, TITLES, page, problem_of, table
 from corerl_engines.installed import outside
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture(scope="module")

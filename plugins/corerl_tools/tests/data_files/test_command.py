@@ -14,7 +14,7 @@ from corerl_tools.data_files.inspection import inspect_files
 for plugin in ("corerl_rewards", "corerl_grpo", "corerl_fsdp", "corerl_hf"):
     pytest.importorskip(plugin)
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+SHARED = Path(__file__).parents[5] / "shared" / "data"
 
 
 def row(text: str, truth: Any = "2", **columns: Any) -> dict[str, Any]:

@@ -13,9 +13,9 @@ import pytest
 
 from corerl.contracts.dataset_preparers import ChatRow, Dropped, PromptRow, text_of
 from corerl.errors import DataError, RequestError
-from corerl_tools.prepare import prepare_dataset
+from corerl_tools.prepare.dataset import prepare_dataset
 
-DAPO = Path(__file__).parents[3] / "shared" / "data" / "dapo" / "dapo_math_17k.parquet"
+DAPO = Path(__file__).parents[5] / "shared" / "data" / "dapo" / "dapo_math_17k.parquet"
 
 
 class Trivia:

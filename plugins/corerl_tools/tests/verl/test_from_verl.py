@@ -18,7 +18,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.registry.modules import load_file
 from corerl_tools.verl.from_verl import DEFAULTS, from_verl
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 KEYS = dotted_keys(TrainConfig)
 
 COMMAND = shlex.split("""

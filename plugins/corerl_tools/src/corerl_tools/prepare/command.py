@@ -16,7 +16,7 @@ from corerl.registry import Entry, Registry
 from corerl.terminal import echo
 
 if typing.TYPE_CHECKING:
-    from corerl_tools.prepare import Split
+    from corerl_tools.prepare.dataset import Split
 
 _HELP = """{summary}.
 
@@ -95,7 +95,7 @@ def _prepare(
     given = {flag: value for flag, value in flags.items() if value is not None}
     preparer = registry.select({"name": name, **given}, name).load()()
 
-    from corerl_tools.prepare import prepare_dataset
+    from corerl_tools.prepare.dataset import prepare_dataset
 
     splits, left_out = prepare_dataset(preparer, source, out, split)
     header = ("split", "read", "written", "dropped", "noted", "why")

@@ -1,0 +1,59 @@
+"""``corerl prepare``: from a published data set, or from nothing, to the parquet files that training reads.
+
+:mod:`~corerl_tools.prepare.sources` reads files, folders and the hub; :mod:`~corerl_tools.prepare.rows` converts,
+counts what is dropped and removes duplicates; :mod:`~corerl_tools.prepare.write` writes all files or none.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from corerl.contracts.dataset_preparers import DatasetGenerator, RecordPreparer
+from corerl.errors import RequestError
+from corerl_tools.prepare.rows import Split, convert, generated, remove_duplicates
+from corerl_tools.prepare.sources import Source, read_hub, read_source
+from corerl_tools.prepare.write import table, write_tables
+
+__all__ = ["PreparedSet", "Split", "prepare_dataset"]
+
+
+class PreparedSet(NamedTuple):
+    """What was written, with its counts, and the files of the source folder that were not read."""
+
+    splits: list[Split]
+    left_out: list[str]
+
+
+def prepare_dataset(
+    preparer: RecordPreparer | DatasetGenerator, source: str | None, out: Path, split: str | None = None
+) -> PreparedSet:
+    """Write ``<out>/<split>.parquet`` for every split, all of them or none.
+
+    Args:
+        preparer: what turns records into rows, or makes rows.
+        source: a JSONL or parquet file, a folder of them, or a hub name; None: the set's own hub name.
+        out: an existing folder or a new one.
+        split: what the rows of a single file are; None: the file's name says it.
+
+    Raises:
+        DataError: a file, a line or a row is wrong, or no row of a split can be used; nothing was written.
+        RequestError: the source cannot be reached, or ``out`` cannot be written.
+    """
+    left_out: list[str] = []
+    if isinstance(preparer, DatasetGenerator):
+        if source is not None or split is not None:
+            raise RequestError("this data set is made here: it takes neither a source nor --split")
+        splits = [generated(name, rows) for name, rows in preparer.generate().items()]
+    else:
+        records, left_out = _read(preparer, source, split)
+        splits = [convert(preparer, name, rows) for name, rows in records.items()]
+    remove_duplicates(splits)
+    write_tables(out, {f"{each.name}.parquet": table(each) for each in splits})
+    return PreparedSet(splits, left_out)
+
+
+def _read(preparer: RecordPreparer, source: str | None, split: str | None) -> Source:
+    if source is not None and (found := read_source(source, split)) is not None:
+        return found
+    if split is not None:
+        raise RequestError("--split says what a single file holds; a set on the hub names its splits itself")
+    return read_hub(source or preparer.hub)
