@@ -163,7 +163,7 @@ def test_a_name_with_dots_is_called_in_words(acme: dict[str, str]) -> None:
     assert shown == ["token", "drop", "Drop", "one.", "token", "store", "Store", "one."]
     wrong = corerl("acme", "token", "stor", environment=acme)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "unknown command 'acme.token.stor' (did you mean 'acme.token.store'?)" in wrong.stderr
+    assert "unknown command 'acme token stor' (did you mean 'acme token store'?)" in wrong.stderr
 
 
 def test_a_command_of_a_plugin_runs(acme: dict[str, str]) -> None:

@@ -198,8 +198,9 @@ def burn(response: str, ground_truth: Any, data_source: str, extra_info: Mapping
 
 
 def long(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> dict[str, Any]:
-    """A result of nearly 1 MiB."""
-    return {"score": float(response), "extracted": "x", **{f"{number:0500}": 1.0 for number in range(2000)}}
+    """A result of nearly 1 MiB, of which the extracted text is cut."""
+    parts = {f"{number:0200}": 1.0 for number in range(1000)}
+    return {"score": float(response), "extracted": "x" * 700_000, **parts}
 
 
 async def coroutine(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> float:
