@@ -2,7 +2,6 @@
 
 from corerl.weights.buckets import ALIGNMENT, Bucket, Slot, pack, place, unpack, view
 from corerl.weights.completeness import complete
-from corerl.weights.digest import digest
 from corerl.weights.names import as_in_files
 
-__all__ = ["ALIGNMENT", "Bucket", "Slot", "as_in_files", "complete", "digest", "pack", "place", "unpack", "view"]
+__all__ = ["ALIGNMENT", "Bucket", "Slot", "as_in_files", "complete", "pack", "place", "unpack", "view"]

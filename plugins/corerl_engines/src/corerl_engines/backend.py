@@ -17,7 +17,8 @@ from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnF
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl.terminal import say
-from corerl.weights import Slot, digest, place
+from corerl.weights import Slot, place
+from corerl.weights.digest import digest
 from corerl_engines.installed import Versions, outside
 from corerl_engines.options import EngineOptions
 from corerl_engines.parallel import check_parallel
