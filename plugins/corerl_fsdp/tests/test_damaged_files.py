@@ -77,6 +77,8 @@ class Made:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: Any) -> Any:
     known: dict[tuple[str, int], Made] = {}
+    if dist.is_initialized():  # by another test of this process
+        dist.destroy_process_group()
     dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())  # type: ignore[attr-defined]
     yield lambda *key: known.get(key) or known.setdefault(key, Made(tmp_path_factory.mktemp("made"), *key))
     dist.destroy_process_group()

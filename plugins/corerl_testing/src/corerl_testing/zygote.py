@@ -258,12 +258,11 @@ def _work(connection: Connection, parent: int) -> None:
         _addresses.update(job.addresses)
         os.chdir(job.folder)
         connection.send(os.getpid())
+        broken = _load(job.files)
         try:
-            for file in job.files:
-                load_file(file)
             function, arguments = connection.recv()
         except Exception as error:
-            connection.send(("raised", f"it raised {type(error).__name__}: {error}"))
+            connection.send(("raised", "; ".join([f"it raised {type(error).__name__}: {error}", *broken])))
             return
         function(connection, *arguments)
         code = 0
@@ -285,3 +284,14 @@ def _answer(connection: Connection, function: Callable[..., Any], arguments: Seq
         except Exception as error:
             connection.send(("raised", f"it gave what no process can send: {error}"))
     os._exit(0)  # whatever the implementation would do or wait for at exit
+
+
+def _load(files: Sequence[str]) -> list[str]:
+    """Load plugin files; the errors. A file that the job does not need, of an earlier caller, may be gone or broken."""
+    errors = []
+    for file in files:
+        try:
+            load_file(file)
+        except Exception as error:
+            errors.append(f"{file}: {type(error).__name__}: {error}")
+    return errors
