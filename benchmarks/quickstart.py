@@ -91,7 +91,7 @@ clock = Clock()
 @hookimpl
 def run_started() -> None:
     from corerl.trainer.loop import Trainer
-    from corerl.trainer.rollout_worker import RolloutWorker
+    from corerl.rollout.worker import RolloutWorker
     from corerl.trainer.workers import PolicyWorker, ReferenceWorker
 
     clock.wrap(Trainer, Trainer.evaluate, "evaluation")

@@ -21,8 +21,8 @@ from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
-from corerl.trainer.collection import Collector, ScoredRollouts
-from corerl.trainer.rollout_worker import RolloutWorker
+from corerl.rollout.scored import Collector, ScoredRollouts
+from corerl.rollout.worker import RolloutWorker
 from corerl_rewards.naive import NaiveRewardManager
 from corerl_testing.tiny_model import tiny_model
 

@@ -18,7 +18,7 @@ FLOORS = (
     ("errors", "contracts", "files", "secrets", "seeding", "statistics", "terminal", "threads", "weights"),
     ("hookspecs", "config", "registry", "plugins", "builtins"),
     ("data", "models", "batch", "objective", "checkpoint", "evaluation"),
-    ("check", "runtime", "telemetry"),
+    ("check", "rollout", "runtime", "telemetry"),
     ("trainer",),
     ("cli", "__main__"),
 )

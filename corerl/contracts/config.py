@@ -342,6 +342,13 @@ class TrainerConfig:
     max_staleness: int = option(
         0, "largest age of a response's weights, in updates; above 0, generation continues during training", ge=0
     )
+    batch_order: Literal["fifo", "windowed", "first_finished"] | None = option(
+        None,
+        "groups of a step: fifo: the next of the data; windowed: the first finished of the next train_batch_size + "
+        "batch_window; first_finished: the first finished, which favours short responses; null: windowed with "
+        "max_staleness, fifo without",
+    )
+    batch_window: int | None = option(None, "groups beyond a batch, for batch_order=windowed; null: a batch", ge=1)
     offload_while_generating: bool = option(
         False, "keep weights and optimizer state of the training roles on the CPU during generation"
     )

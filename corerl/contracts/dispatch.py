@@ -3,7 +3,7 @@
 A method without a declaration cannot be called on a group. ``local`` has one worker, to whom a call is a plain call.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -26,8 +26,9 @@ class Dispatch:
             every argument is a list with an element for each rank, and so is the result. ``split``: the first
             argument, an Experience or a sequence, is split by data-parallel rank; workers of one data-parallel rank
             get the same share. ``spread``: the first argument, a sequence of GenerationRequest, is handed out to the
-            worker with the least left to do, in several calls if need be. The method is a generator of mappings from
-            positions in it to results, and so is the group's; calls may overlap, in threads of their own.
+            worker with the least left to do, in several calls if need be. The second is called with the position of a
+            request and its result, as results come. The method is a coroutine function, and so is the group's; calls
+            may overlap.
         merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) are put together in the order of
             the rows. ``rank_zero``: every rank returns the same, and that of rank 0 is taken.
     """
@@ -84,12 +85,6 @@ def dispatch_of(worker: type, name: str) -> Dispatch:
             f"{worker.__name__}.{name} cannot be called on a group of workers: it is not marked with @dispatch"
         )
     return declared
-
-
-def in_order(yielded: Iterable[Mapping[int, T]]) -> list[T]:
-    """All that a method yields that is spread, by position."""
-    values = {position: value for some in yielded for position, value in some.items()}
-    return [values[position] for position in range(len(values))]
 
 
 def submit(method: Callable[..., Any], *args: Any) -> Future:

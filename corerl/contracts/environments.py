@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,7 @@ class Environment(Protocol):
         ...
 
 
+@runtime_checkable
 class EndingEnvironment(Environment, Protocol):
     """One that learns when an episode is over, to close its sandbox or to give a last reward.
 

@@ -1,6 +1,6 @@
 """The order in which prompts are trained on: seeded, and resumable at any batch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,12 @@ class PromptSampler:
         """the epoch of the next batch, from 0"""
         self.position = 0
         """batches of this epoch already given, in [0, steps_per_epoch)"""
-        self._order = self._epoch_order()
+        self.next = 0
+        """the lowest place of the order whose group was not trained when the state was saved"""
+        self.done: frozenset[int] = frozenset()
+        """higher places, of groups that were trained or dropped by then"""
+        self._orders: dict[int, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
+        """the order of the epoch that was last asked for"""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -47,16 +52,30 @@ class PromptSampler:
 
     def __next__(self) -> list[int]:
         start = self.position * self._batch_size
-        batch: list[int] = self._order[start : start + self._batch_size].tolist()
+        batch: list[int] = self._order_of(self.epoch)[start : start + self._batch_size].tolist()
         self.position += 1
         if self.position == self.steps_per_epoch:
             self.epoch, self.position = self.epoch + 1, 0
-            self._order = self._epoch_order()
         return batch
 
-    def state_dict(self) -> dict[str, int | bool]:
+    def prompt(self, number: int) -> int:
+        """The index at a place of the order of all epochs; ``number`` is 0 or more."""
+        epoch, place = divmod(number, self.steps_per_epoch * self._batch_size)
+        return int(self._order_of(epoch)[place])
+
+    def epoch_of(self, number: int) -> int:
+        """The epoch of a place of that order."""
+        return number // (self.steps_per_epoch * self._batch_size)
+
+    def state_at(self, number: int, done: Iterable[int] = ()) -> dict[str, Any]:
+        """As :meth:`state_dict`, with :attr:`next` and :attr:`done`."""
+        epoch, place = divmod(number, self.steps_per_epoch * self._batch_size)
+        position = place // self._batch_size
+        return {"epoch": epoch, "position": position, **self._identity, "next": number, "done": sorted(done)}
+
+    def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
-        return {"epoch": self.epoch, "position": self.position, **self._identity}
+        return self.state_at((self.epoch * self.steps_per_epoch + self.position) * self._batch_size)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state.
@@ -74,9 +93,11 @@ class PromptSampler:
             if state[name] != self._identity[name]:
                 raise ConfigError(f"data.{key}", f"is {self._identity[name]}, but the checkpoint has {state[name]}")
         self.epoch, self.position = state["epoch"], state["position"]
-        self._order = self._epoch_order()
+        self.next = state.get("next", (self.epoch * self.steps_per_epoch + self.position) * self._batch_size)
+        self.done = frozenset(state.get("done", ()))
 
-    def _epoch_order(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-        if not self._shuffle:
-            return np.arange(self._size)
-        return np.random.default_rng([self._seed, self.epoch]).permutation(self._size)
+    def _order_of(self, epoch: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+        if epoch not in self._orders:
+            order = np.random.default_rng([self._seed, epoch]).permutation(self._size)
+            self._orders = {epoch: order if self._shuffle else np.arange(self._size)}
+        return self._orders[epoch]

@@ -25,25 +25,26 @@ from corerl.models import compute_dtype, cpu_threads, model_files, resolve_devic
 from corerl.objective.rollout_correction import largest_difference, resolve_level
 from corerl.registry import Entry, Selected
 from corerl.registry.parts import Parts
+from corerl.rollout.engines import Engines
+from corerl.rollout.episodes import EpisodePlayer
+from corerl.rollout.player import Player
+from corerl.rollout.request_queue import RequestQueue
+from corerl.rollout.requests import training_sampling, validation_sampling
+from corerl.rollout.scoring import Notices, load_reward_manager
+from corerl.rollout.stream import Stream
+from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 from corerl.terminal.notices import say
-from corerl.trainer.collection import Collector
 from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.device_sharing import DeviceSharing
-from corerl.trainer.engine_restarts import Engines
-from corerl.trainer.episodes import EpisodePlayer
 from corerl.trainer.fit import fit
 from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.loop import Trainer
 from corerl.trainer.nonfinite import NonFiniteGuard
-from corerl.trainer.pipeline import Pipeline
 from corerl.trainer.plan import Plan
-from corerl.trainer.requests import validation_sampling
 from corerl.trainer.restarts import Restarts
-from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.run import Run, new_folder
-from corerl.trainer.scoring import Notices, load_reward_manager
 from corerl.trainer.stopping import Stopping
 from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker
 
@@ -128,24 +129,24 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     vocabulary_reference = None
     if reference and any(part.entry.needs_logits for part in (parts.kl_loss, parts.kl_penalty) if part):
         vocabulary_reference = VocabularyReference(reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb)
-    player = episode_player(config, parts.environment, engines, plan.tokenizer)
-    if player is not None:
-        stack.callback(player.close)
-    collector = Collector(
+    queue = RequestQueue(engines.generate)
+    episodes = episode_player(config, parts.environment, queue, plan.tokenizer)
+    if episodes is not None:
+        stack.callback(episodes.close)
+    scored = episodes is None or config.rollout.multi_turn.score_response
+    player = Player(queue, plan.tokenizer, reward if scored else None, config.data.max_response_length, episodes)
+    stream = Stream(
         config,
-        engines,
-        reward,
-        plan.tokenizer,
+        player,
+        plan.train_prompts,
+        plan.sampler,
         seeds,
-        greedy_baseline=parts.adv_estimator.entry.needs_greedy_baseline,
+        training_sampling(config, plan.tokenizer.stop_token_ids),
         batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
-        player=player,
+        greedy_baseline=parts.adv_estimator.entry.needs_greedy_baseline,
+        total_steps=plan.total_steps,
     )
-    staleness = config.trainer.max_staleness
-    pipeline = Pipeline(
-        collector, plan.train_prompts, plan.sampler, max_staleness=staleness, total_steps=plan.total_steps
-    )
-    stack.callback(pipeline.close)
+    stack.callback(stream.close)
     stack.callback(engines.close)
     return Trainer(
         run=run,
@@ -153,8 +154,8 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         actor=actor,
         critic=critic,
         reference=reference,
-        collector=collector,
-        pipeline=pipeline,
+        stream=stream,
+        tokenizer=plan.tokenizer,
         devices=_device_sharing(config, engines, [role for role in (actor, critic, reference) if role]),
         estimate_advantages=parts.adv_estimator.load(),
         select_tokens=parts.policy_loss.load_select_tokens(),
@@ -207,14 +208,14 @@ def rollout_role(config: TrainConfig, backend: Entry[RolloutBackendFactory]) -> 
 def episode_player(
     config: TrainConfig,
     environment: Selected[EnvironmentFactory] | None,
-    rollout: RolloutWorker | Engines,
+    queue: RequestQueue,
     tokenizer: ChatTokenizer,
 ) -> EpisodePlayer | None:
     """Where the config names an environment."""
     if environment is None:
         return None
     turns = TurnTokenizer(tokenizer, config.data.apply_chat_template_kwargs)
-    return EpisodePlayer(config, environment.load()(), rollout, turns)
+    return EpisodePlayer(config, environment.load()(), queue, turns)
 
 
 def _device_sharing(config: TrainConfig, rollout: Engines, roles: Sequence[ModelWorker]) -> DeviceSharing:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from corerl.trainer.engine_restarts import Engines
+from corerl.rollout.engines import Engines
 from corerl.trainer.workers import ModelWorker
 
 

@@ -19,26 +19,27 @@ from corerl.contracts.rollout_backends import SamplingParams
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output
 from corerl.data.prompts import Prompt
+from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import EngineDeadError, NonFiniteError, RunError
 from corerl.objective import loss_weights, policy_loss_inputs
 from corerl.objective.rollout_correction import Correction
+from corerl.rollout.engines import Engines
+from corerl.rollout.episodes import episode_metrics
+from corerl.rollout.scored import ScoredRollouts
+from corerl.rollout.scoring import Notices
+from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, step_metrics, time_metrics
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.timers import Timers
 from corerl.terminal.notices import say
-from corerl.trainer.collection import Collector, ScoredRollouts
 from corerl.trainer.correction import RolloutCorrector, present_log_probs
 from corerl.trainer.device_sharing import DeviceSharing
-from corerl.trainer.engine_restarts import Engines
-from corerl.trainer.episodes import episode_metrics
 from corerl.trainer.evaluation import ValidationSample, sample_table, validation_metrics, validation_samples
 from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.nonfinite import NonFiniteGuard
-from corerl.trainer.pipeline import Pipeline
 from corerl.trainer.run import Run
 from corerl.trainer.samples import TokenColumns, write_rollouts
-from corerl.trainer.scoring import Notices
 from corerl.trainer.stopping import Stopping
 from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker
 
@@ -52,8 +53,8 @@ class Trainer:
     actor: PolicyWorker
     critic: CriticWorker | None
     reference: ReferenceWorker | None
-    collector: Collector
-    pipeline: Pipeline
+    stream: Stream
+    tokenizer: ChatTokenizer
     devices: DeviceSharing
     estimate_advantages: AdvantageEstimator
     select_tokens: TokenSelector | None
@@ -85,15 +86,15 @@ class Trainer:
         timers = Timers()
         with timers("step"), ExitStack() as in_use:
             with self.stopping.abandonable():
-                collected = self.pipeline.batch(self.step)
+                taken = self.stream.take(self.step)
                 in_use.enter_context(self.engines.actor_in_use)
-                batch, metrics = collected.batch, dict(collected.metrics)
+                batch, metrics = taken.scored, dict(taken.metrics)
                 with timers("batch"):
                     experience = batch.experience()
                 with timers("handover"):
                     self.devices.to_training()
                 metrics |= self.compute(experience, timers)
-            self.sampler_state = collected.sampler
+            self.sampler_state = taken.sampler
             with timers("adv"):
                 nonfinite = self.nonfinite.mask_samples(self.step, experience, batch)
                 if self.kl_penalty is not None:
@@ -115,8 +116,8 @@ class Trainer:
             with timers("metrics"):
                 self.tell(experience, batch)
         metrics["training/global_step"] = float(self.step)
-        seconds, passes = {**timers.seconds, **collected.seconds}, self.run.config.actor.ppo_epochs
-        times = time_metrics(seconds, collected.background, experience)
+        seconds, passes = {**timers.seconds, **taken.seconds}, self.run.config.actor.ppo_epochs
+        times = time_metrics(seconds, taken.background, experience)
         return metrics | self.actor.measured() | times | performance_metrics(seconds, experience, self.shape, passes)
 
     def hand_over(self, timers: Timers) -> None:
@@ -266,15 +267,11 @@ class Trainer:
         with timers("testing"):
             seeds = self.seeds.validation_requests(len(self.val_prompts))
             for start in range(0, len(self.val_prompts), size):
-                part, prefix = slice(start, start + size), f"val-{start}"
-                [batch] = self.collector.generate(
-                    self.val_prompts[part], seeds[part], (self.validation_sampling, prefix)
-                )
-                rollouts = batch.rollouts()
-                part_results = self.collector.score(rollouts, batch)
-                samples += validation_samples(rollouts, part_results)
-                results += part_results
-                episodes += rollouts.episodes or ()
+                part = slice(start, start + size)
+                scored = self.stream.play(self.val_prompts[part], seeds[part], self.validation_sampling, f"val-{start}")
+                samples += validation_samples(scored.rollouts, scored.results)
+                results += scored.results
+                episodes += scored.rollouts.episodes or ()
         self.log.write_samples(self.step, *sample_table(samples, self.run.config.trainer.log_val_generations))
         if notice := self.notices.errors(results):
             say(f"step {self.step}, evaluation: {notice}")
@@ -291,7 +288,7 @@ class Trainer:
         frequency = self.run.config.trainer.log_rollouts_freq
         if frequency > 0 and self.is_due(frequency):
             path = self.run.folder / "rollouts" / f"step_{self.step:06d}.parquet"
-            tokens = TokenColumns(experience, self.collector.tokenizer, self.run.config.trainer.log_rollouts_tokens)
+            tokens = TokenColumns(experience, self.tokenizer, self.run.config.trainer.log_rollouts_tokens)
             try:
                 write_rollouts(path, batch.rollouts, batch.results, tokens)
             except OSError as error:

@@ -13,8 +13,8 @@ from torch import Tensor
 from corerl.contracts.experience import Experience
 from corerl.errors import NonFiniteError
 from corerl.files import atomic_path
+from corerl.rollout.scored import ScoredRollouts
 from corerl.terminal.notices import say
-from corerl.trainer.collection import ScoredRollouts
 from corerl.trainer.samples import write_rollouts
 
 TOKEN_VALUES = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "values", "rewards", "advantages", "returns")

@@ -16,10 +16,10 @@ from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import Parts
+from corerl.rollout.requests import check_media
+from corerl.rollout.scoring import select_scorers
 from corerl.terminal.notices import say
-from corerl.trainer.requests import check_media
 from corerl.trainer.run import versions
-from corerl.trainer.scoring import select_scorers
 
 
 @dataclass(frozen=True)

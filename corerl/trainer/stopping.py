@@ -54,6 +54,7 @@ class Stopping:
         try:
             self.check()
             yield
+            self.check()  # whatever ran may have taken it for its own
         except BaseException:
             self.check()
             raise

@@ -20,7 +20,7 @@ from pathlib import Path
 from corerl import hookimpl
 from corerl.errors import ConfigError, WorkerDiedError, WorkerLateError
 from corerl.contracts.policy_losses import LossOutput
-from corerl.trainer.rollout_worker import RolloutWorker
+from corerl.rollout.worker import RolloutWorker
 
 coming = Path(__file__).with_suffix(".json")
 "what happens at the n-th update of the file's life: lost, late, bug; or, by 'start n', at a start of the workers"
@@ -99,7 +99,7 @@ def lose(workplace, monkeypatch, capsys):
     monkeypatch.setattr(restarts, "BACKOFF", 0.0)
     file = workplace.folder / "losing.py"
     file.write_text(LOSING)
-    from corerl.trainer.rollout_worker import RolloutWorker
+    from corerl.rollout.worker import RolloutWorker
 
     monkeypatch.setattr(RolloutWorker, "__init__", RolloutWorker.__init__)  # as it was, after the test
 

@@ -7,7 +7,7 @@ from corerl.contracts.dispatch import Dispatch, Place, dispatch, dispatch_of, su
 from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import ConfigError
 from corerl.runtime.local import LocalRuntime
-from corerl.trainer.rollout_worker import RolloutWorker
+from corerl.rollout.worker import RolloutWorker
 from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker
 
 ROLE = Role("actor", "actor.strategy", "torch", distributed=False)

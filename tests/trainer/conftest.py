@@ -21,11 +21,11 @@ from corerl.errors import EngineDeadError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
 from corerl.seeding import Seeds
-from corerl.trainer.collection import ScoredRollouts
+from corerl.rollout.scored import ScoredRollouts
 from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.loop import Trainer
 from corerl.trainer.nonfinite import NonFiniteGuard
-from corerl.trainer.scoring import Notices
+from corerl.rollout.scoring import Notices
 from corerl.trainer.stopping import Stopping
 
 

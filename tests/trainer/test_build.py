@@ -14,7 +14,7 @@ from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
 from corerl.telemetry.metrics_log import read_metrics
 from corerl.trainer import build
-from corerl.trainer.episodes import EpisodePlayer
+from corerl.rollout.episodes import EpisodePlayer
 from corerl.trainer.run import Run
 from corerl_testing.tiny_model import tiny_model
 

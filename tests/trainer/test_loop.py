@@ -13,7 +13,7 @@ from corerl.contracts.reward_managers import RewardResult
 from corerl.errors import RunError
 from corerl.telemetry.timers import Timers
 from corerl.trainer.correction import RolloutCorrector
-from corerl.trainer.pipeline import Collected
+from corerl.rollout.stream import Collected
 
 TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
 

@@ -7,7 +7,7 @@ import pytest
 from corerl.errors import ConfigError, DataError, NameClashError, PluginError
 from corerl.registry import Entry, Owner, Registries, Selected
 from corerl.registry.scorers import load_scorer
-from corerl.trainer.scoring import select_scorers
+from corerl.rollout.scoring import select_scorers
 
 
 def registries(**sources):

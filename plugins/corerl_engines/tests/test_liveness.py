@@ -15,8 +15,8 @@ import pytest
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import ConfigError, RunError
-from corerl.trainer.engine_restarts import Engines
-from corerl.trainer.rollout_worker import RolloutWorker
+from corerl.rollout.engines import Engines
+from corerl.rollout.worker import RolloutWorker
 from corerl_engines.backend import EngineBackend
 from corerl_engines.liveness import Patience, Silence
 from corerl_engines.options import EngineOptions

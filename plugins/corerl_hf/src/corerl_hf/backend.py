@@ -25,13 +25,35 @@ QUEUE_POLL_SECONDS = 0.001
 
 @dataclass(eq=False)
 class _Call:
-    """One call of ``generate``, queued or running; ``aborted`` holds ids of its requests that are to end."""
+    """One call of ``generate``, queued or running.
+
+    Attributes:
+        aborted: ids of requests that are to end; calls that run together share the set.
+        completions: of each request, by sample.
+    """
 
     requests: Sequence[GenerationRequest]
+    on_finished: OnFinished | None
+    thread: int = field(default_factory=threading.get_ident)
     aborted: set[str] = field(default_factory=set)
+    completions: list[dict[int, Completion]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.completions = [{} for _ in self.requests]
 
     def abort(self, request_ids: Iterable[str]) -> None:
         self.aborted.update({request.request_id for request in self.requests}.intersection(request_ids))
+
+    def add(self, number: int, sample: int, completion: Completion) -> None:
+        """Take a response to the request ``number``."""
+        self.completions[number][sample] = completion
+        if self.on_finished is not None and len(self.completions[number]) == self.requests[number].sampling.n:
+            self.on_finished(number, _in_order(self.completions[number]))
+
+    def missing(self) -> list[int]:
+        """The requests without all of their responses."""
+        pairs = enumerate(zip(self.requests, self.completions, strict=True))
+        return [number for number, (request, samples) in pairs if len(samples) < request.sampling.n]
 
 
 class HfBackend:
@@ -40,8 +62,8 @@ class HfBackend:
     A thread of its own would cost half of the speed on two cores: each thread that computes has its own pool of OpenMP
     threads, and two pools get in each other's way.
 
-    See :class:`corerl.contracts.rollout_backends.RolloutBackend`. Calls queue and share no batch. The weights loaded
-    from ``model.path`` have version 0.
+    See :class:`corerl.contracts.rollout_backends.RolloutBackend`. Calls queue; those of one thread that wait at the
+    same time run together. The weights loaded from ``model.path`` have version 0.
     """
 
     def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str, options: HfOptions) -> None:
@@ -70,11 +92,15 @@ class HfBackend:
         self.health()
         for request in requests:
             request.check_prompt(self._vocabulary)
-        call = _Call(requests)
+        call = _Call(requests, on_finished)
         self._calls.append(call)
         try:
-            async with self._turn():
-                return await self._generate(call, on_finished)
+            while call.missing():
+                async with self._turn():
+                    if call.missing():
+                        others = [each for each in self._calls if each.thread == call.thread and each is not call]
+                        await self._generate([call, *others])
+            return [_in_order(samples) for samples in call.completions]
         finally:
             self._calls.remove(call)
 
@@ -145,23 +171,26 @@ class HfBackend:
         with self._lock:
             yield
 
-    async def _generate(self, call: _Call, on_finished: OnFinished | None) -> list[list[Completion]]:
+    async def _generate(self, calls: Sequence[_Call]) -> None:
         self.health()
         if self._not_ready:
             raise RunError(f"the rollout backend hf cannot generate: {self._not_ready}")
-        completions: list[dict[int, Completion]] = [{} for _ in call.requests]
-        for rows in plan_batches(call.requests, self._max_batch_size):
-            batch = Batch(self._model, rows, max_prefill_tokens=self._max_prefill_tokens, aborted=call.aborted)
+        aborted = set[str]().union(*(call.aborted for call in calls))
+        numbered = [(call, number) for call in calls for number in call.missing()]
+        for call in calls:
+            call.aborted = aborted
+        for call, number in numbered:
+            call.completions[number].clear()
+        requests = [call.requests[number] for call, number in numbered]
+        for rows in plan_batches(requests, self._max_batch_size):
+            batch = Batch(self._model, rows, max_prefill_tokens=self._max_prefill_tokens, aborted=aborted)
             going = True
             while going:
                 going = batch.advance()
                 for index, completion in batch.responses.take_finished(self._version).items():
-                    number, sample, request = rows[index]
-                    completions[number][sample] = completion
-                    if on_finished is not None and len(completions[number]) == request.sampling.n:
-                        on_finished(number, _in_order(completions[number]))
+                    call, number = numbered[rows[index].number]
+                    call.add(number, rows[index].sample, completion)
                 await asyncio.sleep(0)
-        return [_in_order(samples) for samples in completions]
 
 
 def _in_order(samples: Mapping[int, Completion]) -> list[Completion]:

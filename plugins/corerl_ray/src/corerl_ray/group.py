@@ -1,5 +1,6 @@
 """The workers of one role, used like one worker."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +11,9 @@ import ray
 
 from corerl.batch import Split, split
 from corerl.contracts.dispatch import Dispatch, Future, Place, dispatch_of
-from corerl.contracts.rollout_backends import GenerationRequest
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.errors import EngineDeadError, NonFiniteError
+from corerl.rollout.event_loop import in_thread
 from corerl_ray.calls import Call, Member, Wait, Waiter
 from corerl_ray.spread import Loads, Spread
 
@@ -45,7 +47,7 @@ class Pending:
 class GroupMethod:
     """One method of the group; called, it waits for the result, and :meth:`submit` does not.
 
-    Of one that is spread, called, come the results as the workers yield them.
+    One that is spread is a coroutine function, ``method(requests, on_finished)``.
     """
 
     group: "Group"
@@ -53,8 +55,9 @@ class GroupMethod:
     declared: Dispatch
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        started = self.submit(*args, **keywords)
-        return iter(started) if isinstance(started, Spread) else started.result()
+        if self.declared.mode == "spread":
+            return self._spread(*args)
+        return self.submit(*args, **keywords).result()
 
     @property
     def _what(self) -> str:
@@ -106,17 +109,25 @@ class GroupMethod:
         takes_first = self.declared.merge == "rank_zero"
         return self._pending(calls, lambda results: _together(whole, ranks, results, takes_first))
 
-    def _spread(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Spread:
-        group = self.group
+    async def _spread(self, requests: Sequence[GenerationRequest], on_finished: OnFinished) -> None:
+        group, loop = self.group, asyncio.get_running_loop()
         name = "requests" if group.is_concurrent else None
 
         def call(replica: int, requests: list[GenerationRequest]) -> Call:
             member = group.latest[replica]
             method = member.host.stream.options(concurrency_group=name, num_returns="streaming")
-            return Call(member, method.remote(self.name, dict(keywords), requests, *args[1:]))
+            return Call(member, method.remote(self.name, requests))
 
-        wait = Wait(group.waiter, time.monotonic() + group.timeout, self._what)
-        return Spread(args[0], group.loads, call, wait, group.absent, group.take_news)
+        def hear(finished: Mapping[int, list[Completion]]) -> None:
+            for position, completions in finished.items():
+                on_finished(position, completions)
+
+        def wait() -> None:
+            deadline = Wait(group.waiter, time.monotonic() + group.timeout, self._what)
+            for finished in Spread(requests, group.loads, call, deadline, group.absent, group.take_news):
+                loop.call_soon_threadsafe(hear, finished)
+
+        await in_thread(wait)
 
     def _call(self, member: Member, args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
         return Call(member, member.host.call.remote(self.name, dict(keywords), *args))

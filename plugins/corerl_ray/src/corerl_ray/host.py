@@ -1,5 +1,7 @@
 """The process that a worker lives in."""
 
+import asyncio
+import contextlib
 import faulthandler
 import os
 import re
@@ -18,13 +20,14 @@ import ray
 import ray.util
 
 from corerl.contracts.dispatch import Place
+from corerl.contracts.rollout_backends import Completion, GenerationRequest
 from corerl.errors import CoreRLError, RunError
 from corerl_ray.signs import Asked, answer_signals
 
 LOG_LINES = 6
 LOOK = 1.0
 """seconds between two looks at whether the parent is there"""
-CALLS = 16
+CALLS = 64
 """that hand out requests to a rollout worker at a time"""
 THREADS = {"requests": CALLS}
 """of a rollout worker's process, beside ``CONTROL`` for everything else: that must go on while requests run"""
@@ -97,6 +100,7 @@ class WorkerHost:
         hear_of_children()
         end_with_parent()
         self.timeout, self.transport = timeout, None
+        self._runners: dict[int, asyncio.Runner] = {}
         logs = _own_logs()
         self.asked = answer_signals(Path(logs[0]).parent if logs else None)
         self.address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
@@ -130,12 +134,35 @@ class WorkerHost:
         except Exception as error:
             return Failure.of(error)
 
-    def stream(self, method: str, keywords: Mapping[str, Any], *args: Any) -> Iterator[Any]:
-        """As :meth:`call`, of a method that is a generator; a failure comes last."""
+    def stream(self, method: str, requests: Sequence[GenerationRequest]) -> Iterator[Any]:
+        """Position of a request -> its completions, as these come, of a method that is spread; a failure comes last."""
         try:
-            yield from getattr(self.worker, method)(*args, **keywords)
+            yield from self._streamed(getattr(self.worker, method), requests)
         except Exception as error:
             yield Failure.of(error)
+
+    def _streamed(self, method: Callable[..., Any], requests: Sequence[GenerationRequest]) -> Iterator[Any]:
+        finished: dict[int, list[Completion]] = {}
+        news = asyncio.Event()
+
+        def on_finished(position: int, completions: list[Completion]) -> None:
+            finished[position] = completions
+            news.set()
+
+        # one of each thread: an engine's clients live in its event loop
+        runner = self._runners.setdefault(threading.get_ident(), asyncio.Runner())
+        work = runner.get_loop().create_task(method(requests, on_finished))
+        work.add_done_callback(lambda _: news.set())
+        try:
+            while not work.done():
+                runner.run(_heard(news))
+                if finished:
+                    yield finished.copy()
+                    finished.clear()
+            work.result()
+        finally:
+            if work.cancel():
+                runner.run(_ended(work))
 
     def apply(self, function: Callable[..., Any], *args: Any) -> Any:
         """``function(self, *args)``: what a transport of weights does in this process."""
@@ -144,6 +171,16 @@ class WorkerHost:
             return function(self, *args)
         except Exception as error:
             return Failure.of(error)
+
+
+async def _heard(news: asyncio.Event) -> None:
+    await news.wait()
+    news.clear()
+
+
+async def _ended(work: "asyncio.Task[None]") -> None:
+    with contextlib.suppress(asyncio.CancelledError, Exception):
+        await work
 
 
 def _carry_tensors() -> None:

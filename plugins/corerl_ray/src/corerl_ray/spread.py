@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from corerl.contracts.dispatch import in_order
 from corerl.contracts.rollout_backends import GenerationRequest
 from corerl.errors import EngineDeadError
 from corerl_ray.calls import EXHAUSTED, Call, Wait
-from corerl_ray.host import CALLS
+
+PIECES = 16
+"""of which a replica has its fill, if not all requests fit at a time"""
 
 
 @dataclass
@@ -93,10 +94,6 @@ class Spread:
     def __iter__(self) -> Iterator[dict[int, Any]]:
         return self._results
 
-    def result(self) -> list[Any]:
-        """All that the replicas yield, in the order of the requests."""
-        return in_order(self)
-
     def _yield(self) -> Iterator[dict[int, Any]]:
         """Position in the requests -> what a replica yields for it."""
         try:
@@ -168,7 +165,7 @@ def _cut(requests: Sequence[GenerationRequest], loads: Loads) -> list[Piece]:
     pieces, positions = [], list[int]()
     for position in range(len(requests)):
         positions.append(position)
-        if sum(requests[chosen].sampling.n for chosen in positions) * CALLS >= loads.most:
+        if sum(requests[chosen].sampling.n for chosen in positions) * PIECES >= loads.most:
             pieces.append(_piece(requests, positions))
             positions = []
     return [*pieces, _piece(requests, positions)] if positions else pieces

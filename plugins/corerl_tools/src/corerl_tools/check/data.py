@@ -15,7 +15,7 @@ from corerl.errors import CoreRLError, DataError, RequestError
 from corerl.plugins import Plugins
 from corerl.registry import load_scorer
 from corerl.registry.parts import Parts
-from corerl.trainer.scoring import scorers_or_reasons
+from corerl.rollout.scoring import scorers_or_reasons
 
 SAMPLED = 2000
 """prompts of a split that are tokenized, evenly spread over its rows"""

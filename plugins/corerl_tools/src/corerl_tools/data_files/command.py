@@ -84,7 +84,7 @@ def _scorers(
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Who scores each data source; and of those that nobody scores, why."""
     from corerl.registry.parts import resolve_parts
-    from corerl.trainer.scoring import scorers_or_reasons
+    from corerl.rollout.scoring import scorers_or_reasons
 
     parts = resolve_parts(config, plugins.registries)
     scorers, reasons = scorers_or_reasons(found.sources, parts, plugins.registries)

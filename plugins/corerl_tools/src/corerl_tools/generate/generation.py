@@ -16,7 +16,6 @@ from typing import Any
 from corerl.batch.rollouts import Rollouts
 from corerl.check.installed import require_engine
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.dispatch import in_order
 from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.rollout_backends import RolloutBackendFactory, SamplingParams
 from corerl.contracts.runtimes import RuntimeFactory
@@ -30,16 +29,17 @@ from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import select_rollout_backend
+from corerl.rollout.event_loop import EventLoop
+from corerl.rollout.player import Player
+from corerl.rollout.request_queue import RequestQueue
+from corerl.rollout.requests import check_media, greedy_sampling, training_sampling
+from corerl.rollout.scoring import add_environment
+from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
 from corerl.terminal import say
 from corerl.terminal.progress import GenerationProgress
-from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.build import episode_player, rollout_role
-from corerl.trainer.episodes import EpisodePlayer
-from corerl.trainer.requests import check_media, greedy_sampling, make_requests, training_sampling
-from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.samples import episode_columns
-from corerl.trainer.scoring import add_environment
 from corerl_tools.generate.parts import PartedFile
 
 ENVIRONMENT = "rollout.multi_turn.environment"
@@ -157,28 +157,20 @@ def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[
         role = rollout_role(config, plan.backend.entry)
         runtime.reserve([role])
         rollout = runtime.spawn(role, RolloutWorker, config)
-        player = episode_player(config, plan.environment, rollout, plan.tokenizer)
-        if player is not None:
-            stack.callback(player.close)
+        queue = RequestQueue(rollout.generate)
+        episodes = episode_player(config, plan.environment, queue, plan.tokenizer)
+        if episodes is not None:
+            stack.callback(episodes.close)
+        player = Player(queue, plan.tokenizer, None, plan.sampling.max_tokens, episodes)
+        loop = EventLoop(background=False)
+        stack.callback(loop.close)
         progress = stack.enter_context(GenerationProgress(sum(map(len, missing))))
         for items in _batches(missing, plan.batch_size):
             part = slice(items.start, items.stop)
-            rollouts = _responses(plan, rollout, player, part, seeds[part])
+            played = player.play_all(plan.prompts[part], seeds[part], plan.sampling, f"{part.start}")
+            rollouts = loop.run(played).rollouts
             file.write(items, as_table(list(_rows(plan, rollouts, seeds[part]))))
             progress.advance(len(items), sum(len(each.token_ids) for each in rollouts.completions))
-
-
-def _responses(
-    plan: GenerationPlan, rollout: RolloutWorker, player: EpisodePlayer | None, part: slice, seeds: Sequence[int]
-) -> Rollouts:
-    prompts, prefix = plan.prompts[part], f"{part.start}"
-    if player is None:
-        outputs = in_order(rollout.generate(make_requests(prompts, plan.sampling, seeds, prefix)))
-        return Rollouts.collect(prompts, outputs, plan.tokenizer.decode)
-    arrivals = Arrivals(plan.sampling.n)
-    for rows, played in player.play(prompts, plan.sampling, seeds, prefix):
-        arrivals.add(rows, played)
-    return arrivals.rollouts()
 
 
 def _rows(plan: GenerationPlan, rollouts: Rollouts, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:

@@ -14,7 +14,7 @@ from corerl.evaluation.files import Response
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import resolve_parts
-from corerl.trainer.scoring import add_environment, check_results, load_reward_manager, select_scorers
+from corerl.rollout.scoring import add_environment, check_results, load_reward_manager, select_scorers
 
 
 def scorers_of(responses: Sequence[Response], config: TrainConfig, plugins: Plugins) -> Mapping[str, Selected[Scorer]]:

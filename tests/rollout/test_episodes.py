@@ -15,10 +15,10 @@ from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import RunError
-from corerl.trainer.arrivals import Arrivals
-from corerl.trainer.collection import ScoredRollouts
-from corerl.trainer.episodes import EpisodePlayer, episode_metrics, shorten
-from corerl.trainer.scoring import add_environment
+from corerl.rollout.scores import Arrivals
+from corerl.rollout.scored import ScoredRollouts
+from corerl.rollout.episodes import EpisodePlayer, episode_metrics, shorten
+from corerl.rollout.scoring import add_environment
 
 END = 258
 CHAT = [{"role": "user", "content": "Go."}]

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from corerl.trainer.environment_calls import call_all
+from corerl.rollout.calls import call_all
 
 calls = functools.partial(call_all, num_workers=4, timeout=0.5)
 

@@ -6,7 +6,7 @@ from corerl.contracts.config import ModelConfig, PluginsConfig, RolloutConfig, T
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import DeadlineError, EngineDeadError
 from corerl.trainer import rollout_worker
-from corerl.trainer.rollout_worker import RolloutWorker
+from corerl.rollout.worker import RolloutWorker
 
 PLUGIN = """
 import asyncio

@@ -7,7 +7,7 @@ import pytest
 
 from corerl.data.sampler import PromptSampler
 from corerl.errors import RunError
-from corerl.trainer.pipeline import Pipeline
+from corerl.rollout.stream import Pipeline
 
 SECONDS = 20
 

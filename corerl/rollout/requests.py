@@ -1,10 +1,10 @@
 """Generation requests for prompts."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.rollout_backends import GenerationRequest, RolloutBackendFactory, SamplingParams
+from corerl.contracts.rollout_backends import RolloutBackendFactory, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.errors import DataError
 from corerl.registry import Entry
@@ -47,15 +47,3 @@ def check_media(prompts: Iterable[Prompt], backend: Entry[RolloutBackendFactory]
                     f"prompt {prompt.index} has '{column}', and rollout backend '{backend.name}' takes "
                     f"{', '.join(backend.media) or 'text alone'}: drop the column, or choose another rollout.name"
                 )
-
-
-def make_requests(
-    prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str
-) -> list[GenerationRequest]:
-    """One request a prompt, each with its own seed; ids are ``<prefix>-0``, ``<prefix>-1``, …"""
-    return [
-        GenerationRequest(
-            f"{prefix}-{position}", prompt.token_ids, dataclasses.replace(sampling, seed=seed), prompt.media
-        )
-        for position, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
-    ]

@@ -1,132 +1,108 @@
 """Responses in several turns: the policy writes, the environment answers, until one of them or a limit ends it.
 
-Episodes advance in waves: the next turn of all that go on is generated in one call, so that the engine can share its
-batch; then the environment answers all of them at a time.
+Each episode is a coroutine: its next turn is generated as soon as the environment has answered its last one, whatever
+the others do.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Any
 
 from corerl.batch.rollouts import Episode, Rollouts
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.dispatch import in_order
-from corerl.contracts.environments import Environment, Start, Task, Turn
+from corerl.contracts.environments import EndingEnvironment, Environment, Start, Task, Turn
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.report import Location
 from corerl.data.schema import Message, check_messages
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import DataError, RunError
+from corerl.rollout.calls import Answer, Calls
+from corerl.rollout.request_queue import RequestQueue
 from corerl.seeding import episode_seed
 from corerl.terminal.notices import say
-from corerl.trainer.engine_restarts import Engines
-from corerl.trainer.environment_calls import Answer, call_all
-from corerl.trainer.rollout_worker import RolloutWorker
 
 
 class EpisodePlayer:
-    """Plays the episodes of a batch.
+    """Plays episodes.
 
     Args:
-        rollout: generates the policy's turns.
+        queue: generates the policy's turns.
         turns: encodes what the environment says.
     """
 
     def __init__(
-        self, config: TrainConfig, environment: Environment, rollout: RolloutWorker | Engines, turns: TurnTokenizer
+        self, config: TrainConfig, environment: Environment, queue: RequestQueue, turns: TurnTokenizer
     ) -> None:
-        self._limits, self._max_prompt_length = config.rollout.multi_turn, config.data.max_prompt_length
-        self._environment, self._rollout, self._turns = environment, rollout, turns
+        limits = config.rollout.multi_turn
+        self._limits, self._max_prompt_length = limits, config.data.max_prompt_length
+        self._environment, self._queue, self._turns = environment, queue, turns
+        self._calls = Calls(num_workers=limits.num_workers, timeout=limits.tool_timeout)
 
     def close(self) -> None:
         """Close the environment; one that cannot be closed in its time is left behind."""
-        [answer] = self._call(self._environment.close, [()])
+        answer = self._calls.wait(self._environment.close)
+        self._calls.close()
         if answer.error is not None:
             say(f"the environment's close() {answer.error}")
 
-    def play(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams, seeds: Sequence[int], prefix: str
-    ) -> Iterator[tuple[list[int], Rollouts]]:
-        """``sampling.n`` episodes of each prompt, which are one response each of at most ``sampling.max_tokens``.
+    async def play(self, prompt: Prompt, seed: int, sample: int, sampling: SamplingParams, name: str) -> Rollouts:
+        """One episode, which is one response of at most ``sampling.max_tokens``.
 
-        Yields those that have ended, as they do, and their rows: ``n`` consecutive ones belong to a prompt.
+        Args:
+            seed: of the group; ``sample`` numbers its episodes.
+            name: of the group, for the ids of requests.
 
         Raises:
             RunError: the environment breaks its contract, or its messages do not fit the chat template or
                 ``data.max_prompt_length``.
         """
-        episodes = [
-            _Episode(prompt, seed, sample, f"{prefix}-{group}.{sample}")
-            for group, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
-            for sample in range(sampling.n)
-        ]
-        going = dict(enumerate(episodes))
+        episode = _Episode(prompt, seed, sample, f"{name}.{sample}")
         try:
-            self._begin(episodes)
-            for number in range(self._limits.max_assistant_turns):
-                yield from self._ended(going)
-                if going:
-                    self._generate(list(going.values()), number, sampling)
-                    self._answer([episode for episode in going.values() if episode.going], number, sampling.max_tokens)
-            yield from self._ended(going)
+            try:
+                await self._begin(episode)
+                for number in range(self._limits.max_assistant_turns):
+                    if episode.going:
+                        await self._generate(episode, number, sampling)
+                    if episode.going:
+                        await self._answer(episode, number, sampling.max_tokens)
+            finally:
+                await self._end(episode)
         except DataError as error:
             raise RunError(str(error)) from error
-        finally:
-            self._end(list(going.values()))
+        completion, text = episode.completion(self._turns.end_token_id), "\n".join(episode.texts)
+        return Rollouts([episode.prompt], [completion], [text], [0], [episode.record()])
 
-    def _ended(self, going: "dict[int, _Episode]") -> Iterator[tuple[list[int], Rollouts]]:
-        """Take those that are over out of ``going``."""
-        rows = [row for row, episode in going.items() if not episode.going]
-        if not rows:
-            return
-        episodes = [going.pop(row) for row in rows]
-        self._end(episodes)
-        yield (
-            rows,
-            Rollouts(
-                [episode.prompt for episode in episodes],
-                [episode.completion(self._turns.end_token_id) for episode in episodes],
-                ["\n".join(episode.texts) for episode in episodes],
-                rows,
-                [episode.record() for episode in episodes],
-            ),
-        )
-
-    def _end(self, episodes: "Sequence[_Episode]") -> None:
-        """Tell the environment."""
-        end = getattr(self._environment, "end", None)
-        begun = [episode for episode in episodes if episode.begun]
-        if end is None:
-            return
-        for episode, answer in zip(begun, self._call(end, [(episode.state,) for episode in begun]), strict=True):
+    async def _end(self, episode: "_Episode") -> None:
+        """Let the environment end what it has begun."""
+        if episode.begun and isinstance(self._environment, EndingEnvironment):
+            answer = await self._calls.call(self._environment.end, episode.state)
             episode.add(episode.take(answer, float | int | None, "end") or 0.0, "end")
 
-    def _begin(self, episodes: "Sequence[_Episode]") -> None:
-        prompts = [episode.prompt for episode in episodes]
-        tasks = [Task(each.messages, each.ground_truth, each.data_source, each.extra_info) for each in prompts]
-        given = [(task, episode.seed) for task, episode in zip(tasks, episodes, strict=True)]
-        for episode, answer in zip(episodes, self._call(self._environment.reset, given), strict=True):
-            start = episode.take(answer, Start, "reset")
-            if start is None:
-                continue
-            episode.state, episode.begun = start.state, True
-            if start.messages is not None:
-                messages = self._messages(start.messages, "reset")
-                ids = self._turns.prompt(messages)
-                if len(ids) > self._max_prompt_length:
-                    raise RunError(
-                        f"the environment began an episode with {len(ids)} tokens, more than data.max_prompt_length = "
-                        f"{self._max_prompt_length}: raise it, or shorten the text of reset()"
-                    )
-                episode.prompt = dataclasses.replace(episode.prompt, messages=messages, token_ids=ids)
+    async def _begin(self, episode: "_Episode") -> None:
+        prompt = episode.prompt
+        task = Task(prompt.messages, prompt.ground_truth, prompt.data_source, prompt.extra_info)
+        answer = await self._calls.call(self._environment.reset, task, episode.seed)
+        start = episode.take(answer, Start, "reset")
+        if start is None:
+            return
+        episode.state, episode.begun = start.state, True
+        if start.messages is not None:
+            messages = self._messages(start.messages, "reset")
+            ids = self._turns.prompt(messages)
+            if len(ids) > self._max_prompt_length:
+                raise RunError(
+                    f"the environment began an episode with {len(ids)} tokens, more than data.max_prompt_length = "
+                    f"{self._max_prompt_length}: raise it, or shorten the text of reset()"
+                )
+            episode.prompt = dataclasses.replace(prompt, messages=messages, token_ids=ids)
 
-    def _generate(self, episodes: "Sequence[_Episode]", number: int, sampling: SamplingParams) -> None:
-        """Turn ``number`` of all episodes."""
+    async def _generate(self, episode: "_Episode", number: int, sampling: SamplingParams) -> None:
+        """Turn ``number`` of the policy."""
         longest = self._limits.max_turn_length or sampling.max_tokens
-        requests = [
+        [turn] = await self._queue.complete(
             GenerationRequest(
                 f"{episode.name}-{number}",
                 [*episode.prompt.token_ids, *episode.token_ids],
@@ -138,35 +114,26 @@ class EpisodePlayer:
                 ),
                 episode.prompt.media,
             )
-            for episode in episodes
-        ]
-        turns = [completion for [completion] in in_order(self._rollout.generate(requests))]
-        for episode, turn, text in zip(
-            episodes, turns, self._turns.text([turn.token_ids for turn in turns]), strict=True
-        ):
-            episode.write(turn, text)
+        )
+        [text] = self._turns.text([turn.token_ids])
+        episode.write(turn, text)
 
-    def _answer(self, episodes: "Sequence[_Episode]", number: int, max_tokens: int) -> None:
-        """The environment's answers to turn ``number``."""
-        given = [(episode.state, episode.texts[-1]) for episode in episodes]
-        for episode, answer in zip(episodes, self._call(self._environment.step, given), strict=True):
-            turn = episode.take(answer, Turn, "step")
-            if turn is None:
-                continue
-            episode.count(turn)
-            if turn.done or number + 1 == self._limits.max_assistant_turns:
-                episode.going = False
-                continue
-            messages = self._messages(turn.messages, "step")
-            ids = self._turns.between(episode.history(), messages, episode.token_ids[-1])
-            if len(episode.token_ids) + len(ids) < max_tokens:
-                episode.read(messages, ids)
-            else:
-                episode.going, episode.finish_reason = False, "length"
-
-    def _call(self, method: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Answer]:
-        limits = self._limits
-        return call_all(method, arguments, num_workers=limits.num_workers, timeout=limits.tool_timeout)
+    async def _answer(self, episode: "_Episode", number: int, max_tokens: int) -> None:
+        """The environment's answer to turn ``number``."""
+        answer = await self._calls.call(self._environment.step, episode.state, episode.texts[-1])
+        turn = episode.take(answer, Turn, "step")
+        if turn is None:
+            return
+        episode.count(turn)
+        if turn.done or number + 1 == self._limits.max_assistant_turns:
+            episode.going = False
+            return
+        messages = self._messages(turn.messages, "step")
+        ids = self._turns.between(episode.history(), messages, episode.token_ids[-1])
+        if len(episode.token_ids) + len(ids) < max_tokens:
+            episode.read(messages, ids)
+        else:
+            episode.going, episode.finish_reason = False, "length"
 
     def _messages(self, messages: Sequence[Mapping[str, Any]], method: str) -> list[Message]:
         """Checked, and shortened to ``max_tool_response_length`` characters each."""

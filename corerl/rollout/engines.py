@@ -4,14 +4,15 @@ So are rollout workers that are lost while others are left; where that is not po
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from corerl.contracts.rollout_backends import Completion, GenerationRequest
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.contracts.runtimes import Runtime
+from corerl.contracts.workers import WeightSource
 from corerl.errors import EngineDeadError
+from corerl.rollout.event_loop import in_thread
+from corerl.rollout.worker import RolloutWorker
 from corerl.terminal.notices import say
-from corerl.trainer.rollout_worker import RolloutWorker
-from corerl.trainer.workers import PolicyWorker
 
 
 class Engines:
@@ -26,7 +27,7 @@ class Engines:
         actor_in_use: held by whoever uses the policy's workers; generation ahead of training waits for it to restart.
     """
 
-    def __init__(self, runtime: Runtime, actor: PolicyWorker, rollout: RolloutWorker, max_restarts: int) -> None:
+    def __init__(self, runtime: Runtime, actor: WeightSource, rollout: RolloutWorker, max_restarts: int) -> None:
         self._runtime, self._actor, self._rollout, self._max_restarts = runtime, actor, rollout, max_restarts
         self._version = 0
         self._closed = False
@@ -38,7 +39,7 @@ class Engines:
         """Start none again: the run ends, and with it requests that are under way."""
         self._closed = True
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[dict[int, list[Completion]]]:
+    async def generate(self, requests: Sequence[GenerationRequest], on_finished: OnFinished) -> None:
         """As the rollout workers do; what had not finished is sent again, with the seeds that are in the requests.
 
         Raises:
@@ -47,16 +48,22 @@ class Engines:
         left = dict(enumerate(requests))
         while left:
             before, positions = self.restarts, list(left)
+
+            def finished(place: int, completions: list[Completion], positions: list[int] = positions) -> None:
+                del left[positions[place]]
+                on_finished(positions[place], completions)
+
             try:
-                for finished in self._rollout.generate(list(left.values())):
-                    for place in finished:
-                        del left[positions[place]]
-                    yield {positions[place]: completions for place, completions in finished.items()}
+                await self._rollout.generate(list(left.values()), finished)
             except EngineDeadError as error:
-                with self.actor_in_use:
-                    if self.restarts == before:  # else another thread has done it
-                        self._restart(error)
-                        self._send(self._version, verify=True)
+                await in_thread(self._recover, error, before)
+
+    def _recover(self, error: EngineDeadError, before: int) -> None:
+        """Start engines again, unless another call has done it since ``before`` restarts."""
+        with self.actor_in_use:
+            if self.restarts == before:
+                self._restart(error)
+                self._send(self._version, verify=True)
 
     def send_weights(self, version: int, *, verify: bool = False) -> None:
         """Give the engines the policy's weights."""

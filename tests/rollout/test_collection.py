@@ -12,7 +12,7 @@ from corerl.data.prompts import Prompt
 from corerl.errors import RunError
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
-from corerl.trainer.collection import Collector, ScoredRollouts, score_tensors
+from corerl.rollout.scored import Collector, ScoredRollouts, score_tensors
 
 SEEDS = Seeds(3)
 TOKENIZER = SimpleNamespace(stop_token_ids=(9,), decode=lambda rows: [" ".join(map(str, row)) for row in rows])

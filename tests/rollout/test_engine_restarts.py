@@ -4,7 +4,7 @@ import pytest
 
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import EngineDeadError
-from corerl.trainer.engine_restarts import Engines
+from corerl.rollout.engines import Engines
 
 
 class Group:

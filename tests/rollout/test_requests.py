@@ -8,7 +8,7 @@ from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, Trai
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.errors import DataError
-from corerl.trainer.requests import (
+from corerl.rollout.requests import (
     check_media,
     greedy_sampling,
     make_requests,

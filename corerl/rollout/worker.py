@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ from torch import Tensor
 
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
-from corerl.contracts.rollout_backends import Completion, GenerationRequest
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
 from corerl.models import resolve_device
 from corerl.plugins import load_plugins
@@ -35,64 +33,46 @@ class RolloutWorker:
             backend, config.model, config.rollout, device=resolve_device(config.actor.device)
         )
         self.backend, self._is_closed = self._start(), False
-        self._runners: dict[int, asyncio.Runner] = {}
 
     @dispatch("spread")
-    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[dict[int, list[Completion]]]:
-        """Position of a request -> its completions, as they finish; generates while it is asked for more.
+    async def generate(self, requests: Sequence[GenerationRequest], on_finished: OnFinished) -> None:
+        """Generate, all within ``rollout.timeout`` seconds; calls may overlap.
 
-        All within ``rollout.timeout`` seconds, in the thread that asks; calls may overlap.
+        Args:
+            on_finished: called once for each request, in the event loop's thread, with its position and completions.
 
         Raises:
             DeadlineError: it took longer; the requests were aborted.
             EngineDeadError: the engine has ended, or answers no more.
         """
-        with self._death_told():
-            yield from self._generate(requests)
-
-    def _generate(self, requests: Sequence[GenerationRequest]) -> Iterator[dict[int, list[Completion]]]:
-        finished: dict[int, list[Completion]] = {}
         given: set[int] = set()
-        news = asyncio.Event()
 
-        def on_finished(position: int, completions: list[Completion]) -> None:
-            finished[position] = completions
-            news.set()
+        def finished(position: int, completions: list[Completion]) -> None:
+            given.add(position)
+            on_finished(position, completions)
 
-        runner = self._runner()
         tells = "on_finished" in inspect.signature(self.backend.generate).parameters
-        calling = self.backend.generate(requests, *((on_finished,) if tells else ()))
-        work = runner.get_loop().create_task(calling)
-        work.add_done_callback(lambda _: news.set())
-        deadline = time.monotonic() + self.timeout
-        try:
-            while True:
-                runner.run(self._until(news, deadline, len(requests) - len(given), len(requests)))
-                news.clear()
-                is_done = work.done()
-                if is_done:
-                    finished.update((row, each) for row, each in enumerate(work.result()) if row not in given)
-                given |= finished.keys()
-                if finished:
-                    yield finished.copy()
-                    finished.clear()
-                if is_done:
-                    return
-        finally:
-            if not work.done():
-                with contextlib.suppress(RunError):  # of an engine that answers nothing
-                    self.backend.abort([request.request_id for request in requests])
-                runner.run(_ended(work))
+        with self._death_told():
+            work = asyncio.ensure_future(self.backend.generate(requests, *((finished,) if tells else ())))
+            try:
+                done, _ = await asyncio.wait([work], timeout=self.timeout)
+                if not done:
+                    raise self._late(len(requests) - len(given), len(requests))
+                for position, completions in enumerate(work.result()):
+                    if position not in given:
+                        on_finished(position, completions)
+            finally:
+                if not work.done():
+                    with contextlib.suppress(RunError):  # of an engine that answers nothing
+                        self.backend.abort([request.request_id for request in requests])
+                    await _ended(work)
 
-    async def _until(self, news: asyncio.Event, deadline: float, unfinished: int, prompts: int) -> None:
-        try:
-            await asyncio.wait_for(news.wait(), deadline - time.monotonic())
-        except TimeoutError:
-            last_lines = getattr(self.backend, "last_lines", None)
-            log = "" if last_lines is None else f"; {last_lines()}"
-            raise DeadlineError(
-                f"{unfinished} of {prompts} prompts had no responses after rollout.timeout = {self.timeout:g} s{log}"
-            ) from None
+    def _late(self, unfinished: int, prompts: int) -> DeadlineError:
+        last_lines = getattr(self.backend, "last_lines", None)
+        log = "" if last_lines is None else f"; {last_lines()}"
+        return DeadlineError(
+            f"{unfinished} of {prompts} prompts had no responses after rollout.timeout = {self.timeout:g} s{log}"
+        )
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`.
@@ -139,13 +119,6 @@ class RolloutWorker:
     def close(self) -> None:
         if not self._is_closed:
             self.backend.close()
-        for runner in self._runners.values():
-            if not runner.get_loop().is_running():
-                runner.close()
-
-    def _runner(self) -> asyncio.Runner:
-        """Of this thread: an engine's clients live in its event loop."""
-        return self._runners.setdefault(threading.get_ident(), asyncio.Runner())
 
     @contextmanager
     def _death_told(self) -> Iterator[None]:
@@ -166,7 +139,7 @@ class RolloutWorker:
         return ""
 
 
-async def _ended(work: asyncio.Task[list[list[Completion]]]) -> None:
+async def _ended(work: "asyncio.Future[list[list[Completion]]]") -> None:
     """Give aborted requests their time, and no more."""
     await asyncio.wait([work], timeout=ABORT_SECONDS)
     if work.cancel():

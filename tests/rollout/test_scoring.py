@@ -7,9 +7,9 @@ from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
 from corerl.errors import RunError
 from corerl.registry import Entry, Owner, Selected
-from corerl.trainer.collection import ScoredRollouts
+from corerl.rollout.scored import ScoredRollouts
 from corerl.trainer.evaluation import validation_metrics, validation_samples
-from corerl.trainer.scoring import Notices, check_error_rate, check_results
+from corerl.rollout.scoring import Notices, check_error_rate, check_results
 
 SCORERS = {"acme/sums": Selected(Entry("scorer", "sums", lambda *_: 0.0, Owner("acme-rewards", "1.2")))}
 

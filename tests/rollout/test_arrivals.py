@@ -12,8 +12,8 @@ from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
-from corerl.trainer.arrivals import Arrivals
-from corerl.trainer.collection import Collector
+from corerl.rollout.scores import Arrivals
+from corerl.rollout.scored import Collector
 from corerl_testing.tiny_model import tiny_model
 
 SLOW = 0.04
@@ -79,7 +79,7 @@ def slow(response, ground_truth, data_source, extra_info):
 
 def collected(reward):
     """A batch of 12 responses of different lengths from ``hf``, with its scores; seconds by part."""
-    from corerl.trainer.rollout_worker import RolloutWorker
+    from corerl.rollout.worker import RolloutWorker
 
     config = TrainConfig(
         model=ModelConfig(path=str(tiny_model()), dtype="fp32"),

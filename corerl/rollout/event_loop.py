@@ -1,0 +1,61 @@
+"""The event loop of a run's generation, in the thread that waits for it or in a thread of its own."""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ENDING = 90.0
+"""seconds in which what still runs in the loop of another thread ends once it is cancelled"""
+
+
+class EventLoop:
+    """Runs coroutines; tasks that they start go on during later calls.
+
+    Args:
+        background: in a thread of its own, where tasks also go on between calls. Without, the loop stands still between
+            calls, and an engine that computes in its event loop computes in the thread of the caller.
+    """
+
+    def __init__(self, *, background: bool) -> None:
+        self._runner = asyncio.Runner()
+        self._loop = self._runner.get_loop()
+        self._thread: threading.Thread | None = None
+        if background:
+            self._thread = threading.Thread(target=self._work, name="corerl-rollouts", daemon=True)
+            self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for its result; raise what it raises."""
+        if self._thread is None:
+            return self._runner.run(coroutine)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def close(self) -> None:
+        """Cancel every task, and wait until they have ended; a thread that does not end is left behind."""
+        if self._thread is None:
+            self._runner.close()
+        else:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(ENDING)
+
+    def _work(self) -> None:
+        self._loop.run_forever()
+        self._runner.close()
+
+
+async def in_thread(call: Callable[..., T], *args: Any) -> T:
+    """Await a function that blocks, in a thread of its own, which does not hold up the end of the process."""
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="corerl-rollouts-call", daemon=True).start()
+    return await asyncio.wrap_future(future)

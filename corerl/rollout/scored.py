@@ -1,0 +1,75 @@
+"""Responses with their scores."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from corerl.batch.rollouts import Rollouts
+from corerl.contracts.experience import Experience
+from corerl.contracts.reward_managers import RewardResult
+
+
+@dataclasses.dataclass(frozen=True)
+class ScoredRollouts:
+    """B responses with their scores.
+
+    Attributes:
+        greedy_results: of the greedy response to each row's prompt, one a row; None when nobody needs them.
+    """
+
+    rollouts: Rollouts
+    results: list[RewardResult]
+    greedy_results: list[RewardResult] | None = None
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def experience(self) -> Experience:
+        """The tensors, each score on its response's last token; a row without a score, or baseline, is masked out."""
+        experience = self.rollouts.experience()
+        scores, scored = score_tensors(self.results)
+        if self.greedy_results is not None:
+            experience.greedy_scores, has_baseline = score_tensors(self.greedy_results)
+            scored &= has_baseline
+        experience.response_mask &= scored[:, None]
+        experience.rewards = torch.zeros(experience.response_mask.shape)
+        experience.rewards[torch.arange(len(self)), experience.response_lengths - 1] = torch.where(scored, scores, 0.0)
+        return experience
+
+    def components(self) -> dict[str, Tensor]:
+        """Name -> (B,) float32: the named parts of the scores, 0 in a row that lacks one."""
+        names = dict.fromkeys(name for result in self.results for name in result.components)
+        return {name: torch.tensor([result.components.get(name, 0.0) for result in self.results]) for name in names}
+
+    def staleness(self, step: int) -> list[int]:
+        """By how many updates the weights that began each response lag the policy that ``step`` updates."""
+        return [step - 1 - completion.weight_version for completion in self.rollouts.completions]
+
+    def select(self, rows: Sequence[int]) -> "ScoredRollouts":
+        """These rows, groups renumbered in the order in which they come."""
+        greedy = self.greedy_results
+        return ScoredRollouts(
+            self.rollouts.select(rows),
+            [self.results[row] for row in rows],
+            None if greedy is None else [greedy[row] for row in rows],
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence["ScoredRollouts"]) -> "ScoredRollouts":
+        """All rows, one part after the other; the groups of different parts are different."""
+        if len(parts) == 1:
+            return parts[0]
+        greedy = [result for part in parts for result in part.greedy_results or ()]
+        return cls(
+            Rollouts.join([part.rollouts for part in parts]),
+            [result for part in parts for result in part.results],
+            greedy if parts[0].greedy_results is not None else None,
+        )
+
+
+def score_tensors(results: Sequence[RewardResult]) -> tuple[Tensor, Tensor]:
+    """(B,) float32 scores, 0 where there is none, and (B,) bool, which there are."""
+    scores = torch.tensor([0.0 if result.score is None else result.score for result in results])
+    return scores, torch.tensor([result.score is not None for result in results], dtype=torch.bool)

@@ -1,0 +1,280 @@
+"""The stream of groups: admission, the order of training, and replacement of dropped groups.
+
+A group is admitted if it can still be trained at most ``trainer.max_staleness`` = k updates after the weights that
+begin it. During step s, k · B groups beyond the step's own B are therefore open or wait to be trained; B is
+``data.train_batch_size``. With k = 0 a step's groups are begun by the weights of the step before, and their numbers
+do not depend on the order in which responses come. A group that the batch filter drops gives its place to the next.
+"""
+
+import asyncio
+import dataclasses
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from corerl.contracts.batch_filters import BatchFilter, FilterInputs
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.rollout_backends import SamplingParams
+from corerl.data.prompts import Prompt, PromptDataset
+from corerl.data.sampler import PromptSampler
+from corerl.errors import RunError
+from corerl.rollout.episodes import episode_metrics
+from corerl.rollout.event_loop import EventLoop
+from corerl.rollout.player import Group, Player
+from corerl.rollout.requests import greedy_sampling
+from corerl.rollout.scored import ScoredRollouts, score_tensors
+from corerl.rollout.scoring import check_error_rate
+from corerl.seeding import Seeds
+
+
+@dataclasses.dataclass(frozen=True)
+class StepGroups:
+    """The groups of one step.
+
+    Attributes:
+        scored: their responses, in the order of the groups' numbers.
+        metrics: of the groups as a whole.
+        seconds: by part, the controller's time.
+        background: by part, the time in a thread of its own.
+        sampler: the sampler's state once these groups are trained, for a checkpoint.
+    """
+
+    scored: ScoredRollouts
+    metrics: Mapping[str, float]
+    seconds: Mapping[str, float]
+    sampler: Mapping[str, Any]
+    background: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(eq=False)
+class _Member:
+    """A group that was admitted.
+
+    Attributes:
+        version: of the weights at its admission.
+        finished: how many had finished when it did, itself included; 0: it is open.
+    """
+
+    number: int
+    version: int
+    group: Group
+    started: float
+    scored: ScoredRollouts | None = None
+    baseline: ScoredRollouts | None = None
+    finished: int = 0
+    ended: float = 0.0
+
+
+class Stream:
+    """Plays groups, and hands out those of each step.
+
+    Args:
+        sampler: the order of ``prompts``; its state is where the stream begins.
+        sampling: of training responses.
+        greedy_baseline: also score a greedy response to every prompt.
+        total_steps: no group is admitted for a later step.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        player: Player,
+        prompts: PromptDataset,
+        sampler: PromptSampler,
+        seeds: Seeds,
+        sampling: SamplingParams,
+        *,
+        batch_filter: BatchFilter | None,
+        greedy_baseline: bool,
+        total_steps: int,
+    ) -> None:
+        self._config, self._player, self._prompts, self._sampler = config, player, prompts, sampler
+        self._sampling, self._filter, self._total_steps = sampling, batch_filter, total_steps
+        self._greedy = greedy_sampling(sampling) if greedy_baseline else None
+        self._size, self._max_staleness = config.data.train_batch_size, config.trainer.max_staleness
+        self._order = config.trainer.batch_order or ("windowed" if self._max_staleness else "fifo")
+        self._window = config.trainer.batch_window or self._size
+        self._seeds_of = functools.lru_cache(maxsize=4)(functools.partial(seeds.training_requests, count=self._size))
+        self._loop = EventLoop(background=bool(self._max_staleness))
+        self._members: dict[int, _Member] = {}
+        """number -> a group that is open, or waits to be trained"""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._next = self._lowest = sampler.next
+        """the next number to be admitted; the lowest that was neither trained nor dropped"""
+        self._done = set(sampler.done)
+        """higher numbers that were"""
+        self._version = self._places = self._finished = 0
+        self._dropped: list[ScoredRollouts] = []
+        self._failure: BaseException | None = None
+        self._changed = asyncio.Event()
+
+    def take(self, step: int) -> StepGroups:
+        """The groups of ``step``, the one after the last; the weights of version ``step - 1`` have been sent.
+
+        Raises:
+            RunError: a group failed; too many groups were dropped, or responses have no score; or a response is older
+                than ``trainer.max_staleness`` allows.
+        """
+        return self._loop.run(self._take(step))
+
+    def play(
+        self, prompts: Sequence[Prompt], seeds: Sequence[int], sampling: SamplingParams, name: str
+    ) -> ScoredRollouts:
+        """Scored responses to prompts beside the stream, as for an evaluation.
+
+        Raises:
+            RunError: too many responses have no score.
+        """
+        scored = self._loop.run(self._player.play_all(prompts, seeds, sampling, name))
+        check_error_rate(scored.results, scored.rollouts.responses, self._config.reward.max_error_rate)
+        return scored
+
+    def close(self) -> None:
+        """End all groups."""
+        self._loop.close()
+
+    async def _take(self, step: int) -> StepGroups:
+        start = time.perf_counter()
+        ahead = min(self._max_staleness, self._total_steps - step)
+        self._version, self._places = step - 1, self._size * (1 + ahead)
+        self._admit()
+        while not (members := self._chosen(step)):
+            self._changed.clear()
+            self._check()
+            await self._changed.wait()
+        dropped, self._dropped = self._dropped, []
+        self._places -= self._size
+        for member in members:
+            del self._members[member.number]
+            self._finish(member.number)
+        return self._of_step(step, members, dropped, start)
+
+    def _admit(self) -> None:
+        """Begin groups, as many as there are places."""
+        while len(self._members) < self._places and self._failure is None:
+            if self._next not in self._done:
+                member = self._member(self._next)
+                self._members[self._next] = member
+                task = asyncio.get_running_loop().create_task(self._play(member))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            self._next += 1
+
+    def _member(self, number: int) -> _Member:
+        step, place = divmod(number, self._size)
+        batch = "train" if self._filter is not None else f"train-{step + 1}"
+        prompt = self._prompts[self._sampler.prompt(number)]
+        group = Group(prompt, self._seeds_of(step + 1)[place], self._sampling, f"train-{number}", batch, number)
+        return _Member(number, self._version, group, time.perf_counter())
+
+    async def _play(self, member: _Member) -> None:
+        try:
+            scored = await self._scored(member)
+            self._finished += 1
+            member.finished, member.ended = self._finished, time.perf_counter()
+            if self._is_kept(scored):
+                member.scored = scored
+            else:
+                del self._members[member.number]
+                self._finish(member.number)
+                self._dropped.append(scored)
+                self._admit()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # also Stopped, which a signal raises in whatever runs
+            self._failure = self._failure or error
+        finally:
+            self._changed.set()
+
+    async def _scored(self, member: _Member) -> ScoredRollouts:
+        group = member.group
+        if self._greedy is None:
+            return await self._player.play(group)
+        name, batch = f"{group.name}-greedy", f"{group.batch}-greedy"
+        greedy = dataclasses.replace(group, sampling=self._greedy, name=name, batch=batch)
+        scored, baseline = await asyncio.gather(self._player.play(group), self._player.play(greedy))
+        member.baseline = baseline
+        return dataclasses.replace(scored, greedy_results=baseline.results * group.sampling.n)
+
+    def _is_kept(self, scored: ScoredRollouts) -> bool:
+        if self._filter is None:
+            return True
+        scores, has_score = score_tensors(scored.results)
+        groups = torch.zeros(len(scored), dtype=torch.int64)
+        return bool(self._filter(FilterInputs(scores, has_score, groups, scored.components())).all())
+
+    def _finish(self, number: int) -> None:
+        """A group is trained, or dropped."""
+        self._done.add(number)
+        while self._lowest in self._done:
+            self._done.remove(self._lowest)
+            self._lowest += 1
+
+    def _chosen(self, step: int) -> list[_Member]:
+        """The groups to be trained in ``step``, by number; none if more have to finish before."""
+        members = [self._members[number] for number in sorted(self._members)]
+        due = [member for member in members if member.version + self._max_staleness < step]
+        if self._order == "fifo":
+            due = members[: self._size]
+        if len(members) < self._size or not all(member.scored for member in due):
+            return []
+        window = members if self._order == "first_finished" else members[: self._size + self._window]
+        others = [member for member in window if member.scored and member not in due]
+        chosen = [*due, *sorted(others, key=lambda member: member.finished)][: self._size]
+        return sorted(chosen, key=lambda member: member.number) if len(chosen) == self._size else []
+
+    def _check(self) -> None:
+        """Raise what ended the stream."""
+        if self._failure is not None:
+            raise self._failure
+        data, dropped = self._config.data, len(self._dropped)
+        most = self._config.algorithm.filter_groups.max_num_gen_batches * (data.gen_batch_size or self._size)
+        if dropped and dropped + self._size > most:
+            self._check_errors(self._dropped)
+            raise RunError(
+                f"algorithm.filter_groups dropped {dropped} prompts, and a step of {self._size} generates at most "
+                f"{most} (algorithm.filter_groups.max_num_gen_batches): the prompts are too easy or too hard for the "
+                "model as it is now (look at the sample rollouts), or raise max_num_gen_batches or rollout.n"
+            )
+
+    def _check_errors(self, groups: Sequence[ScoredRollouts]) -> None:
+        results = [result for group in groups for result in group.results]
+        responses = [response for group in groups for response in group.rollouts.responses]
+        check_error_rate(results, responses, self._config.reward.max_error_rate)
+
+    def _of_step(
+        self, step: int, members: Sequence[_Member], dropped: Sequence[ScoredRollouts], start: float
+    ) -> StepGroups:
+        groups = [member.scored for member in members if member.scored is not None]
+        self._check_errors([*groups, *dropped])
+        self._check_errors([member.baseline for member in members if member.baseline is not None])
+        scored = ScoredRollouts.join(groups)
+        metrics = {**self._staleness(step, scored), **episode_metrics(scored.rollouts.episodes or ())}
+        metrics["training/epoch"] = float(self._sampler.epoch_of(members[-1].number + 1))
+        if self._filter is not None:
+            generated = len(members) + len(dropped)
+            size = self._config.data.gen_batch_size or self._size
+            metrics |= {
+                "training/num_gen_batches": float(-(-generated // size)),
+                "training/num_gen_prompts": float(generated),
+            }
+        generated_at, ended = max(each.group.generated for each in members), max(each.ended for each in members)
+        state = self._sampler.state_at(self._lowest, self._done)
+        if not self._max_staleness:
+            seconds = {"gen": generated_at - start, "reward": max(0.0, time.perf_counter() - generated_at)}
+            return StepGroups(scored, metrics, seconds, state)
+        begun = min(each.started for each in members)
+        background = {"gen": generated_at - begun, "reward": max(0.0, ended - generated_at)}
+        return StepGroups(scored, metrics, {"wait": time.perf_counter() - start}, state, background)
+
+    def _staleness(self, step: int, scored: ScoredRollouts) -> dict[str, float]:
+        lags = scored.staleness(step)
+        if max(lags) > self._max_staleness:
+            raise RunError(
+                f"a response started with weights of version {step - 1 - max(lags)}, {max(lags)} updates older than "
+                f"the policy's; the limit is trainer.max_staleness={self._max_staleness}"
+            )
+        return {"training/staleness/mean": sum(lags) / len(lags), "training/staleness/max": float(max(lags))}
