@@ -29,7 +29,14 @@ class EventLoop:
             self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for its result; raise what it raises."""
+        """Wait for its result; raise what it raises.
+
+        Raises:
+            RuntimeError: the loop is closed.
+        """
+        if self._loop.is_closed():
+            coroutine.close()
+            raise RuntimeError("the event loop of generation is closed")
         if self._thread is None:
             return self._runner.run(coroutine)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -38,7 +45,7 @@ class EventLoop:
         """Cancel every task, and wait until they have ended; a thread that does not end is left behind."""
         if self._thread is None:
             self._runner.close()
-        else:
+        elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(ENDING)
 

@@ -1,7 +1,9 @@
 """Episodes with a scripted policy: what it writes, the environment's answers and the limits decide the token ids."""
 
+import asyncio
 import dataclasses
 import re
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +17,9 @@ from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import RunError
-from corerl.rollout.scores import Arrivals
-from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.episodes import EpisodePlayer, episode_metrics, shorten
+from corerl.rollout.player import Player
+from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scoring import add_environment
 
 END = 258
@@ -25,18 +27,17 @@ CHAT = [{"role": "user", "content": "Go."}]
 
 
 class Scripted:
-    """A policy that writes the same turns in every episode; remembers its requests."""
+    """A policy that writes the same turns in every episode, each by weights of its own; remembers its requests."""
 
     def __init__(self, *turns):
-        self.turns, self.waves = turns, []
+        self.turns, self.requests = turns, []
 
-    def generate(self, requests):
-        text = self.turns[len(self.waves)]
-        self.waves.append(requests)
-        for position, request in enumerate(requests):
-            ids = [*text.encode(), END][: request.sampling.max_tokens]
-            reason = "stop" if ids[-1] == END else "length"
-            yield {position: [Completion(ids, [-0.5] * len(ids), reason, len(self.waves))]}
+    async def complete(self, request):
+        self.requests.append(request)
+        number = int(request.request_id.rpartition("-")[2])
+        ids = [*self.turns[number].encode(), END][: request.sampling.max_tokens]
+        reason = "stop" if ids[-1] == END else "length"
+        return [Completion(ids, [-0.5] * len(ids), reason, number + 1)]
 
 
 class Echo:
@@ -71,10 +72,10 @@ def play(tiny_tokenizer_dir):
         )
         players.append(EpisodePlayer(config, environment, policy, turns))
         batch = [Prompt(index, turns.prompt(CHAT), CHAT, "acme", "42", {}) for index in range(prompts)]
-        arrivals = Arrivals(n)
-        for rows, part in players[-1].play(batch, SamplingParams(max_tokens, n=n), [11, 12][:prompts], "train"):
-            arrivals.add(rows, part)
-        return arrivals.rollouts()
+        player = Player(policy, None, None, max_tokens, players[-1])
+        return asyncio.run(
+            player.play_all(batch, [11, 12][:prompts], SamplingParams(max_tokens, n=n), "train")
+        ).rollouts
 
     yield start
     for player in players:
@@ -110,7 +111,7 @@ def test_each_turn_continues_from_exactly_what_was_generated(play):
     policy = Scripted("one", "two", "bye")
     rollouts = play(policy, Echo())
     whole = [*rollouts.prompts[0].token_ids, *rollouts.completions[0].token_ids]
-    for [request] in policy.waves:
+    for request in policy.requests:
         assert list(request.prompt_ids) == whole[: len(request.prompt_ids)]
 
 
@@ -133,7 +134,7 @@ def test_the_turn_limit_ends_an_episode_with_the_policys_words(play):
 def test_the_token_limit_counts_the_environments_tokens_and_is_never_passed(play):
     policy = Scripted(*["word"] * 8)
     for limit in (3, 5, 20, 60, 90, 120):
-        policy.waves.clear()
+        policy.requests.clear()
         rollouts = play(policy, Echo(), max_tokens=limit)
         [completion], [episode] = rollouts.completions, rollouts.episodes
         assert len(completion.token_ids) <= limit
@@ -155,12 +156,12 @@ def test_responses_to_a_prompt_start_alike_and_go_on_with_seeds_of_their_own(pla
     rollouts = play(policy, environment, n=3, prompts=2)
     assert sorted(environment.seeds) == [11, 11, 11, 12, 12, 12]
     assert rollouts.group_ids == [0, 0, 0, 1, 1, 1]
-    seeds = [request.sampling.seed for wave in policy.waves for request in wave]
+    seeds = sorted(request.sampling.seed for request in policy.requests)
     assert len(set(seeds)) == 12
-    assert {request.sampling.n for wave in policy.waves for request in wave} == {1}
+    assert {request.sampling.n for request in policy.requests} == {1}
     again = Scripted("one", "bye")
     play(again, Echo(), n=3, prompts=2)
-    assert [request.sampling.seed for wave in again.waves for request in wave] == seeds
+    assert sorted(request.sampling.seed for request in again.requests) == seeds
 
 
 def test_an_environment_that_fails_costs_the_episode_and_no_reward_of_0(play):
@@ -173,9 +174,9 @@ def test_an_environment_that_fails_costs_the_episode_and_no_reward_of_0(play):
 
 def test_an_aborted_turn_costs_the_episode(play):
     class Aborting(Scripted):
-        def generate(self, requests):
-            for finished in super().generate(requests):
-                yield {place: [dataclasses.replace(each, finish_reason="abort")] for place, [each] in finished.items()}
+        async def complete(self, request):
+            [turn] = await super().complete(request)
+            return [dataclasses.replace(turn, finish_reason="abort")]
 
     [episode] = play(Aborting("one"), Echo()).episodes
     assert (episode.turns, episode.error) == (1, "its generation was aborted")
@@ -190,7 +191,7 @@ def test_an_episode_that_never_began_is_one_masked_token(play):
 
     policy = Scripted("bye")
     rollouts = play(policy, Broken(), prompts=2)
-    assert len(policy.waves[0]) == 1
+    assert len(policy.requests) == 1
     assert list(rollouts.completions[0].token_ids) == [END]
     batch = ScoredRollouts(rollouts, add_environment(None, rollouts.episodes)).experience()
     assert batch.response_mask.any(dim=1).tolist() == [False, True]
@@ -257,21 +258,33 @@ def test_an_environment_learns_once_that_an_episode_is_over_however_it_ended(pla
         assert (episode.error is None) != failed
 
 
-def test_an_episode_ends_when_it_is_over_and_not_with_its_batch(play):
+def test_an_episode_goes_on_and_ends_whatever_the_others_wait_for(play):
     class Uneven(Ending):
-        def reset(self, task, seed):
-            return Start(state=[] if len(self.seeds.append(seed) or self.seeds) == 1 else ["early"])
+        """The first episode's first answer comes once the other episode is over."""
 
-        async def step(self, state, response):
-            self.steps = [*getattr(self, "steps", []), (response, len(self.ended))]
-            turn = await super().step(state, response)
-            return Turn(turn.messages, done=len(state) == 3)
+        def __init__(self):
+            super().__init__()
+            self.over, self.states = threading.Event(), []
+
+        def step(self, state, response):
+            if state is self.states[0] and not state:
+                assert self.over.wait(20)
+            state.append(response)
+            return Turn([{"role": "tool", "content": "go on"}], done=len(state) == 2)
+
+        def reset(self, task, seed):
+            start = super().reset(task, seed)
+            self.states.append(start.state)
+            return start
+
+        async def end(self, state):
+            self.over.set()
+            return await super().end(state)
 
     environment = Uneven()
-    rollouts = play(Scripted("one", "two", "three"), environment, n=2)
-    assert environment.ended == [["early", "one", "two"], ["one", "two", "three"]]
-    assert environment.steps[-1] == ("three", 1)
-    assert rollouts.responses == ["one\ntwo\nthree", "one\ntwo"]
+    rollouts = play(Scripted("one", "two"), environment, n=2, tool_timeout=30.0)
+    assert rollouts.responses == ["one\ntwo"] * 2
+    assert len(environment.ended) == 2
 
 
 def test_an_end_that_fails_costs_the_episode_and_one_that_gives_no_number_the_run(play):
@@ -314,8 +327,8 @@ def test_images_stay_with_every_turn(tiny_tokenizer_dir):
     config = SimpleNamespace(rollout=RolloutConfig(), data=DataConfig(max_prompt_length=100))
     policy, images = Scripted("one", "bye"), [{"bytes": b"x"}]
     prompt = Prompt(0, turns.prompt(CHAT), CHAT, "acme", "42", {}, {"images": images})
-    list(EpisodePlayer(config, Echo(), policy, turns).play([prompt], SamplingParams(500), [1], "train"))
-    assert [request.media["images"] is images for [request] in policy.waves] == [True, True]
+    asyncio.run(EpisodePlayer(config, Echo(), policy, turns).play(prompt, 1, 0, SamplingParams(500), "train"))
+    assert [request.media["images"] is images for request in policy.requests] == [True, True]
 
 
 def test_long_messages_lose_their_middle(play):

@@ -11,7 +11,6 @@ from corerl.errors import DataError
 from corerl.rollout.requests import (
     check_media,
     greedy_sampling,
-    make_requests,
     training_sampling,
     validation_sampling,
 )
@@ -53,19 +52,6 @@ def test_validation_is_greedy_unless_it_is_to_sample_whatever_else_is_set():
     assert validation_sampling(config(RolloutConfig(val_kwargs=values)), (2,)) == SamplingParams(
         max_tokens=77, n=3, temperature=0.0, top_p=1.0, top_k=-1, stop_token_ids=(2,)
     )
-
-
-def test_each_request_has_its_own_seed_and_carries_its_prompts_media():
-    prompts = [Prompt(9, (1, 2), [], "s", "", {}), Prompt(8, (3,), [], "s", "", {}, {"images": ["a.png"]})]
-    first, second = make_requests(prompts, SamplingParams(max_tokens=4, n=2), [11, 12], "val-6")
-    assert (first.request_id, first.prompt_ids, first.media) == ("val-6-0", (1, 2), {})
-    assert (second.request_id, second.prompt_ids, second.media) == ("val-6-1", (3,), {"images": ["a.png"]})
-    assert [request.sampling for request in (first, second)] == [
-        SamplingParams(max_tokens=4, n=2, seed=11),
-        SamplingParams(max_tokens=4, n=2, seed=12),
-    ]
-    with pytest.raises(ValueError):
-        make_requests(prompts, SamplingParams(max_tokens=4), [11], "val")
 
 
 @pytest.mark.parametrize(("takes", "words"), [((), "text alone"), (("images",), "images")])

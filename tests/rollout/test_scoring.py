@@ -8,8 +8,8 @@ from corerl.data.prompts import Prompt
 from corerl.errors import RunError
 from corerl.registry import Entry, Owner, Selected
 from corerl.rollout.scored import ScoredRollouts
-from corerl.trainer.evaluation import validation_metrics, validation_samples
 from corerl.rollout.scoring import Notices, check_error_rate, check_results
+from corerl.trainer.evaluation import validation_metrics, validation_samples
 
 SCORERS = {"acme/sums": Selected(Entry("scorer", "sums", lambda *_: 0.0, Owner("acme-rewards", "1.2")))}
 

@@ -6,8 +6,8 @@ from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import Dispatch, Place, dispatch, dispatch_of, submit
 from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import ConfigError
-from corerl.runtime.local import LocalRuntime
 from corerl.rollout.worker import RolloutWorker
+from corerl.runtime.local import LocalRuntime
 from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker
 
 ROLE = Role("actor", "actor.strategy", "torch", distributed=False)

@@ -8,49 +8,21 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from corerl.batch.rollouts import Rollouts
 from corerl.contracts.advantage_estimators import Advantages
 from corerl.contracts.config import ModelConfig, PluginsConfig, RolloutCorrectionConfig, TrainConfig
 from corerl.contracts.losses import Mean
-from corerl.contracts.reward_managers import RewardResult
-from corerl.contracts.rollout_backends import Completion, SamplingParams
+from corerl.contracts.rollout_backends import SamplingParams
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
-from corerl.data.prompts import Prompt
 from corerl.errors import EngineDeadError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
+from corerl.rollout.scoring import Notices
 from corerl.seeding import Seeds
-from corerl.rollout.scored import ScoredRollouts
 from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.loop import Trainer
 from corerl.trainer.nonfinite import NonFiniteGuard
-from corerl.rollout.scoring import Notices
 from corerl.trainer.stopping import Stopping
-
-
-@pytest.fixture(scope="session")
-def scored_rollouts() -> Callable[..., ScoredRollouts]:
-    """``scored_rollouts([score, …], n=1, lengths=None, version=0)``: n responses to each prompt, with their scores.
-
-    Prompt g has the token ids (1, 10 + g). Response i has ``lengths[i]`` tokens (2 unless given), the first of them
-    20 + i, each with log-prob -0.5, and the text "text i". A score of None is a scorer that failed.
-    """
-
-    def make(scores, n=1, lengths=None, version=0):
-        count = len(scores)
-        groups = [row // n for row in range(count)]
-        prompts = [Prompt(group, (1, 10 + group), [], "acme/sums", str(group), {}) for group in groups]
-        completions = [
-            Completion([20 + row] + [5] * (length - 1), [-0.5] * length, "stop", version)
-            for row, length in enumerate(lengths or [2] * count)
-        ]
-        results = [RewardResult(score, error=None if score is not None else "boom") for score in scores]
-        texts = [f"text {row}" for row in range(count)]
-        return ScoredRollouts(Rollouts(prompts, completions, texts, groups), results)
-
-    return make
-
 
 PLUGIN = """
 from corerl import hookimpl
@@ -201,8 +173,8 @@ def trainer(tmp_path):
             actor=Worker("actor", calls),
             critic=Worker("critic", calls) if critic else None,
             reference=Worker("reference", calls) if reference else None,
-            collector=SimpleNamespace(),
-            pipeline=SimpleNamespace(),
+            stream=SimpleNamespace(),
+            tokenizer=None,
             devices=Devices(calls),
             estimate_advantages=estimate,
             select_tokens=None,

@@ -12,9 +12,9 @@ from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import ConfigError, EngineDeadError, RunError
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
+from corerl.rollout.episodes import EpisodePlayer
 from corerl.telemetry.metrics_log import read_metrics
 from corerl.trainer import build
-from corerl.rollout.episodes import EpisodePlayer
 from corerl.trainer.run import Run
 from corerl_testing.tiny_model import tiny_model
 
@@ -269,8 +269,8 @@ def test_a_trainer_is_what_the_plan_says_and_its_parts_end_with_it(real_plan, mo
     assert trainer.reference is not None and trainer.vocabulary_reference is None and trainer.critic is None
     assert (trainer.nonfinite.folder, trainer.nonfinite.skip) == (folder / "nonfinite", True)
     assert asked == []  # all is on the CPU
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        trainer.pipeline.batch(1)
+    with pytest.raises(RuntimeError, match="is closed"):
+        trainer.stream.take(1)
     with pytest.raises(EngineDeadError, match="as it was"):
         trainer.engines._restart(EngineDeadError("as it was"))
 

@@ -11,9 +11,9 @@ from corerl.contracts.advantage_estimators import Advantages
 from corerl.contracts.config import RolloutCorrectionConfig
 from corerl.contracts.reward_managers import RewardResult
 from corerl.errors import RunError
+from corerl.rollout.stream import StepGroups
 from corerl.telemetry.timers import Timers
 from corerl.trainer.correction import RolloutCorrector
-from corerl.rollout.stream import Collected
 
 TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
 
@@ -21,7 +21,7 @@ TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "respo
 def test_a_step_collects_computes_updates_and_hands_the_weights_over(trainer, batch):
     made = trainer(critic=True, reference=True, trainer__log_rollouts_freq=-1)
     scored, _ = batch()
-    made.pipeline.batch = lambda step: Collected(
+    made.stream.take = lambda step: StepGroups(
         scored, {"training/epoch": 0.0}, {"gen": 2.0}, {"position": step}, {"reward": 3.0}
     )
     metrics = made.train_step()
@@ -73,7 +73,7 @@ def test_staleness_is_the_largest_of_the_batch(trainer, batch, oldest):
     made.corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
     scored, _ = batch([1.0, 0.0, 1.0], version=2)
     scored.rollouts.completions[1] = replace(scored.rollouts.completions[1], weight_version=oldest)
-    made.pipeline.batch = lambda step: Collected(scored, {}, {}, {})
+    made.stream.take = lambda step: StepGroups(scored, {}, {}, {})
     if oldest == 2:
         with pytest.raises(RunError, match=r"differ by 0\.5 a token"):
             made.train_step()
@@ -97,7 +97,7 @@ def test_samples_that_are_not_finite_before_and_after_the_advantages_are_left_ou
         return Advantages(advantages, advantages.clone())
 
     made.actor.forward, made.estimate_advantages = first_row_is_nan, second_row_is_nan
-    made.pipeline.batch = lambda step: Collected(scored, {}, {}, {})
+    made.stream.take = lambda step: StepGroups(scored, {}, {}, {})
     assert made.train_step()["training/nonfinite_samples"] == 2.0
     [updated] = made.actor.updated
     assert updated.rewards.tolist() == [[0.0, 3.0]]
@@ -113,7 +113,7 @@ def test_the_kl_penalty_changes_the_rewards_before_the_advantages_are_estimated(
         return {"actor/reward_kl_penalty": 0.25}
 
     made.kl_penalty = SimpleNamespace(subtract=subtract)
-    made.pipeline.batch = lambda step: Collected(scored, {}, {}, {})
+    made.stream.take = lambda step: StepGroups(scored, {}, {}, {})
     assert made.train_step()["actor/reward_kl_penalty"] == 0.25
     assert made.calls.index("subtract") < made.calls.index("estimate")
     assert made.actor.updated[0].advantages.tolist() == [[-0.25, 0.75]]
@@ -221,7 +221,7 @@ def test_the_policys_workers_are_held_from_the_batch_to_the_end_of_the_step_and_
 
         return call
 
-    made.pipeline.batch = note("batch", lambda step: Collected(scored, {}, {}, {}))
+    made.stream.take = note("batch", lambda step: StepGroups(scored, {}, {}, {}))
     made.actor.forward = note("forward", made.actor.forward)
     made.actor.update = note("update", made.actor.update)
     made.estimate_advantages = note("estimate", made.estimate_advantages)

@@ -16,15 +16,14 @@ def validating(made, scored_rollouts, prompts=5):
     made.val_prompts = [Prompt(index, (1,), [], "acme/sums", "", {}) for index in range(prompts)]
     asked, shown = [], []
 
-    def generate(part, seeds, *draws):
-        asked.append(([prompt.index for prompt in part], list(seeds), draws))
+    def play(part, seeds, sampling, name):
+        asked.append(([prompt.index for prompt in part], list(seeds), (sampling, name)))
         scores = [float(prompt.index) if prompt.index < prompts - 1 else None for prompt in part]
         scored = scored_rollouts(scores)
-        rollouts = scored.rollouts
-        rollouts.prompts[:] = part
-        return [SimpleNamespace(rollouts=lambda: rollouts, results=scored.results)]
+        scored.rollouts.prompts[:] = part
+        return scored
 
-    made.collector = SimpleNamespace(generate=generate, score=lambda rollouts, batch: batch.results)
+    made.stream = SimpleNamespace(play=play)
     made.log.write_samples = lambda step, columns, rows: shown.append((step, len(rows)))
     return asked, shown
 
@@ -38,7 +37,7 @@ def test_an_evaluation_asks_for_all_prompts_in_parts_with_the_seeds_of_every_eva
     metrics = made.evaluate()
     assert [part for part, *_ in asked] == parts
     assert [seed for _, seeds, _ in asked for seed in seeds] == Seeds(0).validation_requests(5)
-    assert [draws for *_, draws in asked] == [((made.validation_sampling, f"val-{part[0]}"),) for part in parts]
+    assert [draw for *_, draw in asked] == [(made.validation_sampling, f"val-{part[0]}") for part in parts]
     assert metrics["val-core/acme/sums/reward/mean@1"] == pytest.approx((0 + 1 + 2 + 3) / 4)
     assert metrics["val-aux/error_ratio"] == pytest.approx(0.2)
     assert metrics["timing_s/testing"] > 0
@@ -52,15 +51,14 @@ def test_an_evaluation_asks_for_all_prompts_in_parts_with_the_seeds_of_every_eva
 def test_episodes_of_an_evaluation_have_metrics_of_their_own(trainer, scored_rollouts):
     made = trainer()
     validating(made, scored_rollouts, prompts=2)
-    generate = made.collector.generate
+    play = made.stream.play
 
-    def episodes(part, seeds, *draws):
-        [batch] = generate(part, seeds, *draws)
-        rollouts = batch.rollouts()
-        object.__setattr__(rollouts, "episodes", [Episode([True, True], turns=turns) for turns in (1, 3)])
-        return [batch]
+    def episodes(*arguments):
+        scored = play(*arguments)
+        object.__setattr__(scored.rollouts, "episodes", [Episode([True, True], turns=turns) for turns in (1, 3)])
+        return scored
 
-    made.collector.generate = episodes
+    made.stream.play = episodes
     metrics = made.evaluate()
     assert metrics["val-aux/env/turns/mean"] == 2.0
 
@@ -72,7 +70,7 @@ def test_sample_rollouts_are_written_every_so_many_steps_and_in_the_last(
     from corerl.data.tokenizer import load_tokenizer
 
     made = trainer(trainer__log_rollouts_freq=frequency, trainer__log_rollouts_tokens=1)
-    made.collector.tokenizer = load_tokenizer(ModelConfig(str(tiny_tokenizer_dir)))
+    made.tokenizer = load_tokenizer(ModelConfig(str(tiny_tokenizer_dir)))
     scored, experience = batch()
     for made.step in range(1, 11):
         made.tell(experience, scored)
@@ -87,7 +85,7 @@ def test_sample_rollouts_are_written_every_so_many_steps_and_in_the_last(
 def test_rollouts_that_cannot_be_written_are_printed_and_the_run_goes_on(trainer, batch, tmp_path, capsys):
     made = trainer(trainer__log_rollouts_freq=1, trainer__log_rollouts_tokens=0)
     (tmp_path / "rollouts").write_text("a file")
-    made.collector.tokenizer = SimpleNamespace(
+    made.tokenizer = SimpleNamespace(
         stop_token_ids=(9,), tokenizer=SimpleNamespace(batch_decode=lambda rows, **_: [""] * len(rows))
     )
     scored, experience = batch()

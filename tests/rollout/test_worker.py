@@ -1,11 +1,13 @@
 """What a rollout worker hands on as it comes, and what it does with an engine that is stuck."""
 
+import asyncio
+
 import pytest
 
 from corerl.contracts.config import ModelConfig, PluginsConfig, RolloutConfig, TrainConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import DeadlineError, EngineDeadError
-from corerl.trainer import rollout_worker
+from corerl.rollout import worker as rollout_worker
 from corerl.rollout.worker import RolloutWorker
 
 PLUGIN = """
@@ -43,12 +45,7 @@ async def turns(count):
 class Paced:
     # finishes a request every 50 turns of the event loop, and is done 50 turns later
 
-    closing = None
-
     async def generate(self, requests, on_finished):
-        self.loop = asyncio.get_running_loop()
-        if self.closing is not None:
-            self.closing.close()
         for position, request in enumerate(requests):
             await turns(50)
             on_finished(position, [request.request_id])
@@ -57,6 +54,10 @@ class Paced:
 
     def close(self):
         pass
+
+class Last:
+    async def generate(self, requests):
+        return [[request.request_id] for request in requests]
 
 class Slow:
     # takes its turns to end once it is cancelled
@@ -97,6 +98,7 @@ def once(error):
 
 @hookimpl
 def register_rollout_backends(register):
+    register("last", lambda model, rollout, *, device: Last())
     register("halting", lambda model, rollout, *, device: Halting())
     register("once_RunError", once(RunError("no memory is left")))
     register("once_ConfigError", once(ConfigError("rollout.options.python", "there is no such program")))
@@ -127,33 +129,28 @@ def worker(start):
     return start("stuck")
 
 
-def test_each_request_is_handed_on_once_as_it_finishes_and_none_is_waited_for_in_a_busy_loop(start, monkeypatch):
-    worker, waits = start("paced", timeout=600), []
-    until = worker._until
-    monkeypatch.setattr(worker, "_until", lambda *arguments: waits.append(arguments) or until(*arguments))
-    assert list(worker.generate(REQUESTS)) == [{0: ["a"]}, {1: ["b"]}]
-    assert len(waits) == 3  # for a, for b and for the end
+def generated(worker, requests=REQUESTS, told=None):
+    """(position, completions) in the order in which they come."""
+    told = [] if told is None else told
+    asyncio.run(worker.generate(requests, lambda position, completions: told.append((position, completions))))
+    return told
 
 
-def test_a_worker_closes_its_event_loops_but_those_that_run(start):
-    worker = start("paced", timeout=600)
-    worker.backend.closing = worker
-    assert list(worker.generate(REQUESTS)) == [{0: ["a"]}, {1: ["b"]}]
-    assert not worker.backend.loop.is_closed()
-    worker.close()
-    assert worker.backend.loop.is_closed()
+@pytest.mark.parametrize("backend", ["paced", "last"])
+def test_each_request_is_handed_on_once_by_a_backend_that_tells_and_by_one_that_does_not(start, backend):
+    assert generated(start(backend, timeout=600)) == [(0, ["a"]), (1, ["b"])]
 
 
 def test_requests_that_are_late_are_aborted_cancelled_and_waited_for(start):
     worker = start("slow")
     with pytest.raises(DeadlineError, match=r"^2 of 2 prompts had no responses after rollout.timeout = 0\.05 s$"):
-        list(worker.generate(REQUESTS))
+        generated(worker)
     assert (worker.backend.aborted, worker.backend.is_ended) == (["a", "b"], True)
 
 
 def test_the_error_of_a_stuck_engine_names_what_was_waited_for_its_key_and_the_log(worker):
     with pytest.raises(EngineDeadError) as error:
-        list(worker.generate([GenerationRequest("a", [1], SamplingParams(max_tokens=4))]))
+        generated(worker, REQUESTS[:1])
     assert str(error.value) == (
         "1 of 1 prompts had no responses after rollout.timeout = 0.05 s; the last lines of its log (/there.log): "
         "stuck; health took longer than 1 s"
@@ -164,8 +161,8 @@ def test_an_engine_that_generates_in_time_but_for_one_request_is_late_with_that_
     late = start("halting", timeout=0.5)
     finished = []
     with pytest.raises(DeadlineError, match=r"^1 of 2 prompts had no responses after rollout.timeout = 0\.5 s$"):
-        finished.extend(late.generate(REQUESTS))
-    assert finished == [{0: ["a"]}]
+        generated(late, told=finished)
+    assert finished == [(0, ["a"])]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Engines that end: what is started again, sent again and asked again."""
 
+import asyncio
+
 import pytest
 
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
@@ -36,19 +38,27 @@ class Group:
         assert (actor, rollout) == ("the actor", self)
         self._do(("weights", version, verify))
 
-    def generate(self, requests):
+    async def generate(self, requests, on_finished):
         """Finishes the second request, then ends, if it is to; later the rest."""
         ids = [request.request_id for request in requests]
         self.calls.append(("generate", *ids))
         if self.dies.get("generate", 0):
             self.dies["generate"] -= 1
-            yield {1: [ids[1]]}
+            on_finished(1, [ids[1]])
             raise EngineDeadError("the engine ended in generate")
-        yield {position: [each] for position, each in enumerate(ids)}
+        for position, each in enumerate(ids):
+            on_finished(position, [each])
 
 
 def engines(group, max_restarts=3):
     return Engines(group, "the actor", group, max_restarts)
+
+
+def generated(started):
+    """(position, completions) in the order in which they come."""
+    told = []
+    asyncio.run(started.generate(REQUESTS, lambda position, completions: told.append((position, completions))))
+    return told
 
 
 REQUESTS = [GenerationRequest(name, [1], SamplingParams(4)) for name in "abc"]
@@ -86,7 +96,7 @@ def test_engines_that_live_are_asked_once():
     living.sleep()
     living.wake(kv_cache=False)
     living.wake()
-    assert list(living.generate(REQUESTS)) == [{0: ["a"], 1: ["b"], 2: ["c"]}]
+    assert generated(living) == [(0, ["a"]), (1, ["b"]), (2, ["c"])]
     assert group.calls == [
         ("weights", 2, False),
         ("weights", 3, True),
@@ -115,22 +125,22 @@ def test_what_had_not_finished_is_asked_again_and_each_answer_has_its_place():
     restarted = engines(group)
     restarted.send_weights(4)
     group.calls.clear()
-    assert list(restarted.generate(REQUESTS)) == [{1: ["b"]}, {2: ["c"]}, {0: ["a"]}]
+    assert generated(restarted) == [(1, ["b"]), (2, ["c"]), (0, ["a"])]
     again = [("restart",), ("weights", 4, True)]
     assert group.calls == [("generate", "a", "b", "c"), *again, ("generate", "a", "c"), *again, ("generate", "a")]
 
 
 def test_an_engine_that_another_thread_has_started_again_is_not_started_twice():
     class Shared(Group):
-        def generate(self, requests):
+        async def generate(self, requests, on_finished):
             if not restarted.restarts:
                 restarted.restarts += 1  # by the thread that sends weights, meanwhile
                 raise EngineDeadError("the engine ended")
-            yield from super().generate(requests)
+            await super().generate(requests, on_finished)
 
     group = Shared()
     restarted = engines(group)
-    assert list(restarted.generate(REQUESTS)) == [{0: ["a"], 1: ["b"], 2: ["c"]}]
+    assert generated(restarted) == [(0, ["a"]), (1, ["b"]), (2, ["c"])]
     assert group.calls == [("generate", "a", "b", "c")]
 
 
@@ -167,13 +177,13 @@ def test_an_engine_that_ends_with_the_run_is_not_started_again(capsys):
     class Worker:
         """Ends when the run does, as a thread that generates ahead sees it."""
 
-        def generate(self, requests):
+        async def generate(self, requests, on_finished):
             ending.close()
             raise EngineDeadError("the rollout backend is closed")
 
     ending = Engines(runtime=None, actor=None, rollout=Worker(), max_restarts=3)
     with pytest.raises(EngineDeadError, match="is closed"):
-        list(ending.generate(REQUESTS))
+        generated(ending)
     assert (ending.restarts, capsys.readouterr().err) == (0, "")
 
 

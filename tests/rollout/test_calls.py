@@ -1,13 +1,22 @@
 import asyncio
-import functools
 import threading
 import time
 
 import pytest
 
-from corerl.rollout.calls import call_all
+from corerl.rollout.calls import Calls
 
-calls = functools.partial(call_all, num_workers=4, timeout=0.5)
+
+def calls(function, arguments):
+    """The answers to all, asked at the same time."""
+    queue = Calls(num_workers=4, timeout=0.5)
+
+    async def ask():
+        return await asyncio.gather(*(queue.call(function, *given) for given in arguments))
+
+    answers = asyncio.run(ask())
+    queue.close()
+    return answers
 
 
 def double(number):

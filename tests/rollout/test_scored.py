@@ -1,0 +1,39 @@
+"""Responses with their scores: tensors, selections and joins."""
+
+import torch
+
+from corerl.contracts.reward_managers import RewardResult
+from corerl.rollout.scored import ScoredRollouts, score_tensors
+
+
+def scores(results):
+    return [result.score for result in results]
+
+
+def test_staleness_counts_updates_between_the_weights_of_a_response_and_the_policy_that_is_updated(scored_rollouts):
+    assert scored_rollouts([1.0, 0.0], version=4).staleness(5) == [0, 0]
+    assert scored_rollouts([1.0], version=4).staleness(7) == [2]
+
+
+def test_the_reward_is_on_the_last_token_of_each_response(scored_rollouts):
+    batch = scored_rollouts([0.5, None, 2.0], lengths=[1, 2, 3]).experience()
+    assert batch.rewards.tolist() == [[0.5, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 2.0]]
+    assert batch.response_mask.sum(1).tolist() == [1, 0, 3]
+    assert batch.rewards.dtype is torch.float32
+
+
+def test_scores_are_0_where_there_is_none():
+    values, there = score_tensors([RewardResult(0.0), RewardResult(None, error="x"), RewardResult(-2.0)])
+    assert (values.tolist(), there.tolist()) == ([0.0, 0.0, -2.0], [True, False, True])
+
+
+def test_joined_batches_keep_their_baselines(scored_rollouts):
+    parts = []
+    for score in (1.0, 2.0):
+        rollouts = scored_rollouts([score])
+        parts.append(ScoredRollouts(rollouts.rollouts, rollouts.results, [RewardResult(10 * score)]))
+    joined = ScoredRollouts.join(parts)
+    assert scores(joined.greedy_results) == [10.0, 20.0]
+    assert scores(joined.select([1]).greedy_results) == [20.0]
+    assert ScoredRollouts.join([scored_rollouts([1.0]), scored_rollouts([2.0])]).greedy_results is None
+    assert ScoredRollouts.join(parts[:1]) is parts[0]

@@ -1,0 +1,277 @@
+"""Groups: each trained once and none too old; dropped ones replaced; numbers that do not depend on time."""
+
+import asyncio
+import random
+import threading
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
+from corerl.contracts.dispatch import Finished
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import Completion, SamplingParams
+from corerl.data.prompts import Prompt
+from corerl.data.sampler import PromptSampler
+from corerl.errors import RunError
+from corerl.rollout.player import Player
+from corerl.rollout.request_queue import RequestQueue
+from corerl.rollout.stream import Stream
+from corerl.seeding import Seeds
+
+SEEDS = Seeds(3)
+TOKENIZER = SimpleNamespace(decode=lambda rows: [" ".join(map(str, row)) for row in rows])
+PROMPTS = 12
+
+
+class Engine:
+    """Responses name their prompt's token and their number; those to a prompt come after ``seconds[token]``.
+
+    ``version`` is that of the weights, ``asked`` the ids of the requests.
+    """
+
+    def __init__(self, seconds=None):
+        self.seconds, self.version, self.asked, self.requests = seconds or {}, 0, [], []
+        self.began = threading.Semaphore(0)
+
+    async def generate(self, requests, on_finished):
+        for request in requests:
+            self.asked.append((request.request_id, self.version))
+            self.requests.append(request)
+            self.began.release()
+
+        async def one(position, request):
+            version, token = self.version, request.prompt_ids[1]
+            await asyncio.sleep(self.seconds.get(token, 0.0))
+            last = 77 if request.sampling.temperature == 0 else None
+            samples = range(request.sampling.n)
+            ids = [[token, number if last is None else last] for number in samples]
+            on_finished(position, [Completion(each, [-1.0, -1.0], "stop", version) for each in ids])
+
+        await asyncio.gather(*(one(position, request) for position, request in enumerate(requests)))
+
+
+class Reward:
+    """A hundred for each of the prompt's token, and the number of the response."""
+
+    def score(self, requests):
+        return [RewardResult(100.0 * int(first) + int(second)) for first, second in map(words, requests)]
+
+    def submit(self, requests):
+        return Finished(self.score(requests))
+
+    def close(self):
+        pass
+
+
+def words(request):
+    return request.response.split()
+
+
+@pytest.fixture
+def stream():
+    """``stream(engine, max_staleness=0, total_steps=5, …)`` over twelve prompts of tokens 1 to 12, two to a step."""
+    opened = []
+
+    def make(engine=None, *, reward=None, greedy=False, keep=None, state=None, size=2, total_steps=5, **trainer):
+        config = TrainConfig(ModelConfig("x"), rollout=RolloutConfig(n=2))
+        config.data = DataConfig(train_batch_size=size, max_response_length=6)
+        for name, value in trainer.items():
+            setattr(config.trainer, name, value)
+        prompts = [Prompt(index, (1, 1 + index), [], "s", "", {}) for index in range(PROMPTS)]
+        sampler = PromptSampler(PROMPTS, size, shuffle=False, seed=0)
+        if state is not None:
+            sampler.load_state_dict(state)
+        player = Player(RequestQueue((engine or Engine()).generate), TOKENIZER, reward or Reward(), 6)
+        sampling = SamplingParams(6, n=2, temperature=0.7)
+        options = {"batch_filter": keep, "greedy_baseline": greedy, "total_steps": total_steps}
+        opened.append(Stream(config, player, prompts, sampler, SEEDS, sampling, **options))
+        opened[-1].config = config
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def tokens(taken):
+    """The groups of a step, by the tokens of their prompts."""
+    return [prompt.token_ids[1] for prompt in taken.scored.rollouts.prompts[::2]]
+
+
+def scores(results):
+    return [result.score for result in results]
+
+
+def test_without_staleness_the_groups_of_a_step_are_begun_when_it_asks_for_them(stream):
+    engine = Engine()
+    made = stream(engine)
+    for step in (1, 2):
+        engine.version = step - 1
+        taken = made.take(step)
+        assert len(engine.asked) == 2 * step
+        assert dict(taken.metrics) == {
+            "training/epoch": 0.0,
+            "training/staleness/mean": 0.0,
+            "training/staleness/max": 0.0,
+        }
+        assert set(taken.seconds) == {"gen", "reward"} and not taken.background
+        assert (taken.sampler["position"], taken.sampler["next"], taken.sampler["done"]) == (step, 2 * step, [])
+        assert tokens(taken) == [2 * step - 1, 2 * step]
+    assert [request.sampling.seed for request in engine.requests] == [
+        seed for step in (1, 2) for seed in SEEDS.training_requests(step, 2)
+    ]
+
+
+def test_the_order_in_which_responses_come_changes_no_number(stream):
+    draw, prompt, late = random.Random(0), Engine(), Engine()
+    late.seconds = {token: 0.05 * draw.random() for token in range(1, 13)}
+    made, other = stream(prompt, size=4), stream(late, size=4)
+    for step in (1, 2, 3):
+        prompt.version = late.version = step - 1
+        one, two = made.take(step), other.take(step)
+        assert (one.scored, one.sampler) == (two.scored, two.sampler)
+
+
+def test_each_row_has_the_score_of_the_greedy_response_to_its_own_prompt(stream):
+    engine = Engine()
+    scored = stream(engine, greedy=True).take(1).scored
+    assert scores(scored.results) == [100.0, 101.0, 200.0, 201.0]
+    assert scores(scored.greedy_results) == [177.0, 177.0, 277.0, 277.0]
+    assert scored.rollouts.group_ids == [0, 0, 1, 1]
+    assert len({request.request_id for request in engine.requests}) == 4
+    assert (
+        sorted((each.sampling.n, each.sampling.temperature) for each in engine.requests)
+        == [(1, 0)] * 2 + [(2, 0.7)] * 2
+    )
+
+
+@pytest.mark.parametrize("order", ["fifo", "windowed", "first_finished"])
+def test_every_group_is_trained_once_and_no_more_updates_late_than_allowed(stream, order):
+    draw = random.Random(1)
+    engine = Engine({token: 0.03 * draw.random() for token in range(1, 13)})
+    made = stream(engine, max_staleness=2, batch_order=order, total_steps=18)
+    trained = Counter()
+    for step in range(1, 19):
+        taken = made.take(step)
+        assert taken.metrics["training/staleness/max"] <= 2
+        assert set(taken.seconds) == {"wait"} and set(taken.background) == {"gen", "reward"}
+        trained.update(tokens(taken))
+        engine.version = step
+    assert set(trained.values()) == {3} and len(trained) == PROMPTS
+    assert len(engine.asked) == 36, "none beyond the last step"
+    begun = [(int(name.removeprefix("train-")), version) for name, version in engine.asked]
+    assert all(number < 2 * (version + 1 + 2) for number, version in begun)
+
+
+def test_a_slow_group_holds_up_its_step_where_the_order_is_kept_and_no_longer_than_it_may_be_late(stream):
+    for order, steps in (("fifo", [[1, 2], [3, 4]]), ("windowed", [[1, 3], [2, 4]])):
+        engine = Engine({2: 0.6})
+        made = stream(engine, max_staleness=1, batch_order=order, total_steps=2)
+        assert [tokens(made.take(step)) for step in (1, 2)] == steps
+
+
+def test_scores_of_a_whole_batch_are_of_its_groups_also_where_others_finish_earlier(stream):
+    asked = []
+
+    def score(requests):
+        asked.append([request.response for request in requests])
+        return [RewardResult(1.0)] * len(requests)
+
+    reward = SimpleNamespace(score=score)
+    made = stream(Engine({2: 0.3}), reward=reward, max_staleness=1, total_steps=2)
+    assert [tokens(made.take(step)) for step in (1, 2)] == [[3, 4], [1, 2]]
+    assert asked == [["3 0", "3 1", "4 0", "4 1"], ["1 0", "1 1", "2 0", "2 1"]]
+
+
+def test_a_run_that_goes_on_trains_the_groups_that_were_overtaken(stream):
+    engine = Engine({2: 0.6})
+    taken = stream(engine, max_staleness=1).take(1)
+    assert tokens(taken) == [1, 3]
+    assert (taken.sampler["next"], taken.sampler["done"]) == (1, [2])
+    engine = Engine()
+    resumed = stream(engine, max_staleness=1, state=taken.sampler)
+    for engine.version, trained in ((1, [2, 4]), (2, [5, 6])):
+        assert tokens(resumed.take(engine.version + 1)) == trained
+
+
+def test_a_group_that_is_dropped_is_replaced_at_once_and_its_step_trains_the_first_that_are_kept(stream):
+    """Of the prompts, the odd ones are kept; each group is looked at alone."""
+    seen = []
+
+    def odd(inputs):
+        seen.append((inputs.scored.all().item(), inputs.group_ids.tolist(), inputs.components))
+        return (inputs.scores // 100) % 2 == 1
+
+    for seconds in ({}, {1: 0.1, 4: 0.05}):
+        engine = Engine(seconds)
+        made = stream(engine, keep=odd, size=3)
+        taken = made.take(1)
+        assert tokens(taken) == [1, 3, 5]
+        assert len(engine.asked) == 5
+        assert taken.metrics["training/num_gen_prompts"] == 5.0
+        assert taken.metrics["training/num_gen_batches"] == 2.0
+        assert taken.sampler["next"] == 5
+        engine.version = 1
+        assert tokens(made.take(2)) == [7, 9, 11]
+    assert seen[0] == (True, [0, 0], {})
+
+
+def test_a_filter_that_keeps_too_few_ends_the_run_with_its_count(stream):
+    made = stream(keep=lambda inputs: inputs.scores // 100 == 2)
+    made.config.algorithm.filter_groups.max_num_gen_batches = 2
+    with pytest.raises(RunError, match=r"dropped 3 prompts, and a step of 2 generates at most 4 \("):
+        made.take(1)
+
+
+@pytest.mark.parametrize("keep", [None, lambda inputs: inputs.scored])
+def test_too_many_responses_without_a_score_end_the_run(stream, keep):
+    failing = SimpleNamespace(score=lambda requests: [RewardResult(None, error="down")] * len(requests))
+    with pytest.raises(RunError, match=r"of .* responses could not be scored"):
+        stream(reward=failing, keep=keep).take(1)
+
+
+def test_a_response_that_is_older_than_allowed_ends_the_run(stream):
+    engine = Engine()
+    engine.version = 1
+    with pytest.raises(RunError) as error:
+        stream(engine).take(4)
+    assert str(error.value) == (
+        "a response started with weights of version 1, 2 updates older than the policy's; the limit is "
+        "trainer.max_staleness=0"
+    )
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_the_error_of_a_group_reaches_the_step_that_asks(stream, max_staleness):
+    class Broken(Engine):
+        async def generate(self, requests, on_finished):
+            raise RunError("the engine ended")
+
+    with pytest.raises(RunError, match="the engine ended"):
+        stream(Broken(), max_staleness=max_staleness).take(1)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_nothing_is_begun_after_close_and_what_runs_is_cancelled(stream, max_staleness):
+    engine = Engine({2: 600.0})
+    made = stream(engine, max_staleness=max_staleness)
+    if max_staleness:
+        assert tokens(made.take(1)) == [1, 3]
+    made.close()
+    asked = len(engine.asked)
+    with pytest.raises(RuntimeError, match="is closed"):
+        made.take(2)
+    assert len(engine.asked) == asked
+
+
+def test_an_evaluation_runs_beside_the_stream(stream):
+    engine = Engine()
+    made = stream(engine, max_staleness=1)
+    made.take(1)
+    prompts = [Prompt(0, (1, 50 + index), [], "s", "", {}) for index in range(3)]
+    scored = made.play(prompts, [7, 8, 9], SamplingParams(6, n=1, temperature=0.0), "val-0")
+    assert scores(scored.results) == [5077.0, 5177.0, 5277.0]
+    asked = {request.request_id: request.sampling.seed for request in engine.requests}
+    assert [asked[f"val-0-{place}"] for place in range(3)] == [7, 8, 9]
