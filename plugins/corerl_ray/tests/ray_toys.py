@@ -1,6 +1,8 @@
 """Workers without models; Ray imports this module in every worker, which takes half as long without torch."""
 
+import asyncio
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -17,6 +19,8 @@ TOY = Role("actor", "actor.strategy", "toy", distributed=True)
 LONE = Role("actor", "actor.strategy", "lone", distributed=False)
 ENGINE = Role("rollout", "rollout.name", "engine", distributed=True)
 
+SECONDS = 300
+"""deadline of everything that this machine may be too busy for"""
 
 ROWS = (1, 2, 3, 50, 4, 5, 1, 1, 1, 1, 1, 1)
 """of the weights: 6, 12, 18, 300, 24 and 30 bytes, and 6 of 6"""
@@ -160,6 +164,47 @@ def request(name, *, n=1, seconds=0.0):
     return GenerationRequest(str(name), [1], SamplingParams(max_tokens=8, n=n, temperature=seconds))
 
 
+def until(condition):
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Generation:
+    """A call of ``generate`` in a thread with an event loop of its own; it yields what ``on_finished`` is given."""
+
+    def __init__(self, rollout, requests):
+        self._rollout, self._requests, self._told = rollout, list(requests), queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            asyncio.run(self._rollout.generate(self._requests, self._on_finished))
+            self._told.put(None)
+        except Exception as error:
+            self._told.put(error)
+
+    def _on_finished(self, position, completions):
+        here = threading.current_thread() is self._thread
+        self._told.put({position: completions} if here else AssertionError("not in the thread of the event loop"))
+
+    def __iter__(self):
+        while isinstance(told := self._told.get(timeout=SECONDS), dict):
+            yield told
+        if told is not None:
+            raise told
+
+    def result(self):
+        """The completions in the order of the requests; each request is finished once."""
+        found = {}
+        for some in self:
+            assert not found.keys() & some.keys()
+            found |= some
+        return [found[position] for position in range(len(self._requests))]
+
+
 class Engine:
     """Takes requests and weights at the same time; it notes what it has in hand."""
 
@@ -180,7 +225,7 @@ class Engine:
         self.left_to_live = after if int(os.environ["RANK"]) in ranks else None
 
     @dispatch("spread")
-    def generate(self, requests):
+    async def generate(self, requests, on_finished):
         """The quick ones first."""
         samples = sum(request.sampling.n for request in requests)
         with self.lock:
@@ -189,16 +234,22 @@ class Engine:
             self.most = max(self.most, self.running)
         before = 0.0
         for seconds, position in sorted((one.sampling.temperature, index) for index, one in enumerate(requests)):
-            self.aborted.wait(seconds - before)
+            await self.pause(seconds - before)
             before = seconds
             if self.left_to_live == 0:
                 self.running -= samples
                 raise EngineDeadError("the engine ended")
             if self.left_to_live is not None:
                 self.left_to_live -= 1
-            yield {position: [requests[position].request_id] * requests[position].sampling.n}
+            on_finished(position, [requests[position].request_id] * requests[position].sampling.n)
         with self.lock:
             self.running -= samples
+
+    async def pause(self, seconds):
+        """Until then, or until it is aborted."""
+        end = time.monotonic() + seconds
+        while not self.aborted.is_set() and (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, 0.05))
 
     @dispatch("all")
     def abort(self):
@@ -257,12 +308,12 @@ def corrupt(host):
 
 class Late(Engine):
     @dispatch("spread")
-    def generate(self, requests):
+    async def generate(self, requests, on_finished):
         """As a healthy engine past ``rollout.timeout``, on the first rank."""
-        yield {0: [requests[0].request_id]}
+        on_finished(0, [requests[0].request_id])
         if int(os.environ["RANK"]) == 0:
             raise DeadlineError("1 of 2 prompts had no responses")
-        time.sleep(600)
+        await asyncio.sleep(600)
 
 
 class Broken:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import ray
 from ray.cluster_utils import Cluster
-from ray_toys import ENGINE, TOY, Engine, Toy, request
+from ray_toys import ENGINE, TOY, Engine, Generation, Toy, request
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import submit
@@ -58,7 +58,7 @@ def main():
     away = max(group.members, key=lambda member: member.facts.node != runtime.waiter.node)
     began = time.monotonic()
     away.host.call.remote("fail", {}, away.rank, "kill")  # nobody waits for this call
-    stream = sink.generate([request(number, seconds=600.0) for number in range(100)])
+    stream = Generation(sink, [request(number, seconds=600.0) for number in range(100)])
     seen["death"], seen["seconds"] = error_of(list, stream), time.monotonic() - began
     calls.LOST_WAIT, calls.LOG_WAIT = quick
     runtime.close()

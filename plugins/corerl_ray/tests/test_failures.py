@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from ray_toys import ENGINE, TOY, Broken, Engine, Late, Slow, Toy, request
+from ray_toys import ENGINE, TOY, Broken, Engine, Generation, Late, Slow, Toy, request
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import submit
@@ -100,7 +100,7 @@ def test_the_death_of_the_last_rollout_worker_reaches_every_thread_that_waits(st
 
     def generate():
         try:
-            list(rollout.generate([request(name, seconds=600.0) for name in "ab"]))
+            Generation(rollout, [request(name, seconds=600.0) for name in "ab"]).result()
         except RunError as error:
             errors.append(error)
 
@@ -125,7 +125,7 @@ def test_generation_that_takes_too_long_leaves_the_actor_to_save_the_last_step(s
     actor, rollout = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Late)
     began = time.monotonic()
     with pytest.raises(DeadlineError, match=r"^rollout worker 0 of 2: 1 of 2 prompts had no responses \(log on "):
-        list(rollout.generate([request(name) for name in "abcd"]))
+        Generation(rollout, [request(name) for name in "abcd"]).result()
     assert actor.rank_zero() == 0
     runtime.close()
     assert time.monotonic() - began < 60

@@ -3,11 +3,10 @@
 import os
 import signal
 import threading
-import time
 from itertools import chain
 
 import pytest
-from ray_toys import ENGINE, TOY, Engine, Toy, request
+from ray_toys import ENGINE, TOY, Engine, Generation, Toy, request, until
 
 from corerl.errors import EngineDeadError, WorkerDiedError
 from corerl_ray.processes import is_alive
@@ -35,19 +34,12 @@ def called(rollout):
     return [sorted(chain(*calls)) for calls, *_ in rollout.seen()]
 
 
-def until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights(two):
     runtime, actor, rollout = two("object_store")
     runtime.send_weights(actor, rollout, 1)
     doomed = rollout.members[1]
     came = {}
-    stream = rollout.generate([request(name, seconds=0.5) for name in "abcd"])
+    stream = Generation(rollout, [request(name, seconds=0.5) for name in "abcd"])
     until(lambda: [running for *_, running in rollout.seen()] == [2, 2])
     kill(doomed)
     with pytest.raises(EngineDeadError, match=rf"^the rollout worker 1 of 2 \(process {doomed.facts.pid} on") as lost:
@@ -58,16 +50,16 @@ def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights
     assert not any(rollout.loads.samples) and not any(rollout.loads.tokens)
 
     rollout.seen()
-    assert len(list(rollout.generate([request("e"), request("f")]))) == 2  # it is told of once
+    assert Generation(rollout, [request("e"), request("f")]).result() == [["e"], ["f"]]  # it is told of once
     assert called(rollout) == [["e", "f"]]
 
     rollout.restart()
     assert [member.rank for member in rollout.members] == [0, 1] and is_alive(rollout.members[1].facts.pid)
-    list(rollout.generate([request("g"), request("h")]))
+    Generation(rollout, [request("g"), request("h")]).result()
     assert called(rollout) == [["g", "h"], []]
     runtime.send_weights(actor, rollout, 2)
     assert [version for version, _ in rollout.received()] == [2, 2]
-    list(rollout.generate([request("i"), request("j")]))
+    Generation(rollout, [request("i"), request("j")]).result()
     assert sorted(called(rollout)) == [["i"], ["j"]]
 
 
@@ -108,7 +100,7 @@ def test_a_rollout_worker_that_hangs_is_lost_too(start):
     came = {}
     pattern = r"^the rollout worker 1 of 2 \(process \d+ on .*\) gives no sign of life for 2 s: it is stopped"
     with pytest.raises(EngineDeadError, match=pattern):
-        for some in rollout.generate([request("a"), request("b")]):
+        for some in Generation(rollout, [request("a"), request("b")]):
             came |= some
     assert came == {0: ["a"], 1: ["b"]}
     until(lambda: not is_alive(hung.facts.pid))

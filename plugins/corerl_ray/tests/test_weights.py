@@ -6,9 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ray_toys import ENGINE, ROWS, TOY, Engine, Toy, corrupt, request
+from ray_toys import ENGINE, ROWS, TOY, Engine, Generation, Toy, corrupt, request, until
 
-from corerl.contracts.dispatch import submit
 from corerl.errors import ConfigError, RunError
 from corerl_ray.calls import Call
 from corerl_ray.options import RayOptions
@@ -57,9 +56,8 @@ def test_a_rollout_worker_that_does_not_read_stops_the_actor_after_two_buckets(g
 def test_weights_and_abort_reach_a_rollout_worker_that_generates(groups):
     actor, rollout = groups
     rollout.seen()
-    generating = submit(rollout.generate, [request("a", seconds=60.0), request("b", seconds=60.0)])
-    while [running for *_, running in rollout.seen()] != [1, 1]:
-        time.sleep(0.01)
+    generating = Generation(rollout, [request("a", seconds=60.0), request("b", seconds=60.0)])
+    until(lambda: [running for *_, running in rollout.seen()] == [1, 1])
     ObjectStore(actor, rollout, 64).send(9, verify=True)
     assert [version for version, _ in rollout.received()] == [9, 9]
     assert [running for *_, running in rollout.seen()] == [1, 1]
