@@ -10,9 +10,9 @@ from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnF
 from corerl.contracts.runtimes import Runtime
 from corerl.contracts.workers import WeightSource
 from corerl.errors import EngineDeadError
-from corerl.rollout.event_loop import in_thread
 from corerl.rollout.worker import RolloutWorker
 from corerl.terminal.notices import say
+from corerl.threads import in_thread
 
 
 class Engines:

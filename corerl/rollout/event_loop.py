@@ -1,9 +1,8 @@
 """The event loop of a run's generation, in the thread that waits for it or in a thread of its own."""
 
 import asyncio
-import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -52,17 +51,3 @@ class EventLoop:
     def _work(self) -> None:
         self._loop.run_forever()
         self._runner.close()
-
-
-async def in_thread(call: Callable[..., T], *args: Any) -> T:
-    """Await a function that blocks, in a thread of its own, which does not hold up the end of the process."""
-    future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def work() -> None:
-        try:
-            future.set_result(call(*args))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="corerl-rollouts-call", daemon=True).start()
-    return await asyncio.wrap_future(future)

@@ -7,8 +7,8 @@ from collections import Counter
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.dispatch import Finished
 from corerl.contracts.reward_managers import PartwiseRewardManager, RewardManager, RewardResult
-from corerl.rollout.event_loop import in_thread
 from corerl.rollout.scoring import check_results
+from corerl.threads import in_thread
 
 
 class Scores:

@@ -118,7 +118,13 @@ class Stream:
             RunError: a group failed; too many groups were dropped, or responses have no score; or a response is older
                 than ``trainer.max_staleness`` allows.
         """
-        return self._loop.run(self._take(step))
+        start = time.perf_counter()
+        taken, generated = self._loop.run(self._take(step))
+        ended = time.perf_counter()
+        seconds = {"wait": ended - start}
+        if not self._max_staleness:
+            seconds = {"gen": generated - start, "reward": ended - generated}
+        return dataclasses.replace(taken, seconds=seconds)
 
     def play(
         self, prompts: Sequence[Prompt], seeds: Sequence[int], sampling: SamplingParams, name: str
@@ -136,8 +142,8 @@ class Stream:
         """End all groups."""
         self._loop.close()
 
-    async def _take(self, step: int) -> StepGroups:
-        start = time.perf_counter()
+    async def _take(self, step: int) -> tuple[StepGroups, float]:
+        """The groups, and when their last response was complete."""
         ahead = min(self._max_staleness, self._total_steps - step)
         self._version, self._places = step - 1, self._size * (1 + ahead)
         self._admit()
@@ -150,7 +156,7 @@ class Stream:
         for member in members:
             del self._members[member.number]
             self._finish(member.number)
-        return self._of_step(step, members, dropped, start)
+        return self._of_step(step, members, dropped), max(member.group.generated for member in members)
 
     def _admit(self) -> None:
         """Begin groups, as many as there are places."""
@@ -245,9 +251,7 @@ class Stream:
         responses = [response for group in groups for response in group.rollouts.responses]
         check_error_rate(results, responses, self._config.reward.max_error_rate)
 
-    def _of_step(
-        self, step: int, members: Sequence[_Member], dropped: Sequence[ScoredRollouts], start: float
-    ) -> StepGroups:
+    def _of_step(self, step: int, members: Sequence[_Member], dropped: Sequence[ScoredRollouts]) -> StepGroups:
         groups = [member.scored for member in members if member.scored is not None]
         self._check_errors([*groups, *dropped])
         self._check_errors([member.baseline for member in members if member.baseline is not None])
@@ -255,20 +259,18 @@ class Stream:
         metrics = {**self._staleness(step, scored), **episode_metrics(scored.rollouts.episodes or ())}
         metrics["training/epoch"] = float(self._sampler.epoch_of(members[-1].number + 1))
         if self._filter is not None:
-            generated = len(members) + len(dropped)
+            prompts = len(members) + len(dropped)
             size = self._config.data.gen_batch_size or self._size
             metrics |= {
-                "training/num_gen_batches": float(-(-generated // size)),
-                "training/num_gen_prompts": float(generated),
+                "training/num_gen_batches": float(-(-prompts // size)),
+                "training/num_gen_prompts": float(prompts),
             }
-        generated_at, ended = max(each.group.generated for each in members), max(each.ended for each in members)
-        state = self._sampler.state_at(self._lowest, self._done)
-        if not self._max_staleness:
-            seconds = {"gen": generated_at - start, "reward": max(0.0, time.perf_counter() - generated_at)}
-            return StepGroups(scored, metrics, seconds, state)
-        begun = min(each.started for each in members)
-        background = {"gen": generated_at - begun, "reward": max(0.0, ended - generated_at)}
-        return StepGroups(scored, metrics, {"wait": time.perf_counter() - start}, state, background)
+        state, background = self._sampler.state_at(self._lowest, self._done), {}
+        if self._max_staleness:
+            begun, ended = min(each.started for each in members), max(each.ended for each in members)
+            generated = max(each.group.generated for each in members)
+            background = {"gen": generated - begun, "reward": ended - generated}
+        return StepGroups(scored, metrics, {}, state, background)
 
     def _staleness(self, step: int, scored: ScoredRollouts) -> dict[str, float]:
         lags = scored.staleness(step)

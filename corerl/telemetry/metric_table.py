@@ -7,10 +7,7 @@ from corerl.contracts.metrics import Metric
 
 SPREAD = "{mean,max,min}"
 
-PARTS = (
-    "{gen,reward,filter,wait,batch,handover,old_log_prob,ref,values,adv,metrics,update_critic,update_actor,"
-    "update_weights}"
-)
+PARTS = "{gen,reward,wait,batch,handover,old_log_prob,ref,values,adv,metrics,update_critic,update_actor,update_weights}"
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Policy": (
@@ -72,9 +69,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric(
             f"timing_s/{PARTS}",
             "s",
-            "one part of the step. `reward`: time that scoring adds after generation; `filter`: "
-            "`algorithm.filter_groups`; `wait`: waiting for a batch collected ahead; `batch`: making tensors; "
-            "`handover`: passing memory from the engine to training and back; `adv`: advantages, KL penalty, rollout "
+            "one part of the step. `gen`: until the last response is complete; `reward`: time that scoring adds; "
+            "`wait`: waiting for groups, with `trainer.max_staleness`; `batch`: making tensors; `handover`: passing memory from the engine to training and back; `adv`: advantages, KL penalty, rollout "
             "correction; `metrics`: metrics of the batch and sample rollouts; `update_weights`: sending weights",
         ),
         Metric("timing_s/testing", "s", "evaluation"),
@@ -85,9 +81,10 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "the step with its evaluation and checkpoint: the sum of all other `timing_s` within 1%",
         ),
         Metric(
-            "timing_background_s/{gen,reward,filter}",
+            "timing_background_s/{gen,reward}",
             "s",
-            "with `trainer.max_staleness`: collecting this batch during earlier steps",
+            "with `trainer.max_staleness`: from the admission of the first group of this step to its last response, "
+            "and from there to its last score",
         ),
         Metric(
             f"timing_per_token_ms/{PARTS}",
@@ -135,9 +132,14 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         ),
         Metric("training/nonfinite_samples", "responses", "responses left out; with `trainer.on_nonfinite: skip`"),
         Metric(
-            "training/num_gen_batches", "batches", "batches generated for this step; with `algorithm.filter_groups`"
+            "training/num_gen_batches",
+            "batches",
+            "`training/num_gen_prompts` in batches of `data.gen_batch_size`, rounded up; with "
+            "`algorithm.filter_groups`",
         ),
-        Metric("training/num_gen_prompts", "prompts", "prompts of these batches"),
+        Metric(
+            "training/num_gen_prompts", "prompts", "prompts generated for this step, with those that the filter dropped"
+        ),
         Metric(
             "training/staleness/{mean,max}",
             "updates",

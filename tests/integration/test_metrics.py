@@ -99,7 +99,7 @@ def test_every_name_is_in_the_table_and_the_parts_of_a_step_add_up_to_it(train):
         known += [metric for entry in registry for metric in entry.metrics]
     names = {name for record in records for name in record} - {"step"}
     assert [name for name in sorted(names) if find(name, known) is None] == []
-    assert {"critic/vf_clipfrac", "actor/pg_clipfrac_lower", "timing_s/filter", "timing_s/testing"} <= names
+    assert {"critic/vf_clipfrac", "actor/pg_clipfrac_lower", "timing_s/testing"} <= names
     assert {record["actor/kl_coef"] for record in records[1:]} == {0.05}
     shares = unaccounted(records)
     assert len(shares) == 5

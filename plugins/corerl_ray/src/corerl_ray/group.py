@@ -13,7 +13,7 @@ from corerl.batch import Split, split
 from corerl.contracts.dispatch import Dispatch, Future, Place, dispatch_of
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.errors import EngineDeadError, NonFiniteError
-from corerl.rollout.event_loop import in_thread
+from corerl.threads import in_thread
 from corerl_ray.calls import Call, Member, Wait, Waiter
 from corerl_ray.spread import Loads, Spread
 
