@@ -70,8 +70,9 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             f"timing_s/{PARTS}",
             "s",
             "one part of the step. `gen`: until the last response is complete; `reward`: time that scoring adds; "
-            "`wait`: waiting for groups, with `trainer.max_staleness`; `batch`: making tensors; `handover`: passing memory from the engine to training and back; `adv`: advantages, KL penalty, rollout "
-            "correction; `metrics`: metrics of the batch and sample rollouts; `update_weights`: sending weights",
+            "`wait`: waiting for groups, with `trainer.max_staleness`; `batch`: making tensors; `handover`: passing "
+            "memory from the engine to training and back; `adv`: advantages, KL penalty, rollout correction; `metrics`: "
+            "metrics of the batch and sample rollouts; `update_weights`: sending weights",
         ),
         Metric("timing_s/testing", "s", "evaluation"),
         Metric("timing_s/save", "s", "copying the contents of a checkpoint; writing it runs during training"),
