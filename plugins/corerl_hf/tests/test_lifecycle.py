@@ -76,6 +76,88 @@ def test_calls_queue_and_a_waiting_one_can_be_aborted(backend):
     assert [(each.finish_reason, each.token_ids) for each in waiting] == [("abort", []), ("abort", [])]
 
 
+class Told:
+    """What on_finished gets, as (call, position), over several calls."""
+
+    def __init__(self, backend):
+        self.backend, self.order = backend, []
+
+    def start(self, name, *requests):
+        told = self.order
+        return asyncio.create_task(
+            self.backend.generate(requests, lambda position, completions: told.append((name, position, completions)))
+        )
+
+    @property
+    def names(self):
+        return [(name, position) for name, position, _ in self.order]
+
+
+SHORT_AND_LONG = {
+    name: [request(f"{name}0", 4, prompt, n=2, seed=1), request(f"{name}1", 30, [*prompt, 3], seed=2, top_p=0.8)]
+    for name, prompt in {"a": [5, 9, 11], "b": [7], "c": [20, 21]}.items()
+}
+
+
+def test_calls_that_wait_at_the_same_time_run_together_with_the_tokens_of_each_alone(backend):
+    alone = {name: generate(backend, *requests) for name, requests in SHORT_AND_LONG.items()}
+    told = Told(backend)
+
+    async def run():
+        return await asyncio.gather(*(told.start(name, *requests) for name, requests in SHORT_AND_LONG.items()))
+
+    together = dict(zip(SHORT_AND_LONG, asyncio.run(run()), strict=True))
+    for name, expected in alone.items():
+        assert [[each.token_ids for each in one] for one in together[name]] == [
+            [each.token_ids for each in one] for one in expected
+        ]
+    assert told.names[:2] == [("a", 0), ("a", 1)]  # which ran already when the others came
+    assert sorted(told.names[2:4]) == [("b", 0), ("c", 0)] and sorted(told.names[4:]) == [("b", 1), ("c", 1)]
+    assert all(completions == together[name][position] for name, position, completions in told.order)
+
+
+@pytest.mark.parametrize("cancelled", ["b", "c", "d"])
+def test_a_call_that_is_cancelled_ends_and_leaves_those_in_its_batch_their_results(backend, cancelled):
+    alone = {name: generate(backend, *requests) for name, requests in SHORT_AND_LONG.items()}
+    told = Told(backend)
+
+    async def run():
+        calls = {name: told.start(name, *requests) for name, requests in SHORT_AND_LONG.items()}
+        calls["d"] = told.start("d", request("d", 5000))
+        while not {("b", 0), ("c", 0)} <= {*told.names}:  # b, c and d run together
+            await asyncio.sleep(0)
+        calls[cancelled].cancel()
+        if cancelled != "d":
+            await asyncio.gather(*(call for name, call in calls.items() if name not in ("d", cancelled)))
+            calls["d"].cancel()
+        return await asyncio.wait_for(asyncio.gather(*calls.values(), return_exceptions=True), 60)
+
+    *results, endless = asyncio.run(run())
+    assert isinstance(endless, asyncio.CancelledError)
+    for (name, expected), result in zip(alone.items(), results, strict=True):
+        if name == cancelled:
+            assert isinstance(result, asyncio.CancelledError)
+        else:
+            assert [each[0].token_ids for each in result] == [each[0].token_ids for each in expected]
+    kept = {(name, position) for name in alone for position in range(2)} - {(cancelled, 1)}
+    assert sorted(told.names) == sorted(kept)
+
+
+def test_a_call_that_is_finished_waits_for_no_later_one(backend):
+    told = Told(backend)
+
+    async def run():
+        calls = [told.start(str(number), request(str(number), 20)) for number in range(8)]
+        while len(told.order) < 1:
+            await asyncio.sleep(0)
+        endless = told.start("endless", request("endless", FOREVER))
+        await asyncio.wait_for(asyncio.gather(*calls), 60)
+        backend.abort(["endless"])
+        return await endless
+
+    assert asyncio.run(run())[0][0].finish_reason == "abort"
+
+
 def test_other_tasks_run_between_tokens(backend):
     ticks = 0
 

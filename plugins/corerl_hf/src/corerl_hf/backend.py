@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -30,6 +30,7 @@ class _Call:
     Attributes:
         aborted: ids of requests that are to end; calls that run together share the set.
         completions: of each request, by sample.
+        left: samples that are missing.
     """
 
     requests: Sequence[GenerationRequest]
@@ -37,16 +38,30 @@ class _Call:
     thread: int = field(default_factory=threading.get_ident)
     aborted: set[str] = field(default_factory=set)
     completions: list[dict[int, Completion]] = field(init=False)
+    left: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.completions = [{} for _ in self.requests]
+        self.left = sum(request.sampling.n for request in self.requests)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         self.aborted.update({request.request_id for request in self.requests}.intersection(request_ids))
 
+    def leave(self) -> None:
+        """End what still runs, in a batch with other calls, and report nothing more."""
+        self.on_finished = None
+        self.abort(self.requests[number].request_id for number in self.missing())
+
+    def restart(self) -> None:
+        """Forget the responses to requests without all of theirs."""
+        for number in self.missing():
+            self.left += len(self.completions[number])
+            self.completions[number].clear()
+
     def add(self, number: int, sample: int, completion: Completion) -> None:
         """Take a response to the request ``number``."""
         self.completions[number][sample] = completion
+        self.left -= 1
         if self.on_finished is not None and len(self.completions[number]) == self.requests[number].sampling.n:
             self.on_finished(number, _in_order(self.completions[number]))
 
@@ -54,6 +69,24 @@ class _Call:
         """The requests without all of their responses."""
         pairs = enumerate(zip(self.requests, self.completions, strict=True))
         return [number for number, (request, samples) in pairs if len(samples) < request.sampling.n]
+
+
+class _Joint:
+    """Calls of one thread that run together.
+
+    Attributes:
+        calls: those whose responses are not complete; the first one computes.
+        steps: computes a token of each row at a time.
+    """
+
+    def __init__(self, calls: Sequence[_Call], steps: Callable[["_Joint"], Iterator[None]]) -> None:
+        self.aborted = set[str]().union(*(call.aborted for call in calls))
+        for call in calls:
+            call.aborted = self.aborted
+            call.restart()
+        self.calls = list(calls)
+        self.numbered = [(call, number) for call in calls for number in call.missing()]
+        self.steps = steps(self)
 
 
 class HfBackend:
@@ -79,6 +112,7 @@ class HfBackend:
         self._calls: list[_Call] = []
         self._lock = threading.Lock()
         self._generating_thread: int | None = None
+        self._joint: _Joint | None = None
 
     async def generate(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
@@ -95,14 +129,17 @@ class HfBackend:
         call = _Call(requests, on_finished)
         self._calls.append(call)
         try:
-            while call.missing():
-                async with self._turn():
-                    if call.missing():
-                        others = [each for each in self._calls if each.thread == call.thread and each is not call]
-                        await self._generate([call, *others])
+            while call.left:
+                if self._computes(call):
+                    self._advance()
+                    await asyncio.sleep(0)
+                else:
+                    await asyncio.sleep(QUEUE_POLL_SECONDS)
             return [_in_order(samples) for samples in call.completions]
         finally:
             self._calls.remove(call)
+            call.leave()
+            self._release()
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """Copy all weights in, once a call that runs in another thread is done; nothing on the way could change them.
@@ -150,16 +187,35 @@ class HfBackend:
             self.sleep()
         self._closed = True
 
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        """Wait, without blocking the event loop, until no other call runs."""
-        while not self._lock.acquire(blocking=False):
-            await asyncio.sleep(QUEUE_POLL_SECONDS)
-        self._generating_thread = threading.get_ident()
+    def _computes(self, call: _Call) -> bool:
+        """Whether a call is the first of those that run together; a call that may begins with all that wait."""
+        if self._lock.acquire(blocking=False):
+            self._generating_thread = call.thread
+            waiting = [each for each in self._calls if each.thread == call.thread and each.left]
+            self._joint = _Joint(waiting, self._steps)
+        joint = self._joint  # of another thread it may end meanwhile
+        return joint is not None and joint.calls[:1] == [call]
+
+    def _advance(self) -> None:
+        """The next token of the calls that run together; after an error those that are left begin anew."""
+        joint = self._joint
+        assert joint is not None
         try:
-            yield
+            next(joint.steps, None)
+        except BaseException:
+            joint.calls.clear()
+            raise
         finally:
-            self._generating_thread = None
+            self._release()
+
+    def _release(self) -> None:
+        """Let others run once no call is left of those that run together."""
+        joint = self._joint
+        if joint is None or self._generating_thread != threading.get_ident():
+            return
+        joint.calls = [call for call in joint.calls if call.left and call in self._calls]
+        if not joint.calls:
+            self._joint = self._generating_thread = None
             self._lock.release()
 
     @contextmanager
@@ -171,26 +227,20 @@ class HfBackend:
         with self._lock:
             yield
 
-    async def _generate(self, calls: Sequence[_Call]) -> None:
+    def _steps(self, joint: _Joint) -> Iterator[None]:
         self.health()
         if self._not_ready:
             raise RunError(f"the rollout backend hf cannot generate: {self._not_ready}")
-        aborted = set[str]().union(*(call.aborted for call in calls))
-        numbered = [(call, number) for call in calls for number in call.missing()]
-        for call in calls:
-            call.aborted = aborted
-        for call, number in numbered:
-            call.completions[number].clear()
-        requests = [call.requests[number] for call, number in numbered]
+        requests = [call.requests[number] for call, number in joint.numbered]
         for rows in plan_batches(requests, self._max_batch_size):
-            batch = Batch(self._model, rows, max_prefill_tokens=self._max_prefill_tokens, aborted=aborted)
+            batch = Batch(self._model, rows, max_prefill_tokens=self._max_prefill_tokens, aborted=joint.aborted)
             going = True
             while going:
                 going = batch.advance()
                 for index, completion in batch.responses.take_finished(self._version).items():
-                    call, number = numbered[rows[index].number]
+                    call, number = joint.numbered[rows[index].number]
                     call.add(number, rows[index].sample, completion)
-                await asyncio.sleep(0)
+                yield
 
 
 def _in_order(samples: Mapping[int, Completion]) -> list[Completion]:
