@@ -1,5 +1,6 @@
 """Engines that hang, and engines that only take their time: a made-up one with a core in a process of its own."""
 
+import asyncio
 import os
 import re
 import signal
@@ -271,15 +272,14 @@ def test_requests_of_an_engine_that_hangs_are_given_to_the_next_one(acme, capsys
     stopped = []
     worker = RolloutWorker.__new__(RolloutWorker)
     model = ModelConfig(path=str(tiny_model()), dtype="fp32")
-    worker.timeout, worker._runners = float(SECONDS), {}
+    worker.timeout = float(SECONDS)
     worker._start = lambda: start(model, RolloutConfig(), device="cpu")
     worker.backend = worker._start()
     first = worker.backend.pid
     os.kill(acme.core, signal.SIGSTOP)
     requests = [GenerationRequest(name, [0], SamplingParams(max_tokens=2)) for name in "ab"]
     finished = {}
-    for each in Engines(Runtime(), None, worker, 3).generate(requests):
-        finished |= each
+    asyncio.run(Engines(Runtime(), None, worker, 3).generate(requests, finished.__setitem__))
     assert [list(finished[row][0].token_ids) for row in range(2)] == [[7, 7]] * 2
     assert worker.backend.pid != first
     assert stopped == [0]
