@@ -19,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,12 +59,24 @@ class Clock:
             return self._clock(kind, functools.partial(function, *args, **kwargs))
 
         @functools.wraps(function)
-        def generator(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            advance = functools.partial(next, function(*args, **kwargs), None)
-            while (value := self._clock(kind, advance)) is not None:
-                yield value
+        async def coroutine(*args: Any, **kwargs: Any) -> Any:
+            return await self._steps(kind, function(*args, **kwargs))
 
-        setattr(owner, function.__name__, generator if inspect.isgeneratorfunction(function) else clocked)
+        setattr(owner, function.__name__, coroutine if inspect.iscoroutinefunction(function) else clocked)
+
+    @types.coroutine
+    def _steps(self, kind: str, coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """Await a coroutine; the clock runs while the coroutine does, not while it waits."""
+        advance = functools.partial(coroutine.send, None)
+        while True:
+            try:
+                awaited = self._clock(kind, advance)
+            except StopIteration as end:
+                return end.value
+            try:
+                advance = functools.partial(coroutine.send, (yield awaited))
+            except BaseException as error:
+                advance = functools.partial(coroutine.throw, error)
 
     def _clock(self, kind: str, call: Callable[[], Any]) -> Any:
         if self._running:
@@ -90,13 +103,15 @@ clock = Clock()
 
 @hookimpl
 def run_started() -> None:
-    from corerl.trainer.loop import Trainer
     from corerl.rollout.worker import RolloutWorker
+    from corerl.trainer.loop import Trainer
     from corerl.trainer.workers import PolicyWorker, ReferenceWorker
+    from corerl_hf.backend import HfBackend
 
     clock.wrap(Trainer, Trainer.evaluate, "evaluation")
     for worker, methods in (
-        (RolloutWorker, (RolloutWorker.generate, RolloutWorker.update_weights)),
+        (HfBackend, (HfBackend.generate,)),
+        (RolloutWorker, (RolloutWorker.update_weights,)),
         (PolicyWorker, (PolicyWorker.forward, PolicyWorker.update)),
         (ReferenceWorker, (ReferenceWorker.forward,)),
     ):

@@ -2,7 +2,7 @@
 
     python benchmarks/ray_transfer.py --gib 1 --workers 1,2
 
-A step without models: a rollout worker yields responses as an engine's backend does, the controller pads them to an
+A step without models: a rollout worker gives responses as an engine's backend does, the controller pads them to an
 Experience, asks the trainer's workers three times for numbers of every token, adds advantages and loss weights, and
 has them read every byte, as an update does. Rows have one length, or lengths that are drawn (log-normal), as those of
 responses are; then shares are not consecutive rows.
@@ -14,6 +14,7 @@ freed.)
 """
 
 import argparse
+import asyncio
 import json
 import os
 import re
@@ -21,7 +22,7 @@ import statistics
 import threading
 import time
 from array import array
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import ray
@@ -29,9 +30,9 @@ import torch
 from ray._private.internal_api import node_stats
 
 from corerl.contracts.config import RuntimeConfig
-from corerl.contracts.dispatch import dispatch, in_order
+from corerl.contracts.dispatch import dispatch
 from corerl.contracts.experience import Experience, collate
-from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished, SamplingParams
 from corerl.contracts.runtimes import Role
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl_ray.launch import launch
@@ -54,10 +55,10 @@ class Writer:
         return os.getpid()
 
     @dispatch("spread")
-    def generate(self, requests: Sequence[GenerationRequest]) -> Iterator[dict[int, list[Completion]]]:
+    async def generate(self, requests: Sequence[GenerationRequest], on_finished: OnFinished) -> None:
         for position, request in enumerate(requests):
             empty = bytes(4 * request.sampling.max_tokens)
-            yield {position: [Completion(array("i", empty), array("f", empty), "length", 0)]}
+            on_finished(position, [Completion(array("i", empty), array("f", empty), "length", 0)])
 
 
 class Reader:
@@ -91,7 +92,9 @@ class Step:
     def run(self, lengths: Sequence[int]) -> None:
         marks = [time.perf_counter()]
         requests = [GenerationRequest(str(row), PROMPT, SamplingParams(length)) for row, length in enumerate(lengths)]
-        completions = [each for [each] in in_order(self.writer.generate(requests))]
+        finished: dict[int, list[Completion]] = {}
+        asyncio.run(self.writer.generate(requests, finished.__setitem__))
+        completions = [finished[row][0] for row in range(len(requests))]
         marks.append(time.perf_counter())
         tokens, log_probs = [each.token_ids for each in completions], [each.log_probs for each in completions]
         batch = collate([PROMPT] * len(lengths), tokens, range(len(lengths)), log_probs=log_probs)

@@ -17,12 +17,16 @@ from typing import Any, cast
 
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
 from corerl.contracts.reward_managers import RewardManager
-from corerl.data.prompts import Prompt
+from corerl.data.prompts import Prompt, PromptDataset
+from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
-from corerl.seeding import Seeds
-from corerl.telemetry.timers import Timers
-from corerl.rollout.scored import Collector, ScoredRollouts
+from corerl.rollout.player import Player
+from corerl.rollout.request_queue import RequestQueue
+from corerl.rollout.requests import training_sampling
+from corerl.rollout.scored import ScoredRollouts
+from corerl.rollout.stream import Stream
 from corerl.rollout.worker import RolloutWorker
+from corerl.seeding import Seeds
 from corerl_rewards.naive import NaiveRewardManager
 from corerl_testing.tiny_model import tiny_model
 
@@ -69,19 +73,30 @@ def collect(given: argparse.Namespace, reward: RewardManager) -> tuple[ScoredRol
     """One batch, and seconds by part."""
     config = TrainConfig(
         model=ModelConfig(path=str(tiny_model()), dtype="fp32"),
-        data=DataConfig(max_response_length=given.tokens),
+        data=DataConfig(train_batch_size=given.prompts, max_response_length=given.tokens),
         rollout=RolloutConfig(n=given.n),
     )
     config.actor.device = "cpu"
     decode = load_tokenizer(config.model).decode
     tokenizer = cast(ChatTokenizer, SimpleNamespace(stop_token_ids=ENDS, decode=decode))
     worker = RolloutWorker(config)
-    collector = Collector(config, worker, reward, tokenizer, Seeds(0), greedy_baseline=False, batch_filter=None)
+    player = Player(RequestQueue(worker.generate), tokenizer, reward, given.tokens)
     prompts = [Prompt(index, (72, 101, index % 256, 50), [], SOURCE, "", {}) for index in range(given.prompts)]
-    timers = Timers()
-    batch = collector.sample(prompts, 1, 0, timers)
+    stream = Stream(
+        config,
+        player,
+        cast(PromptDataset, prompts),
+        PromptSampler(given.prompts, given.prompts, False, 0),
+        Seeds(0),
+        training_sampling(config, ENDS),
+        batch_filter=None,
+        greedy_baseline=False,
+        total_steps=1,
+    )
+    groups = stream.take(1)
+    stream.close()
     worker.close()
-    return batch, timers.seconds
+    return groups.scored, dict(groups.seconds)
 
 
 if __name__ == "__main__":
