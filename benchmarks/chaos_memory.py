@@ -10,13 +10,13 @@ from chaos_processes import descendants
 FOLDER = Path("/dev/shm")
 POLL = 0.1
 LOOKS = 50
-"""at a new name whose maker is not found: a name is made a moment before it is mapped, or by a process that has ended"""
+"""at a new name without a maker: it is mapped a moment later, or its maker has ended"""
 
 
 class Watch:
     """Looks, from ``with`` to its end, which new names are mapped by descendants of this process.
 
-    A file is known by its inode: ``sem_open`` maps a temporary name, which is the one in /proc, and links it to its own.
+    A file is known by its inode, since ``sem_open`` maps a temporary name, the one in ``maps``, and links it to another.
     """
 
     def __init__(self) -> None:

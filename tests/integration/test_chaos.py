@@ -94,7 +94,8 @@ def watch(monkeypatch):
 @contextlib.contextmanager
 def semaphore(*command):
     """A semaphore's name in /dev/shm, and a function that kills its process and the resource tracker of that."""
-    with subprocess.Popen([*command, "-c", MAKER], stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    made = [*command, "-c", MAKER]
+    with subprocess.Popen(made, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         name, group = process.stdout.readline().split()
         end = functools.partial(os.killpg, int(group), signal.SIGKILL)
         try:
