@@ -16,7 +16,7 @@ LOOKS = 50
 class Watch:
     """Looks, from ``with`` to its end, which new names are mapped by descendants of this process.
 
-    A file is known by its inode, since ``sem_open`` maps a temporary name, the one in ``maps``, and links it to another.
+    A file is known by its inode: ``sem_open`` maps a temporary name, the one in ``maps``, and links it to its own.
     """
 
     def __init__(self) -> None:
