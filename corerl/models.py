@@ -12,7 +12,7 @@ import torch
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
-from corerl.data.tokenizer import load_tokenizer
+from corerl.data.tokenizer import check_parts, load_tokenizer
 from corerl.errors import ConfigError, ModelError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -79,6 +79,8 @@ def load_model(
     local = Path(model.path).expanduser().is_dir()
     path = str(Path(model.path).expanduser()) if local else model.path
     options = {"trust_remote_code": model.trust_remote_code, "local_files_only": local}
+    if local:
+        check_parts(Path(path))
     auto: Any = AutoModelForCausalLM if head == "lm" else AutoModelForTokenClassification
     try:
         config = AutoConfig.from_pretrained(path, **options)
@@ -117,8 +119,13 @@ def load_model(
                         **options,
                     )
                 _check_complete(model.path, info["missing_keys"], head)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, ArithmeticError) as error:
         raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    except RuntimeError as error:
+        if device != "meta":  # on others it is a matter of the machine
+            raise
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
     return loaded.to(device)
 
 

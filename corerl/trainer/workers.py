@@ -28,6 +28,7 @@ from corerl.weights.rounding import RoundingLoss
 
 def parts_of(config: TrainConfig) -> Parts:
     """The parts that a config selects, in whatever process this runs."""
+    random_state.seed_rank(config.trainer.seed)
     plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
     return resolve_parts(config, plugins.registries)
 
