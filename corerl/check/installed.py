@@ -39,7 +39,7 @@ def look(config: TrainConfig, parts: Parts, machine: Machine, *, trust: bool = T
         target: Any = None
         try:
             target = part.entry.load()
-            part.load_select_tokens()
+            part.entry.load_all()
         except CoreRLError as error:
             yield from_error(error, key)
         holder = next((each for each in (part.options, target) if hasattr(each, "examine")), None)
