@@ -11,7 +11,7 @@ from types import FunctionType, MethodType
 from typing import Any, Generic, Literal, TypeVar
 
 from corerl.contracts.kinds import NoFacts, code_facts
-from corerl.contracts.options import did_you_mean
+from corerl.contracts.options import CompositeOptions, did_you_mean
 from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError, UntrustedError
 from corerl.registry import coroutines, modules
 
@@ -287,9 +287,6 @@ class Registry(Generic[T]):
     def with_options(self, entry: Entry[T], options: Mapping[str, Any], key: str) -> Selected[T]:
         """``entry`` with ``options`` (plain values), which are checked and filled in.
 
-        Options that name further entries of this registry, as those of a scorer made of scorers do, have a method
-        ``resolve(select, key)``; it is called with :meth:`select` and the options' own key.
-
         Raises:
             ConfigError: an unknown option, a wrong type or a value out of range; ``key`` is in the message.
         """
@@ -300,7 +297,7 @@ class Registry(Generic[T]):
                 raise ConfigError(f"{key}.{next(iter(options))}", f"{self.kind} '{entry.name}' has no options")
             return Selected(entry)
         built: Any = typed.build(entry.options, options, key)
-        if hasattr(built, "resolve"):
+        if isinstance(built, CompositeOptions):
             built.resolve(self.select, key)
         return Selected(entry, built)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.rejection import uses_shared_threshold
 from corerl.errors import ConfigError, RequestError
@@ -33,7 +34,7 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
 def _check_parts(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     for key, part in parts.selected():
         entry = part.entry
-        if hasattr(part.options, "check"):  # rules of its own, between its options and the rest of the config
+        if isinstance(part.options, CheckedOptions):
             try:
                 part.options.check(key, config)
             except RequestError as error:
