@@ -3,7 +3,9 @@
 Each kind has one page here: what goes in, what comes out, and the Protocol.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+# ruff: noqa: RUF009  _of() is a field
+
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -13,7 +15,7 @@ from corerl.contracts.batch_filters import BatchFilter
 from corerl.contracts.commands import Command
 from corerl.contracts.dataset_preparers import DatasetPreparer
 from corerl.contracts.environments import EnvironmentFactory
-from corerl.contracts.kinds import Kind, NoFacts
+from corerl.contracts.kinds import Kind
 from corerl.contracts.kl_controllers import KLController
 from corerl.contracts.kl_types import KLType
 from corerl.contracts.losses import LossFacts
@@ -46,52 +48,40 @@ __all__ = [
 ]
 
 
-def _of(
-    kind: str, contract: type, config_key: str = "", needs: Mapping[str, str] | None = None, facts: type = NoFacts
-) -> Callable[[], Registry[Any]]:
-    return lambda: Registry(kind, contract, config_key, needs, facts)
+def _of(*declared: Any, **more: Any) -> Any:  # those of Registry
+    return field(default_factory=lambda: Registry(*declared, **more))
 
 
 @dataclass(frozen=True)
 class Registries:
     """All registries; the hook of each is ``register_<name>``."""
 
-    advantage_estimators: Registry[AdvantageEstimator] = field(
-        default_factory=_of(
-            "advantage estimator", AdvantageEstimator, "algorithm.adv_estimator", advantage_estimators.NEEDS
-        )
+    advantage_estimators: Registry[AdvantageEstimator] = _of(
+        "advantage estimator", AdvantageEstimator, "algorithm.adv_estimator", advantage_estimators.NEEDS
     )
-    policy_losses: Registry[PolicyLoss] = field(
-        default_factory=_of("policy loss", PolicyLoss, "actor.policy_loss", policy_losses.NEEDS, PolicyLossFacts)
+    policy_losses: Registry[PolicyLoss] = _of(
+        "policy loss", PolicyLoss, "actor.policy_loss", policy_losses.NEEDS, PolicyLossFacts
     )
-    kl_types: Registry[KLType] = field(default_factory=_of("KL type", KLType, "actor.kl_loss_type", kl_types.NEEDS))
-    kl_controllers: Registry[KLController] = field(
-        default_factory=_of("KL controller", KLController, "algorithm.kl_ctrl.type")
+    kl_types: Registry[KLType] = _of("KL type", KLType, "actor.kl_loss_type", kl_types.NEEDS)
+    kl_controllers: Registry[KLController] = _of("KL controller", KLController, "algorithm.kl_ctrl.type")
+    value_losses: Registry[ValueLoss] = _of("value loss", ValueLoss, "critic.value_loss", facts=LossFacts)
+    batch_filters: Registry[BatchFilter] = _of("batch filter", BatchFilter, "algorithm.filter_groups.filter")
+    presets: Registry[Preset] = _of("preset", Preset, "preset")
+    reward_managers: Registry[RewardManagerFactory] = _of("reward manager", RewardManagerFactory, "reward.manager")
+    scorers: Registry[Scorer] = _of("scorer", Scorer, "reward.scorer", facts=ScorerFacts)
+    rollout_backends: Registry[RolloutBackendFactory] = _of(
+        "rollout backend", RolloutBackendFactory, "rollout.name", facts=BackendFacts
     )
-    value_losses: Registry[ValueLoss] = field(
-        default_factory=_of("value loss", ValueLoss, "critic.value_loss", facts=LossFacts)
+    environments: Registry[EnvironmentFactory] = _of(
+        "environment", EnvironmentFactory, "rollout.multi_turn.environment"
     )
-    batch_filters: Registry[BatchFilter] = field(
-        default_factory=_of("batch filter", BatchFilter, "algorithm.filter_groups.filter")
+    training_strategies: Registry[TrainingStrategyFactory] = _of(
+        "training strategy", TrainingStrategyFactory, "actor.strategy", facts=StrategyFacts
     )
-    presets: Registry[Preset] = field(default_factory=_of("preset", Preset, "preset"))
-    reward_managers: Registry[RewardManagerFactory] = field(
-        default_factory=_of("reward manager", RewardManagerFactory, "reward.manager")
-    )
-    scorers: Registry[Scorer] = field(default_factory=_of("scorer", Scorer, "reward.scorer", facts=ScorerFacts))
-    rollout_backends: Registry[RolloutBackendFactory] = field(
-        default_factory=_of("rollout backend", RolloutBackendFactory, "rollout.name", facts=BackendFacts)
-    )
-    environments: Registry[EnvironmentFactory] = field(
-        default_factory=_of("environment", EnvironmentFactory, "rollout.multi_turn.environment")
-    )
-    training_strategies: Registry[TrainingStrategyFactory] = field(
-        default_factory=_of("training strategy", TrainingStrategyFactory, "actor.strategy", facts=StrategyFacts)
-    )
-    runtimes: Registry[RuntimeFactory] = field(default_factory=_of("runtime", RuntimeFactory, "runtime.name"))
-    trackers: Registry[TrackerFactory] = field(default_factory=_of("tracker", TrackerFactory, "tracking.loggers"))
-    dataset_preparers: Registry[DatasetPreparer] = field(default_factory=_of("dataset preparer", DatasetPreparer))
-    commands: Registry[Command] = field(default_factory=_of("command", Command))
+    runtimes: Registry[RuntimeFactory] = _of("runtime", RuntimeFactory, "runtime.name")
+    trackers: Registry[TrackerFactory] = _of("tracker", TrackerFactory, "tracking.loggers")
+    dataset_preparers: Registry[DatasetPreparer] = _of("dataset preparer", DatasetPreparer)
+    commands: Registry[Command] = _of("command", Command)
 
     added: dict[str, Registry[Any]] = field(default_factory=dict)
     """of kinds that plugins add"""

@@ -128,6 +128,7 @@ class Selected(Generic[T]):
         return coroutines.blocking(bound) if coroutines.is_async(target) else bound
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Registry(Generic[T]):
     """The named implementations of one kind.
 
@@ -136,27 +137,19 @@ class Registry(Generic[T]):
         contract: the Protocol that every target satisfies; its docstring is the kind's documentation.
         config_key: where a config selects one, for error messages ('' when no config does).
         needs, facts: what an entry may declare, as for :class:`corerl.contracts.kinds.Kind`.
+        trusted: ``module:attribute`` and ``./file.py:attribute`` may be imported.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        contract: type,
-        config_key: str = "",
-        needs: Mapping[str, str] | None = None,
-        facts: type = NoFacts,
-    ) -> None:
-        self.kind = kind
-        self.contract = contract
-        self.config_key = config_key
-        self.needs = needs or {}
-        self.facts = facts
-        self._entries: dict[str, Entry[T]] = {}
-        self._overriding: set[str] = set()
-        self._clashes: dict[str, list[Owner]] = {}
-        self.missing_hint: Callable[[str, str], str] = lambda kind, name: ""
-        self.trusted = True
-        """whether ``module:attribute`` and ``./file.py:attribute`` may be imported"""
+    kind: str
+    contract: type
+    config_key: str = ""
+    needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    facts: type = NoFacts
+    missing_hint: Callable[[str, str], str] = lambda kind, name: ""
+    trusted: bool = True
+    _entries: dict[str, Entry[T]] = dataclasses.field(default_factory=dict, init=False)
+    _overriding: set[str] = dataclasses.field(default_factory=set, init=False)
+    _clashes: dict[str, list[Owner]] = dataclasses.field(default_factory=dict, init=False)
 
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
@@ -183,10 +176,8 @@ class Registry(Generic[T]):
         what = f"the {self.kind} '{name}'"
         wanted = frozenset({needs} if isinstance(needs, str) else needs)
         for need in sorted(wanted - self.needs.keys()):
-            known = ", ".join(self.needs) or "none"
-            raise PluginError(
-                f"{what} declares the unknown need '{need}'{did_you_mean(need, self.needs)}; known: {known}"
-            )
+            near, known = did_you_mean(need, self.needs), ", ".join(self.needs) or "none"
+            raise PluginError(f"{what} declares the unknown need '{need}'{near}; known: {known}")
         return Entry(self.kind, name, target, owner, summary, options, wanted, self._facts(what, facts))
 
     def _facts(self, what: str, given: Mapping[str, Any]) -> Any:
@@ -197,8 +188,9 @@ class Registry(Generic[T]):
                 known = ["summary", "options", "override", "needs", *defaults]
                 near = did_you_mean(name, known)
                 raise PluginError(f"{what} declares the unknown fact '{name}'{near}; known: {', '.join(known)}")
-            if defaults[name] is not None and not isinstance(value, type(defaults[name])):
-                raise PluginError(f"{what}: {name} must be a {type(defaults[name]).__name__}, not {value!r}")
+            kind = type(defaults[name])
+            if defaults[name] is not None and not isinstance(value, kind):
+                raise PluginError(f"{what}: {name} must be a {kind.__name__}, not {value!r}")
         return self.facts(**facts)
 
     def add(self, entry: Entry[T], *, override: bool = False) -> None:
