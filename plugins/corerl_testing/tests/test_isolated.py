@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from corerl.registry.base import Owner, Registries, Selected
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing import isolated
 from corerl_testing.isolated import by_name
 from corerl_testing.planted.scorers.values import contains
@@ -105,7 +105,7 @@ def test_what_an_implementation_prints_reads_and_leaves_is_not_seen(
 
 PROGRAM = """
 import sys, time
-from corerl.registry import Entry, Owner, Registries
+from corerl.registry import Owner, Registries
 from corerl_testing.checks import checks_of, outcome
 
 def tells(response, ground_truth, data_source, extra_info):
