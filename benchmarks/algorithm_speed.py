@@ -130,10 +130,10 @@ def _estimator(selected: Selected[Any], batch: Batch) -> Case:
         torch.zeros(mask.shape).scatter_(1, last[:, None], scores[:, None]),
         mask,
         torch.arange(len(mask)) // GROUP,
-        values=batch.normal("values") if entry.needs_critic else None,
+        values=batch.normal("values") if "critic" in entry.needs else None,
         greedy_scores=scores.flip(0),
-        log_probs=batch.log_probs("policy") if entry.needs_sum_pi_squared else None,
-        sum_pi_squared=(2 * batch.log_probs("policy")).exp_() if entry.needs_sum_pi_squared else None,
+        log_probs=batch.log_probs("policy") if "sum_pi_squared" in entry.needs else None,
+        sum_pi_squared=(2 * batch.log_probs("policy")).exp_() if "sum_pi_squared" in entry.needs else None,
         components={"accuracy": scores, "format": scores.flip(0)},
     )
     large = tuple(t for t in vars(inputs).values() if isinstance(t, Tensor) and t.dim() == 2)
@@ -145,9 +145,9 @@ def _distinct(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _policy_loss(selected: Selected[Any], batch: Batch, rows: int) -> Iterator[Case]:
-    entry, loss, select_tokens = selected.entry, selected.load(), selected.load_select_tokens()
+    entry, loss, select_tokens = selected.entry, selected.load(), selected.load_fact("select_tokens")
     log_probs, old, advantages, mask = batch.log_probs("policy"), batch.log_probs("old"), batch.advantages(), batch.mask
-    reference = batch.log_probs("reference") if entry.needs_ref else None
+    reference = batch.log_probs("reference") if "ref" in entry.needs else None
     whole = PolicyLossInputs(log_probs, old, advantages, mask, old, reference)
     selected_tokens = None
     if select_tokens is not None:

@@ -11,7 +11,7 @@ The ``register_…`` hooks run once, at start-up, in every process. Each is hand
 hooks run in the controller, between steps. An implementation may leave out arguments that it does not use.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from corerl.contracts.kinds import Kind
     from corerl.contracts.kl_controllers import KLController
     from corerl.contracts.kl_types import KLType
-    from corerl.contracts.metrics import Metric
-    from corerl.contracts.policy_losses import PolicyLoss, TokenSelector
+    from corerl.contracts.policy_losses import PolicyLoss
     from corerl.contracts.presets import Preset
     from corerl.contracts.reward_managers import RewardManagerFactory
     from corerl.contracts.rollout_backends import RolloutBackendFactory
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from corerl.contracts.runtimes import RuntimeFactory
     from corerl.contracts.scorers import Scorer
     from corerl.contracts.trackers import TrackerFactory
-    from corerl.contracts.training_strategies import CheckpointReader, TrainingStrategyFactory
+    from corerl.contracts.training_strategies import TrainingStrategyFactory
     from corerl.contracts.value_losses import ValueLoss
 
 hookspec = pluggy.HookspecMarker("corerl")
@@ -45,7 +44,11 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Register(Protocol, Generic[T_contra]):
-    """Registers one name; the fields are those of :class:`corerl.registry.Entry`."""
+    """Registers one name; the arguments are the fields of :class:`corerl.registry.Entry`.
+
+    ``needs`` and ``facts`` are those that the kind declares (:class:`corerl.contracts.kinds.Kind`), such as
+    ``needs={"groups"}`` of an advantage estimator and ``data_sources=["acme/*"]`` of a scorer.
+    """
 
     def __call__(
         self,
@@ -55,18 +58,8 @@ class Register(Protocol, Generic[T_contra]):
         summary: str = "",
         options: type | None = None,
         override: bool = False,
-        data_sources: tuple[str, ...] = (),
-        needs_critic: bool = False,
-        needs_greedy_baseline: bool = False,
-        needs_groups: bool = False,
-        needs_logits: bool = False,
-        needs_ref: bool = False,
-        needs_sum_pi_squared: bool = False,
-        distributed: bool = False,
-        media: tuple[str, ...] = (),
-        select_tokens: "TokenSelector | str | None" = None,
-        metrics: "tuple[Metric, ...]" = (),
-        read_checkpoint: "CheckpointReader | str | None" = None,
+        needs: Collection[str] = (),
+        **facts: Any,
     ) -> None: ...
 
 

@@ -192,10 +192,10 @@ class Plugins:
                 *,
                 override: bool = False,
                 registry_name: str = registry_name,
-                kind: str = registry.kind,
-                **facts: Any,
+                registry: Registry[Any] = registry,
+                **declared: Any,
             ) -> None:
-                entry = Entry(kind, name, target, owner, **facts)
+                entry = registry.entry(name, target, owner, **declared)
                 _check_registration(entry)
                 found.append((registry_name, entry, override))
 

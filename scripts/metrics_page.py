@@ -64,7 +64,7 @@ def of_losses() -> list[tuple[Metric, list[str]]]:
     losses: dict[Metric, list[str]] = defaultdict(list)
     for registry in (registries.policy_losses, registries.value_losses):
         for entry in registry:
-            for metric in entry.metrics:
+            for metric in entry.facts.metrics:
                 losses[metric].append(entry.name)
     return sorted(losses.items(), key=lambda item: (item[0].name, item[1]))
 

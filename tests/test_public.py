@@ -86,3 +86,19 @@ def test_the_inside_is_told_from_the_public() -> None:
     )
     assert found == {"corerl.trainer.loop", "corerl.errors", "corerl"}
     assert not is_public("corerl.trainer.loop", public()) and is_public("corerl.contracts.losses", public())
+
+
+def test_every_optional_method_has_a_protocol_that_the_code_uses_and_the_page_names() -> None:
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    listed = re.findall(
+        r"^\| `(\w+\.\w+)`", page.partition("## Optional methods")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    declared = [
+        f"{path.stem}.{name}"
+        for path in sorted((ROOT / "corerl" / "contracts").glob("*.py"))
+        for name in re.findall(r"^@runtime_checkable\nclass (\w+)", path.read_text(), re.MULTILINE)
+    ]
+    assert listed == sorted(declared)
+    code = "".join(path.read_text() for folder in ("corerl", "plugins") for path in (ROOT / folder).rglob("*.py"))
+    unused = [name for name in declared if not re.search(rf"isinstance\(.*\b{name.partition('.')[2]}\b", code)]
+    assert unused == []

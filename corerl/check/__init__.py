@@ -4,10 +4,11 @@
 :mod:`configuration`, :mod:`installed`, :mod:`data` and :mod:`memory` look, :mod:`run` calls them in turn.
 """
 
-from corerl.check.findings import Finding, finding, from_error
-from corerl.check.machine import GIB, Machine, detect
-from corerl.check.shares import PROCESS, CpuBound, GenerationShare, TrainingShare, longest, whole
-from corerl.check.size import ModelSize, model_size
+from corerl.check.findings import finding, from_error
+from corerl.check.machine import GIB, detect
+from corerl.check.shares import PROCESS, longest, whole
+from corerl.check.size import model_size
+from corerl.contracts.checks import CpuBound, Finding, GenerationShare, Machine, ModelSize, TrainingShare
 
 __all__ = [
     "GIB",

@@ -1,33 +1,10 @@
 """What ``corerl check`` says."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 from corerl.check.problems import problem_of
+from corerl.contracts.checks import Finding, Severity
 from corerl.errors import ConfigError, CoreRLError, UntrustedError
-
-Severity = Literal["error", "warning", "note"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was found.
-
-    Attributes:
-        severity: ``error``: the run would end with it; ``warning``: it may, or is slower or worse than it need be;
-            ``note``: to know.
-        key: of the config, '' where it belongs to none.
-        sentence: what is so.
-        remedy: what would be right, or where that is told; '' of a note.
-        problem: its name in docs/troubleshooting.md, or ''.
-    """
-
-    severity: Severity
-    key: str
-    sentence: str
-    remedy: str = ""
-    problem: str = ""
 
 
 def finding(severity: Severity, key: str, sentence: str, remedy: str = "") -> Finding:

@@ -2,29 +2,18 @@
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
-from corerl.check.findings import Finding, finding, from_error
-from corerl.check.machine import Machine, count_gpus
+from corerl.check.findings import finding, from_error
+from corerl.check.machine import count_gpus
+from corerl.contracts.checks import Examined, Finding, Machine
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl.contracts.runtimes import RuntimeFactory
+from corerl.contracts.runtimes import LocatedOptions, RuntimeFactory
 from corerl.errors import ConfigError, CoreRLError
 from corerl.registry import Selected
 from corerl.registry.parts import Parts
-
-
-class Examined(Protocol):
-    """What a part may have beside its contract, as a method of its options or of what is registered."""
-
-    def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterable[Finding]:
-        """What is to be said of this part on this machine: an engine that is missing, too few GPUs.
-
-        Args:
-            key: that selects the part.
-        """
-        ...
 
 
 def look(config: TrainConfig, parts: Parts, machine: Machine, *, trust: bool = True) -> Iterator[Finding]:
@@ -39,10 +28,10 @@ def look(config: TrainConfig, parts: Parts, machine: Machine, *, trust: bool = T
         target: Any = None
         try:
             target = part.entry.load()
-            part.load_select_tokens()
+            part.entry.load_all()
         except CoreRLError as error:
             yield from_error(error, key)
-        holder = next((each for each in (part.options, target) if hasattr(each, "examine")), None)
+        holder = next((each for each in (part.options, target) if isinstance(each, Examined)), None)
         if holder is not None and not trust and _has_given_options(part):
             sentence = f"'{part.entry.name}' was not examined, because its options may name programs: --trust does it"
             yield Finding("note", key, sentence)
@@ -72,7 +61,7 @@ def require_engine(
     Raises:
         ConfigError: `corerl check` has an error to tell of it.
     """
-    if not works_here(runtime) or not hasattr(backend.options, "examine"):
+    if not works_here(runtime) or not isinstance(backend.options, Examined):
         return
     for each in backend.options.examine("rollout.name", config, Machine(count_gpus())):
         if each.severity == "error":
@@ -81,7 +70,8 @@ def require_engine(
 
 def works_here(runtime: Selected[RuntimeFactory]) -> bool:
     """Whether all workers live on this machine: those of a runtime without options, or whose options say so."""
-    return bool(getattr(runtime.options, "works_here", runtime.options is None))
+    options = runtime.options
+    return options.works_here if isinstance(options, LocatedOptions) else options is None
 
 
 def _not_needed_here(found: Finding) -> Finding:

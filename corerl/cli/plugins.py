@@ -15,7 +15,7 @@ from corerl.errors import PluginError, UnknownNameError
 from corerl.hookspecs import registration_hook
 from corerl.plugins import PluginRecord, Plugins, load_plugins
 from corerl.registry import Entry, Registry
-from corerl.registry.base import NEEDS, known_names
+from corerl.registry.base import known_names
 from corerl.registry.scorers import table_of_sources
 from corerl.terminal.output import echo
 
@@ -178,14 +178,22 @@ def _entry_facts(registry: Registry[Any], entry: Entry[Any]) -> dict[str, Any]:
         **_entry_row((registry, entry)),
         "error": registry.clash(entry.name) or error,
         "config": registry.config_key,
-        "needs": [need.removeprefix("needs_") for need in NEEDS if getattr(entry, need)],
-        "data_sources": list(entry.data_sources),
-        "media": list(entry.media),
-        "target": entry.target if isinstance(entry.target, str) else entry.target.__qualname__,
+        "needs": sorted(entry.needs),
+        "facts": {name: _plain(value) for name, value in vars(entry.facts).items() if value},
+        "target": _plain(entry.target),
         "source": source,
         "options": _option_facts(entry.options) if entry.options else [],
         "contract": f"{registry.contract.__name__}: {inspect.getdoc(registry.contract) or ''}",
     }
+
+
+def _plain(value: Any) -> Any:
+    """A fact or a target as a value of JSON: code by its name."""
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, str | int | float):
+        return value
+    return value.__qualname__ if callable(value) else str(value)
 
 
 def _option_facts(options: type) -> list[dict[str, Any]]:
@@ -214,7 +222,8 @@ def _entry_text(facts: dict[str, Any]) -> str:
     lines = [f"{facts['kind']} {facts['name']}"]
     rows = [("owner", _owner(facts))]
     rows += [(key, facts[key]) for key in ("status", "summary", "config", "target", "source", "error") if facts[key]]
-    rows += [(key, ", ".join(facts[key])) for key in ("needs", "data_sources", "media") if facts[key]]
+    for key, value in {"needs": facts["needs"], **facts["facts"]}.items():
+        rows += [(key, ", ".join(map(str, value)) if isinstance(value, list) else str(value))] if value else []
     lines.append(table(rows))
     if facts["options"]:
         lines.append("  options")

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,12 @@ class Environment(Protocol):
         ...
 
 
+@runtime_checkable
 class EndingEnvironment(Environment, Protocol):
     """One that learns when an episode is over, to close its sandbox or to give a last reward.
 
-    ``end`` is optional, plain or ``async def``, and has the deadline of the other methods. One that fails leaves the
-    episode without a score, as a ``step`` does.
+    ``end`` is plain or ``async def``, and has the deadline of the other methods. One that fails leaves the episode
+    without a score, as a ``step`` does.
     """
 
     def end(self, state: Any) -> float | Awaitable[float | None] | None:

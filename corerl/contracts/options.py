@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from corerl.errors import ConfigError
 
@@ -46,6 +46,20 @@ def option(
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+@runtime_checkable
+class CompositeOptions(Protocol):
+    """Options that name further entries of the same kind, as those of a scorer made of scorers do."""
+
+    def resolve(self, select: Callable[[Any, str], Any], key: str) -> None:
+        """Select them.
+
+        Args:
+            select: :meth:`corerl.registry.Registry.select`.
+            key: of the options themselves.
+        """
+        ...
 
 
 def check_ranges(instance: Any, path: str) -> None:

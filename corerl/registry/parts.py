@@ -69,13 +69,13 @@ class Parts:
     @property
     def needs_ref(self) -> bool:
         """The run has a reference model."""
-        return self.policy_loss.entry.needs_ref or self.kl_loss is not None or self.kl_penalty is not None
+        return "ref" in self.policy_loss.entry.needs or self.kl_loss is not None or self.kl_penalty is not None
 
     @property
     def needs_ref_log_probs(self) -> bool:
         """The reference's log-probs of the sampled tokens are needed."""
         kl_types = [part for part in (self.kl_loss, self.kl_penalty) if part is not None]
-        return self.policy_loss.entry.needs_ref or any(not part.entry.needs_logits for part in kl_types)
+        return "ref" in self.policy_loss.entry.needs or any("logits" not in part.entry.needs for part in kl_types)
 
     def selected(self) -> list[tuple[str, Selected[Any]]]:
         """(config key, part) pairs of everything that is selected."""
@@ -118,7 +118,7 @@ def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
     adv_estimator = select(registries.advantage_estimators, algorithm.adv_estimator, "algorithm.adv_estimator")
     strategy = select(registries.training_strategies, actor.strategy, "actor.strategy")
     critic_strategy = None
-    if adv_estimator.entry.needs_critic:
+    if "critic" in adv_estimator.entry.needs:
         critic_strategy = (
             select(registries.training_strategies, critic.strategy, "critic.strategy") if critic.strategy else strategy
         )

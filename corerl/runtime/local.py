@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.runtimes import Role
+from corerl.contracts.workers import ClosingWorker
 from corerl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corerl.check.findings import Finding
-    from corerl.check.machine import Machine
+    from corerl.contracts.checks import Finding, Machine
     from corerl.contracts.config import TrainConfig
     from corerl.contracts.workers import WeightSource, WeightTarget
 
@@ -45,9 +45,8 @@ class LocalRuntime:
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
         spawned = worker(*args)
-        close = getattr(spawned, "close", None)
-        if close is not None:
-            self._workers.callback(close)
+        if isinstance(spawned, ClosingWorker):
+            self._workers.callback(spawned.close)
         return spawned
 
     def send_weights(

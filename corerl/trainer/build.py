@@ -126,7 +126,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         torch.set_num_threads(cpu_threads(threads, "cuda"))
         stack.callback(torch.set_num_threads, threads)
     vocabulary_reference = None
-    if reference and any(part.entry.needs_logits for part in (parts.kl_loss, parts.kl_penalty) if part):
+    if reference and any("logits" in part.entry.needs for part in (parts.kl_loss, parts.kl_penalty) if part):
         vocabulary_reference = VocabularyReference(reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb)
     player = episode_player(config, parts.environment, engines, plan.tokenizer)
     if player is not None:
@@ -137,7 +137,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         reward,
         plan.tokenizer,
         seeds,
-        greedy_baseline=parts.adv_estimator.entry.needs_greedy_baseline,
+        greedy_baseline="greedy_baseline" in parts.adv_estimator.entry.needs,
         batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
         player=player,
     )
@@ -157,7 +157,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         pipeline=pipeline,
         devices=_device_sharing(config, engines, [role for role in (actor, critic, reference) if role]),
         estimate_advantages=parts.adv_estimator.load(),
-        select_tokens=parts.policy_loss.load_select_tokens(),
+        select_tokens=parts.policy_loss.load_fact("select_tokens"),
         kl_penalty=_kl_penalty(plan, actor, vocabulary_reference),
         vocabulary_reference=vocabulary_reference,
         val_prompts=plan.val_prompts,
@@ -188,9 +188,9 @@ def _corrector(config: TrainConfig, shape: ModelShape) -> RolloutCorrector:
 def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:
     strategy, critic = parts.strategy.entry, (parts.critic_strategy or parts.strategy).entry
     roles = [
-        Role("actor", "actor.strategy", strategy.name, strategy.distributed),
-        Role("critic", "critic.strategy", critic.name, critic.distributed),
-        Role("ref", "actor.strategy", strategy.name, strategy.distributed),
+        Role("actor", "actor.strategy", strategy.name, strategy.facts.distributed),
+        Role("critic", "critic.strategy", critic.name, critic.facts.distributed),
+        Role("ref", "actor.strategy", strategy.name, strategy.facts.distributed),
         rollout_role(config, parts.rollout_backend.entry),
     ]
     return {role.name: role for role in roles}
@@ -245,7 +245,7 @@ def _kl_penalty(plan: Plan, actor: PolicyWorker, vocabulary_reference: Vocabular
     coef = config.algorithm.kl_ctrl.kl_coef
     if plan.checkpoint is not None and plan.checkpoint.kl_coef is not None:
         coef = plan.checkpoint.kl_coef
-    of_vocabulary = vocabulary_reference if kl_type.entry.needs_logits else None
+    of_vocabulary = vocabulary_reference if "logits" in kl_type.entry.needs else None
     mini_batch_size = config.actor.ppo_mini_batch_size
     return KLPenalty(kl_type.load(), controller.load(), coef, actor, of_vocabulary, mini_batch_size)
 

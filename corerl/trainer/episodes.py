@@ -13,7 +13,7 @@ from typing import Any
 from corerl.batch.rollouts import Episode, Rollouts
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import in_order
-from corerl.contracts.environments import Environment, Start, Task, Turn
+from corerl.contracts.environments import EndingEnvironment, Environment, Start, Task, Turn
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.report import Location
@@ -97,11 +97,11 @@ class EpisodePlayer:
 
     def _end(self, episodes: "Sequence[_Episode]") -> None:
         """Tell the environment."""
-        end = getattr(self._environment, "end", None)
-        begun = [episode for episode in episodes if episode.begun]
-        if end is None:
+        if not isinstance(self._environment, EndingEnvironment):
             return
-        for episode, answer in zip(begun, self._call(end, [(episode.state,) for episode in begun]), strict=True):
+        begun = [episode for episode in episodes if episode.begun]
+        answers = self._call(self._environment.end, [(episode.state,) for episode in begun])
+        for episode, answer in zip(begun, answers, strict=True):
             episode.add(episode.take(answer, float | int | None, "end") or 0.0, "end")
 
     def _begin(self, episodes: "Sequence[_Episode]") -> None:

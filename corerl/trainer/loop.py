@@ -152,7 +152,7 @@ class Trainer:
 
     def _policy_outputs(self) -> list[Output]:
         wanted: list[Output] = ["log_probs", "entropy"]
-        if self.run.parts.adv_estimator.entry.needs_sum_pi_squared:
+        if "sum_pi_squared" in self.run.parts.adv_estimator.entry.needs:
             wanted.append("sum_pi_squared")
         return wanted
 
@@ -284,7 +284,7 @@ class Trainer:
     def tell(self, experience: Experience, batch: ScoredRollouts) -> None:
         """Notices about the scores, and sample rollouts on disk."""
         notices = [self.notices.errors(batch.results), self.notices.all_equal(batch.rollouts, batch.results)]
-        if self.run.parts.adv_estimator.entry.needs_groups:
+        if "groups" in self.run.parts.adv_estimator.entry.needs:
             notices.append(self.notices.lone_responses(experience))
         for notice in filter(None, notices):
             say(f"step {self.step}: {notice}")

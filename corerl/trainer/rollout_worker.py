@@ -14,7 +14,7 @@ from torch import Tensor
 
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
-from corerl.contracts.rollout_backends import Completion, GenerationRequest
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, LoggingBackend
 from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
 from corerl.models import resolve_device
 from corerl.plugins import load_plugins
@@ -88,8 +88,7 @@ class RolloutWorker:
         try:
             await asyncio.wait_for(news.wait(), deadline - time.monotonic())
         except TimeoutError:
-            last_lines = getattr(self.backend, "last_lines", None)
-            log = "" if last_lines is None else f"; {last_lines()}"
+            log = f"; {self.backend.last_lines()}" if isinstance(self.backend, LoggingBackend) else ""
             raise DeadlineError(
                 f"{unfinished} of {prompts} prompts had no responses after rollout.timeout = {self.timeout:g} s{log}"
             ) from None

@@ -130,7 +130,7 @@ class PolicyWorker(TrainedWorker):
             policy_loss=parts.policy_loss.load(),
             kl_type=parts.kl_loss.load() if parts.kl_loss else None,
             kl_loss_coef=actor.kl_loss_coef,
-            kl_of_vocabulary=parts.kl_loss is not None and parts.kl_loss.entry.needs_logits,
+            kl_of_vocabulary=parts.kl_loss is not None and "logits" in parts.kl_loss.entry.needs,
             entropy_coeff=actor.entropy_coeff,
         )
 

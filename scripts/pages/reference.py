@@ -107,6 +107,9 @@ def kind(name: str, registry: "Registry[object]") -> str:
     key = f"Key `{registry.config_key}`, hook" if registry.config_key else "Hook"
     text = f"{key} [`register_{name}`](hooks.md#register_{name}), contract `{registry.contract.__name__}` in\n"
     text += f"[`{path}`](../../{path}).\n\n{from_docstring(inspect.getdoc(registry.contract) or '')}\n"
+    declared = [(f'`needs={{"{need}"}}`', effect) for need, effect in registry.needs.items()]
+    declared += [(f"`{each.name}=…`", each.metadata["help"]) for each in dataclasses.fields(registry.facts)]
+    text += table(("declared as", "effect"), declared) + "\n" if declared else ""
     entries = list(registry)
     text += table(
         ("name", "distribution", "summary"), [(f"`{e.name}`", owner(e.owner.distribution), e.summary) for e in entries]

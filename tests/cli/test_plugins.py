@@ -37,7 +37,7 @@ def register_scorers(register):
 
 @hookimpl
 def register_advantage_estimators(register):
-    register("trivia", estimate, summary="an estimator of the same name", needs_groups=True)
+    register("trivia", estimate, summary="an estimator of the same name", needs={"groups"})
 
 
 @hookimpl
@@ -141,7 +141,7 @@ def test_show_prints_options_source_and_contract(capsys: pytest.CaptureFixture[s
     ]
     line = PLUGIN.splitlines().index("def trivia(response, ground_truth, data_source, extra_info, *, options):") + 1
     assert facts["source"] == f"{acme}:{line}"
-    assert facts["data_sources"] == ["acme/one", "acme/two"]
+    assert facts["facts"]["data_sources"] == ["acme/one", "acme/two"]
     assert facts["contract"].startswith("Scorer: A function, called once a response")
     text = output(capsys, "show", "scorer/trivia", "--plugin", acme)
     for words in ("acme/one, acme/two", "= 0.5", ">= 0, <= 1", f"{acme}:{line}", "ground_truth: "):

@@ -10,7 +10,7 @@ from corerl import option
 from corerl.config.load import load
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError, PluginError, UnknownNameError
-from corerl.registry import Entry, Owner, Registries
+from corerl.registry import Owner, Registries
 from corerl.registry.parts import Parts, resolve_parts
 from corerl.registry.rules import check
 
@@ -35,17 +35,17 @@ def registries() -> Registries:
 
     def add(registry_name: str, name: str, **facts: Any) -> None:
         registry = getattr(registries, registry_name)
-        registry.add(Entry(registry.kind, name, HEAVY, Owner("acme", "1.0"), **facts))
+        registry.add(registry.entry(name, HEAVY, Owner("acme", "1.0"), **facts))
 
-    add("advantage_estimators", "grpo", needs_groups=True)
+    add("advantage_estimators", "grpo", needs={"groups"})
     add("advantage_estimators", "single")
-    add("advantage_estimators", "gae", needs_critic=True)
-    add("advantage_estimators", "remax", needs_greedy_baseline=True)
+    add("advantage_estimators", "gae", needs={"critic"})
+    add("advantage_estimators", "remax", needs={"greedy_baseline"})
     add("policy_losses", "vanilla", options=ClipOptions)
     add("policy_losses", "plain")
-    add("policy_losses", "grouped", needs_groups=True)
+    add("policy_losses", "grouped", needs={"groups"})
     add("kl_types", "low_var_kl")
-    add("kl_types", "full", needs_logits=True)
+    add("kl_types", "full", needs={"logits"})
     add("kl_controllers", "fixed")
     add("value_losses", "clipped")
     add("batch_filters", "dynamic_sampling")

@@ -286,9 +286,9 @@ def test_an_infinite_log_prob_is_caught_with_its_sample(train, tmp_path, on_nonf
 @pytest.mark.parametrize(
     ("override", "missing", "fact"),
     [
-        ("algorithm.adv_estimator=corerl_ppo.gae:gae", "values", "needs_critic"),
-        ("algorithm.adv_estimator=corerl_grpo.advantages.remax:remax", "greedy_scores", "needs_greedy_baseline"),
-        ("actor.policy_loss=corerl_grpo.losses.opd:opd", "ref_log_probs", "needs_ref"),
+        ("algorithm.adv_estimator=corerl_ppo.gae:gae", "values", 'needs={"critic"}'),
+        ("algorithm.adv_estimator=corerl_grpo.advantages.remax:remax", "greedy_scores", 'needs={"greedy_baseline"}'),
+        ("actor.policy_loss=corerl_grpo.losses.opd:opd", "ref_log_probs", 'needs={"ref"}'),
         ("actor.policy_loss=corerl_grpo.losses.clip_cov:clip_cov", "selected", "select_tokens"),
     ],
 )

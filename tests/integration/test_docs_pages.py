@@ -167,7 +167,10 @@ def test_metrics_in_the_text_are_metrics(page: Path) -> None:
         return  # docstrings, with names of examples
     registries = load_plugins((), ()).registries
     losses = [
-        metric for each in (registries.policy_losses, registries.value_losses) for e in each for metric in e.metrics
+        metric
+        for each in (registries.policy_losses, registries.value_losses)
+        for e in each
+        for metric in e.facts.metrics
     ]
     code = "".join(blocks(page, "python"))
     first = "actor|critic|env|perf|reward|rollout_corr|training|val-aux|val-core|response_length|timing_s"

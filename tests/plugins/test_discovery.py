@@ -138,9 +138,26 @@ BROKEN = {
         "from corerl import hookimpl\n@hookimpl\ndef register_scorers(register):\n    1 / 0",
         r"ZeroDivisionError: division by zero \(.*acme_plugin.py, line 4\)",
     ),
-    "a fact that no entry has": (
-        "from corerl import hookimpl\n@hookimpl\ndef register_scorers(register):\n    register('a', 'b:c', sumary='')",
-        "TypeError: .*unexpected keyword argument 'sumary'",
+    "an argument that no kind has": (
+        scorer("a").replace("summary=", "sumary="),
+        r"the scorer 'a' declares the unknown fact 'sumary' \(did you mean 'summary'\?\); known: .*data_sources$",
+    ),
+    "a fact of another kind": (
+        scorer("a").replace("summary=", "distributed=True, summary="),
+        "the scorer 'a' declares the unknown fact 'distributed'",
+    ),
+    "a fact of a wrong type": (
+        scorer("a").replace("summary=", "data_sources='gsm8k', summary="),
+        "the scorer 'a': data_sources must be a tuple, not 'gsm8k'",
+    ),
+    "a need of another kind": (
+        scorer("a").replace("summary=", "needs={'groups'}, summary="),
+        "the scorer 'a' declares the unknown need 'groups'; known: none",
+    ),
+    "an unknown need": (
+        "from corerl import hookimpl\n@hookimpl\ndef register_advantage_estimators(register):\n"
+        "    register('a', 'b:c', needs={'critic', 'group'})",
+        r"declares the unknown need 'group' \(did you mean 'groups'\?\); known: groups, critic,",
     ),
     "a target without its attribute": (
         scorer("a", target="acme.scorer"),

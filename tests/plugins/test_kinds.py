@@ -5,19 +5,30 @@ import pytest
 from corerl.cli.main import run
 from corerl.errors import UnknownNameError
 from corerl.plugins import Plugins
+from corerl_testing.checks import checks_of, outcome
 
 KIND = """
+from dataclasses import dataclass
 from typing import Protocol
 from corerl import hookimpl
-from corerl.contracts.kinds import Kind
+from corerl.contracts.kinds import Kind, fact
 
 class Sampler(Protocol):
     "Rows of an epoch."
     def __call__(self, size: int) -> list[int]: ...
 
+class Estimate(Protocol):
+    def __call__(self, size: int) -> int: ...
+
+@dataclass(frozen=True)
+class SamplerFacts:
+    columns: tuple[str, ...] = fact((), "reads these columns")
+    estimate: Estimate | str | None = fact(None, "is called before data are read", contract=Estimate)
+
 @hookimpl
 def add_kinds(add):
-    add(Kind("samplers", "sampler", Sampler, "data.sampler"))
+    needs = {"lengths": "measures every prompt first"}
+    add(Kind("samplers", "sampler", Sampler, "data.sampler", needs, SamplerFacts))
 """
 SAMPLER = """
 from dataclasses import dataclass
@@ -27,12 +38,16 @@ from corerl import hookimpl, option
 class Options:
     step: int = option(1, "rows from one to the next", ge=1)
 
+def half(size):
+    return size // 2
+
 def every(size, *, options):
     return list(range(0, size, options.step))
 
 @hookimpl
 def register_samplers(register):
-    register("every", every, summary="every step-th row", options=Options)
+    facts = {"columns": ["prompt"], "estimate": half}
+    register("every", every, summary="every step-th row", options=Options, needs={"lengths"}, **facts)
 """
 
 
@@ -46,6 +61,29 @@ def test_a_plugin_registers_parts_of_a_kind_of_another_that_is_loaded_later(make
     assert selected.load()(5) == [0, 2, 4]
     with pytest.raises(UnknownNameError, match=r"unknown sampler 'evry' \(did you mean 'every'"):
         plugins.registries.samplers.get("evry")
+
+
+def test_parts_declare_the_needs_and_facts_of_their_kind(make_distribution):
+    make_distribution("acme", "1.0", SAMPLER)
+    make_distribution("zeta", "1.0", KIND)
+    entry = Plugins().registries.samplers.get("every")
+    assert (entry.needs, entry.facts.columns) == ({"lengths"}, ("prompt",))
+    assert entry.load_fact("estimate")(6) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (('{"lengths"}', '{"length"}'), "unknown need 'length' (did you mean 'lengths'?); known: lengths"),
+        (('"columns"', '"colums"'), "unknown fact 'colums' (did you mean 'columns'?)"),
+        (('["prompt"]', '"prompt"'), "the sampler 'every': columns must be a tuple, not 'prompt'"),
+    ],
+)
+def test_another_need_or_fact_breaks_the_plugin_of_the_part(make_distribution, change, error):
+    make_distribution("acme", "1.0", SAMPLER.replace(*change))
+    make_distribution("zeta", "1.0", KIND)
+    record = next(record for record in Plugins().records if record.name == "acme")
+    assert record.status == "broken" and error in record.error
 
 
 def test_without_the_plugin_of_its_kind_a_part_is_refused(make_distribution):
@@ -78,7 +116,22 @@ def test_a_kind_and_its_parts_are_listed_and_checked(make_distribution, capsys):
     listed = capsys.readouterr().out
     assert "sampler (data.sampler)" in listed and "every-step" not in listed and "every step-th row" in listed
     assert run(["plugins", "show", "samplers/every"]) == 0
-    assert "rows from one to the next" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "rows from one to the next" in shown
+    assert [line.split() for line in shown.splitlines() if line.split()[0] in ("needs", "columns", "estimate")] == [
+        ["needs", "lengths"],
+        ["columns", "prompt"],
+        ["estimate", "half"],
+    ]
+
+
+@pytest.mark.parametrize(("arguments", "failed"), [("size", []), ("size, other", ["contract"])])
+def test_code_of_a_fact_is_checked_against_its_contract(make_distribution, arguments, failed):
+    make_distribution("acme", "1.0", SAMPLER.replace("def half(size)", f"def half({arguments})"))
+    make_distribution("zeta", "1.0", KIND)
+    samplers = Plugins().registries.samplers
+    results = [outcome(check) for check in checks_of(samplers, samplers.get("every"), light=True)]
+    assert [result.check for result in results if result.status == "failed"] == failed
 
 
 @pytest.mark.parametrize(

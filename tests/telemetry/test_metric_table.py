@@ -63,4 +63,4 @@ def test_losses_declare_the_metrics_that_they_report():
     ):
         for entry in registry:
             reported = {f"{role}/{name}" for name in registry.select(entry.name).load()(inputs).metrics}
-            assert reported == {metric.name for metric in entry.metrics}, entry.name
+            assert reported == {metric.name for metric in entry.facts.metrics}, entry.name

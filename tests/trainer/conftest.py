@@ -168,19 +168,18 @@ class Parts(SimpleNamespace):
     needs_ref_log_probs = True
     kl_loss = None
 
-    def __init__(self, **facts):
-        facts = {"needs_groups": False, "needs_sum_pi_squared": False, **facts}
-        super().__init__(adv_estimator=SimpleNamespace(entry=SimpleNamespace(**facts)))
+    def __init__(self, needs):
+        super().__init__(adv_estimator=SimpleNamespace(entry=SimpleNamespace(needs=needs)))
 
 
 @pytest.fixture
 def trainer(tmp_path):
-    """``trainer(critic=False, reference=False, facts={…}, section__key=value, …)``: made up, at step 1 of 10.
+    """``trainer(critic=False, reference=False, needs={…}, section__key=value, …)``: made up, at step 1 of 10.
 
-    ``facts`` are those of the advantage estimator; ``trainer.calls`` are what was done.
+    ``needs`` are those of the advantage estimator; ``trainer.calls`` are what was done.
     """
 
-    def make(critic=False, reference=False, facts=None, **keys):
+    def make(critic=False, reference=False, needs=(), **keys):
         config = TrainConfig(ModelConfig("x"))
         config.actor.ppo_mini_batch_size, config.data.max_response_length = 1, 8
         for key, value in keys.items():
@@ -196,7 +195,7 @@ def trainer(tmp_path):
             return Advantages(inputs.rewards.clone(), 2 * inputs.rewards)
 
         made = Trainer(
-            run=SimpleNamespace(config=config, parts=Parts(**(facts or {})), folder=tmp_path),
+            run=SimpleNamespace(config=config, parts=Parts(needs), folder=tmp_path),
             engines=SimpleNamespace(send_weights=send_weights, restarts=2, lost={("a", 1)}, actor_in_use=nullcontext()),
             actor=Worker("actor", calls),
             critic=Worker("critic", calls) if critic else None,

@@ -138,7 +138,7 @@ def test_weights_are_verified_every_so_many_steps_and_not_because_a_step_is_the_
 
 
 def test_the_models_are_asked_for_what_is_needed_with_the_tokens_alone(trainer, batch):
-    made = trainer(critic=True, reference=True, facts={"needs_sum_pi_squared": True})
+    made = trainer(critic=True, reference=True, needs={"sum_pi_squared"})
     _, experience = batch()
     metrics = made.compute(experience, Timers())
     assert made.actor.asked == [(TOKENS, ["log_probs", "entropy", "sum_pi_squared"])]

@@ -19,7 +19,7 @@ def test_names_and_needs() -> None:
     for registry, names in NAMES.items():
         entries = {entry.name: entry for entry in getattr(registries, registry)}
         assert {name for name in names if entries[name].owner.distribution == "corerl-ppo"} == names
-    assert registries.advantage_estimators.get("gae").needs_critic
+    assert registries.advantage_estimators.get("gae").needs == {"critic"}
 
 
 def test_the_light_half_imports_no_torch() -> None:

@@ -194,10 +194,10 @@ def test_an_unknown_operation_is_an_error(operations: str) -> None:
 
 
 def test_every_data_source_that_is_prepared_here_has_a_scorer() -> None:
-    scored = {source for entry in load_plugins().registries.scorers for source in entry.data_sources}
+    scored = {source for entry in load_plugins().registries.scorers for source in entry.facts.data_sources}
     assert {"openai/gsm8k", "corerl/arithmetic", "countdown", MathDataOptions().data_source} <= scored
 
 
 def test_no_data_source_has_two_scorers() -> None:
-    sources = [source for entry in load_plugins().registries.scorers for source in entry.data_sources]
+    sources = [source for entry in load_plugins().registries.scorers for source in entry.facts.data_sources]
     assert len(sources) == len(set(sources))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from corerl.registry import Entry, Owner, Selected
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing import CheckFailed, CheckSkipped, fresh, zygote
 from corerl_testing.fresh import call_elsewhere
 from corerl_testing.zygote import SEED, Job, Kind
@@ -46,7 +46,7 @@ def hangs(number: int) -> int:
 
 
 def of(target: Any) -> Selected[Any]:
-    return Selected(Entry("policy loss", "mine", target, Owner("acme")))
+    return Selected(Registries().policy_losses.entry("mine", target, Owner("acme")))
 
 
 def test_each_call_is_the_first_of_its_process() -> None:

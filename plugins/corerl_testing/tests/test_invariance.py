@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from corerl.config import typed
 from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl.plugins import load_plugins
-from corerl.registry import Entry, Owner, Selected
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing import CheckFailed
 from corerl_testing.entries import required_options
 from corerl_testing.invariance import AGGREGATIONS, TinyPolicy, expect_invariant, setting
@@ -26,7 +26,7 @@ def selected(name: str) -> Selected[Any]:
 
 
 def of(loss: Any) -> Selected[Any]:
-    return Selected(Entry("policy loss", "mine", loss, Owner("acme")))
+    return Selected(Registries().policy_losses.entry("mine", loss, Owner("acme")))
 
 
 def surrogate(inputs: PolicyLossInputs) -> LossOutput:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from corerl.registry.base import Entry, Owner, Selected
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing import isolated
 from corerl_testing.isolated import by_name
 from corerl_testing.planted.scorers.values import contains
@@ -105,7 +105,7 @@ def test_what_an_implementation_prints_reads_and_leaves_is_not_seen(
 
 PROGRAM = """
 import sys, time
-from corerl.registry import Entry, Owner, Registries
+from corerl.registry import Owner, Registries
 from corerl_testing.checks import checks_of, outcome
 
 def tells(response, ground_truth, data_source, extra_info):
@@ -113,7 +113,7 @@ def tells(response, ground_truth, data_source, extra_info):
     print(os.getpid(), file=sys.stderr, flush=True)
     time.sleep(1000)
 
-entry = Entry("scorer", "s", tells, Owner("tests"), summary="s")
+entry = Registries().scorers.entry("s", tells, Owner("tests"), summary="s")
 for check in checks_of(Registries().scorers, entry):
     outcome(check)
 """
@@ -161,7 +161,7 @@ def test_what_another_process_can_import_by_name() -> None:
     def local() -> None: ...
 
     def entry(target: Any) -> Selected[Any]:
-        return Selected(Entry("scorer", "s", target, Owner("tests")))
+        return Selected(Registries().scorers.entry("s", target, Owner("tests")))
 
     assert by_name(entry(contains)) is not None
     assert by_name(entry(local)) is None

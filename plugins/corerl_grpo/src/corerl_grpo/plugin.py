@@ -23,33 +23,33 @@ def register_advantage_estimators(register: Register[AdvantageEstimator]) -> Non
         "grpo",
         f"{package}.grpo:grpo",
         options=advantage_options.GrpoOptions,
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the group's mean, over its deviation (DeepSeekMath, 2402.03300)",
     )
     register(
         "dr_grpo",
         f"{package}.dr_grpo:dr_grpo",
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the group's mean (Dr. GRPO, 2503.20783)",
     )
     register(
         "grpo_passk",
         f"{package}.grpo_passk:grpo_passk",
         options=advantage_options.GrpoPasskOptions,
-        needs_groups=True,
+        needs={"groups"},
         summary="the group's best response alone: best minus second best, over the deviation (2503.19595)",
     )
     register(
         "gdpo",
         f"{package}.gdpo:gdpo",
         options=advantage_options.GdpoOptions,
-        needs_groups=True,
+        needs={"groups"},
         summary="components of the score normalised one by one in the group, added, whitened (2601.05242)",
     )
     register(
         "rloo",
         f"{package}.rloo:rloo",
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the mean of the group's others (2402.14740)",
     )
     register(
@@ -61,40 +61,39 @@ def register_advantage_estimators(register: Register[AdvantageEstimator]) -> Non
     register(
         "reinforce_plus_plus_baseline",
         f"{package}.reinforce_plus_plus_baseline:reinforce_plus_plus_baseline",
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the group's mean, whitened over the batch (2501.03262)",
     )
     register(
         "remax",
         f"{package}.remax:remax",
-        needs_greedy_baseline=True,
+        needs={"greedy_baseline"},
         summary="return minus the score of a greedy response (2310.10505)",
     )
     register(
         "opo",
         f"{package}.opo:opo",
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the group's mean weighted by length (2505.23585)",
     )
     register(
         "gpg",
         f"{package}.gpg:gpg",
         options=advantage_options.GpgOptions,
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the group's mean, times batch size over the number of non-zero scores (2504.02546)",
     )
     register(
         "maxrl",
         f"{package}.maxrl:maxrl",
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the group's mean, over the mean; scores in [0, 1] (2602.02710)",
     )
     register(
         "optimal_token_baseline",
         f"{package}.optimal_token_baseline:optimal_token_baseline",
         options=advantage_options.OptimalTokenBaselineOptions,
-        needs_groups=True,
-        needs_sum_pi_squared=True,
+        needs={"groups", "sum_pi_squared"},
         summary="return minus, at each token, the group's mean return weighted by gradient energy (2602.07078)",
     )
 
@@ -197,7 +196,7 @@ def register_policy_losses(register: Register[PolicyLoss]) -> None:
         "opd",
         f"{package}.opd:opd",
         options=loss_options.OpdOptions,
-        needs_ref=True,
+        needs={"ref"},
         metrics=(Metric("actor/teacher_kl", "nats", "mean of log pi_old - log pi_ref: the reverse KL to the teacher"),),
         summary="on-policy distillation from the reference model (GKD, 2306.13649)",
     )
@@ -216,7 +215,7 @@ def register_kl_types(register: Register[KLType]) -> None:
     register(
         "full",
         f"{package}.full:full",
-        needs_logits=True,
+        needs={"logits"},
         summary="the divergence itself, over the vocabulary (Schulman 2020)",
     )
     register(

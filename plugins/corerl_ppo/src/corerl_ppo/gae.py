@@ -29,7 +29,7 @@ def gae(inputs: AdvantageInputs, options: GaeOptions) -> Advantages:
     """Whitened advantages, and returns from before whitening."""
     rewards, values, mask = inputs.rewards, inputs.values, inputs.response_mask
     if values is None:
-        raise MissingInputError("values", "needs_critic=True")
+        raise MissingInputError("values", 'needs={"critic"}')
     if not has_holes(mask):
         return gae_without_holes(rewards, values, mask, options)
     advantages, returns = gae_without_holes(compact(rewards, mask), compact(values, mask), compact(mask, mask), options)

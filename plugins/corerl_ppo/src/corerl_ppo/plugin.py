@@ -15,7 +15,7 @@ def register_advantage_estimators(register: Register[AdvantageEstimator]) -> Non
         "gae",
         "corerl_ppo.gae:gae",
         options=GaeOptions,
-        needs_critic=True,
+        needs={"critic"},
         summary="generalized advantage estimation, whitened (1506.02438, 1707.06347)",
     )
 

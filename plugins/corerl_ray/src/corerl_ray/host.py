@@ -18,6 +18,7 @@ import ray
 import ray.util
 
 from corerl.contracts.dispatch import Place
+from corerl.contracts.workers import PlacedWorker
 from corerl.errors import CoreRLError, RunError
 from corerl_ray.signs import Asked, answer_signals
 
@@ -117,9 +118,8 @@ class WorkerHost:
         try:
             self.worker = worker(*args)
             _carry_tensors()
-            if hasattr(self.worker, "place"):
-                place: Place = self.worker.place()
-                return place
+            if isinstance(self.worker, PlacedWorker):
+                return self.worker.place()
         except Exception as error:
             return Failure.of(error)
         return Place(int(environment["RANK"]), int(environment["WORLD_SIZE"]))

@@ -32,7 +32,7 @@ from corerl_grpo.advantages.options import OptimalTokenBaselineOptions
 def optimal_token_baseline(inputs: AdvantageInputs, options: OptimalTokenBaselineOptions) -> Advantages:
     """Return minus the energy-weighted mean return of the group at the same token, and the return."""
     if inputs.log_probs is None or inputs.sum_pi_squared is None:
-        raise MissingInputError("sum_pi_squared", "needs_sum_pi_squared=True")
+        raise MissingInputError("sum_pi_squared", 'needs={"sum_pi_squared"}')
     mask = inputs.response_mask
     per_token: tuple[Tensor, ...] = (inputs.rewards, inputs.log_probs, inputs.sum_pi_squared)
     if inputs.rollout_weights is not None:

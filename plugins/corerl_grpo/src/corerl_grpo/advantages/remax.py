@@ -22,7 +22,7 @@ from corerl_grpo.advantages.returns import returns_of
 def remax(inputs: AdvantageInputs) -> Advantages:
     """Return minus the greedy response's score, and the return."""
     if inputs.greedy_scores is None:
-        raise MissingInputError("greedy_scores", "needs_greedy_baseline=True")
+        raise MissingInputError("greedy_scores", 'needs={"greedy_baseline"}')
     returns = returns_of(inputs)
     advantages = returns - inputs.greedy_scores.to(returns.dtype)[:, None]
     torch.where(inputs.response_mask, advantages, returns.new_zeros(()), out=advantages)

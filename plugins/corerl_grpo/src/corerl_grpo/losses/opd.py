@@ -23,7 +23,7 @@ from corerl_grpo.losses.ratio import importance_ratio
 def opd(inputs: PolicyLossInputs, options: OpdOptions) -> LossOutput:
     """Metrics: ``teacher_kl``, the mean of log pi_old - log pi_ref."""
     if inputs.ref_log_probs is None:
-        raise MissingInputError("ref_log_probs", "needs_ref=True")
+        raise MissingInputError("ref_log_probs", 'needs={"ref"}')
     distance = inputs.old_log_probs - inputs.ref_log_probs
     costs = options.coefficient * distance
     if options.use_task_reward:

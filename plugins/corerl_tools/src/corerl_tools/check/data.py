@@ -137,8 +137,8 @@ def _lengths(
 
 def _media(records: Iterable[PromptRecord], parts: Parts, key: str) -> Iterator[Finding]:
     backend = parts.rollout_backend.entry
-    for column in sorted({column for record in records for column in record.media} - set(backend.media)):
-        takes = ", ".join(backend.media) or "text alone"
+    for column in sorted({column for record in records for column in record.media} - set(backend.facts.media)):
+        takes = ", ".join(backend.facts.media) or "text alone"
         sentence = f"there are prompts with '{column}', and rollout backend '{backend.name}' takes {takes}"
         yield finding("error", key, sentence, "Drop the column, or choose another rollout.name.")
 

@@ -100,7 +100,7 @@ def _weights(
     strategy: Entry[TrainingStrategyFactory], path: Path, config: TrainConfig
 ) -> Iterator[tuple[str, Tensor]] | None:
     """What the strategy reads; None where it cannot, and the checkpoint has a model folder already."""
-    read = strategy.load_read_checkpoint()
+    read = strategy.load_fact("read_checkpoint")
     ready = any(name.parts[0] == "huggingface" and len(name.parts) > 1 for name in manifest.names(path))
     if read is None and not ready:
         raise ModelError(

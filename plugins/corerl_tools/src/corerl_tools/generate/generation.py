@@ -15,6 +15,7 @@ from typing import Any
 
 from corerl.batch.rollouts import Rollouts
 from corerl.check.installed import require_engine
+from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import in_order
 from corerl.contracts.environments import EnvironmentFactory
@@ -99,7 +100,7 @@ def plan_generation(
     environment = None
     if turns.environment is not None:
         environment = registries.environments.select(turns.environment, ENVIRONMENT)
-        if hasattr(environment.options, "check"):
+        if isinstance(environment.options, CheckedOptions):
             environment.options.check(ENVIRONMENT, config)
     tokenizer = load_tokenizer(config.model)
     prompts = load_prompts(config.data, config.data.val_files, tokenizer, "val")
