@@ -53,7 +53,7 @@ class Register(Protocol, Generic[T_contra]):
         target: T_contra | str,
         *,
         summary: str = "",
-        options: type | None = None,
+        options: type | str | None = None,
         override: bool = False,
         data_sources: tuple[str, ...] = (),
         needs_critic: bool = False,

@@ -304,10 +304,11 @@ def _check_registration(entry: Entry[Any]) -> None:
     what = f"the {entry.kind} '{entry.name}'"
     if not isinstance(entry.name, str) or not re.fullmatch(r"[^\s:/=]+", entry.name):
         raise PluginError(f"{what} needs a name without spaces, ':', '/' and '='")
-    if isinstance(entry.target, str) and not re.fullmatch(r"[^\s:]+:[^\s:]+", entry.target):
-        raise PluginError(f"{what} must name its target as 'package.module:attribute', not '{entry.target}'")
-    if entry.options is not None and not (isinstance(entry.options, type) and dataclasses.is_dataclass(entry.options)):
-        raise PluginError(f"{what} must have a dataclass as its options, not {entry.options!r}")
+    for word, value in (("target", entry.target), ("options", entry.options)):
+        if isinstance(value, str) and not re.fullmatch(r"[^\s:]+:[^\s:]+", value):
+            raise PluginError(f"{what} must name its {word} as 'package.module:attribute', not '{value}'")
+    if not isinstance(entry.options, str):
+        entry.load_options()
 
 
 def _one_line(error: BaseException) -> str:

@@ -183,7 +183,7 @@ def _entry_facts(registry: Registry[Any], entry: Entry[Any]) -> dict[str, Any]:
         "media": list(entry.media),
         "target": entry.target if isinstance(entry.target, str) else entry.target.__qualname__,
         "source": source,
-        "options": _option_facts(entry.options) if entry.options else [],
+        "options": _option_facts(options) if (options := entry.load_options()) else [],
         "contract": f"{registry.contract.__name__}: {inspect.getdoc(registry.contract) or ''}",
     }
 

@@ -48,7 +48,8 @@ class Entry(Generic[T]):
         target: the object, or ``"module:attribute"``, imported by :meth:`load`.
         owner: who registered it.
         summary: one line for ``corerl plugins list``.
-        options: the dataclass that the entry's options are checked against, or None when it has none.
+        options: the dataclass that the entry's options are checked against, ``"module:attribute"``, imported by
+            :meth:`load_options`, or None when it has none.
         data_sources: for scorers, the ``data_source`` values that select this one by themselves.
         needs_critic: the run must have a value model.
         needs_greedy_baseline: the run must score a greedy response to every prompt.
@@ -72,7 +73,7 @@ class Entry(Generic[T]):
     target: T | str
     owner: Owner
     summary: str = ""
-    options: type | None = None
+    options: type | str | None = None
     data_sources: tuple[str, ...] = ()
     needs_critic: bool = False
     needs_greedy_baseline: bool = False
@@ -93,6 +94,22 @@ class Entry(Generic[T]):
             PluginError: it cannot be imported; the message names the owner and the cause.
         """
         return typing.cast(T, self._import(self.target))
+
+    def load_options(self) -> type | None:
+        """Import ``options``; None when the entry has none.
+
+        Raises:
+            PluginError: as for :meth:`load`, or it is no dataclass.
+        """
+        options = None if self.options is None else self._import(self.options)
+        if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
+            raise PluginError(f"the {self.kind} '{self.name}' must have a dataclass as its options, not {options!r}")
+        return options
+
+    def option_fields(self) -> tuple[dataclasses.Field[Any], ...]:
+        """The fields of :meth:`load_options`, which may raise PluginError."""
+        options: Any = self.load_options()
+        return () if options is None else dataclasses.fields(options)
 
     def load_select_tokens(self) -> Callable[..., Any] | None:
         """Import ``select_tokens``; None when the entry has none.
@@ -283,11 +300,12 @@ class Registry(Generic[T]):
         """
         from corerl.config import typed
 
-        if entry.options is None:
+        declared = entry.load_options()
+        if declared is None:
             if options:
                 raise ConfigError(f"{key}.{next(iter(options))}", f"{self.kind} '{entry.name}' has no options")
             return Selected(entry)
-        built: Any = typed.build(entry.options, options, key)
+        built: Any = typed.build(declared, options, key)
         if hasattr(built, "resolve"):
             built.resolve(self.select, key)
         return Selected(entry, built)

@@ -111,7 +111,7 @@ def kind(name: str, registry: "Registry[object]") -> str:
     text += table(
         ("name", "distribution", "summary"), [(f"`{e.name}`", owner(e.owner.distribution), e.summary) for e in entries]
     )
-    rows = [(f"`{e.name}`", *row) for e in entries if e.options for row in options(e.options)]
+    rows = [(f"`{e.name}`", *row) for e in entries if (declared := e.load_options()) for row in options(declared)]
     return text + ("\n" + table(("name", "option", "type", "default", "meaning"), rows) if rows else "")
 
 

@@ -3,7 +3,6 @@
 from corerl import Register, hookimpl
 from corerl.contracts.commands import Command
 from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl_hf.options import HfOptions
 
 
 @hookimpl
@@ -11,7 +10,7 @@ def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None
     register(
         "hf",
         "corerl_hf.backend:HfBackend",
-        options=HfOptions,
+        options="corerl_hf.options:HfOptions",
         summary="transformers in this process: batched sampling with a KV cache, on the CPU or one GPU",
     )
 

@@ -3,7 +3,6 @@
 from corerl import Register, hookimpl
 from corerl.contracts.presets import Preset
 from corerl.contracts.training_strategies import TrainingStrategyFactory
-from corerl_megatron.options import MegatronOptions
 
 
 @hookimpl
@@ -11,7 +10,7 @@ def register_training_strategies(register: Register[TrainingStrategyFactory]) ->
     register(
         "megatron",
         "corerl_megatron.strategy:MegatronStrategy",
-        options=MegatronOptions,
+        options="corerl_megatron.options:MegatronOptions",
         distributed=True,
         read_checkpoint="corerl_megatron.reading:read",
         summary="tensor, pipeline, context and expert parallel (megatron-core); AdamW",

@@ -6,7 +6,6 @@ from corerl.contracts.kl_controllers import KLController
 from corerl.contracts.metrics import Metric
 from corerl.contracts.presets import Preset
 from corerl.contracts.value_losses import ValueLoss
-from corerl_ppo.options import AdaptiveOptions, ClippedOptions, GaeOptions
 
 
 @hookimpl
@@ -14,7 +13,7 @@ def register_advantage_estimators(register: Register[AdvantageEstimator]) -> Non
     register(
         "gae",
         "corerl_ppo.gae:gae",
-        options=GaeOptions,
+        options="corerl_ppo.options:GaeOptions",
         needs_critic=True,
         summary="generalized advantage estimation, whitened (1506.02438, 1707.06347)",
     )
@@ -25,7 +24,7 @@ def register_value_losses(register: Register[ValueLoss]) -> None:
     register(
         "clipped",
         "corerl_ppo.value_loss:clipped",
-        options=ClippedOptions,
+        options="corerl_ppo.options:ClippedOptions",
         metrics=(Metric("critic/vf_clipfrac", "share", "trained tokens held by the clip, without gradient"),),
         summary="half the squared error, the value held near its old one (2005.12729)",
     )
@@ -38,7 +37,7 @@ def register_kl_controllers(register: Register[KLController]) -> None:
     register(
         "adaptive",
         "corerl_ppo.kl_control:adaptive",
-        options=AdaptiveOptions,
+        options="corerl_ppo.options:AdaptiveOptions",
         summary="steers the KL towards a target (Ziegler et al. 2019, 1909.08593)",
     )
 

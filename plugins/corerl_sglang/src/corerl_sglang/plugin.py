@@ -3,7 +3,6 @@
 from corerl import Register, hookimpl
 from corerl.contracts.commands import Command
 from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl_sglang.options import SglangOptions
 
 
 @hookimpl
@@ -11,7 +10,7 @@ def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None
     register(
         "sglang",
         "corerl_sglang.backend:SglangBackend",
-        options=SglangOptions,
+        options="corerl_sglang.options:SglangOptions",
         summary="SGLang on GPUs, as a process of its own, in its own Python environment where one is named",
     )
 

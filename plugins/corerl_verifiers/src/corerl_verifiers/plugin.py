@@ -2,7 +2,6 @@
 
 from corerl import Register, hookimpl
 from corerl.contracts.environments import EnvironmentFactory
-from corerl_verifiers.options import VerifiersOptions
 
 
 @hookimpl
@@ -10,6 +9,6 @@ def register_environments(register: Register[EnvironmentFactory]) -> None:
     register(
         "verifiers",
         "corerl_verifiers.environment:VerifiersEnvironment",
-        options=VerifiersOptions,
+        options="corerl_verifiers.options:VerifiersOptions",
         summary="an environment of the library verifiers: single turn, several turns or tools, with its rubric",
     )

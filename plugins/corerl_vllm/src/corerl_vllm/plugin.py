@@ -3,7 +3,6 @@
 from corerl import Register, hookimpl
 from corerl.contracts.commands import Command
 from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl_vllm.options import VllmOptions
 
 
 @hookimpl
@@ -11,7 +10,7 @@ def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None
     register(
         "vllm",
         "corerl_vllm.backend:VllmBackend",
-        options=VllmOptions,
+        options="corerl_vllm.options:VllmOptions",
         summary="vLLM as a process of its own, in its own Python environment where one is named",
     )
 
