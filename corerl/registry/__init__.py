@@ -5,30 +5,32 @@ Each kind has one page here: what goes in, what comes out, and the Protocol.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from corerl.contracts.advantage_estimators import AdvantageEstimator
-from corerl.contracts.batch_filters import BatchFilter
-from corerl.contracts.commands import Command
-from corerl.contracts.dataset_preparers import DatasetPreparer
-from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.kinds import Kind
-from corerl.contracts.kl_controllers import KLController
-from corerl.contracts.kl_types import KLType
-from corerl.contracts.policy_losses import PolicyLoss
-from corerl.contracts.presets import Preset
-from corerl.contracts.reward_managers import RewardManagerFactory
-from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl.contracts.runtimes import RuntimeFactory
-from corerl.contracts.scorers import Scorer
-from corerl.contracts.trackers import TrackerFactory
-from corerl.contracts.training_strategies import TrainingStrategyFactory
-from corerl.contracts.value_losses import ValueLoss
 from corerl.errors import PluginError
 from corerl.registry.base import Entry, Owner, Registry, Selected
 from corerl.registry.coroutines import blocking
 from corerl.registry.modules import load_file, load_object
 from corerl.registry.scorers import load_scorer, timed
+
+if TYPE_CHECKING:
+    from corerl.contracts.advantage_estimators import AdvantageEstimator
+    from corerl.contracts.batch_filters import BatchFilter
+    from corerl.contracts.commands import Command
+    from corerl.contracts.dataset_preparers import DatasetPreparer
+    from corerl.contracts.environments import EnvironmentFactory
+    from corerl.contracts.kl_controllers import KLController
+    from corerl.contracts.kl_types import KLType
+    from corerl.contracts.policy_losses import PolicyLoss
+    from corerl.contracts.presets import Preset
+    from corerl.contracts.reward_managers import RewardManagerFactory
+    from corerl.contracts.rollout_backends import RolloutBackendFactory
+    from corerl.contracts.runtimes import RuntimeFactory
+    from corerl.contracts.scorers import Scorer
+    from corerl.contracts.trackers import TrackerFactory
+    from corerl.contracts.training_strategies import TrainingStrategyFactory
+    from corerl.contracts.value_losses import ValueLoss
 
 __all__ = [
     "Entry",
@@ -44,44 +46,54 @@ __all__ = [
 ]
 
 
-def _of(kind: str, contract: type, config_key: str = "") -> Callable[[], Registry[Any]]:
-    return lambda: Registry(kind, contract, config_key)
+def _of(kind: str, contract: str, config_key: str = "") -> Callable[[], Registry[Any]]:
+    return lambda: Registry(kind, f"corerl.contracts.{contract}", config_key)
 
 
 @dataclass(frozen=True)
 class Registries:
     """All registries; the hook of each is ``register_<name>``."""
 
-    advantage_estimators: Registry[AdvantageEstimator] = field(
-        default_factory=_of("advantage estimator", AdvantageEstimator, "algorithm.adv_estimator")
+    advantage_estimators: "Registry[AdvantageEstimator]" = field(
+        default_factory=_of("advantage estimator", "advantage_estimators:AdvantageEstimator", "algorithm.adv_estimator")
     )
-    policy_losses: Registry[PolicyLoss] = field(default_factory=_of("policy loss", PolicyLoss, "actor.policy_loss"))
-    kl_types: Registry[KLType] = field(default_factory=_of("KL type", KLType, "actor.kl_loss_type"))
-    kl_controllers: Registry[KLController] = field(
-        default_factory=_of("KL controller", KLController, "algorithm.kl_ctrl.type")
+    policy_losses: "Registry[PolicyLoss]" = field(
+        default_factory=_of("policy loss", "policy_losses:PolicyLoss", "actor.policy_loss")
     )
-    value_losses: Registry[ValueLoss] = field(default_factory=_of("value loss", ValueLoss, "critic.value_loss"))
-    batch_filters: Registry[BatchFilter] = field(
-        default_factory=_of("batch filter", BatchFilter, "algorithm.filter_groups.filter")
+    kl_types: "Registry[KLType]" = field(default_factory=_of("KL type", "kl_types:KLType", "actor.kl_loss_type"))
+    kl_controllers: "Registry[KLController]" = field(
+        default_factory=_of("KL controller", "kl_controllers:KLController", "algorithm.kl_ctrl.type")
     )
-    presets: Registry[Preset] = field(default_factory=_of("preset", Preset, "preset"))
-    reward_managers: Registry[RewardManagerFactory] = field(
-        default_factory=_of("reward manager", RewardManagerFactory, "reward.manager")
+    value_losses: "Registry[ValueLoss]" = field(
+        default_factory=_of("value loss", "value_losses:ValueLoss", "critic.value_loss")
     )
-    scorers: Registry[Scorer] = field(default_factory=_of("scorer", Scorer, "reward.scorer"))
-    rollout_backends: Registry[RolloutBackendFactory] = field(
-        default_factory=_of("rollout backend", RolloutBackendFactory, "rollout.name")
+    batch_filters: "Registry[BatchFilter]" = field(
+        default_factory=_of("batch filter", "batch_filters:BatchFilter", "algorithm.filter_groups.filter")
     )
-    environments: Registry[EnvironmentFactory] = field(
-        default_factory=_of("environment", EnvironmentFactory, "rollout.multi_turn.environment")
+    presets: "Registry[Preset]" = field(default_factory=_of("preset", "presets:Preset", "preset"))
+    reward_managers: "Registry[RewardManagerFactory]" = field(
+        default_factory=_of("reward manager", "reward_managers:RewardManagerFactory", "reward.manager")
     )
-    training_strategies: Registry[TrainingStrategyFactory] = field(
-        default_factory=_of("training strategy", TrainingStrategyFactory, "actor.strategy")
+    scorers: "Registry[Scorer]" = field(default_factory=_of("scorer", "scorers:Scorer", "reward.scorer"))
+    rollout_backends: "Registry[RolloutBackendFactory]" = field(
+        default_factory=_of("rollout backend", "rollout_backends:RolloutBackendFactory", "rollout.name")
     )
-    runtimes: Registry[RuntimeFactory] = field(default_factory=_of("runtime", RuntimeFactory, "runtime.name"))
-    trackers: Registry[TrackerFactory] = field(default_factory=_of("tracker", TrackerFactory, "tracking.loggers"))
-    dataset_preparers: Registry[DatasetPreparer] = field(default_factory=_of("dataset preparer", DatasetPreparer))
-    commands: Registry[Command] = field(default_factory=_of("command", Command))
+    environments: "Registry[EnvironmentFactory]" = field(
+        default_factory=_of("environment", "environments:EnvironmentFactory", "rollout.multi_turn.environment")
+    )
+    training_strategies: "Registry[TrainingStrategyFactory]" = field(
+        default_factory=_of("training strategy", "training_strategies:TrainingStrategyFactory", "actor.strategy")
+    )
+    runtimes: "Registry[RuntimeFactory]" = field(
+        default_factory=_of("runtime", "runtimes:RuntimeFactory", "runtime.name")
+    )
+    trackers: "Registry[TrackerFactory]" = field(
+        default_factory=_of("tracker", "trackers:TrackerFactory", "tracking.loggers")
+    )
+    dataset_preparers: "Registry[DatasetPreparer]" = field(
+        default_factory=_of("dataset preparer", "dataset_preparers:DatasetPreparer")
+    )
+    commands: "Registry[Command]" = field(default_factory=_of("command", "commands:Command"))
 
     added: dict[str, Registry[Any]] = field(default_factory=dict)
     """of kinds that plugins add"""

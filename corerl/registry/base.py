@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import json
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -185,13 +184,14 @@ class Registry(Generic[T]):
 
     Args:
         kind: what is registered, in words and in the singular, e.g. ``"advantage estimator"``.
-        contract: the Protocol that every target satisfies; its docstring is the kind's documentation.
+        contract: the Protocol that every target satisfies, or ``"module:attribute"``, imported when it is asked for;
+            its docstring is the kind's documentation.
         config_key: where a config selects one, for error messages ('' when no config does).
     """
 
-    def __init__(self, kind: str, contract: type, config_key: str = "") -> None:
+    def __init__(self, kind: str, contract: type | str, config_key: str = "") -> None:
         self.kind = kind
-        self.contract = contract
+        self._contract = contract
         self.config_key = config_key
         self._entries: dict[str, Entry[T]] = {}
         self._overriding: set[str] = set()
@@ -199,6 +199,12 @@ class Registry(Generic[T]):
         self.missing_hint: Callable[[str, str], str] = lambda kind, name: ""
         self.trusted = True
         """whether ``module:attribute`` and ``./file.py:attribute`` may be imported"""
+
+    @property
+    def contract(self) -> type:
+        """The Protocol that every target satisfies."""
+        contract: type = modules.load_object(self._contract) if isinstance(self._contract, str) else self._contract
+        return contract
 
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
@@ -339,5 +345,7 @@ def known_names(kind: str) -> dict[str, str]:
 
     ``known_names.json`` is generated from ``plugins/`` by ``scripts/known_names.py``; a test checks that it is current.
     """
+    import json
+
     table: dict[str, dict[str, str]] = json.loads(KNOWN_NAMES.read_text())
     return table.get(kind, {})

@@ -1,13 +1,17 @@
 """What corerl-dapo registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.batch_filters import BatchFilter
-from corerl.contracts.presets import Preset
-from corerl.contracts.reward_managers import RewardManagerFactory
+
+if TYPE_CHECKING:
+    from corerl.contracts.batch_filters import BatchFilter
+    from corerl.contracts.presets import Preset
+    from corerl.contracts.reward_managers import RewardManagerFactory
 
 
 @hookimpl
-def register_batch_filters(register: Register[BatchFilter]) -> None:
+def register_batch_filters(register: "Register[BatchFilter]") -> None:
     register(
         "dynamic_sampling",
         "corerl_dapo.dynamic_sampling:dynamic_sampling",
@@ -17,7 +21,7 @@ def register_batch_filters(register: Register[BatchFilter]) -> None:
 
 
 @hookimpl
-def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
+def register_reward_managers(register: "Register[RewardManagerFactory]") -> None:
     register(
         "dapo",
         "corerl_dapo.reward_manager:DapoRewardManager",
@@ -27,7 +31,7 @@ def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
 
 
 @hookimpl
-def register_presets(register: Register[Preset]) -> None:
+def register_presets(register: "Register[Preset]") -> None:
     register(
         "dapo",
         "corerl_dapo.presets:dapo",

@@ -1,12 +1,16 @@
 """What corerl-envs registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.dataset_preparers import DatasetPreparer
-from corerl.contracts.environments import EnvironmentFactory
+
+if TYPE_CHECKING:
+    from corerl.contracts.dataset_preparers import DatasetPreparer
+    from corerl.contracts.environments import EnvironmentFactory
 
 
 @hookimpl
-def register_environments(register: Register[EnvironmentFactory]) -> None:
+def register_environments(register: "Register[EnvironmentFactory]") -> None:
     register(
         "calculator",
         "corerl_envs.calculator:Calculator",
@@ -22,7 +26,7 @@ def register_environments(register: Register[EnvironmentFactory]) -> None:
 
 
 @hookimpl
-def register_dataset_preparers(register: Register[DatasetPreparer]) -> None:
+def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
     register(
         "grid-walk",
         "corerl_envs.grid_walk_data:GridWalkData",

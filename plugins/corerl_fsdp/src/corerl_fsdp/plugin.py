@@ -1,11 +1,15 @@
 """What corerl-fsdp registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.training_strategies import TrainingStrategyFactory
+
+if TYPE_CHECKING:
+    from corerl.contracts.training_strategies import TrainingStrategyFactory
 
 
 @hookimpl
-def register_training_strategies(register: Register[TrainingStrategyFactory]) -> None:
+def register_training_strategies(register: "Register[TrainingStrategyFactory]") -> None:
     register(
         "torch",
         "corerl_fsdp.single_device:SingleDeviceStrategy",

@@ -1,10 +1,14 @@
 """What corerl-grpo registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.advantage_estimators import AdvantageEstimator
-from corerl.contracts.kl_types import KLType
 from corerl.contracts.metrics import Metric
-from corerl.contracts.policy_losses import PolicyLoss
+
+if TYPE_CHECKING:
+    from corerl.contracts.advantage_estimators import AdvantageEstimator
+    from corerl.contracts.kl_types import KLType
+    from corerl.contracts.policy_losses import PolicyLoss
 
 CLIPPED = Metric("actor/pg_clipfrac", "share", "trained tokens whose ratio was clipped")
 WEIGHT_CLIPPED = Metric("actor/pg_clipfrac", "share", "trained tokens whose importance weight was clipped, or capped")
@@ -15,7 +19,7 @@ OUT_OF_BOUND = (
 
 
 @hookimpl
-def register_advantage_estimators(register: Register[AdvantageEstimator]) -> None:
+def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> None:
     package = "corerl_grpo.advantages"
     register(
         "grpo",
@@ -98,7 +102,7 @@ def register_advantage_estimators(register: Register[AdvantageEstimator]) -> Non
 
 
 @hookimpl
-def register_policy_losses(register: Register[PolicyLoss]) -> None:
+def register_policy_losses(register: "Register[PolicyLoss]") -> None:
     package = "corerl_grpo.losses"
     register(
         "vanilla",
@@ -202,7 +206,7 @@ def register_policy_losses(register: Register[PolicyLoss]) -> None:
 
 
 @hookimpl
-def register_kl_types(register: Register[KLType]) -> None:
+def register_kl_types(register: "Register[KLType]") -> None:
     package = "corerl_grpo.kl"
     register("kl", f"{package}.kl:kl", summary="k1: d = log pi - log pi_ref (Schulman 2020)")
     register("k1", f"{package}.kl:kl", summary="another name of kl")

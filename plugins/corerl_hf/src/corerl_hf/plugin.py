@@ -1,12 +1,16 @@
 """What corerl-hf registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.commands import Command
-from corerl.contracts.rollout_backends import RolloutBackendFactory
+
+if TYPE_CHECKING:
+    from corerl.contracts.commands import Command
+    from corerl.contracts.rollout_backends import RolloutBackendFactory
 
 
 @hookimpl
-def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None:
+def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> None:
     register(
         "hf",
         "corerl_hf.backend:HfBackend",
@@ -16,5 +20,5 @@ def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None
 
 
 @hookimpl
-def register_commands(register: Register[Command]) -> None:
+def register_commands(register: "Register[Command]") -> None:
     register("tiny-model", "corerl_hf.tiny_model:tiny_model", summary="Write a small random Qwen2 model folder.")

@@ -1,15 +1,19 @@
 """What corerl-ppo registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.advantage_estimators import AdvantageEstimator
-from corerl.contracts.kl_controllers import KLController
 from corerl.contracts.metrics import Metric
-from corerl.contracts.presets import Preset
-from corerl.contracts.value_losses import ValueLoss
+
+if TYPE_CHECKING:
+    from corerl.contracts.advantage_estimators import AdvantageEstimator
+    from corerl.contracts.kl_controllers import KLController
+    from corerl.contracts.presets import Preset
+    from corerl.contracts.value_losses import ValueLoss
 
 
 @hookimpl
-def register_advantage_estimators(register: Register[AdvantageEstimator]) -> None:
+def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> None:
     register(
         "gae",
         "corerl_ppo.gae:gae",
@@ -20,7 +24,7 @@ def register_advantage_estimators(register: Register[AdvantageEstimator]) -> Non
 
 
 @hookimpl
-def register_value_losses(register: Register[ValueLoss]) -> None:
+def register_value_losses(register: "Register[ValueLoss]") -> None:
     register(
         "clipped",
         "corerl_ppo.value_loss:clipped",
@@ -32,7 +36,7 @@ def register_value_losses(register: Register[ValueLoss]) -> None:
 
 
 @hookimpl
-def register_kl_controllers(register: Register[KLController]) -> None:
+def register_kl_controllers(register: "Register[KLController]") -> None:
     register("fixed", "corerl_ppo.kl_control:fixed", summary="the coefficient stays as it is")
     register(
         "adaptive",
@@ -43,7 +47,7 @@ def register_kl_controllers(register: Register[KLController]) -> None:
 
 
 @hookimpl
-def register_presets(register: Register[Preset]) -> None:
+def register_presets(register: "Register[Preset]") -> None:
     register(
         "ppo", "corerl_ppo.presets:ppo", summary="PPO with a critic and KL in the reward (InstructGPT, 2203.02155)"
     )

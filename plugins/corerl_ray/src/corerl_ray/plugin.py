@@ -4,14 +4,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from corerl import Register, hookimpl
-from corerl.contracts.runtimes import RuntimeFactory
 
 if TYPE_CHECKING:
     from corerl.contracts.runs import Run
+    from corerl.contracts.runtimes import RuntimeFactory
 
 
 @hookimpl
-def register_runtimes(register: Register[RuntimeFactory]) -> None:
+def register_runtimes(register: "Register[RuntimeFactory]") -> None:
     register(
         "ray",
         "corerl_ray.launch:launch",

@@ -1,14 +1,18 @@
 """What corerl-rewards registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.dataset_preparers import DatasetPreparer
-from corerl.contracts.reward_managers import RewardManagerFactory
-from corerl.contracts.scorers import Scorer
 from corerl_rewards import sources
+
+if TYPE_CHECKING:
+    from corerl.contracts.dataset_preparers import DatasetPreparer
+    from corerl.contracts.reward_managers import RewardManagerFactory
+    from corerl.contracts.scorers import Scorer
 
 
 @hookimpl
-def register_scorers(register: Register[Scorer]) -> None:
+def register_scorers(register: "Register[Scorer]") -> None:
     register(
         "gsm8k",
         "corerl_rewards.scorers.gsm8k:gsm8k",
@@ -106,7 +110,7 @@ def register_scorers(register: Register[Scorer]) -> None:
 
 
 @hookimpl
-def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
+def register_reward_managers(register: "Register[RewardManagerFactory]") -> None:
     register(
         "naive",
         "corerl_rewards.naive:NaiveRewardManager",
@@ -145,7 +149,7 @@ def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
 
 
 @hookimpl
-def register_dataset_preparers(register: Register[DatasetPreparer]) -> None:
+def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
     register("gsm8k", "corerl_rewards.preparers.gsm8k:Gsm8k", summary="GSM8K, grade-school mathematics")
     register(
         "math",

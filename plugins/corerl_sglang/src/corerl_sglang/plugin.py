@@ -1,12 +1,16 @@
 """What corerl-sglang registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.commands import Command
-from corerl.contracts.rollout_backends import RolloutBackendFactory
+
+if TYPE_CHECKING:
+    from corerl.contracts.commands import Command
+    from corerl.contracts.rollout_backends import RolloutBackendFactory
 
 
 @hookimpl
-def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None:
+def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> None:
     register(
         "sglang",
         "corerl_sglang.backend:SglangBackend",
@@ -16,7 +20,7 @@ def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None
 
 
 @hookimpl
-def register_commands(register: Register[Command]) -> None:
+def register_commands(register: "Register[Command]") -> None:
     register(
         "engine.install.sglang", "corerl_sglang.install:install", summary="Make a Python environment that holds SGLang."
     )

@@ -1,11 +1,15 @@
 """What corerl-trackers registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.trackers import TrackerFactory
+
+if TYPE_CHECKING:
+    from corerl.contracts.trackers import TrackerFactory
 
 
 @hookimpl
-def register_trackers(register: Register[TrackerFactory]) -> None:
+def register_trackers(register: "Register[TrackerFactory]") -> None:
     register(
         "tensorboard",
         "corerl_trackers.tensorboard:TensorboardTracker",

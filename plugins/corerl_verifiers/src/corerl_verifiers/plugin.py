@@ -1,11 +1,15 @@
 """What corerl-verifiers registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.environments import EnvironmentFactory
+
+if TYPE_CHECKING:
+    from corerl.contracts.environments import EnvironmentFactory
 
 
 @hookimpl
-def register_environments(register: Register[EnvironmentFactory]) -> None:
+def register_environments(register: "Register[EnvironmentFactory]") -> None:
     register(
         "verifiers",
         "corerl_verifiers.environment:VerifiersEnvironment",

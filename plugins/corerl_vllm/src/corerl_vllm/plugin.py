@@ -1,12 +1,16 @@
 """What corerl-vllm registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.commands import Command
-from corerl.contracts.rollout_backends import RolloutBackendFactory
+
+if TYPE_CHECKING:
+    from corerl.contracts.commands import Command
+    from corerl.contracts.rollout_backends import RolloutBackendFactory
 
 
 @hookimpl
-def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None:
+def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> None:
     register(
         "vllm",
         "corerl_vllm.backend:VllmBackend",
@@ -16,5 +20,5 @@ def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None
 
 
 @hookimpl
-def register_commands(register: Register[Command]) -> None:
+def register_commands(register: "Register[Command]") -> None:
     register("engine.install.vllm", "corerl_vllm.install:install", summary="Make a Python environment that holds vLLM.")
