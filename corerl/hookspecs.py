@@ -56,7 +56,7 @@ class Register(Protocol, Generic[T_contra]):
         target: T_contra | str,
         *,
         summary: str = "",
-        options: type | None = None,
+        options: type | str | None = None,
         override: bool = False,
         needs: Collection[str] = (),
         **facts: Any,

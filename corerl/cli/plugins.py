@@ -182,7 +182,7 @@ def _entry_facts(registry: Registry[Any], entry: Entry[Any]) -> dict[str, Any]:
         "facts": {name: _plain(value) for name, value in vars(entry.facts).items() if value},
         "target": _plain(entry.target),
         "source": source,
-        "options": _option_facts(entry.options) if entry.options else [],
+        "options": _option_facts(options) if (options := entry.load_options()) else [],
         "contract": f"{registry.contract.__name__}: {inspect.getdoc(registry.contract) or ''}",
     }
 

@@ -1,7 +1,6 @@
 """Options: dataclass fields that carry their help text and their range."""
 
 import dataclasses
-import difflib
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, runtime_checkable
@@ -82,5 +81,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("grop", ["grpo", "gae"])
     " (did you mean 'grpo'?)"
     """
+    import difflib
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean '{near[0]}'?)" if near else ""

@@ -7,7 +7,7 @@ Each kind has one page here: what goes in, what comes out, and the Protocol.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corerl.contracts import advantage_estimators, kl_types, policy_losses
 from corerl.contracts.advantage_estimators import AdvantageEstimator
@@ -33,6 +33,24 @@ from corerl.registry.base import Entry, Owner, Registry, Selected
 from corerl.registry.coroutines import blocking
 from corerl.registry.modules import load_file, load_object
 from corerl.registry.scorers import load_scorer, timed
+
+if TYPE_CHECKING:
+    from corerl.contracts.advantage_estimators import AdvantageEstimator
+    from corerl.contracts.batch_filters import BatchFilter
+    from corerl.contracts.commands import Command
+    from corerl.contracts.dataset_preparers import DatasetPreparer
+    from corerl.contracts.environments import EnvironmentFactory
+    from corerl.contracts.kl_controllers import KLController
+    from corerl.contracts.kl_types import KLType
+    from corerl.contracts.policy_losses import PolicyLoss
+    from corerl.contracts.presets import Preset
+    from corerl.contracts.reward_managers import RewardManagerFactory
+    from corerl.contracts.rollout_backends import RolloutBackendFactory
+    from corerl.contracts.runtimes import RuntimeFactory
+    from corerl.contracts.scorers import Scorer
+    from corerl.contracts.trackers import TrackerFactory
+    from corerl.contracts.training_strategies import TrainingStrategyFactory
+    from corerl.contracts.value_losses import ValueLoss
 
 __all__ = [
     "Entry",

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import json
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -39,7 +38,8 @@ class Entry(Generic[T]):
         target: the object, or ``"module:attribute"``, imported by :meth:`load`.
         owner: who registered it.
         summary: one line for ``corerl plugins list``.
-        options: the dataclass that the entry's options are checked against, or None when it has none.
+        options: the dataclass that the entry's options are checked against, ``"module:attribute"``, imported by
+            :meth:`load_options`, or None when it has none.
         needs: what the run must compute or be for it; the kind knows the names.
         facts: an instance of the kind's dataclass of facts.
     """
@@ -49,7 +49,7 @@ class Entry(Generic[T]):
     target: T | str
     owner: Owner
     summary: str = ""
-    options: type | None = None
+    options: type | str | None = None
     needs: frozenset[str] = frozenset()
     facts: Any = NoFacts()
 
@@ -60,6 +60,22 @@ class Entry(Generic[T]):
             PluginError: it cannot be imported; the message names the owner and the cause.
         """
         return typing.cast(T, self._import(self.target))
+
+    def load_options(self) -> type | None:
+        """Import ``options``; None when the entry has none.
+
+        Raises:
+            PluginError: as for :meth:`load`, or it is no dataclass.
+        """
+        options = None if self.options is None else self._import(self.options)
+        if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
+            raise PluginError(f"the {self.kind} '{self.name}' must have a dataclass as its options, not {options!r}")
+        return options
+
+    def option_fields(self) -> tuple[dataclasses.Field[Any], ...]:
+        """The fields of :meth:`load_options`, which may raise PluginError."""
+        options: Any = self.load_options()
+        return () if options is None else dataclasses.fields(options)
 
     def load_fact(self, name: str) -> Any:
         """Import a fact that is code; None if the entry has none.
@@ -72,6 +88,7 @@ class Entry(Generic[T]):
     def load_all(self) -> None:
         """Import the target and every fact that is code; errors as for :meth:`load`."""
         self.load()
+        self.load_options()
         for fact in code_facts(self.facts):
             self.load_fact(fact.name)
 
@@ -284,11 +301,12 @@ class Registry(Generic[T]):
         """
         from corerl.config import typed
 
-        if entry.options is None:
+        declared = entry.load_options()
+        if declared is None:
             if options:
                 raise ConfigError(f"{key}.{next(iter(options))}", f"{self.kind} '{entry.name}' has no options")
             return Selected(entry)
-        built: Any = typed.build(entry.options, options, key)
+        built: Any = typed.build(declared, options, key)
         if isinstance(built, CompositeOptions):
             built.resolve(self.select, key)
         return Selected(entry, built)
@@ -322,5 +340,7 @@ def known_names(kind: str) -> dict[str, str]:
 
     ``known_names.json`` is generated from ``plugins/`` by ``scripts/known_names.py``; a test checks that it is current.
     """
+    import json
+
     table: dict[str, dict[str, str]] = json.loads(KNOWN_NAMES.read_text())
     return table.get(kind, {})

@@ -1,7 +1,6 @@
 """Import an object named ``package.module:attribute`` or ``./file.py:attribute``."""
 
 import functools
-import hashlib
 import importlib
 import importlib.util
 import sys
@@ -43,6 +42,8 @@ def load_file(path: str) -> ModuleType:
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         raise FileNotFoundError(f"no file {path}")
+    import hashlib
+
     name = f"corerl_file_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]

@@ -172,7 +172,7 @@ def _with_shorthands(config: TrainConfig, registry: Registry[T], value: Any, key
     if not shorthand:
         return selected
     entry = selected.entry
-    options = {field.name for field in dataclasses.fields(entry.options)} if entry.options else set()
+    options = {field.name for field in entry.option_fields()}
     given = value if isinstance(value, dict) else {"name": value}
     for name, wanted in shorthand.items():
         if name not in options:

@@ -85,8 +85,8 @@ def document(module: str) -> tuple[str, str]:
 def settings(of: Subjects) -> Iterator[str]:
     """Tables of options and metrics."""
     for entry in of.entries:
-        if entry.options:
-            rows = [(option, default, meaning) for option, _, default, meaning in options(entry.options)]
+        if declared := entry.load_options():
+            rows = [(option, default, meaning) for option, _, default, meaning in options(declared)]
             yield f"Of {entry.kind} `{entry.name}`:\n\n{table(('option', 'default', 'meaning'), rows)}\n"
         if isinstance(entry.facts, LossFacts) and entry.facts.metrics:
             metrics = [(f"`{metric.name}`", metric.unit, metric.definition) for metric in entry.facts.metrics]

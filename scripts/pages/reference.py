@@ -114,7 +114,7 @@ def kind(name: str, registry: "Registry[object]") -> str:
     text += table(
         ("name", "distribution", "summary"), [(f"`{e.name}`", owner(e.owner.distribution), e.summary) for e in entries]
     )
-    rows = [(f"`{e.name}`", *row) for e in entries if e.options for row in options(e.options)]
+    rows = [(f"`{e.name}`", *row) for e in entries if (taken := e.load_options()) for row in options(taken)]
     return text + ("\n" + table(("name", "option", "type", "default", "meaning"), rows) if rows else "")
 
 

@@ -24,7 +24,7 @@ def selected(name: str) -> Selected[Any]:
     if name == "micro_batch_mean":
         return Selected(Registries().policy_losses.entry(name, micro_batch_mean, Owner("acme")))
     entry = load_plugins().registries.policy_losses.get(name)
-    return Selected(entry, None if entry.options is None else typed.build(entry.options, {}))
+    return Selected(entry, None if entry.options is None else typed.build(entry.load_options(), {}))
 
 
 def run(job: Job) -> dict[str, Tensor]:

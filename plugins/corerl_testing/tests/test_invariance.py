@@ -22,7 +22,7 @@ LOSSES = [entry.name for entry in load_plugins().registries.policy_losses if not
 
 def selected(name: str) -> Selected[Any]:
     entry = load_plugins().registries.policy_losses.get(name)
-    return Selected(entry, None if entry.options is None else typed.build(entry.options, {}))
+    return Selected(entry, None if entry.options is None else typed.build(entry.load_options(), {}))
 
 
 def of(loss: Any) -> Selected[Any]:

@@ -39,7 +39,7 @@ def required_options(entry: Entry[Any]) -> list[str]:
     """The names of the options that have no default."""
     return [
         field.name
-        for field in (dataclasses.fields(entry.options) if entry.options else ())
+        for field in entry.option_fields()
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
 
@@ -55,8 +55,8 @@ def _options(entry: Entry[Any]) -> None:
         return
     from corerl.config import typed
 
-    options: type[Any] = entry.options
     try:
+        options: Any = entry.load_options()
         if required_options(entry):  # there is no instance to check
             typed.fill(options, {})
         else:
@@ -66,8 +66,10 @@ def _options(entry: Entry[Any]) -> None:
 
 
 def _help(entry: Entry[Any]) -> None:
-    fields = dataclasses.fields(entry.options) if entry.options else ()
-    bare = [field.name for field in fields if not field.metadata.get("help")]
+    try:
+        bare = [field.name for field in entry.option_fields() if not field.metadata.get("help")]
+    except PluginError as error:
+        raise CheckFailed(str(error)) from error
     _fail_for(f"{', '.join(bare)} without help: declare it with corerl.option(default, 'help')" if bare else "")
 
 

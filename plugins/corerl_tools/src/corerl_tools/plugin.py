@@ -1,13 +1,16 @@
 """The commands beside ``corerl train``, and the report after each training."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from corerl import Register, hookimpl
-from corerl.contracts.commands import Command
+
+if TYPE_CHECKING:
+    from corerl.contracts.commands import Command
 
 
 @hookimpl
-def register_commands(register: Register[Command]) -> None:
+def register_commands(register: "Register[Command]") -> None:
     register("check", "corerl_tools.check.command:check", summary="Find the errors of a training before it starts.")
     register("doctor", "corerl_tools.check.doctor:doctor", summary="Describe this environment, for a bug report.")
     register("sft", "corerl_tools.sft.command:sft", summary="Fine-tune a model on chats: a supervised cold start.")

@@ -67,9 +67,9 @@ def _command(registry: Registry[DatasetPreparer], entry: Entry[DatasetPreparer])
             help="Split of a single file; default: from the name of the file.",
         ),
     ]
-    if entry.options:
-        hints = typing.get_type_hints(entry.options)
-        params += [_flag(field, hints[field.name]) for field in dataclasses.fields(entry.options)]
+    if declared := entry.load_options():
+        hints = typing.get_type_hints(declared)
+        params += [_flag(field, hints[field.name]) for field in entry.option_fields()]
     callback = functools.partial(_prepare, registry, entry.name)
     text = _HELP.format(summary=entry.summary[:1].upper() + entry.summary[1:])
     return click.Command(entry.name, params=params, callback=callback, help=text, short_help=entry.summary)
