@@ -14,6 +14,7 @@ from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
 from corerl.data.tokenizer import check_parts, load_tokenizer
 from corerl.errors import ConfigError, ModelError
+from corerl.registry.modules import uncollected
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -71,8 +72,9 @@ def load_model(
         ModelError: no such folder, no weights in it or not all, an architecture that transformers does not know,
             or an attention whose package is not installed.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
-    from transformers.utils.logging import disable_progress_bar
+    with uncollected():
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
+        from transformers.utils.logging import disable_progress_bar
 
     if not sys.stderr.isatty():
         disable_progress_bar()  # type: ignore[no-untyped-call]
