@@ -15,6 +15,7 @@ from corerl.errors import CoreRLError, Stopped, UnknownNameError
 from corerl.files import DISK, room
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
+from corerl.terminal.logs import escape_logs
 from corerl.terminal.output import echo
 
 INTERRUPTED = 130
@@ -137,4 +138,5 @@ def _as_key(error: click.UsageError) -> str:
 
 def main() -> NoReturn:
     """The console script ``corerl``."""
+    escape_logs()
     sys.exit(run())
