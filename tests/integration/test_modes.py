@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 
@@ -28,10 +29,11 @@ def seen_while(process: subprocess.Popen[str], *folders: Path) -> set[str]:
     while process.poll() is None:
         for folder in folders:
             found |= writable_by_all(folder)
+        time.sleep(0.02)
     return found.union(*map(writable_by_all, folders))
 
 
-def test_nothing_of_a_run_is_writable_by_all_with_umask_000(workplace, tmp_path) -> None:
+def test_nothing_of_a_run_is_writable_by_all_with_umask_000(workplace, tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir(mode=0o755)
     program = [sys.executable, "-m", "corerl", "train", str(workplace.config)]
