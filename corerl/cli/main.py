@@ -1,6 +1,8 @@
 """``corerl``: the program. Commands are registered like any plugin's part and imported when they are called."""
 
+import os
 import re
+import stat
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from corerl.errors import CoreRLError, Stopped, UnknownNameError
 from corerl.files import DISK, room
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
+from corerl.terminal.logs import escape_logs
 from corerl.terminal.output import echo
 
 INTERRUPTED = 130
@@ -137,4 +140,6 @@ def _as_key(error: click.UsageError) -> str:
 
 def main() -> NoReturn:
     """The console script ``corerl``."""
+    escape_logs()
+    os.umask(os.umask(0o077) | stat.S_IWOTH)  # a config in a run's folder may name code
     sys.exit(run())
