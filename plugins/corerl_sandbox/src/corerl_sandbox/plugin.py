@@ -1,0 +1,19 @@
+"""What corerl-sandbox registers."""
+
+from corerl import Register, hookimpl
+from corerl.contracts.scorers import Scorer
+from corerl_sandbox.options import CodeOptions
+
+PROGRAMS = ("apps", "code_contests", "codecontests", "codeforces", "taco")
+"""programs with tests of what they print: Eurus-2's names, verl's, and that of the set on the hub"""
+
+
+@hookimpl
+def register_scorers(register: Register[Scorer]) -> None:
+    register(
+        "code",
+        "corerl_sandbox.scorer.code:code",
+        options=CodeOptions,
+        summary="1 if the response's Python program passes the tests, run in a sandbox",
+        data_sources=PROGRAMS,
+    )
