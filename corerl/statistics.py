@@ -63,16 +63,11 @@ def whiten(values: Tensor, mask: Tensor) -> Tensor:
     Returns:
         (B, T), 0 where ``mask`` is false, and everywhere when fewer than two elements count.
     """
-    return whiten_(torch.where(mask, values, 0.0), mask)
-
-
-def whiten_(values: Tensor, mask: Tensor) -> Tensor:
-    """:func:`whiten` in the memory of ``values``, which are 0 where ``mask`` is false."""
-    count = torch.count_nonzero(mask)
-    mean = values.sum(dim=1).sum(dtype=torch.float64) / count.clamp(min=1)
-    values.sub_(mean.to(values.dtype)).mul_(mask)
-    variance = _sum_of_squares(values) / (count - 1).clamp(min=1)
-    return values.mul_(torch.where(count > 1, (variance + WHITEN_EPSILON).rsqrt(), values.new_zeros(())))
+    count = mask.sum()
+    mean = torch.where(mask, values, 0.0).sum(dtype=torch.float64) / count.clamp(min=1)
+    centred = torch.where(mask, values - mean, 0.0)
+    variance = centred.square().sum(dtype=torch.float64) / (count - 1).clamp(min=1)
+    return torch.where(count > 1, centred * (variance + WHITEN_EPSILON).rsqrt(), 0.0)
 
 
 def whiten_scores(scores: Tensor, weights: Tensor) -> Tensor:
@@ -106,45 +101,9 @@ def discounted_sums(values: Tensor, mask: Tensor, discount: float) -> Tensor:
     """
     holes = has_holes(mask)
     if holes and discount != 1:
-        return spread(discounted_row_sums(compact(values, mask), discount), mask)
-    sums = discounted_row_sums(torch.where(mask, values, 0.0), discount)
+        return spread(_row_sums(compact(values, mask), discount), mask)
+    sums = _row_sums(torch.where(mask, values, 0.0), discount)
     return torch.where(mask, sums, 0.0) if holes else sums
-
-
-def _like(values: Tensor, scores: Tensor) -> Tensor:
-    return values.view(scores.shape).to(scores.dtype)
-
-
-def discounted_row_sums(values: Tensor, discount: float) -> Tensor:
-    """y_t = values_t + discount · y_(t+1) over whole rows of ``values``, (B, T).
-
-    Within blocks of columns by a product with a triangular matrix of powers. What flows into a block from those after
-    it is the same recursion over the blocks' first sums. Matrix products in less than float32 (TF32) would show here.
-    """
-    rows, tokens = values.shape
-    padded = functional.pad(values, (0, -tokens % BLOCK)) if tokens % BLOCK else values
-    sums: Tensor = padded.reshape(rows, -1, BLOCK) @ _powers(discount, values)
-    if tokens > BLOCK:
-        following = functional.pad(sums[:, 1:, 0], (0, 1))
-        carried = discounted_row_sums(following, discount**BLOCK)
-        decay = discount ** torch.arange(BLOCK, 0, -1, dtype=torch.float64, device=values.device)
-        sums.addcmul_(carried[:, :, None], decay.to(values.dtype))
-    return sums.view(rows, -1)[:, :tokens].contiguous()
-
-
-def row_counts(mask: Tensor) -> Tensor:
-    """The number of true elements in each row of ``mask``, (B, T) bool: (B,) int64.
-
-    ``mask.sum(dim=1)`` first makes a copy of eight bytes for each element. Here eight elements are added at a time, as
-    the bytes of one integer, at most 128 of them so that no byte overflows.
-    """
-    if mask.shape[1] % 8 or mask.storage_offset() % 8 or not mask.is_contiguous():
-        return mask.sum(dim=1)
-    words = mask.view(torch.int64)
-    whole = words.shape[1] // 128 * 128
-    of_parts = words[:, :whole].reshape(len(words), -1, 128).sum(dim=2)
-    of_rest = words[:, whole:].sum(dim=1, keepdim=True)
-    return torch.cat([of_parts, of_rest], dim=1).view(torch.uint8).sum(dim=1)
 
 
 def has_holes(mask: Tensor) -> bool:
@@ -163,24 +122,43 @@ def compact(values: Tensor, mask: Tensor) -> Tensor:
         (B, largest number of true elements in a row), 0 after a row's last element.
     """
     left = _left(mask)
+    if not has_holes(mask):
+        return torch.where(left, values[:, : left.shape[1]], values.new_zeros(()))
     return values.new_zeros(left.shape).masked_scatter_(left, values[mask])
 
 
 def spread(values: Tensor, mask: Tensor) -> Tensor:
     """The inverse of :func:`compact`: (B, T), 0 where ``mask`` is false."""
+    if not has_holes(mask):
+        return torch.where(mask, functional.pad(values, (0, mask.shape[1] - values.shape[1])), 0.0)
     return values.new_zeros(mask.shape).masked_scatter_(mask, values[_left(mask)])
+
+
+def _like(values: Tensor, scores: Tensor) -> Tensor:
+    return values.view(scores.shape).to(scores.dtype)
+
+
+def _row_sums(values: Tensor, discount: float) -> Tensor:
+    """y_t = values_t + discount · y_(t+1) over whole rows of ``values``, (B, T).
+
+    Within blocks of columns by a product with a triangular matrix of powers. What flows into a block from those after
+    it is the same recursion over the blocks' first sums. Matrix products in less than float32 (TF32) would show here.
+    """
+    rows, tokens = values.shape
+    padded = functional.pad(values, (0, -tokens % BLOCK)) if tokens % BLOCK else values
+    sums: Tensor = padded.reshape(rows, -1, BLOCK) @ _powers(discount, values)
+    if tokens > BLOCK:
+        following = functional.pad(sums[:, 1:, 0], (0, 1))
+        carried = _row_sums(following, discount**BLOCK)
+        decay = discount ** torch.arange(BLOCK, 0, -1, dtype=torch.float64, device=values.device)
+        sums.addcmul_(carried[:, :, None], decay.to(values.dtype))
+    return sums.view(rows, -1)[:, :tokens].contiguous()
 
 
 def _left(mask: Tensor) -> Tensor:
     """``compact(mask, mask)``: in each row as many true elements as in ``mask``, first."""
-    lengths = row_counts(mask)
+    lengths = mask.sum(dim=1)
     return torch.arange(int(lengths.max()), device=mask.device) < lengths[:, None]
-
-
-def _sum_of_squares(values: Tensor) -> Tensor:
-    """By rows: a sum over everything at once would lose digits of float32."""
-    norms: Tensor = torch.linalg.vector_norm(values, dim=1)
-    return norms.square().sum()
 
 
 def _powers(base: float, like: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from corerl.models import (
     own_random_state,
     resolve_device,
 )
-from corerl_testing.families import write_config
 from corerl_testing.tiny_model import tiny_model
+from families import write_config
 
 
 def load(path, head, seed=0):

@@ -219,10 +219,11 @@ def _binary_kl(log_probs: Tensor, other_log_probs: Tensor, response_mask: Tensor
     def probabilities(values: Tensor) -> Tensor:
         return torch.where(response_mask, values, 0.0).exp().clamp(1e-6, 1 - 1e-6)
 
+    def divergence(p: Tensor, q: Tensor) -> Tensor:
+        return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+
     p, q = probabilities(log_probs), probabilities(other_log_probs)
-    log_odds = (p / q).log() - ((1 - p) / (1 - q)).log()
-    rest = ((1 - p) / (1 - q)).log()
-    return torch.maximum(p * log_odds + rest, -(q * log_odds + rest))
+    return torch.maximum(divergence(p, q), divergence(q, p))
 
 
 def _batch_mean(weights: Tensor, kept: Tensor, level: str) -> Tensor:

@@ -11,7 +11,7 @@ from corerl.errors import RunError
 from corerl.models import load_causal_lm
 from corerl.weights.names import as_in_files
 from corerl_engines.weights import ExpectedWeights
-from corerl_testing.families import write_config
+from families import write_config
 
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen3_moe"])

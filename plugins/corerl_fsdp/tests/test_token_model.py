@@ -10,9 +10,9 @@ from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
 from corerl.models import load_model
 from corerl_fsdp.token_model import TokenModel
-from corerl_testing.families import write_config
 from corerl_testing.training_ranks import AllOutputs, rank_batch
 from corerl_torch.layout import packed, padded
+from families import write_config
 
 EVERYTHING = frozenset({"log_probs", "entropy", "sum_pi_squared"})
 

@@ -14,7 +14,7 @@ from corerl.models import load_causal_lm
 from corerl.weights.names import as_in_files
 from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
-from corerl_testing.families import write_config
+from families import write_config
 
 FOREVER = 20_000
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from corerl_testing.families import write_config
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
@@ -15,11 +16,10 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 from corerl.contracts.config import ModelConfig
 from corerl.errors import CoreRLError
 from corerl.models import load_model
-from corerl_megatron.arithmetic import Facts
+from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.conversion import shard
 from corerl_megatron.reading import read
 from corerl_megatron.table import mapped
-from corerl_testing.families import write_config
 
 SHARD = "__0_0.distcp"
 
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
 @pytest.fixture
 def checkpoint(model: ModelConfig, tmp_path: Path) -> Path:
     loaded = load_model(model, "lm", device="cpu", dtype=torch.float32)
-    weights, _, geometry = mapped(Facts.read("model.path", loaded.config.to_dict()), loaded, "lm")
+    weights, _, geometry = mapped(ModelFacts.read("model.path", loaded.config.to_dict()), loaded, "lm")
     true = dict(loaded.named_parameters())
     state = {
         each.names[0]: shard(each.kind, [true[name].data for name in each.parts], 0, 1, geometry) for each in weights

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 KEY = "hf_QxkEYoFnObOdYwHiChIsInNoLoG42"
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+HELPERS = str(Path(__file__).parents[3] / "tests" / "helpers")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != LOOPBACK}
+ENVIRONMENT["PYTHONPATH"] = os.pathsep.join(filter(None, [HELPERS, ENVIRONMENT.get("PYTHONPATH")]))
 
 
 def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_log():

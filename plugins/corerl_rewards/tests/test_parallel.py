@@ -25,7 +25,7 @@ from corerl_rewards.options import Gsm8kOptions, ParallelOptions
 from corerl_rewards.parallel import ParallelRewardManager
 from corerl_rewards.scorers.gsm8k import gsm8k
 from corerl_rewards.scorers.math import math
-from corerl_testing.listening import listeners
+from listening import listeners
 from plugins.corerl_rewards.tests import attacks
 
 SCORERS: dict[str, Any] = {

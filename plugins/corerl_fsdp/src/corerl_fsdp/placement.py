@@ -22,7 +22,7 @@ from corerl_torch import lora, ranks
 from corerl_torch.sequence_parallel import SequenceGroup, check_heads
 
 
-def place(
+def sharded_model(
     spec: StrategySpec, options: FsdpOptions, mesh: DeviceMesh, sequence: SequenceGroup | None = None
 ) -> TokenModel:
     """The model with its weights, sharded by decoder layer and, for the rest, as a whole.

@@ -25,7 +25,7 @@ from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
 from corerl.files import reading_file
 from corerl.models import load_model
-from corerl_megatron.arithmetic import Facts
+from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.conversion import unshard
 from corerl_megatron.pickled_files import read_metadata
 from corerl_megatron.stored import check_tensor, facts_of, reason_of, sizes_of
@@ -57,7 +57,7 @@ def _of_file(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 def _of_shards(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     meta = load_model(model, "lm", device="meta", dtype=torch.float32)
-    weights, shapes, geometry = mapped(Facts.read("model.path", meta.config.to_dict()), meta, "lm")
+    weights, shapes, geometry = mapped(ModelFacts.read("model.path", meta.config.to_dict()), meta, "lm")
     metadata = read_metadata(folder)
     stored, sizes = facts_of(folder, metadata), sizes_of(folder, metadata)
     part: list[tuple[Weight, Slice, Tensor]] = []

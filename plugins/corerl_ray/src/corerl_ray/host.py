@@ -33,7 +33,7 @@ CONTROL = 4
 
 
 @dataclass(frozen=True)
-class Facts:
+class ProcessFacts:
     """Where a process is.
 
     Attributes:
@@ -105,12 +105,12 @@ class WorkerHost:
             os.chdir(folder)
         sys.path += [path for path in paths if path not in sys.path]
 
-    def facts(self) -> Facts:
+    def facts(self) -> ProcessFacts:
         with socket.socket() as free:
             free.bind(("", 0))
             port = free.getsockname()[1]
         node = ray.get_runtime_context().get_node_id()
-        return Facts(os.getpid(), node, self.address, port, _own_logs(), oom_kills(), self.asked)
+        return ProcessFacts(os.getpid(), node, self.address, port, _own_logs(), oom_kills(), self.asked)
 
     def build(self, environment: Mapping[str, str], worker: type, args: Sequence[Any]) -> Place | Failure:
         """Build the worker; which share of split work it gets."""

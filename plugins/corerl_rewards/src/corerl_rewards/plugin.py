@@ -63,13 +63,6 @@ def register_scorers(register: "Register[Scorer]") -> None:
         data_sources=("countdown",),
     )
     register(
-        "code",
-        "corerl_rewards.scorers.code:code",
-        options="corerl_rewards.options:CodeOptions",
-        summary="1 if the response's Python program passes the tests, run in a sandbox",
-        data_sources=sources.PROGRAMS,
-    )
-    register(
         "multiple_choice",
         "corerl_rewards.scorers.multiple_choice:multiple_choice",
         options="corerl_rewards.options:MultipleChoiceOptions",

@@ -16,7 +16,7 @@ from corerl.registry import Entry, Registry
 from corerl.terminal import echo
 
 if typing.TYPE_CHECKING:
-    from corerl_tools.prepare.dataset import Split
+    from corerl_tools.prepare.dataset import PreparedSplit
 
 _HELP = """{summary}.
 
@@ -105,7 +105,7 @@ def _prepare(
     echo(f"wrote {', '.join(str(out / f'{each.name}.parquet') for each in splits)}")
 
 
-def _lines(split: "Split") -> list[tuple[str, ...]]:
+def _lines(split: "PreparedSplit") -> list[tuple[str, ...]]:
     """A line of counts, and one for each reason."""
     from corerl.data.report import name_places
 

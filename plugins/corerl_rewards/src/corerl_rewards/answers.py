@@ -15,7 +15,21 @@ response                                 answer part
 Other tags (``<reasoning>``, ``[THINK]``) are text.
 """
 
-from corerl_rewards.options import ReasoningOptions
+from dataclasses import dataclass
+from typing import Literal
+
+from corerl import option
+
+
+@dataclass(kw_only=True)
+class ReasoningOptions:
+    """What every scorer of an answer has."""
+
+    reasoning: Literal["tagged", "opened", "kept"] = option(
+        "tagged",
+        "tagged: text in <think>…</think> is no answer; opened: the prompt ends in <think>, so a response without "
+        "</think> has no answer; kept: tags are text",
+    )
 
 
 def answer_part(response: str, options: ReasoningOptions) -> str:

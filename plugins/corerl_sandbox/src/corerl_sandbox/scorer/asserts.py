@@ -149,7 +149,7 @@ def split(test: str) -> Assertion:
 
 
 def decoded(value: Any) -> Any:
-    """What :func:`corerl_rewards.scorers.code_child.plain` wrote.
+    """What :func:`corerl_sandbox.scorer.code_child.plain` wrote.
 
     Raises:
         TypeError, ValueError, RecursionError: it did not write that.

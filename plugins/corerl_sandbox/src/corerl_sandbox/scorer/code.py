@@ -1,4 +1,4 @@
-r"""Scorer of Python programs: the last fenced block of a response is run against tests in corerl_rewards.sandbox.
+r"""Scorer of Python programs: the last fenced block of a response is run against tests in corerl_sandbox.
 
 Ground truths, each also as JSON text:
 
@@ -24,11 +24,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from corerl_rewards.options import CodeOptions
-from corerl_rewards.sandbox.run import Outcome, SandboxLimits, run
-from corerl_rewards.scorers.asserts import split
-from corerl_rewards.scorers.fences import last_block
-from corerl_rewards.scorers.reasoning import answer_part
+from corerl_rewards.answers import answer_part
+from corerl_sandbox.options import CodeOptions
+from corerl_sandbox.run import Outcome, SandboxLimits, run
+from corerl_sandbox.scorer.asserts import split
+from corerl_sandbox.scorer.fences import last_block
 
 _DEFAULT = CodeOptions()
 TOLERANCE = 1e-6

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from corerl.plugins import load_plugins
-from corerl_rewards.options import ReasoningOptions
-from corerl_rewards.scorers.reasoning import answer_part
+from corerl_rewards.answers import ReasoningOptions, answer_part
 
 
 @pytest.mark.parametrize(

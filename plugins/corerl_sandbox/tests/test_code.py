@@ -8,12 +8,12 @@ import pytest
 
 from corerl.contracts.reward_managers import RewardRequest
 from corerl.errors import ConfigError
-from corerl_rewards.options import CodeOptions
 from corerl_rewards.parallel import ParallelRewardManager
-from corerl_rewards.sandbox.run import SandboxError, run
-from corerl_rewards.scorers import code as module
-from corerl_rewards.scorers.code import _tests, code, same_text
-from corerl_rewards.scorers.fences import last_block
+from corerl_sandbox.options import CodeOptions
+from corerl_sandbox.run import SandboxError, run
+from corerl_sandbox.scorer import code as module
+from corerl_sandbox.scorer.code import _tests, code, same_text
+from corerl_sandbox.scorer.fences import last_block
 
 DOUBLE = {"inputs": ["1\n", "4\n", "-3\n"], "outputs": ["2\n", "8\n", "-6\n"]}
 ADD = {"fn_name": "add", "inputs": [[1, 2], [0.5, 0.25], ["a", "b"]], "outputs": [3, 0.75, "ab"]}

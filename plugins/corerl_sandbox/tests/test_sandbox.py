@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from corerl_rewards.sandbox import run as sandbox
-from corerl_rewards.sandbox.run import Outcome, SandboxError, SandboxLimits, run
-from plugins.corerl_rewards.tests import escapes
+from corerl_rewards import folders
+from corerl_sandbox import run as sandbox
+from corerl_sandbox.run import Outcome, SandboxError, SandboxLimits, run
+from plugins.corerl_sandbox.tests import escapes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is Linux's")
 
 
+SOURCES = (sandbox.HERE.parent, Path(folders.__file__).parents[1])
 DENIED = ("PermissionError", "FileNotFoundError", "URLError", "OSError", "AssertionError")
 
 
@@ -265,7 +267,7 @@ if os.getuid() == 0:
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
-from corerl_rewards.sandbox.run import SandboxLimits, run
+from corerl_sandbox.run import SandboxLimits, run
 print(run({"main.py": sys.argv[2]}, "", SandboxLimits(seconds=10.0, isolation=sys.argv[1])).output.decode())
 """
 
@@ -285,7 +287,7 @@ def test_programs_are_isolated_without_any_privilege(isolation: str, seen: set[s
         link.symlink_to("secret")
         done = subprocess.run(
             [interpreter, "-c", AS_NOBODY, isolation, escapes.program(os.getpid(), str(file), str(link))],
-            env={"TMPDIR": folder, "PYTHONPATH": str(sandbox.HERE.parents[1])},
+            env={"TMPDIR": folder, "PYTHONPATH": os.pathsep.join(map(str, SOURCES))},
             capture_output=True,
             text=True,
             timeout=60,
