@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from corerl.config import typed
+from corerl.contracts.options import selects_part
 from corerl.errors import ConfigError
 from corerl.files import read_text
 
@@ -160,8 +161,9 @@ def _default_name(cls: type[Any], key: list[str]) -> str | None:
     owner: Any = cls
     for part in key[:-1]:
         owner = typing.get_type_hints(owner).get(part) if dataclasses.is_dataclass(owner) else None
-    fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
-    default = next((field.default for field in fields if field.name == key[-1] and field.type in (Any, "Any")), None)
+    if not dataclasses.is_dataclass(owner) or not selects_part(typing.get_type_hints(owner).get(key[-1])):
+        return None
+    default = next(field.default for field in dataclasses.fields(owner) if field.name == key[-1])
     return default if isinstance(default, str) else None
 
 

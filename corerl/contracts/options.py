@@ -4,9 +4,12 @@ import dataclasses
 import difflib
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from corerl.errors import ConfigError
+
+Part: TypeAlias = str | dict[str, Any]
+"""the value of a key that selects a part: its name, or a mapping with ``name`` and its options"""
 
 _BOUNDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "ge": (operator.ge, "at least"),
@@ -14,6 +17,11 @@ _BOUNDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "le": (operator.le, "at most"),
     "lt": (operator.lt, "less than"),
 }
+
+
+def selects_part(hint: Any) -> bool:
+    """Whether a type is that of a key that selects a part, or null."""
+    return bool(hint in (Part, Part | None))
 
 
 def option(
