@@ -187,7 +187,8 @@ def register_presets(register: "Register[Preset]") -> None:
         from corerl import hookimpl
 
         def cautious():
-            return {"actor": {"optim": {"lr": 1e-7}, "clip_ratio_low": 0.1, "clip_ratio_high": 0.1}}
+            policy_loss = {"name": "vanilla", "clip_ratio_low": 0.1, "clip_ratio_high": 0.1}
+            return {"actor": {"optim": {"lr": 1e-7}, "policy_loss": policy_loss}}
 
         @hookimpl
         def register_presets(register):

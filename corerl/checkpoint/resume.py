@@ -140,7 +140,8 @@ def check_same(
             or ``model.path`` names a folder with a model of another architecture.
     """
     _check_architecture(checkpoint, config.model.path)
-    found = [*differences(saved_config(checkpoint, aliases), asdict(config)), *_differing(checkpoint.versions, versions)]
+    saved = saved_config(checkpoint, aliases)
+    found = [*differences(saved, asdict(config)), *_differing(checkpoint.versions, versions)]
     if not found:
         return
     listed = "\n  ".join(found)

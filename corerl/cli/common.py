@@ -101,8 +101,7 @@ def read_train_values(
     *,
     trust: bool = True,
 ) -> tuple[dict[str, Any], Plugins]:
-    """What the preset, the file and the overrides say about a training, as plain values without aliases, and the plugins
-    that they ask for.
+    """The plain values of a training, from preset, file and overrides and without aliases, and the plugins of it.
 
     Args:
         trust: false: none of the code that the config names is run; ``plugin``, of the command line, is loaded.

@@ -26,7 +26,9 @@ def canonical(cls: type[Any], values: Mapping[str, Any], aliases: Mapping[str, s
         value = take(result, alias)
         if value is MISSING or value is None:
             continue
-        present = at(result, key)
+        selected, present = at(result, key.rpartition(".")[0]), at(result, key)
+        if selected not in (MISSING, None) and not isinstance(selected, str | dict):
+            continue  # the error is about that value
         if present not in (MISSING, None, value):
             raise ConfigError(alias, f"is {value}, but {key} is {present}: both are one key, so give one of them")
         assign(cls, result, key.split("."), value)

@@ -59,9 +59,11 @@ def read(
 
 
 def _over(base: Any, values: Any) -> Any:
-    """``values`` on top of ``base``; a mapping that selects another name than ``base`` does takes nothing from it."""
+    """``values`` on top of ``base``; what selects another name than ``base`` does takes nothing from it."""
     if isinstance(base, str) and isinstance(values, dict):
         base = {"name": base}
+    if isinstance(values, str) and isinstance(base, Mapping) and base.get("name") == values:
+        return base
     if not isinstance(base, Mapping) or not isinstance(values, dict):
         return values
     if values.get("name", base.get("name")) != base.get("name"):

@@ -22,6 +22,7 @@ from corerl.registry import Registries, Registry, Selected
 
 T = TypeVar("T")
 
+
 @dataclasses.dataclass(frozen=True)
 class Parts:
     """What a training run is made of.
