@@ -21,7 +21,7 @@ def canonical(cls: type[Any], values: Mapping[str, Any], aliases: Mapping[str, s
     Raises:
         ConfigError: an alias and its key have different values.
     """
-    result = renamed(values, aliases)
+    result: dict[str, Any] = renamed(values, aliases)
     for alias, key in aliases.items():
         value = take(result, alias)
         if value is MISSING or value is None:

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable
 from typing import Any
 
 
@@ -27,9 +26,13 @@ def is_mixed(hint: Any) -> bool:
     return any(typing.get_origin(member) in (list, dict) for member in members)
 
 
-@functools.cache
-def plain_class(cls: type[Any]) -> type[Any]:
+def plain_class(cls: Any) -> type[Any]:
     """``cls`` with Any for mixed types and without methods; ``cls`` itself if it has no mixed type."""
+    return _plain_class(cls)
+
+
+@functools.cache
+def _plain_class(cls: type[Any]) -> type[Any]:
     hints = typing.get_type_hints(cls)
     plain = {name: _plain_hint(hint) for name, hint in hints.items()}
     if all(plain[name] is hints[name] for name in hints):
@@ -40,32 +43,25 @@ def plain_class(cls: type[Any]) -> type[Any]:
 
 def _plain_hint(hint: Any) -> Any:
     if dataclasses.is_dataclass(hint):
-        return plain_class(typing.cast(type[Any], hint))
+        return plain_class(hint)
     if is_mixed(hint):
         return Any
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    return (
-        origin[tuple(map(_plain_hint, arguments))] if origin in (list, dict) and any(map(is_mixed, arguments)) else hint
-    )
+    changes = origin in (list, dict) and any(map(is_mixed, arguments))
+    return origin[tuple(map(_plain_hint, arguments))] if changes else hint
 
 
 def _plain_field(field: "dataclasses.Field[Any]") -> Any:
-    factory: Any = field.default_factory
-    if factory is not dataclasses.MISSING:
-        factory = functools.partial(_plain_default, factory)
+    given: Any = field.default_factory
+    factory: Any = given if given is dataclasses.MISSING else lambda: _plain_value(given())
     return dataclasses.field(default=field.default, default_factory=factory)
-
-
-def _plain_default(factory: Callable[[], Any]) -> Any:
-    return _plain_value(factory())
 
 
 def _plain_value(value: Any) -> Any:
     if not dataclasses.is_dataclass(value):
         return value
     names = [field.name for field in dataclasses.fields(value)]
-    plain = plain_class(typing.cast(type[Any], type(value)))
-    return plain(**{name: _plain_value(getattr(value, name)) for name in names})
+    return plain_class(type(value))(**{name: _plain_value(getattr(value, name)) for name in names})
 
 
 def declared(hint: Any, value: Any) -> Any:

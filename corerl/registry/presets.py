@@ -27,7 +27,7 @@ def read_over_preset(
     own = read(TrainConfig, file, overrides)
     given = canonical(TrainConfig, own, aliases)
     beneath = canonical(TrainConfig, preset, aliases)
-    values = renamed(read(TrainConfig, file, overrides, beneath), aliases)
+    values: dict[str, Any] = renamed(read(TrainConfig, file, overrides, beneath), aliases)
     for key in part_keys(TrainConfig):
         chosen, theirs = at(values, key), at(beneath, key)
         if MISSING in (chosen, theirs) or None in (chosen, theirs):
