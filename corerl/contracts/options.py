@@ -4,11 +4,11 @@ import dataclasses
 import difflib
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias
+from typing import Any
 
 from corerl.errors import ConfigError
 
-Part: TypeAlias = str | dict[str, Any]
+Part = str | dict[str, Any]
 """the value of a key that selects a part: its name, or a mapping with ``name`` and its options"""
 
 _BOUNDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
