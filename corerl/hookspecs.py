@@ -180,7 +180,8 @@ def register_presets(register: "Register[Preset]") -> None:
         from corerl import hookimpl
 
         def cautious():
-            return {"actor": {"optim": {"lr": 1e-7}, "clip_ratio_low": 0.1, "clip_ratio_high": 0.1}}
+            policy_loss = {"name": "vanilla", "clip_ratio_low": 0.1, "clip_ratio_high": 0.1}
+            return {"actor": {"optim": {"lr": 1e-7}, "policy_loss": policy_loss}}
 
         @hookimpl
         def register_presets(register):
@@ -389,6 +390,39 @@ def add_kinds(add: "Callable[[Kind], None]") -> None:
         @hookimpl
         def register_samplers(register):
             register("first", first, summary="rows in their order")
+    """
+
+
+@hookspec
+def config_aliases() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Other spellings of keys of a training config: alias -> key.
+
+    A key may be an option of the part that another key selects. An alias is replaced before the config is checked; an
+    error names both if alias and key have different values.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def config_aliases():
+            return {"data.batch_size": "data.train_batch_size", "actor.clip_high": "actor.policy_loss.clip_ratio_high"}
+    """
+
+
+@hookspec(firstresult=True)
+def explain_config_key(key: str) -> str | None:
+    """The remedy for a key that a training config does not have, as the end of the sentence "unknown key; …".
+
+    Return None for a key that you do not know: then the error names the nearest keys.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def explain_config_key(key):
+            return "the number of GPUs is runtime.n_gpus_per_node" if key == "trainer.gpus" else None
     """
 
 

@@ -103,6 +103,24 @@ class Plugins:
         """The life-cycle hooks of all plugins."""
         return self._manager.hook
 
+    def config_aliases(self) -> dict[str, str]:
+        """Alias -> key of the config, of all plugins.
+
+        Raises:
+            PluginError: an alias stands for two keys.
+        """
+        aliases: dict[str, str] = {}
+        for each in self.hook.config_aliases():
+            for alias, key in each.items():
+                if aliases.setdefault(alias, key) != key:
+                    raise PluginError(f"two plugins have the alias {alias}: for {aliases[alias]} and for {key}")
+        return aliases
+
+    def explain_key(self, key: str) -> str | None:
+        """What a plugin knows of a key that the config does not have, as the end of a sentence; None: nothing."""
+        explanation: str | None = self.hook.explain_config_key(key=key)
+        return explanation
+
     def raise_if_broken(self, names: Collection[str]) -> None:
         """Raise PluginError for the first of these plugins that is broken."""
         for record in self.records:

@@ -87,7 +87,7 @@ def load_train_config(
     from corerl.registry.rules import check
 
     values, plugins = read_train_values(file, overrides, plugin, disable_plugin)
-    config = typed.build(TrainConfig, values)
+    config = typed.build(TrainConfig, values, explain_key=plugins.explain_key)
     parts = resolve_parts(config, plugins.registries)
     check(config, parts)
     return LoadedConfig(config, parts, plugins)
@@ -101,15 +101,17 @@ def read_train_values(
     *,
     trust: bool = True,
 ) -> tuple[dict[str, Any], Plugins]:
-    """What the preset, the file and the overrides say about a training, as plain values, and the plugins they ask for.
+    """The plain values of a training, from preset, file and overrides and without aliases, and the plugins of it.
 
     Args:
         trust: false: none of the code that the config names is run; ``plugin``, of the command line, is loaded.
 
     Raises:
-        RequestError: something cannot be read, or the preset or a plugin is not there.
+        RequestError: something cannot be read, the preset or a plugin is not there, or an alias and its key have
+            different values.
     """
     from corerl.config import typed
+    from corerl.config.aliases import canonical
     from corerl.config.load import read
     from corerl.contracts.config import PluginsConfig, TrainConfig
     from corerl.registry.presets import read_over_preset
@@ -125,7 +127,9 @@ def read_train_values(
         plugins = load_plugins(tuple(plugin), tuple(disable), tuple(wanted.load))
     if values.get("preset") is not None:
         preset = plugins.registries.presets.select(values["preset"], "preset").load()()
-        values = read_over_preset(preset, file, overrides)
+        values = read_over_preset(preset, file, overrides, plugins.config_aliases())
+    else:
+        values = canonical(TrainConfig, values, plugins.config_aliases())
     if load or disable:
         values["plugins"] = {"load": load, "disable": disable}
     return values, plugins
@@ -158,7 +162,7 @@ def load_reward_config(
     if scorer is not None:
         reward = values.get("reward") or {}
         values["reward"] = {key: value for key, value in reward.items() if key != "scorers"} | {"scorer": scorer}
-    return typed.build(TrainConfig, values), plugins
+    return typed.build(TrainConfig, values, explain_key=plugins.explain_key), plugins
 
 
 def split_config_file(arguments: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:

@@ -30,7 +30,8 @@ _COMMENT_COLUMN = 48
 def show(arguments: tuple[str, ...], trust: bool, plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
     """Print the resolved configuration as YAML, with the help of each key; without FILE, the defaults."""
     file, overrides = split_config_file(arguments)
-    values = typed.fill(TrainConfig, read_train_values(file, overrides, plugin, disable_plugin, trust=trust)[0])
+    given, plugins = read_train_values(file, overrides, plugin, disable_plugin, trust=trust)
+    values = typed.fill(TrainConfig, given, plugins.explain_key)
     if not _is_incomplete(values):
         typed.build(TrainConfig, values)
     echo("\n".join(commented(TrainConfig, values)))

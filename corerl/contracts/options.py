@@ -7,12 +7,20 @@ from typing import Any, Protocol, runtime_checkable
 
 from corerl.errors import ConfigError
 
+Part = str | dict[str, Any]
+"""the value of a key that selects a part: its name, or a mapping with ``name`` and its options"""
+
 _BOUNDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "ge": (operator.ge, "at least"),
     "gt": (operator.gt, "greater than"),
     "le": (operator.le, "at most"),
     "lt": (operator.lt, "less than"),
 }
+
+
+def selects_part(hint: Any) -> bool:
+    """Whether a type is that of a key that selects a part, or null."""
+    return bool(hint in (Part, Part | None))
 
 
 def option(

@@ -114,7 +114,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     checkpoint = find_checkpoint(config, _total_steps(config, sampler))
     if checkpoint is not None:
         require_writable(checkpoint.run_folder, "trainer.resume_mode")
-        check_same(checkpoint, config, versions(parts))
+        check_same(checkpoint, config, versions(parts), plugins.config_aliases())
         sampler.load_state_dict(checkpoint.sampler)
         say(f"resuming {checkpoint.path}")
     check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry)

@@ -36,7 +36,7 @@ def test_the_preset_is_a_config_and_what_is_written_comes_on_top() -> None:
     assert (parts.kl_penalty and parts.kl_penalty.entry.name) == "kl"
     assert (parts.kl_controller and parts.kl_controller.entry.name) == "fixed"
     assert (config.algorithm.kl_ctrl.kl_coef, config.critic.optim.lr) == (0.02, 1e-5)
-    assert (config.actor.clip_ratio_low, config.actor.clip_ratio_high) == (0.2, 0.2)
+    assert config.actor.policy_loss == {"name": "vanilla", "clip_ratio_low": 0.2, "clip_ratio_high": 0.2}
 
 
 def test_the_presets_value_loss() -> None:

@@ -36,7 +36,6 @@ def register_commands(register: "Register[Command]") -> None:
         summary="Write one page of runs: curves, timing, samples, config.",
     )
     register("runs", "corerl_tools.runs:runs", summary="List runs: state, step, last reward, age.")
-    register("config.from-verl", "corerl_tools.verl.command:from_verl", summary="Convert a verl command to a config.")
 
 
 @hookimpl

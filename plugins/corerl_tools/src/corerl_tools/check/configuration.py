@@ -55,12 +55,16 @@ def look(
         return Looked(None, None, None, [*findings, from_error(error)])
     if not trust:
         findings += _not_loaded(values)
-    config = _without_wrong(values, findings, lambda: typed.build(TrainConfig, values))
+
+    def build() -> TrainConfig:
+        return typed.build(TrainConfig, values, explain_key=plugins.explain_key)
+
+    config = _without_wrong(values, findings, build)
     if config is None:
         return Looked(None, None, plugins, findings)
 
     def resolve() -> tuple[TrainConfig, Parts]:
-        built = typed.build(TrainConfig, values)
+        built = build()
         return built, resolve_parts(built, plugins.registries)
 
     resolved = _without_wrong(values, findings, resolve)

@@ -13,6 +13,7 @@ from corerl.check import GIB, Finding, Machine, ModelSize, detect, finding, from
 from corerl.contracts.config import TrainConfig
 from corerl.errors import RequestError
 from corerl.files import require_writable
+from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
 from corerl_tools.check import configuration, memory
 
@@ -73,7 +74,7 @@ def check(
     report.findings += _device(config, machine)
     if looked.parts is not None:
         report.findings += installed.look(config, looked.parts, machine, trust=trust)
-        report.findings += _checkpoint(config, looked.parts)
+        report.findings += _checkpoint(config, looked.parts, looked.plugins)
     report.findings += _output(config)
     sizes: dict[str, ModelSize] = {}
     if config.model.path != configuration.NOT_GIVEN:
@@ -128,7 +129,7 @@ def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
             yield from_error(error, "actor.device")
 
 
-def _checkpoint(config: TrainConfig, parts: Parts) -> Iterator[Finding]:
+def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
     """Of the run that this one would go on with."""
     from corerl.checkpoint.resume import check_same, find_checkpoint
     from corerl.trainer.run import versions
@@ -136,7 +137,7 @@ def _checkpoint(config: TrainConfig, parts: Parts) -> Iterator[Finding]:
     try:
         checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)
         if checkpoint is not None:
-            check_same(checkpoint, config, versions(parts))
+            check_same(checkpoint, config, versions(parts), plugins.config_aliases())
             yield finding("note", "trainer.resume_mode", f"the run goes on from {checkpoint.path}")
     except RequestError as error:
         yield from_error(error, "trainer.resume_mode")

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from corerl.checkpoint import manifest
-from corerl.checkpoint.resume import Checkpoint, newest_whole
+from corerl.checkpoint.resume import Checkpoint, newest_whole, saved_config
 from corerl.config import typed
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.training_strategies import TrainingStrategyFactory
@@ -48,7 +48,7 @@ def export(
     require_writable(out.parent, "OUT")
     from transformers import AutoConfig
 
-    config = typed.build(TrainConfig, dict(found.config))
+    config = typed.build(TrainConfig, saved_config(found, load_plugins().config_aliases()))
     strategy = _strategy(found.path, config, trust)
     with reading(found.path):
         state = json.loads(read_text(found.path / "state.json"))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from corerl_tools.verl.conversion import Conversion, is_true
+from corerl_verl.conversion import Conversion, is_true
 
 MATH_DAPO: dict[str, Any] = {"name": "math_dapo", "wrong_score": -1.0, "fallback_to_boxed": True}
 """verl's ``math_dapo``: 1 or -1, and a response without a line ``Answer:`` is judged by its last box"""

@@ -14,7 +14,7 @@ def from_verl(arguments: tuple[str, ...]) -> None:
     In a script that starts verl, replace `python3 -m verl.trainer.main_ppo` by this command. If a default of verl
     differs from CoreRL's default, the config sets it. Comments name arguments without an equal key.
     """
-    from corerl_tools.verl.from_verl import from_verl as translate
+    from corerl_verl.from_verl import from_verl as translate
 
     values, remarks = translate(arguments)
     echo(yaml.safe_dump(values, sort_keys=False, allow_unicode=True).rstrip())

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from corerl_tools.verl.conversion import Conversion, is_number, is_true
+from corerl_verl.conversion import Conversion, is_number, is_true
 
 SECTION = "algorithm.rollout_correction"
 _OLDER_RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}

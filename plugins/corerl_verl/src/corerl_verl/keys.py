@@ -3,6 +3,7 @@
 Keys that differ only by ``actor_rollout_ref.`` are not listed. ``*`` stands for the rest of a key.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 PREFIX = "actor_rollout_ref."
@@ -38,9 +39,25 @@ def _same(verl: str, here: str, *names: str) -> tuple[VerlKey, ...]:
     return tuple(VerlKey(f"{verl}.{name}", (f"{here}.{name}",)) for name in names)
 
 
+ALIASES: Mapping[str, str] = {
+    "algorithm.gamma": "algorithm.adv_estimator.gamma",
+    "algorithm.lam": "algorithm.adv_estimator.lam",
+    "algorithm.norm_adv_by_std_in_grpo": "algorithm.adv_estimator.norm_adv_by_std_in_grpo",
+    "algorithm.kl_ctrl.target_kl": "algorithm.kl_ctrl.type.target_kl",
+    "algorithm.kl_ctrl.horizon": "algorithm.kl_ctrl.type.horizon",
+    "algorithm.filter_groups.metric": "algorithm.filter_groups.filter.metric",
+    "actor.clip_ratio_low": "actor.policy_loss.clip_ratio_low",
+    "actor.clip_ratio_high": "actor.policy_loss.clip_ratio_high",
+    "actor.clip_ratio_c": "actor.policy_loss.clip_ratio_c",
+    "critic.cliprange_value": "critic.value_loss.cliprange_value",
+    "reward.memory_limit_gb": "reward.manager.memory_limit_gb",
+}
+"""names that a config of CoreRL may have too -> CoreRL's keys"""
+
 _FSDP = ("param_offload", "optimizer_offload", "reshard_after_forward")
 
 TABLE: tuple[VerlKey, ...] = (
+    *(VerlKey(alias, (key,), "also accepted under verl's name") for alias, key in ALIASES.items()),
     VerlKey("data.tokenizer", ("model.tokenizer_path",)),
     VerlKey("data.prompt_key", (), _COLUMNS),
     VerlKey("data.reward_fn_key", (), _COLUMNS),
@@ -53,7 +70,7 @@ TABLE: tuple[VerlKey, ...] = (
     VerlKey("model.use_remove_padding", (), _PACKED),
     VerlKey("model.external_lib", (), "plugins.load names Python files with hooks"),
     VerlKey("model.use_fused_kernels", (), "actor.strategy.logits_chunk_size limits the logits in memory"),
-    VerlKey("actor.clip_ratio", ("actor.clip_ratio_low", "actor.clip_ratio_high")),
+    VerlKey("actor.clip_ratio", ("actor.policy_loss.clip_ratio_low", "actor.policy_loss.clip_ratio_high")),
     VerlKey("actor.policy_loss.loss_mode", ("actor.policy_loss",)),
     VerlKey("actor.policy_loss.dro_beta", ("actor.policy_loss.beta",), "of dro"),
     VerlKey("actor.tau_pos", ("actor.policy_loss.tau_pos",), "of sapo"),
@@ -208,14 +225,21 @@ def verl_key(key: str) -> VerlKey | None:
 
 
 def hint(key: str) -> str | None:
-    """CoreRL's counterpart of a key of verl, as the end of a sentence; None if the table does not have the key.
+    """CoreRL's counterpart of a key of verl, as the end of a sentence; None if it is no key of verl.
 
     >>> hint("trainer.logger")
     "verl's key is tracking.loggers in CoreRL: a list"
     """
     row = verl_key(key)
     if row is None:
-        return None
+        return _remedy(key.removeprefix(PREFIX)) if key.startswith(PREFIX) else None
     if not row.here:
         return f"verl's key has no counterpart: {row.note}"
     return f"verl's key is {' and '.join(row.here)} in CoreRL" + (f": {row.note}" if row.note else "")
+
+
+def _remedy(key: str) -> str:
+    from corerl.config.nearest_keys import dotted_keys, remedy
+    from corerl.contracts.config import TrainConfig
+
+    return f"{remedy(key, dotted_keys(TrainConfig))} (`corerl config from-verl` translates all of verl's keys)"

@@ -7,7 +7,7 @@ and ``actor.yaml`` in 2026.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from corerl_tools.verl.conversion import Conversion, is_number, is_true
+from corerl_verl.conversion import Conversion, is_number, is_true
 
 
 class Read(NamedTuple):
@@ -43,7 +43,7 @@ class VerlPart(NamedTuple):
 
 
 def _actor(name: str, default: Any = None, most: float | None = None) -> Read:
-    return Read(f"actor.{name}", f"actor.{name}", default, most)
+    return Read(f"actor.{name}", f"actor.policy_loss.{name}", default, most)
 
 
 def _loss(name: str, default: Any = None, verl: str = "") -> Read:
@@ -80,14 +80,14 @@ LOSSES: Mapping[str, VerlPart] = {
     ),
 }
 
-_NORM = Read("algorithm.norm_adv_by_std_in_grpo", "algorithm.norm_adv_by_std_in_grpo")
-_GAMMA = Read("algorithm.gamma", "algorithm.gamma")
+_NORM = Read("algorithm.norm_adv_by_std_in_grpo", "algorithm.adv_estimator.norm_adv_by_std_in_grpo")
+_GAMMA = Read("algorithm.gamma", "algorithm.adv_estimator.gamma")
 _GDPO = tuple(
     Read(f"algorithm.{name}", f"algorithm.adv_estimator.{name}") for name in ("gdpo_reward_keys", "gdpo_reward_weights")
 )
 
 ESTIMATORS: Mapping[str, VerlPart] = {
-    "gae": VerlPart("gae", (_GAMMA, Read("algorithm.lam", "algorithm.lam"))),
+    "gae": VerlPart("gae", (_GAMMA, Read("algorithm.lam", "algorithm.adv_estimator.lam"))),
     "grpo": VerlPart("grpo", (_NORM,)),
     "grpo_vectorized": VerlPart("grpo", (_NORM,)),
     "grpo_passk": VerlPart("grpo_passk", (_NORM,)),
@@ -103,7 +103,9 @@ ESTIMATORS: Mapping[str, VerlPart] = {
     "tir_optimal_token_baseline": VerlPart("optimal_token_baseline"),
 }
 
-_KL_CTRL = tuple(Read(f"algorithm.kl_ctrl.{name}", f"algorithm.kl_ctrl.{name}") for name in ("target_kl", "horizon"))
+_KL_CTRL = tuple(
+    Read(f"algorithm.kl_ctrl.{name}", f"algorithm.kl_ctrl.type.{name}") for name in ("target_kl", "horizon")
+)
 CONTROLLERS: Mapping[str, VerlPart] = {"fixed": VerlPart("fixed"), "adaptive": VerlPart("adaptive", _KL_CTRL)}
 
 _BYPASS = "algorithm.rollout_correction.bypass_mode"
@@ -190,8 +192,8 @@ def _clip_ratio(conversion: Conversion) -> None:
     if unset and width != 0.2:
         conversion.remark(
             f"actor.clip_ratio={width}",
-            f"written as {' and '.join(unset)}; today's verl reads clip_ratio only if those are null, and clips at "
-            "their default of 0.2",
+            f"written as {' and '.join(key.removeprefix('actor.') for key in unset)}; today's verl reads clip_ratio "
+            "only if those are null, and clips at their default of 0.2",
         )
 
 

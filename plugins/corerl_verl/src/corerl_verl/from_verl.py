@@ -5,12 +5,12 @@ from typing import Any, get_type_hints
 
 from corerl.config.load import assign, parse_override
 from corerl.config.nearest_keys import dotted_keys
-from corerl.config.verl_keys import PREFIX, verl_key
 from corerl.contracts.config import TrainConfig
-from corerl_tools.verl.algorithms import advantage_estimator, kl_controller, policy_loss
-from corerl_tools.verl.conversion import Conversion, is_number, is_true
-from corerl_tools.verl.correction import rollout_correction
-from corerl_tools.verl.rewards import reward_manager, scorers
+from corerl_verl.algorithms import advantage_estimator, kl_controller, policy_loss
+from corerl_verl.conversion import Conversion, is_number, is_true
+from corerl_verl.correction import rollout_correction
+from corerl_verl.keys import ALIASES, PREFIX, verl_key
+from corerl_verl.rewards import reward_manager, scorers
 
 DEFAULTS: dict[str, Any] = {
     "data.train_batch_size": 1024,
@@ -94,6 +94,8 @@ def from_verl(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     if conversion.given.get("trainer.resume_mode") == "resume_path":
         del conversion.given["trainer.resume_mode"]  # trainer.resume_from_path says the same
     for key, value in conversion.given.items():
+        if value is None and key in ALIASES:
+            continue
         targets = _targets(key)
         conversion.values |= dict.fromkeys(targets, value)
         if not targets and value is not None:
