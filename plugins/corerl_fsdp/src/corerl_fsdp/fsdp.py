@@ -23,7 +23,6 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.data import load_tokenizer
 from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype, model_shape
-from corerl.weights import as_in_files
 from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, place
@@ -31,6 +30,7 @@ from corerl_fsdp.token_model import recompute_activations
 from corerl_torch import lora, ranks, sequence_parallel
 from corerl_torch.optimizer import build_optimizer, build_schedule
 from corerl_torch.sums import Numbers, Sums
+from corerl_torch.weights import as_in_files
 
 
 class FsdpStrategy:

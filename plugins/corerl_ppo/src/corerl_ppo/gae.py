@@ -21,8 +21,8 @@ from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.statistics import compact, discounted_row_sums, has_holes, spread, whiten_
 from corerl_ppo.options import GaeOptions
+from corerl_torch.statistics import compact, discounted_row_sums, has_holes, spread, whiten_
 
 
 def gae(inputs: AdvantageInputs, options: GaeOptions) -> Advantages:

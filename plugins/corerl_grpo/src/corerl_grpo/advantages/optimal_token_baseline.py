@@ -25,8 +25,16 @@ from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.statistics import compact, discounted_row_sums, group_maxima, group_sums, has_holes, row_counts, spread
 from corerl_grpo.advantages.options import OptimalTokenBaselineOptions
+from corerl_torch.statistics import (
+    compact,
+    discounted_row_sums,
+    group_maxima,
+    group_sums,
+    has_holes,
+    row_counts,
+    spread,
+)
 
 
 def optimal_token_baseline(inputs: AdvantageInputs, options: OptimalTokenBaselineOptions) -> Advantages:

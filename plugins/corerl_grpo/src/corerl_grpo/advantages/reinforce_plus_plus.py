@@ -14,9 +14,9 @@ Responses are not compared within a group: one response to a prompt is enough.
 """
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import whiten
 from corerl_grpo.advantages.options import ReinforcePlusPlusOptions
 from corerl_grpo.advantages.returns import returns_of
+from corerl_torch.statistics import whiten
 
 
 def reinforce_plus_plus(inputs: AdvantageInputs, options: ReinforcePlusPlusOptions) -> Advantages:

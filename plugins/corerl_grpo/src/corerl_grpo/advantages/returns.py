@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs
-from corerl.statistics import discounted_row_sums, discounted_sums, has_holes
+from corerl_torch.statistics import discounted_row_sums, discounted_sums, has_holes
 
 
 def returns_of(inputs: AdvantageInputs, gamma: float = 1.0) -> Tensor:

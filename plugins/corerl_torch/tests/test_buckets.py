@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corerl.errors import RunError
-from corerl.weights.buckets import pack, unpack
+from corerl_torch.weights.buckets import pack, unpack
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int8)
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)

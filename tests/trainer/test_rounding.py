@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from corerl.weights.rounding import EVERY, RoundingLoss
+from corerl.trainer.rounding import EVERY, RoundingLoss
 
 SHAPES = {"embed": (64, 96), "layer.weight": (96, 96), "layer.norm": (96,)}
 

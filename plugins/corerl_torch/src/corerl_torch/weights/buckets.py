@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl.errors import RunError
-from corerl.weights.digest import digest, digests
+from corerl_torch.weights.digest import digest, digests
 
 ALIGNMENT = 16
 """bytes; a tensor starts at a multiple, so that it can be a view of its bucket in any dtype"""
@@ -36,7 +36,7 @@ class Bucket:
     Attributes:
         data: (bytes,) uint8.
         index: the tensors in it, in the order of the stream.
-        digests: of each as it was packed (:mod:`corerl.weights.digest`); empty: nobody asked.
+        digests: of each as it was packed (:mod:`corerl_torch.weights.digest`); empty: nobody asked.
     """
 
     data: Tensor

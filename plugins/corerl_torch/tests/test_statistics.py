@@ -4,7 +4,7 @@ from statistics import fmean, stdev
 import pytest
 import torch
 
-from corerl.statistics import (
+from corerl_torch.statistics import (
     compact,
     discounted_sums,
     group_maxima,

@@ -9,7 +9,7 @@ from corerl.contracts.policy_losses import PolicyLossInputs
 from corerl.contracts.value_losses import ValueLossInputs
 from corerl.plugins import Plugins
 from corerl.registry.modules import load_file
-from corerl.telemetry.metric_table import METRICS
+from scripts.metric_table import METRICS
 
 ROOT = Path(__file__).parents[2]
 
