@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corerl.cli.common import plugin_options, reward_options, table
+from corerl.cli.common import plugin_options
 from corerl.terminal import echo
+from corerl_tools.common import reward_options, table
 
 if TYPE_CHECKING:
     from corerl.evaluation.summary import Estimate, Summary
@@ -48,7 +49,7 @@ def evaluate(
     responses = read_responses([file for file in files if file not in overrides], data_source=scorer)
     results = [response.result for response in responses]
     if scorer is not None or not all(response.has_result for response in responses):
-        from corerl.cli.common import load_reward_config
+        from corerl_tools.common import load_reward_config
         from corerl_tools.score.rescoring import error_lines, rescore, scorers_of
 
         config, plugins = load_reward_config(config_file, overrides, scorer, plugin, disable_plugin)

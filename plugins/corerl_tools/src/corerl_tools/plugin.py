@@ -1,9 +1,10 @@
-"""The commands beside ``corerl train``, and the report after each training."""
+"""The commands beside ``corerl train``, the live view, and the report after each training."""
 
 from pathlib import Path
 
 from corerl import Register, hookimpl
 from corerl.contracts.commands import Command
+from corerl.contracts.trackers import TrackerFactory
 
 
 @hookimpl
@@ -33,7 +34,27 @@ def register_commands(register: Register[Command]) -> None:
         summary="Write one page of runs: curves, timing, samples, config.",
     )
     register("runs", "corerl_tools.runs:runs", summary="List runs: state, step, last reward, age.")
+    register(
+        "config.show", "corerl_tools.config_show:show", summary="Show a training configuration with help of each key."
+    )
+    register(
+        "plugins.list", "corerl_tools.plugin_lists:list_", summary="List plugins and every registered name by kind."
+    )
+    register("plugins.show", "corerl_tools.plugin_lists:show", summary="Show a plugin, or everything about a name.")
+    register(
+        "plugins.trace", "corerl_tools.plugin_lists:trace", summary="Show the hooks of plugins, and times of import."
+    )
     register("config.from-verl", "corerl_tools.verl.command:from_verl", summary="Convert a verl command to a config.")
+
+
+@hookimpl
+def register_trackers(register: Register[TrackerFactory]) -> None:
+    register(
+        "console",
+        "corerl_tools.live.console:LiveConsole",
+        summary="a live view on a terminal, otherwise a line a step",
+        override=True,
+    )
 
 
 @hookimpl

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from corerl.cli.common import plugin_options, table, trust_option
+from corerl.cli.common import plugin_options
 from corerl.terminal import echo
+from corerl_tools.common import table, trust_option
 
 
 @click.command()

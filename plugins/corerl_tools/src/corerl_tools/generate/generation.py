@@ -32,7 +32,6 @@ from corerl.registry import Selected
 from corerl.registry.parts import select_rollout_backend
 from corerl.seeding import Seeds
 from corerl.terminal import say
-from corerl.terminal.progress import GenerationProgress
 from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.build import episode_player, rollout_role
 from corerl.trainer.episodes import EpisodePlayer
@@ -41,6 +40,7 @@ from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.samples import episode_columns
 from corerl.trainer.scoring import add_environment
 from corerl_tools.generate.parts import PartedFile
+from corerl_tools.generate.progress import GenerationProgress
 
 ENVIRONMENT = "rollout.multi_turn.environment"
 

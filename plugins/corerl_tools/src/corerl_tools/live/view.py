@@ -12,8 +12,8 @@ from rich.text import Text
 
 from corerl.telemetry.activity import ACTIVITY
 from corerl.telemetry.clock import Clock
-from corerl.telemetry.sparkline import sparkline
-from corerl.telemetry.trace import Trace
+from corerl_tools.live.sparkline import sparkline
+from corerl_tools.live.trace import Trace
 
 REFRESHES_PER_SECOND = 4
 WIDEST_CURVE = 60

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from corerl.cli.common import plugin_options, range_label, table, type_label
+from corerl.cli.common import plugin_options
 from corerl.contracts.options import did_you_mean
 from corerl.errors import PluginError, UnknownNameError
 from corerl.hookspecs import registration_hook
@@ -18,6 +18,7 @@ from corerl.registry import Entry, Registry
 from corerl.registry.base import NEEDS, known_names
 from corerl.registry.scorers import table_of_sources
 from corerl.terminal.output import echo
+from corerl_tools.common import range_label, table, type_label
 
 Item = tuple[Registry[Any], Entry[Any]]
 

@@ -1,5 +1,5 @@
-from corerl.telemetry.sparkline import sparkline
-from corerl.telemetry.trace import Trace
+from corerl_tools.live.sparkline import sparkline
+from corerl_tools.live.trace import Trace
 
 
 def test_a_long_curve_keeps_its_shape_in_bounded_memory():

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from corerl.contracts.config import ModelConfig
-from corerl.data.chat import ChatExample, load_chat
 from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
 from corerl.errors import ConfigError, DataError
+from corerl_tools.sft.chat import ChatExample, load_chat
 
 START, END = 257, 258
 

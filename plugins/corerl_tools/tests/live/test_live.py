@@ -9,10 +9,10 @@ import pytest
 
 from corerl.contracts.trackers import TrackedRun
 from corerl.telemetry import activity
-from corerl.telemetry.console import ConsoleTracker
 from corerl.telemetry.timers import Timers
 from corerl.terminal.consoles import plain_output
 from corerl.terminal.notices import say
+from corerl_tools.live.console import LiveConsole
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def nothing_under_way(monkeypatch):
 def tracking(terminal):
     """A tracker that draws on the terminal."""
     terminal.take_over()
-    tracker = ConsoleTracker(TrackedRun("p", "e", None, {}, 4))
+    tracker = LiveConsole(TrackedRun("p", "e", None, {}, 4))
     try:
         yield tracker
     finally:
@@ -131,7 +131,7 @@ def test_standard_output_that_is_a_file_goes_on_there(terminal, monkeypatch, tmp
     terminal.take_over()
     with (tmp_path / "out.txt").open("w") as file:
         monkeypatch.setattr(sys, "stdout", file)
-        tracker = ConsoleTracker(TrackedRun("p", "e", None, {}, 4))
+        tracker = LiveConsole(TrackedRun("p", "e", None, {}, 4))
         print("a result")
         tracker.close()
     assert (tmp_path / "out.txt").read_text() == "a result\n"
