@@ -456,6 +456,20 @@ def run_ended(run: "Run", error: BaseException | None) -> None:
     """
 
 
+@hookspec(firstresult=True)
+def remedy(error: BaseException) -> str | None:
+    """A sentence of help for an error that ended a command and is not CoreRL's own; None if there is none.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def remedy(error):
+            return "Log in by `corerl acme login`." if "401" in str(error) else None
+    """
+
+
 def registration_hook(registry_name: str) -> str:
     """The name of the hook that fills a registry.
 

@@ -18,7 +18,7 @@ FLOORS = (
     ("errors", "contracts", "files", "secrets", "seeding", "terminal", "threads"),
     ("hookspecs", "config", "registry", "plugins", "builtins"),
     ("data", "models", "batch", "objective", "checkpoint", "evaluation"),
-    ("check", "runtime", "telemetry"),
+    ("runtime", "telemetry"),
     ("trainer",),
     ("cli", "__main__"),
 )

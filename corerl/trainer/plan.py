@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from corerl.check.installed import require_engine
 from corerl.checkpoint.resume import Checkpoint, check_same, find_checkpoint
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.scorers import Scorer
@@ -18,6 +17,7 @@ from corerl.registry import Selected
 from corerl.registry.parts import Parts
 from corerl.terminal.notices import say
 from corerl.trainer.requests import check_media
+from corerl.trainer.requirements import require_engine
 from corerl.trainer.run import versions
 from corerl.trainer.scoring import select_scorers
 

@@ -62,3 +62,11 @@ def training_finished(folder: Path) -> None:
     from corerl_tools.report.command import make_report
 
     make_report([folder])
+
+
+@hookimpl
+def remedy(error: BaseException) -> str | None:
+    from corerl_check.problems import PAGE, problem_of
+
+    problem = problem_of(f"{type(error).__name__}: {error}")
+    return None if problem is None else f"{problem.remedy} (see '{problem.name}' in {PAGE})"

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corerl.check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
 from corerl.contracts.config import TrainConfig
 from corerl.errors import RequestError
 from corerl.files import require_writable
 from corerl.registry.parts import Parts
+from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
 from corerl_tools.check import configuration, memory
 
 

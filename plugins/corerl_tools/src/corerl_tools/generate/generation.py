@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from corerl.batch.rollouts import Rollouts
-from corerl.check.installed import require_engine
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import in_order
 from corerl.contracts.environments import EnvironmentFactory
@@ -36,6 +35,7 @@ from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.build import episode_player, rollout_role
 from corerl.trainer.episodes import EpisodePlayer
 from corerl.trainer.requests import check_media, greedy_sampling, make_requests, training_sampling
+from corerl.trainer.requirements import require_engine
 from corerl.trainer.rollout_worker import RolloutWorker
 from corerl.trainer.samples import episode_columns
 from corerl.trainer.scoring import add_environment

@@ -1,25 +1,8 @@
 """The GPUs that a run is to have: those of this machine, or planned ones."""
 
-from dataclasses import dataclass
+from corerl.contracts.findings import Machine
 
 GIB = 2**30
-
-
-@dataclass(frozen=True)
-class Machine:
-    """One of the run's machines.
-
-    Attributes:
-        gpus: how many it has.
-        memory: bytes of each, None: not known.
-        name: of the GPU, '' where there is none or it is planned.
-        planned: told by the user; what is installed or attached here says nothing about it.
-    """
-
-    gpus: int
-    memory: float | None = None
-    name: str = ""
-    planned: bool = False
 
 
 def count_gpus() -> int:

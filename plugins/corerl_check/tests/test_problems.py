@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from corerl.check.problems import PAGE, TITLES, page, problem_of, table
+from corerl_check.problems import PAGE, TITLES, page, problem_of, table
 from corerl_engines.installed import outside
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")

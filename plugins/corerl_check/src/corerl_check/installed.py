@@ -2,29 +2,16 @@
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Any
 
-from corerl.check.findings import Finding, finding, from_error
-from corerl.check.machine import Machine, count_gpus
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl.contracts.runtimes import RuntimeFactory
-from corerl.errors import ConfigError, CoreRLError
+from corerl.contracts.findings import Finding, Machine
+from corerl.errors import CoreRLError
 from corerl.registry import Selected
 from corerl.registry.parts import Parts
-
-
-class Examined(Protocol):
-    """What a part may have beside its contract, as a method of its options or of what is registered."""
-
-    def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterable[Finding]:
-        """What is to be said of this part on this machine: an engine that is missing, too few GPUs.
-
-        Args:
-            key: that selects the part.
-        """
-        ...
+from corerl.trainer.requirements import works_here
+from corerl_check.findings import finding, from_error
 
 
 def look(config: TrainConfig, parts: Parts, machine: Machine, *, trust: bool = True) -> Iterator[Finding]:
@@ -47,7 +34,10 @@ def look(config: TrainConfig, parts: Parts, machine: Machine, *, trust: bool = T
             sentence = f"'{part.entry.name}' was not examined, because its options may name programs: --trust does it"
             yield Finding("note", key, sentence)
         elif holder is not None:
-            found = holder.examine(key, config, machine)
+            found = [
+                from_error(each, key) if isinstance(each, CoreRLError) else each
+                for each in holder.examine(key, config, machine)
+            ]
             yield from found if key != "rollout.name" or works_here(parts.runtime) else map(_not_needed_here, found)
     for distribution, key in distributions.items():
         for sentence in unmet_requirements(distribution):
@@ -62,26 +52,6 @@ def _has_given_options(part: Selected[Any]) -> bool:
     return any(field.default is dataclasses.MISSING is field.default_factory for field in dataclasses.fields(cls)) or (
         part.options != cls()
     )
-
-
-def require_engine(
-    config: TrainConfig, backend: Selected[RolloutBackendFactory], runtime: Selected[RuntimeFactory]
-) -> None:
-    """Refuse an engine that is not here before anything is loaded, where this is the machine that generates.
-
-    Raises:
-        ConfigError: `corerl check` has an error to tell of it.
-    """
-    if not works_here(runtime) or not hasattr(backend.options, "examine"):
-        return
-    for each in backend.options.examine("rollout.name", config, Machine(count_gpus())):
-        if each.severity == "error":
-            raise ConfigError(each.key, f"{each.sentence}. {each.remedy}")
-
-
-def works_here(runtime: Selected[RuntimeFactory]) -> bool:
-    """Whether all workers live on this machine: those of a runtime without options, or whose options say so."""
-    return bool(getattr(runtime.options, "works_here", runtime.options is None))
 
 
 def _not_needed_here(found: Finding) -> Finding:

@@ -1,33 +1,11 @@
 """What ``corerl check`` says."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
-from corerl.check.problems import problem_of
+from corerl.contracts.findings import Finding, Severity
 from corerl.errors import ConfigError, CoreRLError, UntrustedError
-
-Severity = Literal["error", "warning", "note"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was found.
-
-    Attributes:
-        severity: ``error``: the run would end with it; ``warning``: it may, or is slower or worse than it need be;
-            ``note``: to know.
-        key: of the config, '' where it belongs to none.
-        sentence: what is so.
-        remedy: what would be right, or where that is told; '' of a note.
-        problem: its name in docs/troubleshooting.md, or ''.
-    """
-
-    severity: Severity
-    key: str
-    sentence: str
-    remedy: str = ""
-    problem: str = ""
+from corerl_check.problems import problem_of
 
 
 def finding(severity: Severity, key: str, sentence: str, remedy: str = "") -> Finding:
@@ -53,7 +31,7 @@ def from_error(error: CoreRLError, key: str = "") -> Finding:
 
 def counts(findings: list[Finding]) -> Iterator[str]:
     """``2 errors``, ``1 warning``, … of those that there are."""
-    for severity in ("error", "warning", "note"):
+    for severity in get_args(Severity):
         number = sum(each.severity == severity for each in findings)
         if number:
             yield f"{number} {severity}{'s' if number > 1 else ''}"

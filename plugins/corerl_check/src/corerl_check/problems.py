@@ -75,7 +75,7 @@ def page() -> str:
         "```",
         "",
         "Command-line messages show the same remedies. `python scripts/troubleshooting.py` writes this page from",
-        "[`corerl/check/problems.yaml`](../corerl/check/problems.yaml).",
+        "[`problems.yaml`](../plugins/corerl_check/src/corerl_check/problems.yaml).",
     ]
     for room, title in TITLES.items():
         lines += ["", f"## {title}"]

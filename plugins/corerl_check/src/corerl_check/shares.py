@@ -7,9 +7,9 @@ A strategy's options may have a method ``share(size, ranks, model, updated)``, a
 from dataclasses import dataclass
 from typing import Protocol
 
-from corerl.check.machine import GIB
-from corerl.check.size import ModelSize
 from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl_check.machine import GIB
+from corerl_check.size import ModelSize
 
 PROCESS = 0.6 * GIB
 """of a process with CUDA: its context and the libraries' own"""
