@@ -1,4 +1,4 @@
-"""Cutting a batch: into mini-batches of whole groups, and those into micro-batches by size."""
+"""Cutting a batch: into shares of ranks, mini-batches of whole groups, and those into micro-batches by size."""
 
 import dataclasses
 import heapq
@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.training_strategies import MicroBatching
+
+IMBALANCE = 1.02
+"""The largest share of tokens, over the mean, with which a batch is cut in place."""
 
 
 def micro_batches(lengths: Tensor, limit: MicroBatching, *, packed: bool = False, at_least: int = 1) -> list[Tensor]:
@@ -115,3 +118,24 @@ def mini_batches(group_ids: Tensor, groups: int) -> list[Tensor]:
     """
     unique = torch.unique(group_ids)
     return [torch.isin(group_ids, ids).nonzero().squeeze(1) for ids in torch.split(unique, groups)]
+
+
+def balance(lengths: Tensor, ranks: int) -> list[Tensor]:
+    """Row indices for each rank, ascending, with about the same number of tokens.
+
+    Consecutive rows where that is balanced to ``IMBALANCE``, as it is for large batches: such shares are views, and
+    nothing is copied. Otherwise the longest row left goes to the rank with the fewest tokens.
+
+    Args:
+        lengths: (B,) tokens in each row.
+    """
+    if ranks == 1:
+        return [torch.arange(len(lengths))]
+    total = int(lengths.sum())
+    ends = torch.cumsum(lengths, 0)
+    targets = torch.arange(1, ranks) * total // ranks
+    cuts = torch.searchsorted(ends - lengths // 2, targets)
+    ranges = list(torch.tensor_split(torch.arange(len(lengths)), cuts))
+    if max(int(lengths[rows].sum()) for rows in ranges) * ranks <= IMBALANCE * total:
+        return ranges
+    return [torch.tensor(sorted(rows), dtype=torch.int64) for rows in balanced_partitions(lengths, ranks)]

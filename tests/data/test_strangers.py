@@ -18,8 +18,8 @@ from corerl.data.report import Location
 from corerl.data.tokenizer import LONGEST_CHAT, load_tokenizer
 from corerl.errors import DataError, ModelError
 from corerl.evaluation.files import read_responses
-from corerl.models import load_model
 from corerl_testing.tiny_model import tiny_model
+from corerl_torch.loading import load_model
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 
 from corerl.contracts.config import ModelConfig
 from corerl.errors import RunError
-from corerl.models import load_causal_lm
 from corerl_engines.weights import ExpectedWeights
 from corerl_testing.families import write_config
+from corerl_torch.loading import load_causal_lm
 from corerl_torch.weights.names import as_in_files
 
 

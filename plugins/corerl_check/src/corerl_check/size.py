@@ -52,7 +52,8 @@ def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "
     """
     import torch
 
-    from corerl.models import compute_dtype, load_model
+    from corerl.models import compute_dtype
+    from corerl_torch.loading import load_model
 
     dtype = compute_dtype(model, device)
     built = load_model(model, head, device="meta", dtype=dtype)

@@ -22,12 +22,13 @@ from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.data import load_tokenizer
 from corerl.errors import ConfigError, NonFiniteError, SaveError
-from corerl.models import compute_dtype, model_shape
+from corerl.models import compute_dtype
 from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.placement import full, place
 from corerl_fsdp.token_model import recompute_activations
 from corerl_torch import lora, ranks, sequence_parallel
+from corerl_torch.loading import model_shape
 from corerl_torch.optimizer import build_optimizer, build_schedule
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.weights import as_in_files

@@ -20,10 +20,11 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.data import load_tokenizer
 from corerl.errors import NonFiniteError
 from corerl.files import reading_file
-from corerl.models import compute_dtype, load_model, model_shape
+from corerl.models import compute_dtype
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.token_model import TokenModel, recompute_activations
 from corerl_torch import lora
+from corerl_torch.loading import load_model, model_shape
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
 from corerl_torch.sums import Sums
 from corerl_torch.weights import as_in_files

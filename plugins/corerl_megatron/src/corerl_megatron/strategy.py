@@ -21,7 +21,7 @@ from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import ARCHITECTURE, StrategySpec
 from corerl.data import load_tokenizer
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
-from corerl.models import compute_dtype, load_model, model_shape, own_random_state
+from corerl.models import compute_dtype
 from corerl_megatron import model, parallel, pipeline
 from corerl_megatron.arithmetic import Facts, check_bridge, check_experts, check_installed, check_model, check_shared
 from corerl_megatron.checkpoint import Checkpoint
@@ -31,6 +31,7 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.weights import Weights
 from corerl_torch import packed_attention
 from corerl_torch import ranks as world
+from corerl_torch.loading import load_model, model_shape, own_random_state
 from corerl_torch.lora import cast
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.weights import as_in_files

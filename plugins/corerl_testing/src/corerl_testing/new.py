@@ -54,10 +54,16 @@ KINDS = {
     "kl": Kind(("kl",), "kl_types", "kl", ("torch>=2.8",)),
     "environment": Kind(("environment", "env", "game", "tool"), "environments", "environment"),
     "backend": Kind(
-        ("backend", "engine", "rollout"), "rollout_backends", "backend", ("torch>=2.8", "transformers>=5.0")
+        ("backend", "engine", "rollout"),
+        "rollout_backends",
+        "backend",
+        ("corerl-torch", "torch>=2.8", "transformers>=5.0"),
     ),
     "strategy": Kind(
-        ("strategy", "trainer"), "training_strategies", "strategy", ("torch>=2.8", "transformers>=5.0", "safetensors")
+        ("strategy", "trainer"),
+        "training_strategies",
+        "strategy",
+        ("corerl-torch", "torch>=2.8", "transformers>=5.0", "safetensors"),
     ),
 }
 

@@ -62,8 +62,9 @@ def check(
     report, config = Report(looked.findings), looked.config
     if config is None or looked.plugins is None:
         return report
-    if importlib.util.find_spec("torch") is None:
-        sentence = "there is no torch here, which comes with the distributions that run models"
+    missing = [name for name in ("torch", "corerl_torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        sentence = f"there is no {missing[0]} here, which comes with the distributions that run models"
         report.findings.append(finding("error", "", sentence, "pip install corerl-fsdp corerl-hf, for a start."))
         return report
 

@@ -7,13 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.batch.cuts import balanced_partitions
+from corerl.batch import balance
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError
-
-IMBALANCE = 1.02
-"""The largest share of tokens, over the mean, with which a batch is cut in place."""
 
 
 @dataclass(frozen=True)
@@ -88,27 +85,6 @@ def split(value: Any, ranks: int) -> Split:
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return Split(value, tuple(Share(value, torch.arange(len(value))[rank::ranks]) for rank in range(ranks)))
     raise TypeError(f"only an Experience or a sequence can be split by data-parallel rank, not {type(value).__name__}")
-
-
-def balance(lengths: Tensor, ranks: int) -> list[Tensor]:
-    """Row indices for each rank, ascending, with about the same number of tokens.
-
-    Consecutive rows where that is balanced to ``IMBALANCE``, as it is for large batches: such shares are views, and
-    nothing is copied. Otherwise the longest row left goes to the rank with the fewest tokens.
-
-    Args:
-        lengths: (B,) tokens in each row.
-    """
-    if ranks == 1:
-        return [torch.arange(len(lengths))]
-    total = int(lengths.sum())
-    ends = torch.cumsum(lengths, 0)
-    targets = torch.arange(1, ranks) * total // ranks
-    cuts = torch.searchsorted(ends - lengths // 2, targets)
-    ranges = list(torch.tensor_split(torch.arange(len(lengths)), cuts))
-    if max(int(lengths[rows].sum()) for rows in ranges) * ranks <= IMBALANCE * total:
-        return ranges
-    return [torch.tensor(sorted(rows), dtype=torch.int64) for rows in balanced_partitions(lengths, ranks)]
 
 
 def join_token_outputs(parts: Sequence[TokenOutputs], rows: Sequence[Tensor], shape: Sequence[int]) -> TokenOutputs:

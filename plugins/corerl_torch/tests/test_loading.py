@@ -8,16 +8,10 @@ from safetensors.torch import load_file, save_file
 
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError, ModelError
-from corerl.models import (
-    cpu_threads,
-    load_causal_lm,
-    load_model,
-    model_shape,
-    own_random_state,
-    resolve_device,
-)
+from corerl.models import cpu_threads, resolve_device
 from corerl_testing.families import write_config
 from corerl_testing.tiny_model import tiny_model
+from corerl_torch.loading import load_causal_lm, load_model, model_shape, own_random_state
 
 
 def load(path, head, seed=0):
