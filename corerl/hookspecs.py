@@ -11,7 +11,7 @@ The ``register_…`` hooks run once, at start-up, in every process. Each is hand
 hooks run in the controller, between steps. An implementation may leave out arguments that it does not use.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from corerl.contracts.commands import Command
     from corerl.contracts.dataset_preparers import DatasetPreparer
     from corerl.contracts.environments import EnvironmentFactory
+    from corerl.contracts.evaluations import ValidationSample
+    from corerl.contracts.experience import Experience
     from corerl.contracts.kinds import Kind
     from corerl.contracts.kl_controllers import KLController
     from corerl.contracts.kl_types import KLType
     from corerl.contracts.metrics import Metric
     from corerl.contracts.policy_losses import PolicyLoss, TokenSelector
     from corerl.contracts.presets import Preset
-    from corerl.contracts.reward_managers import RewardManagerFactory
+    from corerl.contracts.reward_managers import RewardManagerFactory, RewardResult
     from corerl.contracts.rollout_backends import RolloutBackendFactory
     from corerl.contracts.runs import Run
     from corerl.contracts.runtimes import RuntimeFactory
@@ -453,6 +455,45 @@ def run_ended(run: "Run", error: BaseException | None) -> None:
         @hookimpl
         def run_ended(run, error):
             print("failed" if error else "done", run.folder)
+    """
+
+
+@hookspec
+def validation_metrics(samples: "Sequence[ValidationSample]", n: int) -> Mapping[str, float] | None:
+    """Further metrics of an evaluation with ``n`` responses to each prompt.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def validation_metrics(samples):
+            return {"val-aux/solved": float(sum(sample.score == 1 for sample in samples))}
+    """
+
+
+@hookspec(firstresult=True)
+def write_rollouts(
+    path: Path,
+    rollouts: Any,
+    results: "Sequence[RewardResult]",
+    experience: "Experience | None",
+    tokenizer: Any,
+    token_rows: int,
+) -> bool | None:
+    """Write sample rollouts to a file, one row a response; True if it is written.
+
+    ``rollouts`` are :class:`corerl.batch.rollouts.Rollouts`. With an experience, the tokens of the first ``token_rows``
+    responses are written too; the tokenizer is a :class:`corerl.data.tokenizer.ChatTokenizer`.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def write_rollouts(path, rollouts, results):
+            path.with_suffix(".txt").write_text("\\n".join(rollouts.responses))
+            return True
     """
 
 

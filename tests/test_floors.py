@@ -17,7 +17,7 @@ ROOT = Path(corerl.__file__).parent
 FLOORS = (
     ("errors", "contracts", "files", "secrets", "seeding", "terminal", "threads"),
     ("hookspecs", "config", "registry", "plugins", "builtins"),
-    ("data", "models", "batch", "objective", "checkpoint", "evaluation"),
+    ("data", "models", "batch", "objective", "checkpoint"),
     ("runtime", "telemetry"),
     ("trainer",),
     ("cli", "__main__"),

@@ -162,7 +162,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         vocabulary_reference=vocabulary_reference,
         val_prompts=plan.val_prompts,
         notices=Notices(plan.scorers),
-        nonfinite=NonFiniteGuard(run.folder / "nonfinite", skip=config.trainer.on_nonfinite == "skip"),
+        nonfinite=NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
         log=log,
         corrector=_corrector(config, shape),
         checkpoints=_checkpoint_store(run),

@@ -196,7 +196,7 @@ def trainer(tmp_path):
             return Advantages(inputs.rewards.clone(), 2 * inputs.rewards)
 
         made = Trainer(
-            run=SimpleNamespace(config=config, parts=Parts(**(facts or {})), folder=tmp_path),
+            run=SimpleNamespace(config=config, parts=Parts(**(facts or {})), folder=tmp_path, plugins=load_plugins()),
             engines=SimpleNamespace(send_weights=send_weights, restarts=2, lost={("a", 1)}, actor_in_use=nullcontext()),
             actor=Worker("actor", calls),
             critic=Worker("critic", calls) if critic else None,
@@ -210,7 +210,7 @@ def trainer(tmp_path):
             vocabulary_reference=None,
             val_prompts=[],
             notices=Notices({}),
-            nonfinite=NonFiniteGuard(tmp_path / "nonfinite", skip=True),
+            nonfinite=NonFiniteGuard(tmp_path / "nonfinite", skip=True, hook=load_plugins().hook),
             log=SimpleNamespace(),
             corrector=RolloutCorrector(RolloutCorrectionConfig(rollout_is="none")),
             checkpoints=None,

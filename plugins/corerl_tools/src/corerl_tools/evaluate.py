@@ -13,7 +13,7 @@ from corerl.terminal import echo
 from corerl_tools.common import reward_options, table
 
 if TYPE_CHECKING:
-    from corerl.evaluation.summary import Estimate, Summary
+    from corerl_tools.evaluation.summary import Estimate, Summary
 
 METRICS = ("pass", "maj", "best", "worst")
 
@@ -42,8 +42,8 @@ def evaluate(
     Files are as for 'corerl score'. If a response has no score, or with --scorer, all responses are scored first; the
     files are not changed. Errors are standard errors over prompts.
     """
-    from corerl.evaluation.files import read_responses
-    from corerl.evaluation.summary import Sample, summarise
+    from corerl_tools.evaluation.files import read_responses
+    from corerl_tools.evaluation.summary import Sample, summarise
 
     overrides = [argument for argument in files if "=" in argument and not Path(argument).exists()]
     responses = read_responses([file for file in files if file not in overrides], data_source=scorer)

@@ -1,10 +1,19 @@
-"""The commands beside ``corerl train``, the live view, and the report after each training."""
+"""The commands beside ``corerl train``; live view, sample rollouts, best@k and the report of a training."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from corerl import Register, hookimpl
 from corerl.contracts.commands import Command
+from corerl.contracts.evaluations import ValidationSample
+from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.trackers import TrackerFactory
+
+if TYPE_CHECKING:
+    from corerl.batch.rollouts import Rollouts
+    from corerl.contracts.experience import Experience
+    from corerl.data.tokenizer import ChatTokenizer
 
 
 @hookimpl
@@ -62,6 +71,29 @@ def training_finished(folder: Path) -> None:
     from corerl_tools.report.command import make_report
 
     make_report([folder])
+
+
+@hookimpl
+def validation_metrics(samples: Sequence[ValidationSample], n: int) -> Mapping[str, float]:
+    from corerl_tools.evaluation.validation import of_several
+
+    return of_several(samples) if n > 1 else {}
+
+
+@hookimpl
+def write_rollouts(
+    path: Path,
+    rollouts: "Rollouts",
+    results: Sequence[RewardResult],
+    experience: "Experience | None",
+    tokenizer: "ChatTokenizer",
+    token_rows: int,
+) -> bool:
+    from corerl_tools.evaluation import samples
+
+    tokens = None if experience is None else samples.TokenColumns(experience, tokenizer, token_rows)
+    samples.write_rollouts(path, rollouts, results, tokens)
+    return True
 
 
 @hookimpl

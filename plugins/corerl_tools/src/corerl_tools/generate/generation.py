@@ -23,7 +23,6 @@ from corerl.data import load_tokenizer
 from corerl.data.prompts import Prompt, load_prompts
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import ConfigError
-from corerl.evaluation.files import as_table, result_columns
 from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
@@ -37,8 +36,9 @@ from corerl.trainer.episodes import EpisodePlayer
 from corerl.trainer.requests import check_media, greedy_sampling, make_requests, training_sampling
 from corerl.trainer.requirements import require_engine
 from corerl.trainer.rollout_worker import RolloutWorker
-from corerl.trainer.samples import episode_columns
 from corerl.trainer.scoring import add_environment
+from corerl_tools.evaluation.files import as_table, result_columns
+from corerl_tools.evaluation.samples import episode_columns
 from corerl_tools.generate.parts import PartedFile
 from corerl_tools.generate.progress import GenerationProgress
 

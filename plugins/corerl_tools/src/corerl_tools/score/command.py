@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corerl.contracts.reward_managers import RewardResult
-    from corerl.evaluation.files import Response
+    from corerl_tools.evaluation.files import Response
 
 EXAMPLES = 3
 
@@ -43,8 +43,8 @@ def score(
     sample rollouts of a training, or your own. KEY=VALUE changes keys of the training config, e.g. reward.timeout=5.
     """
     from corerl.errors import ConfigError
-    from corerl.evaluation.files import read_responses, result_columns, write_rows
     from corerl_tools.common import load_reward_config
+    from corerl_tools.evaluation.files import read_responses, result_columns, write_rows
     from corerl_tools.score.agreement import example
 
     if out is not None and out.suffix not in (".parquet", ".jsonl"):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corerl.evaluation.estimators import Array, best_at_k, bootstrap_error, majority_at_k, pass_at_k
+from corerl_tools.evaluation.estimators import Array, best_at_k, bootstrap_error, majority_at_k, pass_at_k
 
 
 class Sample(NamedTuple):

@@ -6,8 +6,8 @@ from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
-from corerl.evaluation.files import read_rows
-from corerl.trainer.samples import TokenColumns, token_texts, write_rollouts
+from corerl_tools.evaluation.files import read_rows
+from corerl_tools.evaluation.samples import TokenColumns, token_texts, write_rollouts
 
 
 def test_the_texts_of_tokens_join_to_the_text_characters_in_several_tokens_included(tiny_tokenizer_dir):

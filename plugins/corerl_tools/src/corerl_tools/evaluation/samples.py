@@ -9,7 +9,7 @@ from corerl.batch.rollouts import Episode, Rollouts
 from corerl.contracts.experience import Experience
 from corerl.contracts.reward_managers import RewardResult
 from corerl.data.tokenizer import ChatTokenizer
-from corerl.evaluation.files import result_columns, write_rows
+from corerl_tools.evaluation.files import result_columns, write_rows
 
 TOKEN_COLUMNS = {
     "log_probs": "old_log_probs",

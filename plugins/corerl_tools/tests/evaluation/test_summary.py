@@ -1,6 +1,6 @@
 import pytest
 
-from corerl.evaluation.summary import Sample, summarise
+from corerl_tools.evaluation.summary import Sample, summarise
 
 
 def samples(source: str, prompt: int, scores: list[float | None], answers: str | None = None) -> list[Sample]:

@@ -9,7 +9,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from corerl.evaluation.estimators import best_at_k, bootstrap_error, majority_at_k, pass_at_k
+from corerl_tools.evaluation.estimators import best_at_k, bootstrap_error, majority_at_k, pass_at_k
 
 
 def over_subsets(rows: list[tuple[float, str | None]], k: int, value: Callable[..., float]) -> float:
