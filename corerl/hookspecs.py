@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from corerl.contracts.advantage_estimators import AdvantageEstimator
     from corerl.contracts.batch_filters import BatchFilter
     from corerl.contracts.commands import Command
+    from corerl.contracts.config import TrainConfig
     from corerl.contracts.dataset_preparers import DatasetPreparer
     from corerl.contracts.environments import EnvironmentFactory
     from corerl.contracts.evaluations import ValidationSample
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
     from corerl.contracts.presets import Preset
     from corerl.contracts.reward_managers import RewardManagerFactory, RewardResult
     from corerl.contracts.rollout_backends import RolloutBackendFactory
+    from corerl.contracts.rollout_correctors import RolloutCorrector
     from corerl.contracts.runs import Run
     from corerl.contracts.runtimes import RuntimeFactory
     from corerl.contracts.scorers import Scorer
+    from corerl.contracts.throughput import ModelShape
     from corerl.contracts.trackers import TrackerFactory
     from corerl.contracts.training_strategies import CheckpointReader, TrainingStrategyFactory
     from corerl.contracts.value_losses import ValueLoss
@@ -455,6 +458,22 @@ def run_ended(run: "Run", error: BaseException | None) -> None:
         @hookimpl
         def run_ended(run, error):
             print("failed" if error else "done", run.folder)
+    """
+
+
+@hookspec(firstresult=True)
+def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "RolloutCorrector | None":
+    """Make the corrector of a run (:mod:`corerl.contracts.rollout_correctors`) for a model of this shape.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def make_rollout_corrector(config, shape):
+            from acme.correction import AcmeCorrector
+
+            return AcmeCorrector(config.algorithm.rollout_correction)
     """
 
 

@@ -17,19 +17,19 @@ from corerl.contracts.losses import Mean
 from corerl.contracts.policy_losses import TokenSelector
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import SamplingParams
+from corerl.contracts.rollout_correctors import Correction, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output
 from corerl.data.prompts import Prompt
 from corerl.errors import EngineDeadError, NonFiniteError, RunError
 from corerl.objective import loss_weights, policy_loss_inputs
-from corerl.objective.rollout_correction import Correction
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, step_metrics, time_metrics
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.timers import Timers
 from corerl.terminal.notices import say
 from corerl.trainer.collection import Collector, ScoredRollouts
-from corerl.trainer.correction import RolloutCorrector, present_log_probs
+from corerl.trainer.correction import present_log_probs
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.episodes import episode_metrics

@@ -16,6 +16,7 @@ from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import Parts
 from corerl.terminal.notices import say
+from corerl.trainer.correction import require_corrector
 from corerl.trainer.requests import check_media
 from corerl.trainer.requirements import require_engine
 from corerl.trainer.run import versions
@@ -91,6 +92,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     """
     resolve_device(config.actor.device)
     require_engine(config, parts.rollout_backend, parts.runtime)
+    require_corrector(config, plugins)
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model)
     if end := tokenizer.unheeded_end_of_turn():

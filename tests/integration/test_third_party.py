@@ -22,7 +22,16 @@ from corerl.telemetry.metrics_log import read_metrics
 
 ROOT = Path(__file__).parents[2]
 FRESH = os.environ.get("CORERL_FRESH_ENVIRONMENT", "")
-PLUGINS = ("corerl_check", "corerl_fsdp", "corerl_grpo", "corerl_hf", "corerl_rewards", "corerl_tools", "corerl_torch")
+PLUGINS = (
+    "corerl_check",
+    "corerl_correction",
+    "corerl_fsdp",
+    "corerl_grpo",
+    "corerl_hf",
+    "corerl_rewards",
+    "corerl_tools",
+    "corerl_torch",
+)
 HEAVY = {"torch", "transformers", "ray", "vllm", "sglang"}
 
 PYPROJECT = """

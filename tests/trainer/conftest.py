@@ -22,11 +22,11 @@ from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
 from corerl.seeding import Seeds
 from corerl.trainer.collection import ScoredRollouts
-from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.loop import Trainer
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.scoring import Notices
 from corerl.trainer.stopping import Stopping
+from corerl_correction.corrector import ImportanceCorrector
 
 
 @pytest.fixture(scope="session")
@@ -212,7 +212,7 @@ def trainer(tmp_path):
             notices=Notices({}),
             nonfinite=NonFiniteGuard(tmp_path / "nonfinite", skip=True, hook=load_plugins().hook),
             log=SimpleNamespace(),
-            corrector=RolloutCorrector(RolloutCorrectionConfig(rollout_is="none")),
+            corrector=ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none")),
             checkpoints=None,
             seeds=Seeds(0),
             validation_sampling=SamplingParams(8),

@@ -10,7 +10,7 @@ import torch
 from corerl.contracts.config import RolloutCorrectionConfig
 from corerl.contracts.losses import Mean
 from corerl.errors import RunError
-from corerl.objective.rollout_correction import check_agreement, correct, largest_difference, mismatch, resolve_level
+from corerl_correction.correction import check_agreement, correct, largest_difference, mismatch, resolve_level
 
 LEVELS = ("token", "sequence", "geometric")
 MODES = ("truncate", "mask", "clip")

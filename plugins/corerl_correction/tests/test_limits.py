@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from corerl.contracts.config import RolloutCorrectionConfig
-from corerl.objective.rollout_correction import correct, mismatch
+from corerl_correction.correction import correct, mismatch
 
 LOG_2 = math.log(2)
 

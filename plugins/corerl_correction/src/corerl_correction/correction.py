@@ -44,7 +44,6 @@ the gradient -w A grad log pi there, that of REINFORCE with importance weights, 
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -52,14 +51,8 @@ from torch import Tensor
 from corerl.contracts.config import RolloutCorrectionConfig
 from corerl.contracts.losses import Mean
 from corerl.contracts.rejection import Rule
+from corerl.contracts.rollout_correctors import Correction
 from corerl.errors import RunError
-
-
-class Correction(NamedTuple):
-    """(B, T) each: the weights of the policy loss's terms, or None; the tokens that are trained on."""
-
-    weights: Tensor | None
-    response_mask: Tensor
 
 
 def resolve_level(config: RolloutCorrectionConfig, max_staleness: int) -> RolloutCorrectionConfig:
