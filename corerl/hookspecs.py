@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from corerl.contracts.batch_filters import BatchFilter
     from corerl.contracts.commands import Command
     from corerl.contracts.config import TrainConfig
-    from corerl.contracts.dataset_preparers import DatasetPreparer
     from corerl.contracts.environments import EnvironmentFactory
     from corerl.contracts.evaluations import ValidationSample
     from corerl.contracts.experience import Experience
@@ -342,20 +341,6 @@ def register_trackers(register: "Register[TrackerFactory]") -> None:
         @hookimpl
         def register_trackers(register):
             register("csv", CsvTracker, summary="step and mean score in reward.csv")
-    """
-
-
-@hookspec
-def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
-    """Register dataset preparers (:mod:`corerl.contracts.dataset_preparers`), for ``corerl prepare NAME``.
-
-    Example::
-
-        from corerl import hookimpl
-
-        @hookimpl
-        def register_dataset_preparers(register):
-            register("trivia", "acme_trivia.prepare:Trivia", summary="Acme's trivia questions")
     """
 
 

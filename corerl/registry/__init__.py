@@ -10,7 +10,6 @@ from typing import Any
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.batch_filters import BatchFilter
 from corerl.contracts.commands import Command
-from corerl.contracts.dataset_preparers import DatasetPreparer
 from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.kinds import Kind
 from corerl.contracts.kl_controllers import KLController
@@ -80,7 +79,6 @@ class Registries:
     )
     runtimes: Registry[RuntimeFactory] = field(default_factory=_of("runtime", RuntimeFactory, "runtime.name"))
     trackers: Registry[TrackerFactory] = field(default_factory=_of("tracker", TrackerFactory, "tracking.loggers"))
-    dataset_preparers: Registry[DatasetPreparer] = field(default_factory=_of("dataset preparer", DatasetPreparer))
     commands: Registry[Command] = field(default_factory=_of("command", Command))
 
     added: dict[str, Registry[Any]] = field(default_factory=dict)

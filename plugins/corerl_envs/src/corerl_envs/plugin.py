@@ -1,9 +1,13 @@
 """What corerl-envs registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.dataset_preparers import DatasetPreparer
 from corerl.contracts.environments import EnvironmentFactory
 from corerl_envs.options import CalculatorOptions, GridWalkDataOptions, GridWalkOptions
+
+if TYPE_CHECKING:
+    from corerl_tools.prepare.contract import DatasetPreparer
 
 
 @hookimpl
@@ -22,8 +26,8 @@ def register_environments(register: Register[EnvironmentFactory]) -> None:
     )
 
 
-@hookimpl
-def register_dataset_preparers(register: Register[DatasetPreparer]) -> None:
+@hookimpl(optionalhook=True)  # of a kind that corerl-tools adds
+def register_dataset_preparers(register: Register["DatasetPreparer"]) -> None:
     register(
         "grid-walk",
         "corerl_envs.grid_walk_data:GridWalkData",

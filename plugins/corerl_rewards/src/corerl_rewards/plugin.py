@@ -1,10 +1,14 @@
 """What corerl-rewards registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.dataset_preparers import DatasetPreparer
 from corerl.contracts.reward_managers import RewardManagerFactory
 from corerl.contracts.scorers import Scorer
 from corerl_rewards import options, sources
+
+if TYPE_CHECKING:
+    from corerl_tools.prepare.contract import DatasetPreparer
 
 
 @hookimpl
@@ -144,8 +148,8 @@ def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
     )
 
 
-@hookimpl
-def register_dataset_preparers(register: Register[DatasetPreparer]) -> None:
+@hookimpl(optionalhook=True)  # of a kind that corerl-tools adds
+def register_dataset_preparers(register: Register["DatasetPreparer"]) -> None:
     register("gsm8k", "corerl_rewards.preparers.gsm8k:Gsm8k", summary="GSM8K, grade-school mathematics")
     register(
         "math",

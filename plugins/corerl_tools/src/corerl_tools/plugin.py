@@ -1,19 +1,26 @@
 """The commands beside ``corerl train``; live view, sample rollouts, best@k and the report of a training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corerl import Register, hookimpl
 from corerl.contracts.commands import Command
 from corerl.contracts.evaluations import ValidationSample
+from corerl.contracts.kinds import Kind
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.trackers import TrackerFactory
+from corerl_tools.prepare.contract import DatasetPreparer
 
 if TYPE_CHECKING:
     from corerl.batch.rollouts import Rollouts
     from corerl.contracts.experience import Experience
     from corerl.data.tokenizer import ChatTokenizer
+
+
+@hookimpl
+def add_kinds(add: Callable[[Kind], None]) -> None:
+    add(Kind("dataset_preparers", "dataset preparer", DatasetPreparer))
 
 
 @hookimpl

@@ -62,10 +62,18 @@ class DatasetGenerator(Protocol):
 
 
 class DatasetPreparer(Protocol):
-    """Builds what prepares a data set: usually a class.
+    """Builds what prepares a data set: usually a class, registered by the hook ``register_dataset_preparers``.
 
     Called without arguments or, registered with an options dataclass, with ``options``, whose fields are flags of
     ``corerl prepare NAME``.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl(optionalhook=True)
+        def register_dataset_preparers(register):
+            register("trivia", "acme_trivia.prepare:Trivia", summary="Acme's trivia questions")
     """
 
     def __call__(self) -> RecordPreparer | DatasetGenerator: ...
