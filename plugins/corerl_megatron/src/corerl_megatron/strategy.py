@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from corerl.batch import lockstep_micro_batches
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
@@ -33,6 +32,7 @@ from corerl_torch import packed_attention
 from corerl_torch import ranks as world
 from corerl_torch.loading import load_model, model_shape, own_random_state
 from corerl_torch.lora import cast
+from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.weights import as_in_files
 
