@@ -11,7 +11,7 @@ The ``register_…`` hooks run once, at start-up, in every process. Each is hand
 hooks run in the controller, between steps. An implementation may leave out arguments that it does not use.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from corerl.contracts.trackers import TrackerFactory
     from corerl.contracts.training_strategies import CheckpointReader, TrainingStrategyFactory
     from corerl.contracts.value_losses import ValueLoss
+    from corerl.errors import RequestError
 
 hookspec = pluggy.HookspecMarker("corerl")
 hookimpl = pluggy.HookimplMarker("corerl")
@@ -443,6 +444,22 @@ def run_ended(run: "Run", error: BaseException | None) -> None:
         @hookimpl
         def run_ended(run, error):
             print("failed" if error else "done", run.folder)
+    """
+
+
+@hookspec
+def config_errors(config: "TrainConfig") -> "Iterable[RequestError] | None":
+    """Yield an error for every rule between keys that does not hold.
+
+    Example::
+
+        from corerl import hookimpl
+        from corerl.errors import ConfigError
+
+        @hookimpl
+        def config_errors(config):
+            if config.trainer.total_epochs > 100:
+                yield ConfigError("trainer.total_epochs", "is more than the 100 that the Acme cluster allows")
     """
 
 

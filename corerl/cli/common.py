@@ -65,6 +65,9 @@ def load_train_config(
     config = typed.build(TrainConfig, values)
     parts = resolve_parts(config, plugins.registries)
     check(config, parts)
+    for errors in plugins.hook.config_errors(config=config):
+        for error in errors:
+            raise error
     return LoadedConfig(config, parts, plugins)
 
 

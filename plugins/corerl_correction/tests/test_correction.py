@@ -1,16 +1,20 @@
 """Weights, rejection and mismatch, against plain Python loops in float64."""
 
 import itertools
+import json
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
 
+from corerl.cli.common import load_train_config
 from corerl.contracts.config import RolloutCorrectionConfig
 from corerl.contracts.losses import Mean
-from corerl.errors import RunError
+from corerl.errors import ConfigError, RunError
 from corerl_correction.correction import check_agreement, correct, largest_difference, mismatch, resolve_level
+from corerl_correction.rules import violations
 
 LEVELS = ("token", "sequence", "geometric")
 MODES = ("truncate", "mask", "clip")
@@ -182,16 +186,37 @@ def test_binary_kl_is_the_larger_of_both_directions():
     ("rollout_rs", "message"),
     [
         ("token_k4", "must name rules among token_k1, .*, not 'token_k4'"),
-        ({"token_k2": [0.5, 2]}, r"token_k2 has one bound, above which it rejects; \[lower, upper\] is for k1 alone"),
+        ({"token_k2": [0.5, 2]}, r"token_k2: has one bound, above which it rejects; \[lower, upper\] is for k1 alone"),
         ({"token_k1": [2, 0.5]}, "keeps ratios from 2 to 0.5, which is none"),
-        ({"token_k1": -1}, r"token_k1 must be a number above 0, or \[lower, upper\], not -1"),
+        ({"token_k1": -1}, r"token_k1: must be a number above 0, or \[lower, upper\], not -1"),
         ({"token_k1": "0.5_2"}, "must be a number above 0"),
         (["token_k1", 3], "must be a rule, a list of rules or a mapping of rules to thresholds"),
     ],
 )
 def test_a_wrong_rule_is_an_error_of_one_sentence(rollout_rs, message):
-    with pytest.raises(ValueError, match=message):
-        RolloutCorrectionConfig(rollout_rs=rollout_rs)
+    [error] = violations(RolloutCorrectionConfig(rollout_rs=rollout_rs))
+    assert re.search(message, str(error))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (
+            {"rollout_is_threshold_lower": 3.0},
+            "rollout_is_threshold_lower: is 3.0, which is more than rollout_is_thresho",
+        ),
+        (
+            {"rollout_rs": {"token_k2": 0.1}, "rollout_rs_threshold": 3.0},
+            "rollout_rs_threshold: has no effect: every rule of rollout_rs has a threshold",
+        ),
+    ],
+)
+def test_keys_that_do_not_fit_together_end_a_command(keys, message):
+    for name in ("corerl_fsdp", "corerl_grpo", "corerl_hf", "corerl_rewards"):
+        pytest.importorskip(name)
+    written = ["model.path=m", "data.train_files=[t.parquet]", f"algorithm.rollout_correction={json.dumps(keys)}"]
+    with pytest.raises(ConfigError, match=f"^algorithm.rollout_correction.{message}"):
+        load_train_config(None, written)
 
 
 def test_equal_policies_are_left_alone():

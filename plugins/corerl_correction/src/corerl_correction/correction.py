@@ -50,9 +50,9 @@ from torch import Tensor
 
 from corerl.contracts.config import RolloutCorrectionConfig
 from corerl.contracts.losses import Mean
-from corerl.contracts.rejection import Rule
 from corerl.contracts.rollout_correctors import Correction
 from corerl.errors import RunError
+from corerl_correction.rejection import Rule, rejection_rules
 
 
 def resolve_level(config: RolloutCorrectionConfig, max_staleness: int) -> RolloutCorrectionConfig:
@@ -101,7 +101,7 @@ def correct(
     """Weights and rejection for a whole batch; log-probs are (B, T), finite where the mask is true."""
     log_ratio = _log_ratio(old_log_probs, rollout_log_probs, response_mask)
     kept = response_mask
-    for rule in config.rules():
+    for rule in rejection_rules(config.rollout_rs, config.rollout_rs_threshold, config.rollout_rs_threshold_lower):
         if rule.statistic == "binary_kl":
             divergence = _binary_kl(old_log_probs, rollout_log_probs, response_mask)
             kept = kept & (divergence <= rule.upper)

@@ -1,13 +1,22 @@
-"""The corrector of ``algorithm.rollout_correction``."""
+"""The corrector of ``algorithm.rollout_correction``, and the rules between its keys."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from corerl import hookimpl
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.throughput import ModelShape
+from corerl.errors import ConfigError
 
 if TYPE_CHECKING:
     from corerl_correction.corrector import ImportanceCorrector
+
+
+@hookimpl
+def config_errors(config: TrainConfig) -> Iterator[ConfigError]:
+    from corerl_correction.rules import violations
+
+    return violations(config.algorithm.rollout_correction)
 
 
 @hookimpl

@@ -68,6 +68,8 @@ def look(
         return Looked(config, None, plugins, findings)
     config, parts = resolved
     findings += map(from_error, violations(config, parts))
+    for errors in plugins.hook.config_errors(config=config):
+        findings += map(from_error, errors)
     return Looked(config, parts, plugins, findings)
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from corerl.errors import ConfigError
+
 KEY = "algorithm.rollout_correction.rollout_rs"
 RULES = (
     *(
@@ -39,7 +41,7 @@ def rejection_rules(rollout_rs: Any, threshold: float, threshold_lower: float | 
         threshold_lower: ``rollout_rs_threshold_lower``; None: 1 / threshold.
 
     Raises:
-        ValueError: an unknown rule, a threshold that is not positive, or bounds in the wrong order.
+        ConfigError: an unknown rule, a threshold that is not positive, or bounds in the wrong order.
     """
     shared: Any = threshold if threshold_lower is None else [threshold_lower, threshold]
     return tuple(
@@ -61,7 +63,7 @@ def _named(rollout_rs: Any) -> list[tuple[str, Any]]:
         return [(str(name), own) for name, own in rollout_rs.items()]
     if isinstance(rollout_rs, Sequence) and all(isinstance(name, str) for name in rollout_rs):
         return [(name, None) for name in dict.fromkeys(rollout_rs)]
-    raise ValueError(f"{KEY} must be a rule, a list of rules or a mapping of rules to thresholds, not {rollout_rs!r}")
+    raise ConfigError(KEY, f"must be a rule, a list of rules or a mapping of rules to thresholds, not {rollout_rs!r}")
 
 
 def _shared(name: str, threshold: float, shared: Any) -> Any:
@@ -70,18 +72,18 @@ def _shared(name: str, threshold: float, shared: Any) -> Any:
 
 def _rule(name: str, threshold: Any) -> Rule:
     if name not in RULES:
-        raise ValueError(f"{KEY} must name rules among {', '.join(RULES)}, not {name!r}")
+        raise ConfigError(KEY, f"must name rules among {', '.join(RULES)}, not {name!r}")
     over, statistic = ("token", "binary_kl") if name == "token_binary_kl" else (name[:-3], name[-2:])
     bounds = list(threshold) if isinstance(threshold, Sequence) and not isinstance(threshold, str) else [threshold]
     if not 1 <= len(bounds) <= 2 or not all(_is_positive(bound) for bound in bounds):
-        raise ValueError(f"{KEY}.{name} must be a number above 0, or [lower, upper], not {threshold!r}")
+        raise ConfigError(f"{KEY}.{name}", f"must be a number above 0, or [lower, upper], not {threshold!r}")
     if len(bounds) == 2 and statistic != "k1":
-        raise ValueError(f"{KEY}.{name} has one bound, above which it rejects; [lower, upper] is for k1 alone")
+        raise ConfigError(f"{KEY}.{name}", "has one bound, above which it rejects; [lower, upper] is for k1 alone")
     upper = float(bounds[-1])
     lower = float(bounds[0]) if len(bounds) == 2 else 1 / upper
     if statistic == "k1" and lower > upper:
-        raise ValueError(
-            f"{KEY}.{name} keeps ratios from {lower:g} to {upper:g}, which is none: make the second larger"
+        raise ConfigError(
+            f"{KEY}.{name}", f"keeps ratios from {lower:g} to {upper:g}, which is none: make the second larger"
         )
     return Rule(over, statistic, lower if statistic == "k1" else 0.0, upper)
 
