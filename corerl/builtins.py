@@ -17,13 +17,9 @@ def register_runtimes(register: "Register[RuntimeFactory]") -> None:
 
 @hookimpl
 def register_trackers(register: "Register[TrackerFactory]") -> None:
-    register("console", "corerl.telemetry.console:ConsoleTracker", summary="a live view on a terminal, otherwise lines")
+    register("console", "corerl.telemetry.console:ConsoleTracker", summary="a line a step")
 
 
 @hookimpl
 def register_commands(register: "Register[Command]") -> None:
     register("train", "corerl.cli.train:train", summary="Train a model by reinforcement learning.")
-    register("config.show", "corerl.cli.config:show", summary="Show a training configuration with help of each key.")
-    register("plugins.list", "corerl.cli.plugins:list_", summary="List plugins and every registered name by kind.")
-    register("plugins.show", "corerl.cli.plugins:show", summary="Show a plugin, or everything about a name.")
-    register("plugins.trace", "corerl.cli.plugins:trace", summary="Show the hooks of plugins, and times of import.")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl.errors import CoreRLError
 
 Severity = Literal["error", "warning", "note"]
 
@@ -153,8 +154,8 @@ class GenerationShare:
 class Examined(Protocol):
     """Options of a part, or what is registered, that can be examined without being started."""
 
-    def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterable[Finding]:
-        """Findings about this part on this machine: a missing engine, too few GPUs.
+    def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterable[Finding | CoreRLError]:
+        """Findings about this part on this machine: a missing engine, too few GPUs; an error is one, too.
 
         Args:
             key: of the config, which selects the part.

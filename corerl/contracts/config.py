@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from corerl.contracts.options import Part, option
-from corerl.contracts.rejection import Rule, rejection_rules
 
 LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
@@ -124,13 +123,6 @@ class RolloutCorrectionConfig:
         "take the rollout backend's log-probs as old_log_probs; rollout_is and rollout_rs then compare the engine with "
         "the policy just before each update",
     )
-
-    def __post_init__(self) -> None:
-        self.rules()
-
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules of ``rollout_rs``."""
-        return rejection_rules(self.rollout_rs, self.rollout_rs_threshold, self.rollout_rs_threshold_lower)
 
     @property
     def acts(self) -> bool:

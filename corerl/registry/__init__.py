@@ -13,7 +13,6 @@ from corerl.contracts import advantage_estimators, kl_types, policy_losses
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.batch_filters import BatchFilter
 from corerl.contracts.commands import Command
-from corerl.contracts.dataset_preparers import DatasetPreparer
 from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.kinds import Kind
 from corerl.contracts.kl_controllers import KLController
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from corerl.contracts.advantage_estimators import AdvantageEstimator
     from corerl.contracts.batch_filters import BatchFilter
     from corerl.contracts.commands import Command
-    from corerl.contracts.dataset_preparers import DatasetPreparer
     from corerl.contracts.environments import EnvironmentFactory
     from corerl.contracts.kl_controllers import KLController
     from corerl.contracts.kl_types import KLType
@@ -98,7 +96,6 @@ class Registries:
     )
     runtimes: Registry[RuntimeFactory] = _of("runtime", RuntimeFactory, "runtime.name")
     trackers: Registry[TrackerFactory] = _of("tracker", TrackerFactory, "tracking.loggers")
-    dataset_preparers: Registry[DatasetPreparer] = _of("dataset preparer", DatasetPreparer)
     commands: Registry[Command] = _of("command", Command)
 
     added: dict[str, Registry[Any]] = field(default_factory=dict)

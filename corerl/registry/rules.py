@@ -5,7 +5,6 @@ from dataclasses import asdict
 
 from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.rejection import uses_shared_threshold
 from corerl.errors import ConfigError, RequestError
 from corerl.registry.parts import Parts
 from corerl.secrets import plain_secrets
@@ -92,19 +91,6 @@ def _check_kl(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
 
 def _check_rollout_correction(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     correction = config.algorithm.rollout_correction
-    for name in ("rollout_is_threshold", "rollout_rs_threshold"):
-        upper, lower = getattr(correction, name), getattr(correction, f"{name}_lower")
-        if lower is not None and lower > upper:
-            yield ConfigError(
-                f"algorithm.rollout_correction.{name}_lower", f"is {lower}, which is more than {name} = {upper}"
-            )
-    if correction.rollout_rs is not None and not uses_shared_threshold(correction.rollout_rs):
-        for name, default in (("rollout_rs_threshold", 2.0), ("rollout_rs_threshold_lower", None)):
-            if getattr(correction, name) != default:
-                yield ConfigError(
-                    f"algorithm.rollout_correction.{name}",
-                    "has no effect: every rule of rollout_rs has a threshold of its own",
-                )
     if correction.bypass_mode and "sum_pi_squared" in parts.adv_estimator.entry.needs:
         yield ConfigError(
             "algorithm.rollout_correction.bypass_mode",

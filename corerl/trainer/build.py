@@ -16,20 +16,18 @@ from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.contracts.runtimes import Pool, Role
-from corerl.contracts.throughput import ModelShape
 from corerl.contracts.trackers import TrackedRun, TrackerFactory
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import CoreRLError, LostError
-from corerl.models import compute_dtype, cpu_threads, model_files, resolve_device
-from corerl.objective.rollout_correction import largest_difference, resolve_level
+from corerl.models import cpu_threads, model_files, resolve_device
 from corerl.registry import Entry, Selected
 from corerl.registry.parts import Parts
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 from corerl.terminal.notices import say
 from corerl.trainer.collection import Collector
-from corerl.trainer.correction import RolloutCorrector
+from corerl.trainer.correction import make_corrector
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.engine_restarts import Engines
 from corerl.trainer.episodes import EpisodePlayer
@@ -162,9 +160,9 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         vocabulary_reference=vocabulary_reference,
         val_prompts=plan.val_prompts,
         notices=Notices(plan.scorers),
-        nonfinite=NonFiniteGuard(run.folder / "nonfinite", skip=config.trainer.on_nonfinite == "skip"),
+        nonfinite=NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
         log=log,
-        corrector=_corrector(config, shape),
+        corrector=make_corrector(config, plan.plugins, shape),
         checkpoints=_checkpoint_store(run),
         seeds=seeds,
         validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),
@@ -174,15 +172,6 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         restarts=restarts.count,
         step=checkpoint.step if checkpoint else 0,
     )
-
-
-def _corrector(config: TrainConfig, shape: ModelShape) -> RolloutCorrector:
-    correction = resolve_level(config.algorithm.rollout_correction, config.trainer.max_staleness)
-    most = correction.max_log_prob_diff
-    if most is None:
-        dtype = compute_dtype(config.model, resolve_device(config.actor.device))
-        most = largest_difference(dtype, shape.layers, config.rollout.temperature)
-    return RolloutCorrector(correction, most)
 
 
 def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from corerl.check.installed import require_engine
 from corerl.checkpoint.resume import Checkpoint, check_same, find_checkpoint
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.scorers import Scorer
@@ -17,7 +16,9 @@ from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import Parts
 from corerl.terminal.notices import say
+from corerl.trainer.correction import require_corrector
 from corerl.trainer.requests import check_media
+from corerl.trainer.requirements import require_engine
 from corerl.trainer.run import versions
 from corerl.trainer.scoring import select_scorers
 
@@ -91,6 +92,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     """
     resolve_device(config.actor.device)
     require_engine(config, parts.rollout_backend, parts.runtime)
+    require_corrector(config, plugins)
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model)
     if end := tokenizer.unheeded_end_of_turn():

@@ -23,7 +23,7 @@ from corerl.models import compute_dtype, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
 from corerl.registry.parts import Parts, resolve_parts
-from corerl.weights.rounding import RoundingLoss
+from corerl.trainer.rounding import RoundingLoss
 
 
 def parts_of(config: TrainConfig) -> Parts:

@@ -9,8 +9,8 @@ import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from corerl.cli.common import range_label, type_label
 from corerl.contracts.options import Part, selects_part
+from corerl_tools.common import range_label, type_label
 
 LITERAL = re.compile(r"::\n\n((?:(?: {4}.*)?\n)+?)(?=\S|\Z)")
 

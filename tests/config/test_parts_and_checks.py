@@ -211,14 +211,6 @@ WRONG = {
     ),
     "generated batches without a filter": (["data.gen_batch_size=512"], r"^data.gen_batch_size: has an effect with"),
     "a KL loss of no weight": (["actor.use_kl_loss=true", "actor.kl_loss_coef=0"], r"^actor.kl_loss_coef: is 0"),
-    "crossed thresholds": (
-        ["algorithm.rollout_correction.rollout_is_threshold_lower=3"],
-        r"^algorithm.rollout_correction.rollout_is_threshold_lower: is 3.0, which is more than rollout_is_threshold",
-    ),
-    "a threshold that no rule takes": (
-        ["algorithm.rollout_correction={rollout_rs: {token_k2: 0.1}, rollout_rs_threshold: 3}"],
-        r"^algorithm.rollout_correction.rollout_rs_threshold: has no effect: every rule of rollout_rs has a threshold",
-    ),
     "no tokens": (["rollout.top_k=0"], r"^rollout.top_k: must be at least 1, or -1 for all tokens, not 0$"),
     "no tokens in evaluation": (["rollout.val_kwargs.top_k=0"], r"^rollout.val_kwargs.top_k: must be at least 1"),
     "greedy twins": (

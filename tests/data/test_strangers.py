@@ -17,9 +17,9 @@ from corerl.data.files import read_jsonl, read_parquet
 from corerl.data.report import Location
 from corerl.data.tokenizer import LONGEST_CHAT, load_tokenizer
 from corerl.errors import DataError, ModelError
-from corerl.evaluation.files import read_responses
-from corerl.models import load_model
 from corerl_testing.tiny_model import tiny_model
+from corerl_tools.evaluation.files import read_responses
+from corerl_torch.loading import load_model
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("encoded", [b"5", b"[[1]]", b"{", b"[" * 100_000, b'["a"]'])
 def test_metadata_of_another_shape_is_one_error(tmp_path: Path, encoded: bytes) -> None:
-    from corerl.evaluation.files import _METADATA_KEY
+    from corerl_tools.evaluation.files import _METADATA_KEY
 
     table = pa.table({"a": ["{"], "response": ["x"]}).replace_schema_metadata({_METADATA_KEY: encoded})
     pq.write_table(table, tmp_path / "theirs.parquet")

@@ -22,8 +22,8 @@ from corerl.contracts.metrics import find
 from corerl.contracts.runtimes import Runtime
 from corerl.errors import UnknownNameError
 from corerl.plugins import load_plugins
-from corerl.telemetry.metric_table import METRICS
 from corerl_tools.sft.config import SftConfig
+from scripts.metric_table import METRICS
 
 pytest.importorskip("corerl_hf")
 pytest.importorskip("corerl_rewards")

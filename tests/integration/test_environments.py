@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
-from corerl.evaluation.files import read_rows
 from corerl.telemetry.metrics_log import read_metrics
+from corerl_tools.evaluation.files import read_rows
 
 pytest.importorskip("corerl_envs")
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
-from corerl.evaluation.files import read_rows
 from corerl_testing.lives import Command
+from corerl_tools.evaluation.files import read_rows
 
 PROMPTS = 40
 

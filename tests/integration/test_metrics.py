@@ -7,8 +7,8 @@ import pytest
 
 from corerl.contracts.metrics import find
 from corerl.plugins import Plugins
-from corerl.telemetry.metric_table import METRICS
 from corerl.telemetry.metrics_log import read_metrics
+from scripts.metric_table import METRICS
 
 PARTS = """
 import json, time

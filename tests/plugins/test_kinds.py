@@ -1,11 +1,12 @@
 """Kinds of parts that plugins add, and the API that a plugin was written for."""
 
 import pytest
+from click.testing import CliRunner
 
-from corerl.cli.main import run
 from corerl.errors import UnknownNameError
 from corerl.plugins import Plugins
 from corerl_testing.checks import checks_of, outcome
+from corerl_tools.plugin_lists import list_, show, trace
 
 KIND = """
 from dataclasses import dataclass
@@ -109,14 +110,12 @@ def test_a_kind_that_clashes_breaks_its_plugin_alone(make_distribution, change, 
     assert plugins.registries.commands.get("train")
 
 
-def test_a_kind_and_its_parts_are_listed_and_checked(make_distribution, capsys):
+def test_a_kind_and_its_parts_are_listed_and_checked(make_distribution):
     make_distribution("acme", "1.0", SAMPLER)
     make_distribution("zeta", "1.0", KIND)
-    assert run(["plugins", "list"]) == 0
-    listed = capsys.readouterr().out
+    listed = CliRunner().invoke(list_).output
     assert "sampler (data.sampler)" in listed and "every-step" not in listed and "every step-th row" in listed
-    assert run(["plugins", "show", "samplers/every"]) == 0
-    shown = capsys.readouterr().out
+    shown = CliRunner().invoke(show, ["samplers/every"]).output
     assert "rows from one to the next" in shown
     assert [line.split() for line in shown.splitlines() if line.split()[0] in ("needs", "columns", "estimate")] == [
         ["needs", "lengths"],
@@ -150,11 +149,10 @@ def test_a_plugin_for_another_api_is_told_what_to_do(make_distribution, declared
     assert (record.status == "broken") == bool(error) and error in record.error
 
 
-def test_trace_shows_hooks_and_times(make_distribution, capsys):
+def test_trace_shows_hooks_and_times(make_distribution):
     make_distribution("zeta", "1.0", KIND)
     make_distribution("acme", "1.0", f"import time; time.sleep(0.05)\n{SAMPLER}")
-    assert run(["plugins", "trace"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.split() for line in CliRunner().invoke(trace).output.splitlines()]
     row = next(line for line in lines if "register_samplers" in line)
     assert row[0] == "acme" and float(row[1]) >= 50 and row[-1] == "every"
     assert any(line[0] == "zeta" and "add_kinds" in line for line in lines if line)

@@ -22,11 +22,11 @@ from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
 from corerl.seeding import Seeds
 from corerl.trainer.collection import ScoredRollouts
-from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.loop import Trainer
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.scoring import Notices
 from corerl.trainer.stopping import Stopping
+from corerl_correction.corrector import ImportanceCorrector
 
 
 @pytest.fixture(scope="session")
@@ -195,7 +195,7 @@ def trainer(tmp_path):
             return Advantages(inputs.rewards.clone(), 2 * inputs.rewards)
 
         made = Trainer(
-            run=SimpleNamespace(config=config, parts=Parts(needs), folder=tmp_path),
+            run=SimpleNamespace(config=config, parts=Parts(needs), folder=tmp_path, plugins=load_plugins()),
             engines=SimpleNamespace(send_weights=send_weights, restarts=2, lost={("a", 1)}, actor_in_use=nullcontext()),
             actor=Worker("actor", calls),
             critic=Worker("critic", calls) if critic else None,
@@ -209,9 +209,9 @@ def trainer(tmp_path):
             vocabulary_reference=None,
             val_prompts=[],
             notices=Notices({}),
-            nonfinite=NonFiniteGuard(tmp_path / "nonfinite", skip=True),
+            nonfinite=NonFiniteGuard(tmp_path / "nonfinite", skip=True, hook=load_plugins().hook),
             log=SimpleNamespace(),
-            corrector=RolloutCorrector(RolloutCorrectionConfig(rollout_is="none")),
+            corrector=ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none")),
             checkpoints=None,
             seeds=Seeds(0),
             validation_sampling=SamplingParams(8),

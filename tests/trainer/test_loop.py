@@ -12,8 +12,8 @@ from corerl.contracts.config import RolloutCorrectionConfig
 from corerl.contracts.reward_managers import RewardResult
 from corerl.errors import RunError
 from corerl.telemetry.timers import Timers
-from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.pipeline import Collected
+from corerl_correction.corrector import ImportanceCorrector
 
 TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
 
@@ -70,7 +70,7 @@ def test_staleness_is_the_largest_of_the_batch(trainer, batch, oldest):
     """An engine that disagrees with the policy is no error as long as one response comes from older weights."""
     made = trainer(trainer__log_rollouts_freq=-1)
     made.step = 3
-    made.corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
+    made.corrector = ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
     scored, _ = batch([1.0, 0.0, 1.0], version=2)
     scored.rollouts.completions[1] = replace(scored.rollouts.completions[1], weight_version=oldest)
     made.pipeline.batch = lambda step: Collected(scored, {}, {}, {})

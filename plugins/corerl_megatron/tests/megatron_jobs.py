@@ -7,8 +7,6 @@ from torch.distributed.checkpoint import FileSystemWriter, save
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
-from corerl.models import load_model
-from corerl.weights.names import as_in_files
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_megatron import model, parallel
@@ -17,6 +15,8 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_megatron.weights import Weights
 from corerl_testing.training_ranks import RankJobs
+from corerl_torch.loading import load_model
+from corerl_torch.weights.names import as_in_files
 
 
 class Jobs(RankJobs):

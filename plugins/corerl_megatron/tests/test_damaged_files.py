@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from corerl_testing.families import write_config
 from torch.distributed.checkpoint import state_dict_saver
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from corerl.contracts.config import ModelConfig
 from corerl.errors import CoreRLError
-from corerl.models import load_model
 from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.conversion import shard
 from corerl_megatron.reading import read
 from corerl_megatron.table import mapped
+from corerl_torch.loading import load_model
+from families import write_config
 
 SHARD = "__0_0.distcp"
 

@@ -10,7 +10,7 @@ import torch
 
 from corerl.config import typed
 from corerl.contracts.config import TrainConfig
-from corerl.objective.rollout_correction import correct
+from corerl_correction.correction import correct
 from corerl_verl.from_verl import from_verl
 
 SECTION = "algorithm.rollout_correction"

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from corerl.contracts.batch_filters import FilterInputs
 from corerl.errors import RunError
-from corerl.statistics import group_maxima
 from corerl_dapo.options import DynamicSamplingOptions
+from corerl_torch.statistics import group_maxima
 
 
 def dynamic_sampling(inputs: FilterInputs, options: DynamicSamplingOptions) -> Tensor:

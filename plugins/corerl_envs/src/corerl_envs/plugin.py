@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from corerl import Register, hookimpl
 
 if TYPE_CHECKING:
-    from corerl.contracts.dataset_preparers import DatasetPreparer
     from corerl.contracts.environments import EnvironmentFactory
+    from corerl_tools.prepare.contract import DatasetPreparer
 
 
 @hookimpl
@@ -25,7 +25,7 @@ def register_environments(register: "Register[EnvironmentFactory]") -> None:
     )
 
 
-@hookimpl
+@hookimpl(optionalhook=True)  # of a kind that corerl-tools adds
 def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
     register(
         "grid-walk",

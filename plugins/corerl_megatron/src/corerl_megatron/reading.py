@@ -24,12 +24,12 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
 from corerl.files import reading_file
-from corerl.models import load_model
 from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.conversion import unshard
 from corerl_megatron.pickled_files import read_metadata
 from corerl_megatron.stored import check_tensor, facts_of, reason_of, sizes_of
 from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
+from corerl_torch.loading import load_model
 
 FILE, PREFIX = "state.safetensors", "model."
 PART_BYTES = 2**30

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from corerl.batch import lockstep_micro_batches
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
@@ -21,8 +20,7 @@ from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import ARCHITECTURE, StrategySpec
 from corerl.data import load_tokenizer
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
-from corerl.models import compute_dtype, load_model, model_shape, own_random_state
-from corerl.weights import as_in_files
+from corerl.models import compute_dtype
 from corerl_megatron import model, parallel, pipeline
 from corerl_megatron.arithmetic import (
     ModelFacts,
@@ -39,8 +37,11 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.weights import Weights
 from corerl_torch import packed_attention
 from corerl_torch import ranks as world
+from corerl_torch.loading import load_model, model_shape, own_random_state
 from corerl_torch.lora import cast
+from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.sums import Numbers, Sums
+from corerl_torch.weights import as_in_files
 
 KEY = "actor.strategy"
 

@@ -7,11 +7,11 @@ from typing import Any
 from torch import Size
 
 from corerl.errors import ModelError
-from corerl.weights import as_in_files
 from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.conversion import Geometry
 from corerl_megatron.families import FAMILIES
 from corerl_megatron.families.family import EMBEDDING, NORM, OUTPUT, SCORE, Kind, Rule
+from corerl_torch.weights import as_in_files
 
 LAYER = re.compile(r"(decoder\.layers\.)(\d+)(\..*)")
 EXPERT = re.compile(r"(.*mlp\.experts\.local_experts\.)(\d+)(\..*)")

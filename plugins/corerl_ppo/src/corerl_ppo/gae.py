@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.statistics import compact, discounted_sums, spread, whiten
 from corerl_ppo.options import GaeOptions
+from corerl_torch.statistics import compact, discounted_sums, spread, whiten
 
 
 def gae(inputs: AdvantageInputs, options: GaeOptions) -> Advantages:

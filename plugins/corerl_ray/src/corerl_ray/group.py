@@ -8,11 +8,11 @@ from typing import Any
 
 import ray
 
-from corerl.batch import Split, split
 from corerl.contracts.dispatch import Dispatch, Future, Place, dispatch_of
 from corerl.contracts.rollout_backends import GenerationRequest
 from corerl.errors import EngineDeadError, NonFiniteError
 from corerl_ray.calls import Call, Member, Wait, Waiter
+from corerl_ray.shares import Split, split
 from corerl_ray.spread import Loads, Spread
 
 

@@ -6,9 +6,9 @@ from corerl import Register, hookimpl
 from corerl_rewards import sources
 
 if TYPE_CHECKING:
-    from corerl.contracts.dataset_preparers import DatasetPreparer
     from corerl.contracts.reward_managers import RewardManagerFactory
     from corerl.contracts.scorers import Scorer
+    from corerl_tools.prepare.contract import DatasetPreparer
 
 
 @hookimpl
@@ -141,7 +141,7 @@ def register_reward_managers(register: "Register[RewardManagerFactory]") -> None
     )
 
 
-@hookimpl
+@hookimpl(optionalhook=True)  # of a kind that corerl-tools adds
 def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
     register("gsm8k", "corerl_rewards.preparers.gsm8k:Gsm8k", summary="GSM8K, grade-school mathematics")
     register(

@@ -9,12 +9,12 @@ from typing import Any, Literal
 import click
 
 from corerl.cli.common import plugin_options
-from corerl.cli.plugins import as_json, find
 from corerl.errors import ConfigError
 from corerl.plugins import PluginRecord, Plugins
 from corerl.registry import Entry
 from corerl.terminal import echo
 from corerl_testing.checks import Check, Outcome, checks_of, outcome, share_options
+from corerl_tools.plugin_lists import as_json, find
 
 
 @click.command()

@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from corerl.batch import micro_batches
 from corerl.contracts.config import LossAggMode
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.policy_losses import PolicyLoss
@@ -23,6 +22,7 @@ from corerl.objective import PolicyObjective, loss_weights, policy_loss_inputs
 from corerl.registry import Selected
 from corerl_testing.results import Run
 from corerl_testing.tensors import DTYPES, expect, generator
+from corerl_torch.micro_batches import micro_batches
 
 AGGREGATIONS: tuple[str, ...] = get_args(LossAggMode)
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import RunError
-from corerl.statistics import group_moments, whiten_scores
 from corerl_grpo.advantages.group_scores import over_tokens
 from corerl_grpo.advantages.grpo import EPSILON
 from corerl_grpo.advantages.options import GdpoOptions
+from corerl_torch.statistics import group_moments, whiten_scores
 
 
 def gdpo(inputs: AdvantageInputs, options: GdpoOptions) -> Advantages:

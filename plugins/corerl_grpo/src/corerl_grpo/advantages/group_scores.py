@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import group_moments
+from corerl_torch.statistics import group_moments
 
 
 @dataclass(frozen=True)

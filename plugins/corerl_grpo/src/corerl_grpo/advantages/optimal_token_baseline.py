@@ -24,8 +24,13 @@ import torch
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.statistics import compact, discounted_sums, group_sums, spread
 from corerl_grpo.advantages.options import OptimalTokenBaselineOptions
+from corerl_torch.statistics import (
+    compact,
+    discounted_sums,
+    group_sums,
+    spread,
+)
 
 
 def optimal_token_baseline(inputs: AdvantageInputs, options: OptimalTokenBaselineOptions) -> Advantages:

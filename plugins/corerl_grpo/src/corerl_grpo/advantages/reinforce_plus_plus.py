@@ -14,8 +14,8 @@ Responses are not compared within a group: one response to a prompt is enough.
 """
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import discounted_sums, whiten
 from corerl_grpo.advantages.options import ReinforcePlusPlusOptions
+from corerl_torch.statistics import discounted_sums, whiten
 
 
 def reinforce_plus_plus(inputs: AdvantageInputs, options: ReinforcePlusPlusOptions) -> Advantages:

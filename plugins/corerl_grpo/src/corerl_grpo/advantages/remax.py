@@ -16,7 +16,7 @@ import torch
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.statistics import discounted_sums
+from corerl_torch.statistics import discounted_sums
 
 
 def remax(inputs: AdvantageInputs) -> Advantages:

@@ -4,7 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from corerl.check import (
+from corerl.contracts.checks import SharesGeneration, SharesTraining
+from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl.registry import Selected
+from corerl.registry.parts import Parts
+from corerl_check import (
     GIB,
     PROCESS,
     CpuBound,
@@ -17,10 +21,6 @@ from corerl.check import (
     longest,
     whole,
 )
-from corerl.contracts.checks import SharesGeneration, SharesTraining
-from corerl.contracts.config import ModelConfig, TrainConfig
-from corerl.registry import Selected
-from corerl.registry.parts import Parts
 
 NEARLY = 0.92
 """a share of the device's memory above which fragmentation decides"""

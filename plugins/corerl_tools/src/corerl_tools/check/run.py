@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corerl.check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
 from corerl.contracts.config import TrainConfig
 from corerl.errors import RequestError
 from corerl.files import require_writable
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
+from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
 from corerl_tools.check import configuration, memory
 
 
@@ -63,8 +63,9 @@ def check(
     report, config = Report(looked.findings), looked.config
     if config is None or looked.plugins is None:
         return report
-    if importlib.util.find_spec("torch") is None:
-        sentence = "there is no torch here, which comes with the distributions that run models"
+    missing = [name for name in ("torch", "corerl_torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        sentence = f"there is no {missing[0]} here, which comes with the distributions that run models"
         report.findings.append(finding("error", "", sentence, "pip install corerl-fsdp corerl-hf, for a start."))
         return report
 

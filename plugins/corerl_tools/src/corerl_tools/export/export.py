@@ -20,7 +20,7 @@ from corerl.files import atomic_path, read_text, reading, require_writable
 from corerl.models import DTYPES
 from corerl.plugins import load_plugins
 from corerl.registry import Entry
-from corerl.weights import as_in_files
+from corerl_torch.weights import as_in_files
 
 
 def export(

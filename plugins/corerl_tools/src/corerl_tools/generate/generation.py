@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from corerl.batch.rollouts import Rollouts
-from corerl.check.installed import require_engine
 from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import in_order
@@ -25,7 +24,6 @@ from corerl.data import load_tokenizer
 from corerl.data.prompts import Prompt, load_prompts
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import ConfigError
-from corerl.evaluation.files import as_table, result_columns
 from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
@@ -33,15 +31,17 @@ from corerl.registry import Selected
 from corerl.registry.parts import select_rollout_backend
 from corerl.seeding import Seeds
 from corerl.terminal import say
-from corerl.terminal.progress import GenerationProgress
 from corerl.trainer.arrivals import Arrivals
 from corerl.trainer.build import episode_player, rollout_role
 from corerl.trainer.episodes import EpisodePlayer
 from corerl.trainer.requests import check_media, greedy_sampling, make_requests, training_sampling
+from corerl.trainer.requirements import require_engine
 from corerl.trainer.rollout_worker import RolloutWorker
-from corerl.trainer.samples import episode_columns
 from corerl.trainer.scoring import add_environment
+from corerl_tools.evaluation.files import as_table, result_columns
+from corerl_tools.evaluation.samples import episode_columns
 from corerl_tools.generate.parts import PartedFile
+from corerl_tools.generate.progress import GenerationProgress
 
 ENVIRONMENT = "rollout.multi_turn.environment"
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from corerl.cli.common import plugin_options, range_label, table, type_label
-from corerl.contracts.dataset_preparers import DatasetPreparer
+from corerl.cli.common import plugin_options
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Registry
 from corerl.terminal import echo
+from corerl_tools.common import range_label, table, type_label
+from corerl_tools.prepare.contract import DatasetPreparer
 
 if typing.TYPE_CHECKING:
     from corerl_tools.prepare.dataset import PreparedSplit

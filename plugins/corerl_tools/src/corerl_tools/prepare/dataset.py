@@ -7,8 +7,8 @@ counts what is dropped and removes duplicates; :mod:`~corerl_tools.prepare.write
 from pathlib import Path
 from typing import NamedTuple
 
-from corerl.contracts.dataset_preparers import DatasetGenerator, RecordPreparer
 from corerl.errors import RequestError
+from corerl_tools.prepare.contract import DatasetGenerator, RecordPreparer
 from corerl_tools.prepare.rows import PreparedSplit, convert, generated, remove_duplicates
 from corerl_tools.prepare.sources import Source, read_hub, read_source
 from corerl_tools.prepare.write import table, write_tables

@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from corerl.contracts.dataset_preparers import ChatRow, Dropped, PromptRow, RecordPreparer
 from corerl.data.files import Row
 from corerl.data.progress import batches
 from corerl.data.report import Location, name_places
 from corerl.errors import CoreRLError, DataError
+from corerl_tools.prepare.contract import ChatRow, Dropped, PromptRow, RecordPreparer
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corerl.contracts.dataset_preparers import ChatRow
 from corerl.errors import DataError, RequestError
+from corerl_tools.prepare.contract import ChatRow
 from corerl_tools.prepare.rows import Prepared, PreparedSplit
 
 

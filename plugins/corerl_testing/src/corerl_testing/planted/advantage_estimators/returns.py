@@ -5,8 +5,8 @@ from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.statistics import discounted_sums, whiten
 from corerl_testing.planted.advantage_estimators.group_baselines import group_baseline, moments, scores_of, spread
+from corerl_torch.statistics import discounted_sums, whiten
 
 GAMMA = 0.9
 
