@@ -28,7 +28,15 @@ FRESH = os.environ.get("CORERL_FRESH_ENVIRONMENT", "")
 PYTHON = os.environ.get("CORERL_FRESH_PYTHON", sys.executable)
 UV = os.environ.get("CORERL_FRESH_INSTALLER", "pip") == "uv"
 WHEELS = os.environ.get("CORERL_WHEELS", "")
-PLUGINS = ("corerl_fsdp", "corerl_grpo", "corerl_hf", "corerl_rewards", "corerl_tools", "corerl_torch")
+PLUGINS = (
+    "corerl_fsdp",
+    "corerl_grpo",
+    "corerl_hf",
+    "corerl_rewards",
+    "corerl_testing",
+    "corerl_tools",
+    "corerl_torch",
+)
 HEAVY = {"torch", "transformers", "ray", "vllm", "sglang"}
 
 PYPROJECT = """
