@@ -35,6 +35,7 @@ PLUGINS = (
     "corerl_grpo",
     "corerl_hf",
     "corerl_rewards",
+    "corerl_testing",
     "corerl_tools",
     "corerl_torch",
 )
