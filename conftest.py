@@ -1,8 +1,9 @@
 """Three test processes on two cores: a thread each, and what takes longest first."""
 
+import gc
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,17 @@ os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # idle workers, 
 GROUPS = ("ray runs", "vllm", "ray", "new plugins", "megatron", "ranks")
 """of ``xdist_group``: tests that share engines, clusters, installed packages, ranks; the longest first, and "ray" after
 the two before it, because its cluster stays until its process ends"""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay to the end: the garbage collector is off while they are made, and skips them later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

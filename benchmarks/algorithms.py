@@ -52,7 +52,7 @@ ALGORITHMS: dict[str, list[str]] = {
     "gmpo": ["actor.policy_loss=gmpo", "actor.loss_agg_mode=seq-mean-token-mean"],
     "cispo": ["actor.policy_loss=cispo"],
     "sapo": ["actor.policy_loss=sapo"],
-    "clip_cov": ["actor.policy_loss=clip_cov"],
+    "clip_cov": ["actor.policy_loss={name: clip_cov, clip_ratio_high: 0.28}"],
     "kl_cov": ["actor.policy_loss=kl_cov"],
     "dppo_tv": ["actor.policy_loss=dppo_tv"],
     "dppo_kl": ["actor.policy_loss=dppo_kl"],
@@ -78,8 +78,6 @@ ALGORITHMS: dict[str, list[str]] = {
         "algorithm.kl_ctrl={type: adaptive, kl_coef: 0.001}",
     ],
 }
-WITHOUT_CLIP = ("gpg", "gspo", "gmpo", "cispo", "sapo", "kl_cov", "dppo_tv", "dppo_kl", "dro", "reinforce", "opd")
-"""whose policy loss has no ``clip_ratio_high``, or another default than the quickstart's 0.28"""
 
 
 def main() -> None:
@@ -136,8 +134,6 @@ def train(folder: Path, name: str, seed: str) -> dict[str, Any]:
     """
     teacher = next(iter(folder.glob(f"runs/{BASELINE}/*/checkpoints/global_step_{STEPS}/huggingface")), "")
     overrides = [override.replace(TEACHER, str(teacher)) for override in ALGORITHMS[name]]
-    if name in WITHOUT_CLIP:
-        overrides.append("actor.clip_ratio_high=null")
     common = [f"trainer.seed={seed}", f"tracking.experiment_name={name}", "trainer.test_freq=1"]
     process = _corerl(folder, ["train", "examples/quickstart/config.yaml", *common, *overrides])
     folders = sorted(folder.glob(f"runs/{name}/*/metrics.jsonl"))

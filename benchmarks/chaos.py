@@ -35,7 +35,8 @@ from typing import Any
 import chaos_faults
 import pyarrow.parquet as pq
 from chaos_faults import Control
-from chaos_processes import adopt_orphans, await_none, unused_shared_memory
+from chaos_memory import Watch
+from chaos_processes import adopt_orphans, await_none
 from chaos_run import Broken, Run
 from chaos_storm import Row, Storm
 
@@ -94,12 +95,12 @@ def prompts_of(run_folder: Path, step: int) -> Counter[str] | None:
     return Counter(json.dumps([row["prompt"], row["group"]]) for row in rows)
 
 
-def problems(storm: Storm, straight: Path, before: set[str], *, weights: bool) -> list[str]:
+def problems(storm: Storm, straight: Path, memory: Watch, *, weights: bool) -> list[str]:
     """What is wrong with a run that has reached its end.
 
     Args:
         straight: folder of the undisturbed run.
-        before: names in /dev/shm.
+        memory: the names of the run in /dev/shm.
         weights: they must be those of the undisturbed run.
     """
     run, total = storm.run, storm.total
@@ -120,7 +121,7 @@ def problems(storm: Storm, straight: Path, before: set[str], *, weights: bool) -
         found.append(f"latest is {latest!r}")
     found += [f"half written: {path}" for path in folder.rglob(".*.tmp")]
     found += [f"left in TMPDIR: {name}" for name in left_in(run.notes / "tmp")]
-    found += [f"left in /dev/shm: {name}" for name in await_none(lambda: sorted(unused_shared_memory() - before), 10)]
+    found += [f"left in /dev/shm: {name}" for name in await_none(memory.left, 10)]
     if weights and Outcome.of(folder).files != Outcome.of(straight).files:
         found.append("the final weights are not those of the undisturbed run")
     return found
@@ -228,7 +229,7 @@ def _stop(number: int, frame: object) -> None:
 def main() -> None:
     arguments = parsed()
     folder = Path(tempfile.mkdtemp(prefix="chaos-", dir="/tmp"))  # sockets of Ray have short paths
-    before = unused_shared_memory()
+    memory = Watch()
     library = compiled(folder)
     material(folder, arguments)
     control = Control(folder / "control")
@@ -258,14 +259,15 @@ def main() -> None:
     wrong: list[str] = []
     signal.signal(signal.SIGTERM, _stop)
     try:
-        straight.begin()
-        code = straight.await_end(3600)
-        if straight.check_end(code) or code != 0:
-            raise Broken(f"the undisturbed run ended with {code}: {straight.said()}")
-        straight.await_orphans()
-        print(f"undisturbed: {arguments.steps} steps in {time.monotonic() - start:.0f} s", flush=True)
-        storm.go(faults, arguments.faults)
-        wrong = storm.wrong + problems(storm, straight.run_folder, before, weights=arguments.kills_only)
+        with memory:
+            straight.begin()
+            code = straight.await_end(3600)
+            if straight.check_end(code) or code != 0:
+                raise Broken(f"the undisturbed run ended with {code}: {straight.said()}")
+            straight.await_orphans()
+            print(f"undisturbed: {arguments.steps} steps in {time.monotonic() - start:.0f} s", flush=True)
+            storm.go(faults, arguments.faults)
+        wrong = storm.wrong + problems(storm, straight.run_folder, memory, weights=arguments.kills_only)
     except Broken as error:
         wrong = [*storm.wrong, str(error)]
     finally:

@@ -122,16 +122,6 @@ def _role(process: Process, present: dict[int, Process], controller: int, notes:
     return "" if role == "engine" and parent is not None and parent.command == process.command else role
 
 
-def unused_shared_memory() -> set[str]:
-    """Names in /dev/shm that no process has mapped: what is left there stays."""
-    named = {path.name for path in Path("/dev/shm").iterdir()}
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        with contextlib.suppress(OSError):
-            lines = maps.read_text(errors="replace").splitlines()
-            named -= {line.rpartition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line}
-    return named
-
-
 def await_none(look: Callable[[], list[str]], seconds: float) -> list[str]:
     """What is still there after so many seconds."""
     deadline = time.monotonic() + seconds

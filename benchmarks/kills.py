@@ -25,7 +25,7 @@ CONFIG = """
 model: {{path: {folder}/model}}
 data: {{train_files: [{folder}/data/train.parquet], val_files: [{folder}/data/test.parquet],
        train_batch_size: 8, max_prompt_length: 64, max_response_length: 8}}
-algorithm: {{adv_estimator: gae, use_kl_in_reward: true, kl_ctrl: {{type: adaptive, horizon: 1000}}}}
+algorithm: {{adv_estimator: gae, use_kl_in_reward: true, kl_ctrl: {{type: {{name: adaptive, horizon: 1000}}}}}}
 actor: {{device: cpu, ppo_mini_batch_size: 4, optim: {{lr: 1e-2, lr_warmup_steps: 3, lr_scheduler_type: cosine}}}}
 rollout: {{n: 4}}
 reward: {{scorer: {folder}/reward.py:score}}

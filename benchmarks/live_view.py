@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from corerl.contracts.trackers import TrackedRun
-from corerl.telemetry.console import ConsoleTracker
+from corerl_tools.live.console import LiveConsole
 
 MOST_SHARE = 0.01
 PARTS = ("gen", "reward", "handover", "old_log_prob", "ref", "adv", "update_actor", "update_weights")
@@ -42,7 +42,7 @@ def main() -> None:
     master, slave = pty.openpty()
     threading.Thread(target=read_all, args=(master,), daemon=True).start()
     own, sys.stderr = sys.stderr, os.fdopen(slave, "w")
-    tracker = ConsoleTracker(TrackedRun("", "", Path(), {}, total_steps=2 * arguments.steps))
+    tracker = LiveConsole(TrackedRun("", "", Path(), {}, total_steps=2 * arguments.steps))
     start = time.perf_counter()
     for step in range(1, arguments.steps + 1):
         tracker.log(METRICS, step)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from corerl.evaluation.files import write_rows
 from corerl_testing.browser import open_browser
+from corerl_tools.evaluation.files import write_rows
 from corerl_tools.report.command import make_report
 
 MOST_SECONDS, MOST_MEGABYTES = 2.0, 20.0

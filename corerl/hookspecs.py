@@ -11,7 +11,7 @@ The ``register_…`` hooks run once, at start-up, in every process. Each is hand
 hooks run in the controller, between steps. An implementation may leave out arguments that it does not use.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -21,22 +21,26 @@ if TYPE_CHECKING:
     from corerl.contracts.advantage_estimators import AdvantageEstimator
     from corerl.contracts.batch_filters import BatchFilter
     from corerl.contracts.commands import Command
-    from corerl.contracts.dataset_preparers import DatasetPreparer
+    from corerl.contracts.config import TrainConfig
     from corerl.contracts.environments import EnvironmentFactory
+    from corerl.contracts.evaluations import ValidationSample
+    from corerl.contracts.experience import Experience
     from corerl.contracts.kinds import Kind
     from corerl.contracts.kl_controllers import KLController
     from corerl.contracts.kl_types import KLType
-    from corerl.contracts.metrics import Metric
-    from corerl.contracts.policy_losses import PolicyLoss, TokenSelector
+    from corerl.contracts.policy_losses import PolicyLoss
     from corerl.contracts.presets import Preset
-    from corerl.contracts.reward_managers import RewardManagerFactory
+    from corerl.contracts.reward_managers import RewardManagerFactory, RewardResult
     from corerl.contracts.rollout_backends import RolloutBackendFactory
+    from corerl.contracts.rollout_correctors import RolloutCorrector
     from corerl.contracts.runs import Run
     from corerl.contracts.runtimes import RuntimeFactory
     from corerl.contracts.scorers import Scorer
+    from corerl.contracts.throughput import ModelShape
     from corerl.contracts.trackers import TrackerFactory
-    from corerl.contracts.training_strategies import CheckpointReader, TrainingStrategyFactory
+    from corerl.contracts.training_strategies import TrainingStrategyFactory
     from corerl.contracts.value_losses import ValueLoss
+    from corerl.errors import RequestError
 
 hookspec = pluggy.HookspecMarker("corerl")
 hookimpl = pluggy.HookimplMarker("corerl")
@@ -45,7 +49,11 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Register(Protocol, Generic[T_contra]):
-    """Registers one name; the fields are those of :class:`corerl.registry.Entry`."""
+    """Registers one name; the arguments are the fields of :class:`corerl.registry.Entry`.
+
+    ``needs`` and ``facts`` are those that the kind declares (:class:`corerl.contracts.kinds.Kind`), such as
+    ``needs={"groups"}`` of an advantage estimator and ``data_sources=["acme/*"]`` of a scorer.
+    """
 
     def __call__(
         self,
@@ -53,20 +61,10 @@ class Register(Protocol, Generic[T_contra]):
         target: T_contra | str,
         *,
         summary: str = "",
-        options: type | None = None,
+        options: type | str | None = None,
         override: bool = False,
-        data_sources: tuple[str, ...] = (),
-        needs_critic: bool = False,
-        needs_greedy_baseline: bool = False,
-        needs_groups: bool = False,
-        needs_logits: bool = False,
-        needs_ref: bool = False,
-        needs_sum_pi_squared: bool = False,
-        distributed: bool = False,
-        media: tuple[str, ...] = (),
-        select_tokens: "TokenSelector | str | None" = None,
-        metrics: "tuple[Metric, ...]" = (),
-        read_checkpoint: "CheckpointReader | str | None" = None,
+        needs: Collection[str] = (),
+        **facts: Any,
     ) -> None: ...
 
 
@@ -187,7 +185,8 @@ def register_presets(register: "Register[Preset]") -> None:
         from corerl import hookimpl
 
         def cautious():
-            return {"actor": {"optim": {"lr": 1e-7}, "clip_ratio_low": 0.1, "clip_ratio_high": 0.1}}
+            policy_loss = {"name": "vanilla", "clip_ratio_low": 0.1, "clip_ratio_high": 0.1}
+            return {"actor": {"optim": {"lr": 1e-7}, "policy_loss": policy_loss}}
 
         @hookimpl
         def register_presets(register):
@@ -341,20 +340,6 @@ def register_trackers(register: "Register[TrackerFactory]") -> None:
 
 
 @hookspec
-def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
-    """Register dataset preparers (:mod:`corerl.contracts.dataset_preparers`), for ``corerl prepare NAME``.
-
-    Example::
-
-        from corerl import hookimpl
-
-        @hookimpl
-        def register_dataset_preparers(register):
-            register("trivia", "acme_trivia.prepare:Trivia", summary="Acme's trivia questions")
-    """
-
-
-@hookspec
 def register_commands(register: "Register[Command]") -> None:
     """Register ``corerl`` sub-commands: click commands, imported only when called.
 
@@ -396,6 +381,39 @@ def add_kinds(add: "Callable[[Kind], None]") -> None:
         @hookimpl
         def register_samplers(register):
             register("first", first, summary="rows in their order")
+    """
+
+
+@hookspec
+def config_aliases() -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Other spellings of keys of a training config: alias -> key.
+
+    A key may be an option of the part that another key selects. An alias is replaced before the config is checked; an
+    error names both if alias and key have different values.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def config_aliases():
+            return {"data.batch_size": "data.train_batch_size", "actor.clip_high": "actor.policy_loss.clip_ratio_high"}
+    """
+
+
+@hookspec(firstresult=True)
+def explain_config_key(key: str) -> str | None:
+    """The remedy for a key that a training config does not have, as the end of the sentence "unknown key; …".
+
+    Return None for a key that you do not know: then the error names the nearest keys.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def explain_config_key(key):
+            return "the number of GPUs is runtime.n_gpus_per_node" if key == "trainer.gpus" else None
     """
 
 
@@ -453,6 +471,91 @@ def run_ended(run: "Run", error: BaseException | None) -> None:
         @hookimpl
         def run_ended(run, error):
             print("failed" if error else "done", run.folder)
+    """
+
+
+@hookspec
+def config_errors(config: "TrainConfig") -> "Iterable[RequestError] | None":
+    """Yield an error for every rule between keys that does not hold.
+
+    Example::
+
+        from corerl import hookimpl
+        from corerl.errors import ConfigError
+
+        @hookimpl
+        def config_errors(config):
+            if config.trainer.total_epochs > 100:
+                yield ConfigError("trainer.total_epochs", "is more than the 100 that the Acme cluster allows")
+    """
+
+
+@hookspec(firstresult=True)
+def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "RolloutCorrector | None":
+    """Make the corrector of a run (:mod:`corerl.contracts.rollout_correctors`) for a model of this shape.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def make_rollout_corrector(config, shape):
+            from acme.correction import AcmeCorrector
+
+            return AcmeCorrector(config.algorithm.rollout_correction)
+    """
+
+
+@hookspec
+def validation_metrics(samples: "Sequence[ValidationSample]", n: int) -> Mapping[str, float] | None:
+    """Further metrics of an evaluation with ``n`` responses to each prompt.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def validation_metrics(samples):
+            return {"val-aux/solved": float(sum(sample.score == 1 for sample in samples))}
+    """
+
+
+@hookspec(firstresult=True)
+def write_rollouts(
+    path: Path,
+    rollouts: Any,
+    results: "Sequence[RewardResult]",
+    experience: "Experience | None",
+    tokenizer: Any,
+    token_rows: int,
+) -> bool | None:
+    """Write sample rollouts to a file, one row a response; True if it is written.
+
+    ``rollouts`` are :class:`corerl.batch.rollouts.Rollouts`. With an experience, the tokens of the first ``token_rows``
+    responses are written too; the tokenizer is a :class:`corerl.data.tokenizer.ChatTokenizer`.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def write_rollouts(path, rollouts, results):
+            path.with_suffix(".txt").write_text("\\n".join(rollouts.responses))
+            return True
+    """
+
+
+@hookspec(firstresult=True)
+def remedy(error: BaseException) -> str | None:
+    """A sentence of help for an error that ended a command and is not CoreRL's own; None if there is none.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def remedy(error):
+            return "Log in by `corerl acme login`." if "401" in str(error) else None
     """
 
 

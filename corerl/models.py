@@ -1,19 +1,15 @@
-"""Loading a Hugging Face model."""
+"""Devices, dtypes and files of Hugging Face models."""
 
 import os
-import sys
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 
 from corerl.contracts.config import ModelConfig
-from corerl.contracts.throughput import ModelShape
 from corerl.data.tokenizer import load_tokenizer
-from corerl.errors import ConfigError, ModelError
+from corerl.errors import ConfigError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -50,94 +46,6 @@ def compute_dtype(model: ModelConfig, device: str) -> torch.dtype:
     return DTYPES[model.dtype]
 
 
-def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed: int = 0) -> Any:
-    """:func:`load_model` with the head of a language model."""
-    return load_model(model, "lm", device=device, dtype=dtype, seed=seed)
-
-
-def load_model(
-    model: ModelConfig, head: Literal["lm", "value"], *, device: str, dtype: torch.dtype, seed: int = 0
-) -> Any:
-    """A transformers model on ``device``, without dropout.
-
-    Args:
-        device: ``meta``: names and shapes alone, whatever the folder holds; no weights are read.
-        head: ``lm``: of a causal language model; ``value``: one number for each token (a token classification model
-            with one label), random where the folder has none.
-        dtype: of the weights.
-        seed: of random weights (``load_format: dummy``, a new value head); the global random state is left as it was.
-
-    Raises:
-        ModelError: no such folder, no weights in it or not all, an architecture that transformers does not know,
-            or an attention whose package is not installed.
-    """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
-    from transformers.utils.logging import disable_progress_bar
-
-    if not sys.stderr.isatty():
-        disable_progress_bar()  # type: ignore[no-untyped-call]
-    local = Path(model.path).expanduser().is_dir()
-    path = str(Path(model.path).expanduser()) if local else model.path
-    options = {"trust_remote_code": model.trust_remote_code, "local_files_only": local}
-    auto: Any = AutoModelForCausalLM if head == "lm" else AutoModelForTokenClassification
-    try:
-        config = AutoConfig.from_pretrained(path, **options)
-    except ImportError:
-        raise
-    except Exception as error:  # each architecture checks its config in its own way
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
-    try:
-        for name in [name for name in vars(config) if name.endswith(("dropout", "pdrop")) and vars(config)[name]]:
-            setattr(config, name, 0.0)
-        if head == "value":
-            config.num_labels = 1
-            config.classifier_dropout = 0.0  # where a config says nothing, transformers drops out a tenth
-        # tensors are made where it is quickest
-        fastest = "cuda" if model.load_format == "dummy" and torch.cuda.is_available() else "cpu"
-        place = "meta" if device == "meta" else fastest
-        with own_random_state(place, seed), torch.device(place):
-            if model.load_format == "dummy" or device == "meta":
-                loaded = auto.from_config(
-                    config,
-                    dtype=torch.float32,  # the same random numbers, whatever the dtype
-                    attn_implementation=model.attn_implementation,
-                    trust_remote_code=model.trust_remote_code,
-                )
-                for parameter in loaded.parameters():
-                    parameter.data = parameter.data.to(dtype)
-            else:
-                with _no_report():
-                    loaded, info = auto.from_pretrained(
-                        path,
-                        config=config,
-                        dtype=dtype,
-                        attn_implementation=model.attn_implementation,
-                        output_loading_info=True,
-                        **options,
-                    )
-                _check_complete(model.path, info["missing_keys"], head)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
-    return loaded.to(device)
-
-
-def model_shape(model: Any, device: str) -> ModelShape:
-    """What throughput figures need to know of a transformers model, which may have no storage.
-
-    Of a mixture of experts as many parameters count as one token meets.
-    """
-    config = model.config.get_text_config()
-    parameters: int = model.num_parameters()
-    routed: int = getattr(config, "num_experts_per_tok", None) or 0
-    experts = sum(each.numel() for name, each in model.named_parameters() if ".mlp.experts." in name) if routed else 0
-    if experts:
-        counts = (getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
-        parameters -= experts - experts * routed // next(count for count in counts if count)
-    name = torch.cuda.get_device_name() if device == "cuda" else ""
-    return ModelShape(parameters, config.num_hidden_layers, config.hidden_size, name, config.vocab_size)
-
-
 def model_files(model: ModelConfig) -> dict[str, bytes]:
     """Name -> content of what a model folder has beside weights: config, generation config, tokenizer."""
     from transformers import AutoConfig, GenerationConfig
@@ -149,40 +57,3 @@ def model_files(model: ModelConfig) -> dict[str, bytes]:
             GenerationConfig.from_pretrained(path).save_pretrained(folder)
         load_tokenizer(model).tokenizer.save_pretrained(folder)
         return {file.name: file.read_bytes() for file in Path(folder).iterdir() if file.is_file()}
-
-
-@contextmanager
-def own_random_state(device: str, seed: int) -> Iterator[None]:
-    """Torch's random numbers on the CPU and on ``device`` follow ``seed``; afterwards they go on as if not drawn from.
-
-    ``torch.manual_seed`` would not do: it seeds the generators of all CUDA devices, those of a process that has not
-    begun to use CUDA as soon as it does.
-    """
-    used = [torch.cuda.current_device()] if torch.device(device).type == "cuda" else []
-    with torch.random.fork_rng(used):
-        torch.default_generator.manual_seed(seed)
-        if used:
-            torch.cuda.manual_seed(seed)  # of the present device alone
-        yield
-
-
-@contextmanager
-def _no_report() -> Iterator[None]:
-    """Without transformers' table of missing weights: :func:`_check_complete` says what matters."""
-    from transformers.utils import logging
-
-    present = logging.get_verbosity()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        logging.set_verbosity(present)
-
-
-def _check_complete(path: str, missing: Iterable[str], head: str) -> None:
-    """Raise ModelError when weights are missing that are not those of a new value head."""
-    lacking = sorted(name for name in missing if head == "lm" or not name.startswith("score."))
-    if lacking:
-        raise ModelError(
-            f"model.path: {path} lacks {len(lacking)} of the weights, such as '{lacking[0]}': they would be random"
-        )

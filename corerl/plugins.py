@@ -92,6 +92,7 @@ class Plugins:
         self._check_disabled(disable)
         for path in {Path(path).expanduser().resolve(): path for path in load}.values():
             self._load(PluginRecord(path, "", path), functools.partial(load_file, path))
+        self._hooks = self._hook_names()
         for record in self.records:  # once all kinds are there
             if record.status == "ok":
                 self._register(record)
@@ -102,6 +103,24 @@ class Plugins:
         """The life-cycle hooks of all plugins."""
         return self._manager.hook
 
+    def config_aliases(self) -> dict[str, str]:
+        """Alias -> key of the config, of all plugins.
+
+        Raises:
+            PluginError: an alias stands for two keys.
+        """
+        aliases: dict[str, str] = {}
+        for each in self.hook.config_aliases():
+            for alias, key in each.items():
+                if aliases.setdefault(alias, key) != key:
+                    raise PluginError(f"two plugins have the alias {alias}: for {aliases[alias]} and for {key}")
+        return aliases
+
+    def explain_key(self, key: str) -> str | None:
+        """What a plugin knows of a key that the config does not have, as the end of a sentence; None: nothing."""
+        explanation: str | None = self.hook.explain_config_key(key=key)
+        return explanation
+
     def raise_if_broken(self, names: Collection[str]) -> None:
         """Raise PluginError for the first of these plugins that is broken."""
         for record in self.records:
@@ -110,8 +129,8 @@ class Plugins:
 
     def _load_installed(self, points: Sequence[EntryPoint], disabled: set[str]) -> None:
         for point in points:
-            distribution = point.dist.name if point.dist else point.name
-            record = PluginRecord(distribution, (point.dist.version if point.dist else "") or "", point.value)
+            distribution, version = _distribution(point)
+            record = PluginRecord(distribution, version, point.value)
             if _normal(distribution) in disabled:
                 record.status = "disabled"
                 self.records.append(record)
@@ -161,15 +180,18 @@ class Plugins:
             with contextlib.suppress(NameClashError):  # raised again when the name is asked for
                 getattr(self.registries, registry_name).add(entry, override=override)
 
+    def _hook_names(self) -> list[str]:
+        """Every hook, those of added kinds too."""
+        own = [name for name in vars(hookspecs) if self._manager.parse_hookspec_opts(hookspecs, name) is not None]
+        return [*own, *map(hookspecs.registration_hook, self.registries.added)]
+
     def _register_hooks(self, record: PluginRecord, module: ModuleType) -> None:
         """Make the module's hooks known.
 
         Raises:
             PluginError: a misspelt hook, or a function named like a hook that is not marked as one.
         """
-        hooks = [name for name in vars(hookspecs) if self._manager.parse_hookspec_opts(hookspecs, name) is not None]
-        hooks += map(hookspecs.registration_hook, self.registries.added)
-        for name in hooks:
+        for name in self._hooks:
             defined_here = getattr(vars(module).get(name), "__module__", None) == module.__name__
             if defined_here and self._manager.parse_hookimpl_opts(module, name) is None:
                 raise PluginError(f"the function {name} is not marked with @hookimpl")
@@ -177,14 +199,18 @@ class Plugins:
         for caller in self._manager.get_hookcallers(module) or ():
             optional = all(implementation.optionalhook for implementation in caller.get_hookimpls())
             if not caller.has_spec() and not optional:
-                raise PluginError(f"there is no hook '{caller.name}'{did_you_mean(caller.name, hooks)}")
+                raise PluginError(f"there is no hook '{caller.name}'{did_you_mean(caller.name, self._hooks)}")
 
     def _registrations(self, record: PluginRecord) -> list[tuple[str, Entry[Any], bool]]:
         """(registry name, entry, override) of everything that this plugin's hooks register."""
         found: list[tuple[str, Entry[Any], bool]] = []
         others = [plugin for name, plugin in self._manager.list_name_plugin() if name != record.name]
         owner = Owner(record.name, record.version)
+        implemented = {caller.name for caller in self._manager.get_hookcallers(self._modules[record.name]) or ()}
         for registry_name, registry in self.registries:
+            hook = hookspecs.registration_hook(registry_name)
+            if hook not in implemented:
+                continue
 
             def register(
                 name: str,
@@ -192,18 +218,16 @@ class Plugins:
                 *,
                 override: bool = False,
                 registry_name: str = registry_name,
-                kind: str = registry.kind,
-                **facts: Any,
+                registry: Registry[Any] = registry,
+                **declared: Any,
             ) -> None:
-                entry = Entry(kind, name, target, owner, **facts)
+                entry = registry.entry(name, target, owner, **declared)
                 _check_registration(entry)
                 found.append((registry_name, entry, override))
 
-            hook = hookspecs.registration_hook(registry_name)
             start = time.perf_counter()
             self._manager.subset_hook_caller(hook, others)(register=register)
-            if hasattr(self._modules[record.name], hook):
-                record.hook_seconds[hook] = time.perf_counter() - start
+            record.hook_seconds[hook] = time.perf_counter() - start
         return found
 
     def _mark_clashes(self) -> None:
@@ -266,6 +290,14 @@ def forget_plugins() -> None:
     _loaded.cache_clear()
 
 
+def _distribution(point: EntryPoint) -> tuple[str, str]:
+    """Name and version of its distribution, whose metadata are parsed at each access."""
+    if point.dist is None:
+        return point.name, ""
+    metadata = point.dist.metadata
+    return metadata["Name"], metadata["Version"] or ""
+
+
 def _import_entry_point(point: EntryPoint, distribution: str) -> ModuleType:
     if _normal(point.name) != _normal(distribution):
         raise PluginError(f"its entry point must be named like the distribution, {distribution}, not {point.name}")
@@ -304,10 +336,11 @@ def _check_registration(entry: Entry[Any]) -> None:
     what = f"the {entry.kind} '{entry.name}'"
     if not isinstance(entry.name, str) or not re.fullmatch(r"[^\s:/=]+", entry.name):
         raise PluginError(f"{what} needs a name without spaces, ':', '/' and '='")
-    if isinstance(entry.target, str) and not re.fullmatch(r"[^\s:]+:[^\s:]+", entry.target):
-        raise PluginError(f"{what} must name its target as 'package.module:attribute', not '{entry.target}'")
-    if entry.options is not None and not (isinstance(entry.options, type) and dataclasses.is_dataclass(entry.options)):
-        raise PluginError(f"{what} must have a dataclass as its options, not {entry.options!r}")
+    for word, value in (("target", entry.target), ("options", entry.options)):
+        if isinstance(value, str) and not re.fullmatch(r"[^\s:]+:[^\s:]+", value):
+            raise PluginError(f"{what} must name its {word} as 'package.module:attribute', not '{value}'")
+    if not isinstance(entry.options, str):
+        entry.load_options()
 
 
 def _one_line(error: BaseException) -> str:

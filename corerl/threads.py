@@ -39,6 +39,7 @@ async def in_thread(call: Callable[..., T], *args: Any) -> T:
         except BaseException as error:
             future.set_exception(error)
 
+    future.set_running_or_notify_cancel()  # whoever awaits it may be cancelled; the function goes on
     threading.Thread(target=work, name="corerl-call", daemon=True).start()
     return await asyncio.wrap_future(future)
 

@@ -1,4 +1,4 @@
-"""Write docs/metrics.md from "## Names" on, from corerl.telemetry.metric_table and the metrics of losses in plugins/.
+"""Write docs/metrics.md from "## Names" on, from scripts.metric_table and the metrics of losses in plugins/.
 
 Run it after a change of a metric::
 
@@ -13,15 +13,15 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from corerl.contracts.metrics import Metric
-from corerl.telemetry.metric_table import SECTIONS
 from scripts.known_names import ROOT, plugin_files, plugins_of
+from scripts.metric_table import SECTIONS
 
 PAGE = ROOT / "docs" / "metrics.md"
 MARK = "## Names\n"
 INTRODUCTION = """
 Names follow verl. `{mean,max}` stands for either name, `<kind>` for a name that the run supplies. A share is from 0
 to 1. [`scripts/metrics_page.py`](../scripts/metrics_page.py) makes these tables from
-[`corerl/telemetry/metric_table.py`](../corerl/telemetry/metric_table.py) and from the metrics of each registered loss.
+[`scripts/metric_table.py`](../scripts/metric_table.py) and from the metrics of each registered loss.
 """
 NOTES = {
     "Rollout correction": "lr = log pi_old (trainer) - log pi_rollout (engine), clamped to ±20, before correction.\n"
@@ -64,7 +64,7 @@ def of_losses() -> list[tuple[Metric, list[str]]]:
     losses: dict[Metric, list[str]] = defaultdict(list)
     for registry in (registries.policy_losses, registries.value_losses):
         for entry in registry:
-            for metric in entry.metrics:
+            for metric in entry.facts.metrics:
                 losses[metric].append(entry.name)
     return sorted(losses.items(), key=lambda item: (item[0].name, item[1]))
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from corerl.check import problems
+from corerl_check import problems
 
 if __name__ == "__main__":
     (Path(__file__).resolve().parent.parent / problems.PAGE).write_text(problems.page())

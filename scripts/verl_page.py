@@ -1,6 +1,6 @@
-"""Write docs/verl.md from "## Defaults that differ" on, from the tables in corerl/config/.
+"""Write docs/verl.md from "## Defaults that differ" on, from the tables of corerl-verl.
 
-Run it after a change of from_verl.py, verl_keys.py or verl_algorithms.py::
+Run it after a change of from_verl.py, keys.py or algorithms.py::
 
     python scripts/verl_page.py
 """
@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from corerl.config.load import load
-from corerl.config.verl_keys import TABLE
 from corerl.contracts.config import TrainConfig
-from corerl_tools.verl.algorithms import ESTIMATORS, LOSSES, VerlPart
-from corerl_tools.verl.from_verl import DEFAULTS
+from corerl_verl.algorithms import ESTIMATORS, LOSSES, VerlPart
+from corerl_verl.from_verl import DEFAULTS
+from corerl_verl.keys import TABLE
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "verl.md"
 MARK = "## Defaults that differ\n"
@@ -33,7 +33,7 @@ def render(page: str) -> str:
         "## Keys",
         "",
         "Other keys have verl's name in CoreRL, without `actor_rollout_ref.`. `…` stands for the rest of a key.",
-        "A key of verl on the command line or in a file is an error that names CoreRL's key.",
+        "With `corerl-verl`, another key of verl on the command line or in a file is an error that names CoreRL's key.",
         "",
         "| verl, without `actor_rollout_ref.` | CoreRL | note |",
         "|---|---|---|",

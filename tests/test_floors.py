@@ -15,10 +15,10 @@ import corerl
 ROOT = Path(corerl.__file__).parent
 
 FLOORS = (
-    ("errors", "contracts", "files", "secrets", "seeding", "statistics", "terminal", "threads", "weights"),
+    ("errors", "contracts", "files", "secrets", "seeding", "terminal", "threads"),
     ("hookspecs", "config", "registry", "plugins", "builtins"),
-    ("data", "models", "batch", "objective", "checkpoint", "evaluation"),
-    ("check", "rollout", "runtime", "telemetry"),
+    ("data", "models", "batch", "objective", "checkpoint"),
+    ("rollout", "runtime", "telemetry"),
     ("trainer",),
     ("cli", "__main__"),
 )

@@ -1,4 +1,4 @@
-"""Plugins import the public modules of docs/compatibility.md, and no plugin imports another's inside."""
+"""Plugins import the public modules of docs/compatibility.md, and of other plugins what that page lists."""
 
 import ast
 import re
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SHARED = {"corerl_engines", "corerl_testing", "corerl_tools", "corerl_torch"}
+SHARED = {"corerl_check", "corerl_engines", "corerl_testing", "corerl_tools", "corerl_torch", "corerl_verl"}
 """distributions of the core's own: they use its inside, and plugins may use them"""
 
 
-def public() -> set[str]:
-    """The modules in the first table of the page."""
+def public(heading: str = "Public modules") -> set[str]:
+    """The modules in the table below a heading of the page."""
     page = (ROOT / "docs" / "compatibility.md").read_text()
-    table = page.partition("## Public modules")[2].partition("\n## ")[0]
+    table = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
     return set(re.findall(r"^\| `(corerl[\w.]*)`", table, re.MULTILINE))
 
 
@@ -61,23 +61,16 @@ def test_every_public_module_is_used() -> None:
     assert unused <= {"corerl.contracts"}
 
 
-def test_no_plugin_imports_another() -> None:
+def test_plugins_import_the_public_modules_of_others_alone() -> None:
     crossing = {
-        f"{path.relative_to(ROOT)}: {module}"
+        module
         for plugin, path in files()
         for module in imports(path.read_text())
         if (top := module.split(".")[0]).startswith("corerl_")
         and not top.startswith(plugin)
         and top not in SHARED | {"corerl_engine"}
     }
-    # the reward manager of DAPO is the public ones of corerl-rewards with a penalty
-    assert {line.partition(": ")[2] for line in crossing} <= {
-        "corerl_rewards.calls",
-        "corerl_rewards.naive",
-        "corerl_rewards.options",
-        "corerl_rewards.parallel",
-    }
-    assert all(line.startswith("plugins/corerl_dapo/") for line in crossing)
+    assert crossing == public("Public modules of plugins")
 
 
 def test_the_inside_is_told_from_the_public() -> None:
@@ -86,3 +79,19 @@ def test_the_inside_is_told_from_the_public() -> None:
     )
     assert found == {"corerl.trainer.loop", "corerl.errors", "corerl"}
     assert not is_public("corerl.trainer.loop", public()) and is_public("corerl.contracts.losses", public())
+
+
+def test_every_optional_method_has_a_protocol_that_the_code_uses_and_the_page_names() -> None:
+    page = (ROOT / "docs" / "compatibility.md").read_text()
+    listed = re.findall(
+        r"^\| `(\w+\.\w+)`", page.partition("## Optional methods")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    declared = [
+        f"{path.stem}.{name}"
+        for path in sorted((ROOT / "corerl" / "contracts").glob("*.py"))
+        for name in re.findall(r"^@runtime_checkable\nclass (\w+)", path.read_text(), re.MULTILINE)
+    ]
+    assert listed == sorted(declared)
+    code = "".join(path.read_text() for folder in ("corerl", "plugins") for path in (ROOT / folder).rglob("*.py"))
+    unused = [name for name in declared if not re.search(rf"isinstance\(.*\b{name.partition('.')[2]}\b", code)]
+    assert unused == []

@@ -15,11 +15,11 @@ import time
 
 import torch
 
-from corerl.weights.buckets import Slot, place
-from corerl.weights.digest import digest, digests
 from corerl_engines.backend import described_slot
 from corerl_engines.remote import weights as engine_side
 from corerl_engines.weights import DeviceBucket
+from corerl_torch.weights.buckets import Slot, place
+from corerl_torch.weights.digest import digest, digests
 
 LAYER = (1536, 256, 256, 1536, 8960, 8960, 8960)
 """rows of 1536 columns: the matrices of one of 28 layers"""

@@ -24,9 +24,9 @@ import torch
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, RolloutBackend, SamplingParams
-from corerl.models import load_causal_lm
 from corerl.plugins import load_plugins
 from corerl_testing.published_shapes import SHAPES, published_config
+from corerl_torch.loading import load_causal_lm
 
 GIB = 2**30
 

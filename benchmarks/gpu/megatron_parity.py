@@ -30,7 +30,6 @@ from corerl.contracts.objective import ObjectiveOutput
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.objective import loss_weights
-from corerl.weights.names import as_in_files
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_megatron import parallel
@@ -38,6 +37,7 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.reading import read
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_torch import ranks
+from corerl_torch.weights.names import as_in_files
 
 VOCABULARY = 331
 SHORT = {

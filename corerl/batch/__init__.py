@@ -1,6 +1,5 @@
 """What flows through a step: rollouts, and the padded tensors that training sees."""
 
-from corerl.batch.cuts import lockstep_micro_batches, micro_batches
-from corerl.batch.shares import Split, split
+from corerl.batch.cuts import balance, balanced_partitions
 
-__all__ = ["Split", "lockstep_micro_batches", "micro_batches", "split"]
+__all__ = ["balance", "balanced_partitions"]

@@ -19,6 +19,12 @@ def seed(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def seed_rank(seed_of_run: int) -> None:
+    """In the process of a rank, which does not have the controller's states: let it begin with states of its own."""
+    if "RANK" in os.environ:
+        seed(seed_of_run + int(os.environ["RANK"]))
+
+
 def present() -> dict[str, Any]:
     """A copy of those of this process; quick."""
     kind, keys, *rest = np.random.get_state()

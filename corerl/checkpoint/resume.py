@@ -7,12 +7,13 @@ import fnmatch
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from corerl.checkpoint import manifest
 from corerl.checkpoint.store import is_checkpoint, paths, step_of
+from corerl.config.aliases import canonical
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.training_strategies import ARCHITECTURE
 from corerl.errors import ConfigError
@@ -127,14 +128,20 @@ def find_checkpoint(config: TrainConfig, total_steps: int) -> Checkpoint | None:
     return checkpoint
 
 
-def check_same(checkpoint: Checkpoint, config: TrainConfig, versions: Mapping[str, str]) -> None:
+def check_same(
+    checkpoint: Checkpoint, config: TrainConfig, versions: Mapping[str, str], aliases: Mapping[str, str]
+) -> None:
     """
+    Args:
+        aliases: alias -> key of the config; the checkpoint's config may have aliases.
+
     Raises:
         ConfigError: config or plugins are not those of the checkpoint, and ``trainer.resume_with_changes`` is false;
             or ``model.path`` names a folder with a model of another architecture.
     """
     _check_architecture(checkpoint, config.model.path)
-    found = [*differences(checkpoint.config, asdict(config)), *_differing(checkpoint.versions, versions)]
+    saved = saved_config(checkpoint, aliases)
+    found = [*differences(saved, asdict(config)), *_differing(checkpoint.versions, versions)]
     if not found:
         return
     listed = "\n  ".join(found)
@@ -146,6 +153,27 @@ def check_same(checkpoint: Checkpoint, config: TrainConfig, versions: Mapping[st
         f"{checkpoint.path} has another configuration: set trainer.resume_mode=disable for a new run, or "
         f"trainer.resume_with_changes=true to continue with these changes\n  {listed}",
     )
+
+
+def saved_config(checkpoint: Checkpoint, aliases: Mapping[str, str]) -> dict[str, Any]:
+    """The checkpoint's config with keys of this version; a removed key that is null is left out.
+
+    Raises:
+        ConfigError: as for :func:`corerl.config.aliases.canonical`.
+    """
+    values: dict[str, Any] = _without_removed(TrainConfig, canonical(TrainConfig, checkpoint.config, aliases))
+    return values
+
+
+def _without_removed(hint: Any, values: Any) -> Any:
+    if not is_dataclass(hint) or not isinstance(values, dict):
+        return values
+    hints = get_type_hints(hint)
+    return {
+        name: _without_removed(hints.get(name), value)
+        for name, value in values.items()
+        if name in hints or value is not None
+    }
 
 
 def _check_architecture(checkpoint: Checkpoint, path: str) -> None:
@@ -168,6 +196,7 @@ def _check_architecture(checkpoint: Checkpoint, path: str) -> None:
 def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     """``key: saved -> present`` of every key that changes what is computed."""
     before, now = (dict(_flat(json.loads(json.dumps(values)))) for values in (saved, present))
+    before, now = _same_spelling(before, now), _same_spelling(now, before)
     free = {key for key in before | now for pattern in FREE if fnmatch.fnmatchcase(key, pattern)}
     return [each for each in _differing(before, now) if each.partition(": ")[0] not in free]
 
@@ -256,6 +285,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
+
+
+def _same_spelling(values: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """A part that ``other`` selects by ``key: name`` is selected so too, and not by ``key.name: name``."""
+    return {short if (short := key.removesuffix(".name")) in other else key: value for key, value in values.items()}
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,8 @@
 """``corerl``: the program. Commands are registered like any plugin's part and imported when they are called."""
 
+import os
 import re
+import stat
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from corerl.errors import CoreRLError, Stopped, UnknownNameError
 from corerl.files import DISK, room
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
+from corerl.terminal.logs import escape_logs
 from corerl.terminal.output import echo
 
 INTERRUPTED = 130
@@ -109,16 +112,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _tell_of(error: Exception) -> None:
     """An error that nobody raised on purpose: a known one with its remedy, of a disk in one line."""
-    from corerl.check.problems import PAGE, problem_of
-
     of_disk = isinstance(error, OSError) and error.errno in DISK
     if not of_disk:
         echo("".join(traceback.format_exception(error, limit=-6, chain=False)), err=True, nl=False)
     free = f" ({room(Path(str(error.filename)))})" if isinstance(error, OSError) and of_disk and error.filename else ""
     said = f"{error}{free}: " if of_disk else f"{type(error).__name__}: "
-    problem = problem_of(f"{type(error).__name__}: {error}")
-    if problem is not None:
-        echo(f"error: {said}{problem.remedy} (see '{problem.name}' in {PAGE})", err=True)
+    remedy = load_plugins().hook.remedy(error=error)
+    if remedy is not None:
+        echo(f"error: {said}{remedy}", err=True)
     elif of_disk:
         echo(f"error: {error}{free}", err=True)
     else:
@@ -137,4 +138,6 @@ def _as_key(error: click.UsageError) -> str:
 
 def main() -> NoReturn:
     """The console script ``corerl``."""
+    escape_logs()
+    os.umask(os.umask(0o077) | stat.S_IWOTH)  # a config in a run's folder may name code
     sys.exit(run())

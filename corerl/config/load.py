@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from corerl.config import typed
+from corerl.contracts.options import selects_part
 from corerl.errors import ConfigError
 from corerl.files import read_text
 
@@ -58,9 +59,11 @@ def read(
 
 
 def _over(base: Any, values: Any) -> Any:
-    """``values`` on top of ``base``; a mapping that selects another name than ``base`` does takes nothing from it."""
+    """``values`` on top of ``base``; what selects another name than ``base`` does takes nothing from it."""
     if isinstance(base, str) and isinstance(values, dict):
         base = {"name": base}
+    if isinstance(values, str) and isinstance(base, Mapping) and base.get("name") == values:
+        return base
     if not isinstance(base, Mapping) or not isinstance(values, dict):
         return values
     if values.get("name", base.get("name")) != base.get("name"):
@@ -160,8 +163,9 @@ def _default_name(cls: type[Any], key: list[str]) -> str | None:
     owner: Any = cls
     for part in key[:-1]:
         owner = typing.get_type_hints(owner).get(part) if dataclasses.is_dataclass(owner) else None
-    fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
-    default = next((field.default for field in fields if field.name == key[-1] and field.type in (Any, "Any")), None)
+    if not dataclasses.is_dataclass(owner) or not selects_part(typing.get_type_hints(owner).get(key[-1])):
+        return None
+    default = next(field.default for field in dataclasses.fields(owner) if field.name == key[-1])
     return default if isinstance(default, str) else None
 
 

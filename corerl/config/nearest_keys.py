@@ -3,10 +3,8 @@
 import dataclasses
 import difflib
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-
-from corerl.config import verl_keys
 
 
 def dotted_keys(cls: type[Any], path: str = "") -> list[str]:
@@ -20,21 +18,29 @@ def dotted_keys(cls: type[Any], path: str = "") -> list[str]:
     return keys
 
 
-def unknown(key: str, value: Any, known: list[str]) -> tuple[str, str]:
-    """The key and the message of the error for ``key``, which holds ``value`` and is not among ``known``."""
+def unknown(
+    key: str, value: Any, known: list[str], explain: Callable[[str], str | None] | None = None
+) -> tuple[str, str]:
+    """The key and the message of the error for ``key``, which holds ``value`` and is not among ``known``.
+
+    Args:
+        explain: gives the remedy of a key that a plugin knows, or None.
+    """
     while isinstance(value, Mapping) and value:  # a section that does not exist: speak of the first key in it
         name, value = next(iter(value.items()))
         key = f"{key}.{name}"
-    if hint := verl_keys.hint(key):
-        return key, f"unknown key; {hint}"
+    return key, f"unknown key; {(explain(key) if explain else None) or remedy(key, known)}"
+
+
+def remedy(key: str, known: list[str]) -> str:
+    """The nearest keys of an unknown one, else those of its section."""
     near = nearest(key, known)
     if near:
-        verl = " (`corerl config from-verl` translates all of verl's keys)" if key.startswith(verl_keys.PREFIX) else ""
-        return key, f"unknown key; did you mean {' or '.join(near)}?{verl}"
-    section = key.removeprefix(verl_keys.PREFIX).rpartition(".")[0]
+        return f"did you mean {' or '.join(near)}?"
+    section = key.rpartition(".")[0]
     while section and not _below(section, known):
         section = section.rpartition(".")[0]
-    return key, f"unknown key; the keys {f'of {section} ' if section else ''}are {', '.join(_below(section, known))}"
+    return f"the keys {f'of {section} ' if section else ''}are {', '.join(_below(section, known))}"
 
 
 def nearest(key: str, known: list[str]) -> list[str]:

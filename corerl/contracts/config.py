@@ -1,14 +1,13 @@
 """Every key of a training config, with its default, help and range.
 
-Leaf names are those of verl without its ``actor_rollout_ref.`` prefix. A key that selects a registered name takes the
-name or a mapping ``{name: …, option: …}``; it is typed ``Any`` here and checked against the entry's own options.
+A key of type :data:`corerl.contracts.options.Part` selects a registered name: it takes the name or a mapping
+``{name: …, option: …}``, whose options are those of the registered part.
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from corerl.contracts.options import option
-from corerl.contracts.rejection import Rule, rejection_rules
+from corerl.contracts.options import Part, option
 
 LossAggMode = Literal["token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
 
@@ -27,7 +26,7 @@ class ModelConfig:
     trust_remote_code: bool = option(False, "run Python code from the model's folder")
     lora_rank: int = option(0, "train adapters of this rank instead of the model's weights; 0: no adapters", ge=0)
     lora_alpha: int = option(16, "with lora_rank: adapters are multiplied by lora_alpha / lora_rank", ge=1)
-    target_modules: Any = option(
+    target_modules: str | list[str] = option(
         "all-linear", "with lora_rank: names of layers, or all-linear: all but the output layer"
     )
 
@@ -60,17 +59,15 @@ class DataConfig:
     shuffle: bool = option(True, "new order in each epoch, from data.seed")
     seed: int | None = option(None, "seed of the sampler; null: trainer.seed")
     apply_chat_template_kwargs: dict[str, Any] = option(help="arguments of the chat template", factory=dict)
-    custom_cls: Any = option(None, "./file.py:Class that yields the rows; null: rows of the parquet files")
+    custom_cls: Part | None = option(None, "./file.py:Class that yields the rows; null: rows of the parquet files")
 
 
 @dataclass
 class KLControlConfig:
     """Coefficient of the KL penalty in the reward."""
 
-    type: Any = option("fixed", "KL controller, which changes the coefficient")
+    type: Part = option("fixed", "KL controller, which changes the coefficient")
     kl_coef: float = option(0.001, "coefficient at the start", ge=0)
-    target_kl: float | None = option(None, "option of the KL controller", gt=0)
-    horizon: int | None = option(None, "option of the KL controller", ge=1)
 
 
 @dataclass
@@ -78,8 +75,7 @@ class FilterGroupsConfig:
     """Dynamic sampling: groups without a learning signal are dropped and replaced by further prompts."""
 
     enable: bool = option(False, "drop groups and generate further prompts")
-    filter: Any = option("dynamic_sampling", "batch filter, which selects the groups to keep")
-    metric: str | None = option(None, "option of the batch filter")
+    filter: Part = option("dynamic_sampling", "batch filter, which selects the groups to keep")
     max_num_gen_batches: int = option(10, "largest number of generated batches in a step; then the run stops", ge=1)
 
 
@@ -102,7 +98,7 @@ class RolloutCorrectionConfig:
     rollout_is_batch_normalize: bool = option(
         False, "divide the weights by their mean: of token over tokens, of sequence and geometric over responses"
     )
-    rollout_rs: Any = option(
+    rollout_rs: str | list[str] | dict[str, Any] | None = option(
         None,
         "by which tokens or whole responses are rejected: a rule, a list of rules, or a mapping of rules to thresholds "
         "such as {token_k1: [0.5, 2], seq_max_k3: 0.1}; null: none",
@@ -128,13 +124,6 @@ class RolloutCorrectionConfig:
         "the policy just before each update",
     )
 
-    def __post_init__(self) -> None:
-        self.rules()
-
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules of ``rollout_rs``."""
-        return rejection_rules(self.rollout_rs, self.rollout_rs_threshold, self.rollout_rs_threshold_lower)
-
     @property
     def acts(self) -> bool:
         """Whether tokens are weighted or rejected."""
@@ -145,12 +134,9 @@ class RolloutCorrectionConfig:
 class AlgorithmConfig:
     """From scores to advantages."""
 
-    adv_estimator: Any = option("grpo", "advantage estimator")
-    gamma: float | None = option(None, "option of the advantage estimator", ge=0, le=1)
-    lam: float | None = option(None, "option of the advantage estimator", ge=0, le=1)
-    norm_adv_by_std_in_grpo: bool | None = option(None, "option of the advantage estimator")
+    adv_estimator: Part = option("grpo", "advantage estimator")
     use_kl_in_reward: bool = option(False, "subtract kl_coef · KL from each token's reward")
-    kl_penalty: Any = option("low_var_kl", "KL type of the penalty in the reward")
+    kl_penalty: Part = option("low_var_kl", "KL type of the penalty in the reward")
     kl_ctrl: KLControlConfig = option(help="coefficient of the penalty in the reward", factory=KLControlConfig)
     filter_groups: FilterGroupsConfig = option(help="dynamic sampling", factory=FilterGroupsConfig)
     rollout_correction: RolloutCorrectionConfig = option(
@@ -175,7 +161,7 @@ class OptimConfig:
 class ActorConfig:
     """The policy's update."""
 
-    strategy: Any = option("torch", "training strategy")
+    strategy: Part = option("torch", "training strategy")
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda if there is one")
     optim: OptimConfig = option(help="optimizer", factory=OptimConfig)
     grad_clip: float = option(1.0, "largest gradient norm", gt=0)
@@ -184,15 +170,12 @@ class ActorConfig:
     use_dynamic_bsz: bool = option(True, "micro-batches by tokens; false: by sequences")
     ppo_max_token_len_per_gpu: int = option(16384, "tokens in a micro-batch, with use_dynamic_bsz", ge=1)
     ppo_micro_batch_size_per_gpu: int = option(8, "sequences in a micro-batch, without use_dynamic_bsz", ge=1)
-    policy_loss: Any = option("vanilla", "policy loss")
-    clip_ratio_low: float | None = option(None, "option of the policy loss", gt=0)
-    clip_ratio_high: float | None = option(None, "option of the policy loss", gt=0)
-    clip_ratio_c: float | None = option(None, "option of the policy loss", gt=1)
+    policy_loss: Part = option("vanilla", "policy loss")
     loss_agg_mode: LossAggMode = option("token-mean", "aggregation of per-token terms to the loss")
     loss_scale_factor: int | None = option(None, "length for seq-mean-token-sum-norm; null: max_response_length", ge=1)
     use_kl_loss: bool = option(False, "add kl_loss_coef · KL(policy || reference) to the loss")
     kl_loss_coef: float = option(0.001, "weight of the KL loss", ge=0)
-    kl_loss_type: Any = option("low_var_kl", "KL type of the loss")
+    kl_loss_type: Part = option("low_var_kl", "KL type of the loss")
     entropy_coeff: float = option(0.0, "weight of the entropy bonus", ge=0)
 
 
@@ -213,15 +196,14 @@ class CriticConfig:
     """The value model, for advantage estimators that need one."""
 
     path: str | None = option(None, "model whose body the critic starts from; null: model.path")
-    strategy: Any = option(None, "training strategy; null: the actor's")
+    strategy: Part | None = option(None, "training strategy; null: the actor's")
     optim: OptimConfig = option(help="optimizer", factory=lambda: OptimConfig(lr=1e-5))
     grad_clip: float = option(1.0, "largest gradient norm", gt=0)
     ppo_mini_batch_size: int | None = option(None, "prompts in one optimizer step; null: the actor's", ge=1)
     ppo_epochs: int | None = option(None, "passes over the step's batch; null: the actor's", ge=1)
     ppo_max_token_len_per_gpu: int | None = option(None, "tokens in a micro-batch; null: the actor's", ge=1)
     ppo_micro_batch_size_per_gpu: int | None = option(None, "sequences in a micro-batch; null: the actor's", ge=1)
-    value_loss: Any = option("clipped", "value loss")
-    cliprange_value: float | None = option(None, "option of the value loss", gt=0)
+    value_loss: Part = option("clipped", "value loss")
     loss_agg_mode: LossAggMode = option("token-mean", "aggregation of per-token terms to the loss")
 
 
@@ -240,7 +222,7 @@ class ValSamplingConfig:
 class MultiTurnConfig:
     """Responses in several turns, with an environment that answers between them."""
 
-    environment: Any = option(None, "environment; null: a response is one turn")
+    environment: Part | None = option(None, "environment; null: a response is one turn")
     max_assistant_turns: int = option(8, "turns of the policy in a response", ge=1)
     max_turn_length: int | None = option(None, "tokens of one turn; null: the rest of max_response_length", ge=1)
     max_tool_response_length: int = option(
@@ -285,9 +267,9 @@ class RolloutConfig:
 class RewardConfig:
     """Scores."""
 
-    manager: Any = option("parallel", "reward manager")
-    scorer: Any = option(None, "scorer of every row; null: each data source's own (corerl plugins list)")
-    scorers: dict[str, Any] = option(
+    manager: Part = option("parallel", "reward manager")
+    scorer: Part | None = option(None, "scorer of every row; null: each data source's own (corerl plugins list)")
+    scorers: dict[str, Part] = option(
         help="data source, or pattern such as 'aime*', to scorer; overrides scorer and the data source's own",
         factory=dict,
     )
@@ -297,7 +279,6 @@ class RewardConfig:
         "deadline of one score in seconds; in worker processes, without waits for a processor or the disk",
         gt=0,
     )
-    memory_limit_gb: float | None = option(None, "option of the reward manager", gt=0)
     max_error_rate: float = option(
         0.5, "largest share of a batch's responses without a score; above it, the run stops", ge=0, le=1
     )
@@ -377,7 +358,7 @@ class RuntimeConfig:
 class TrackingConfig:
     """Destinations of metrics, in addition to metrics.jsonl."""
 
-    loggers: list[Any] = option(help="trackers", factory=lambda: ["console"])
+    loggers: list[Part] = option(help="trackers", factory=lambda: ["console"])
     project_name: str = option("corerl", "project of the trackers")
     experiment_name: str = option("default", "name in the trackers, and of the folder of runs")
     timeout: float = option(

@@ -5,7 +5,7 @@ A method without a declaration cannot be called on a group. ``local`` has one wo
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -43,6 +43,13 @@ class Place:
 
     data_parallel_rank: int = 0
     data_parallel_size: int = 1
+
+
+@runtime_checkable
+class GroupCall(Protocol):
+    """A method of a group whose calls can be started without waiting for them."""
+
+    def submit(self, *args: Any) -> "Future": ...
 
 
 class Future(Protocol):
@@ -93,8 +100,4 @@ def submit(method: Callable[..., Any], *args: Any) -> Future:
     Args:
         method: a bound method of what ``Runtime.spawn`` returned. A worker of runtime ``local`` is called at once.
     """
-    start = getattr(method, "submit", None)
-    if start is None:
-        return Finished(method(*args))
-    future: Future = start(*args)
-    return future
+    return method.submit(*args) if isinstance(method, GroupCall) else Finished(method(*args))

@@ -82,8 +82,8 @@ class Environment(Protocol):
 class EndingEnvironment(Environment, Protocol):
     """One that learns when an episode is over, to close its sandbox or to give a last reward.
 
-    ``end`` is optional, plain or ``async def``, and has the deadline of the other methods. One that fails leaves the
-    episode without a score, as a ``step`` does.
+    ``end`` is plain or ``async def``, and has the deadline of the other methods. One that fails leaves the episode
+    without a score, as a ``step`` does.
     """
 
     def end(self, state: Any) -> float | Awaitable[float | None] | None:

@@ -1,6 +1,33 @@
-"""Kinds of parts that plugins add to those of the core."""
+"""Kinds of parts, of the core and of plugins: what an entry of a kind may declare, and what a plugin adds a kind by."""
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def fact(default: Any, help: str, *, contract: type | None = None, takes_options: bool = False) -> Any:
+    """Declare one fact: a field of a frozen dataclass, the facts of a kind.
+
+    Args:
+        default: value if a plugin declares none. Other values have its type; if it is None, they have any.
+        help: effect, in one phrase.
+        contract: Protocol of a fact that is code: an object or ``"module:attribute"``.
+        takes_options: code that gets the options of its entry.
+    """
+    metadata = {"help": help, "contract": contract, "takes_options": takes_options}
+    return field(default=default, metadata=metadata)
+
+
+def code_facts(facts: Any) -> "list[dataclasses.Field[Any]]":
+    """The facts that are code and that are given."""
+    declared = [each for each in dataclasses.fields(facts) if each.metadata["contract"] is not None]
+    return [each for each in declared if getattr(facts, each.name) is not None]
+
+
+@dataclass(frozen=True)
+class NoFacts:
+    """Facts of a kind that has none."""
 
 
 @dataclass(frozen=True)
@@ -13,9 +40,13 @@ class Kind:
         words: the kind in the singular, for messages ("sampler").
         contract: Protocol of its targets; the docstring documents the kind.
         config_key: key of a config that selects one, for messages; '' if there is none.
+        needs: name of each need that an entry may declare -> its effect.
+        facts: frozen dataclass whose fields, made by :func:`fact`, are further arguments of ``register``.
     """
 
     registry: str
     words: str
     contract: type
     config_key: str = ""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    facts: type = NoFacts

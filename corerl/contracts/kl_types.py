@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+NEEDS = {"logits": "computes (b, T, V) log-probs of the whole vocabulary"}
+"""need of an entry -> its effect on the run"""
+
 
 class KLType(Protocol):
     """(b, T) log-probs of the sampled tokens under the policy and the reference in, (b, T) KL terms out.
 
-    Differentiable in ``log_probs``. An entry that declares ``needs_logits`` gets (b, T, V) log-probs of the whole
+    Differentiable in ``log_probs``. An entry that needs ``logits`` gets (b, T, V) log-probs of the whole
     vocabulary instead, 0 outside the responses.
     """
 

@@ -19,6 +19,9 @@ class Metric:
     unit: str
     definition: str
 
+    def __str__(self) -> str:
+        return self.name
+
     def matches(self, name: str) -> bool:
         """Whether ``name`` is this metric."""
         pattern = ""

@@ -1,12 +1,14 @@
 """Options: dataclass fields that carry their help text and their range."""
 
 import dataclasses
-import difflib
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from corerl.errors import ConfigError
+
+Part = str | dict[str, Any]
+"""the value of a key that selects a part: its name, or a mapping with ``name`` and its options"""
 
 _BOUNDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "ge": (operator.ge, "at least"),
@@ -14,6 +16,11 @@ _BOUNDS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "le": (operator.le, "at most"),
     "lt": (operator.lt, "less than"),
 }
+
+
+def selects_part(hint: Any) -> bool:
+    """Whether a type is that of a key that selects a part, or null."""
+    return bool(hint in (Part, Part | None))
 
 
 def option(
@@ -48,6 +55,20 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+@runtime_checkable
+class CompositeOptions(Protocol):
+    """Options that name further entries of the same kind, as those of a scorer made of scorers do."""
+
+    def resolve(self, select: Callable[[Any, str], Any], key: str) -> None:
+        """Select them.
+
+        Args:
+            select: :meth:`corerl.registry.Registry.select`.
+            key: of the options themselves.
+        """
+        ...
+
+
 def check_ranges(instance: Any, path: str) -> None:
     """Raise ConfigError for the first number in ``instance`` (a dataclass, nested ones included) outside its range."""
     for field in dataclasses.fields(instance):
@@ -68,5 +89,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("grop", ["grpo", "gae"])
     " (did you mean 'grpo'?)"
     """
+    import difflib
+
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean '{near[0]}'?)" if near else ""

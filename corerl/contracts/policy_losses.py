@@ -3,12 +3,19 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from corerl.contracts.losses import LossOutput, Mean
+from corerl.contracts.kinds import fact
+from corerl.contracts.losses import LossFacts, LossOutput, Mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LossOutput", "Mean", "PolicyLoss", "PolicyLossInputs", "TokenSelector"]
+__all__ = ["LossOutput", "Mean", "PolicyLoss", "PolicyLossFacts", "PolicyLossInputs", "TokenSelector"]
+
+NEEDS = {
+    "groups": "requires `rollout.n` of at least 2",
+    "ref": "runs the reference model; `inputs.ref_log_probs`",
+}
+"""need of an entry -> its effect on the run"""
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,7 @@ class PolicyLossInputs:
         advantages: (b, T) float32.
         response_mask: (b, T) bool. Elsewhere the other tensors are 0 and the terms are ignored.
         rollout_log_probs: (b, T) float32 as the rollout backend reported them, when it does.
-        ref_log_probs: (b, T) float32 under the reference model, with ``needs_ref``.
+        ref_log_probs: (b, T) float32 under the reference model, with need ``ref``.
         selected: (b, T) bool, what the entry's ``select_tokens`` chose, for an entry that has one.
     """
 
@@ -63,3 +70,15 @@ class TokenSelector(Protocol):
     """
 
     def __call__(self, inputs: PolicyLossInputs, uniforms: "Tensor") -> "Tensor": ...
+
+
+@dataclass(frozen=True)
+class PolicyLossFacts(LossFacts):
+    """Facts of a policy loss."""
+
+    select_tokens: TokenSelector | str | None = fact(
+        None,
+        "calls this function on each whole mini-batch; `inputs.selected`",
+        contract=TokenSelector,
+        takes_options=True,
+    )

@@ -2,14 +2,22 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from corerl.contracts.kinds import fact
 from corerl.errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from corerl.contracts.config import ModelConfig, RolloutConfig
+
+
+@dataclass(frozen=True)
+class BackendFacts:
+    """Facts of a rollout backend."""
+
+    media: tuple[str, ...] = fact((), "accepts these columns of the data (`images`, `videos`); `request.media`")
 
 
 @dataclass(frozen=True)
@@ -86,10 +94,7 @@ OnFinished = Callable[[int, list[Completion]], None]
 
 
 class RolloutBackend(Protocol):
-    """An inference engine.
-
-    One that has a log may have a method ``last_lines() -> str``, for the error of generation that takes too long.
-    """
+    """An inference engine."""
 
     async def generate(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
@@ -141,6 +146,15 @@ class RolloutBackend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class LoggingBackend(Protocol):
+    """A rollout backend whose engine has a log."""
+
+    def last_lines(self) -> str:
+        """The end of the log, for the error of generation that takes too long."""
+        ...
 
 
 class RolloutBackendFactory(Protocol):

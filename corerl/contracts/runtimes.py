@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from corerl.contracts.config import RuntimeConfig
@@ -59,8 +59,8 @@ class Runtime(Protocol):
         batches out, however many workers share the work. A call is dispatched as the worker's method declares
         (:mod:`corerl.contracts.dispatch`).
 
-        Each worker finds ``RANK`` and ``WORLD_SIZE`` in its environment where there are several; a worker with a
-        method ``place`` says by it which share of split work it gets, others are replicas.
+        Each worker finds ``RANK`` and ``WORLD_SIZE`` in its environment where there are several; a
+        :class:`corerl.contracts.workers.PlacedWorker` says which share of split work it gets, others are replicas.
 
         Raises:
             ConfigError: ``role`` is not distributed, and there would be several workers.
@@ -82,8 +82,16 @@ class Runtime(Protocol):
         ...
 
     def close(self) -> None:
-        """End all workers, also after a failure; those with a method ``close`` are told before."""
+        """End all workers, also after a failure, each :class:`corerl.contracts.workers.ClosingWorker` by its method."""
         ...
+
+
+@runtime_checkable
+class LocatedOptions(Protocol):
+    """Options of a runtime that know whether all workers are on this machine; without options, they are."""
+
+    @property
+    def works_here(self) -> bool: ...
 
 
 class RuntimeFactory(Protocol):

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from corerl.contracts.dispatch import Place
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +31,22 @@ class WeightTarget(Protocol):
             RunError: a tensor arrived changed, or is missing; the message names it.
         """
         ...
+
+
+@runtime_checkable
+class PlacedWorker(Protocol):
+    """A worker of several that share work."""
+
+    def place(self) -> Place:
+        """The worker's share."""
+        ...
+
+
+@runtime_checkable
+class ClosingWorker(Protocol):
+    """A worker with something to end, such as an engine."""
+
+    def close(self) -> None: ...
 
 
 class SavingWorkers(Protocol):

@@ -1,7 +1,7 @@
-"""Data: prompt and chat files in, token ids out.
+"""Data: prompt files in, token ids out.
 
 :mod:`~corerl.data.schema` checks the rows of prompt files, :mod:`~corerl.data.prompts` templates, measures and cuts
-them, :mod:`~corerl.data.sampler` gives their order; :mod:`~corerl.data.chat` reads the conversations of ``corerl sft``.
+them, :mod:`~corerl.data.sampler` gives their order.
 """
 
 from corerl.data.files import read_jsonl, read_parquet

@@ -65,7 +65,7 @@ def custom_rows(
 
 
 def _reference(value: Any) -> str | None:
-    """``path:Class``, which verl writes as {path, name}."""
+    """``path:Class``, which may be written as {path, name}."""
     if isinstance(value, Mapping) and set(value) <= {"path", "name"}:
         if value.get("path") is None:
             return None

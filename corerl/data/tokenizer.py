@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corerl.contracts.config import ModelConfig
+from corerl.data.bounded import bounded
 from corerl.data.hub import look_for_hub
 from corerl.data.report import Location
 from corerl.data.schema import Message
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 LARGEST_ID = 2**31
 LONGEST_CHAT = 20_000_000
 """characters of a chat: the tokenizer ends the process if it finds no memory"""
+TEMPLATE_SECONDS, TEMPLATE_BYTES = 20.0, 2**30
+"""of computing that a chat may take, and by which the process may grow meanwhile"""
+MOST_PARTS = 10_000
+"""layers or experts of a model: transformers makes an object of each before it looks at anything else"""
 
 _OWN_ARGUMENTS = ("conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_dict")
 
@@ -55,9 +60,13 @@ class ChatTokenizer:
             DataError: the template refuses the messages of the row at ``location``.
         """
         try:
-            text = self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt, **(template_kwargs or {})
-            )
+            with bounded(TEMPLATE_SECONDS, TEMPLATE_BYTES):
+                text = self.tokenizer.apply_chat_template(
+                    list(messages),
+                    tokenize=False,
+                    add_generation_prompt=add_generation_prompt,
+                    **(template_kwargs or {}),
+                )
         except Exception as error:
             reason = " ".join(str(error).split())
             raise DataError(f"{location}: the chat template of {self.template_source} fails ({reason})") from error
@@ -162,8 +171,26 @@ def load_tokenizer(model: ModelConfig) -> ChatTokenizer:
     return ChatTokenizer(tokenizer, template_source, pad_token_id, stop_token_ids)
 
 
+def check_parts(folder: Path) -> None:
+    """Refuse a model folder whose config.json names more layers or experts than ``MOST_PARTS``.
+
+    Raises:
+        ModelError: it does; a file that cannot be read is left to its reader.
+    """
+    try:
+        facts = json.loads(read_text(folder / "config.json"))
+    except (OSError, ValueError, RecursionError):
+        return
+    for part in (facts, *(facts.values() if isinstance(facts, dict) else ())):
+        for key, value in part.items() if isinstance(part, dict) else ():
+            if key.endswith(("layer", "layers", "experts")) and type(value) is int and value > MOST_PARTS:
+                raise ModelError(f"{folder}/config.json: {key} is {value:,}; a model has {MOST_PARTS:,} at most")
+
+
 def _load(source: str, where: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
     folder = _local_folder(source, where)
+    if folder is not None:
+        check_parts(folder)
     try:
         from transformers import AutoTokenizer
     except ImportError as error:

@@ -3,32 +3,52 @@
 Each kind has one page here: what goes in, what comes out, and the Protocol.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any
+# ruff: noqa: RUF009  _of() is a field
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from corerl.contracts import advantage_estimators, kl_types, policy_losses
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.batch_filters import BatchFilter
 from corerl.contracts.commands import Command
-from corerl.contracts.dataset_preparers import DatasetPreparer
 from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.kinds import Kind
 from corerl.contracts.kl_controllers import KLController
 from corerl.contracts.kl_types import KLType
-from corerl.contracts.policy_losses import PolicyLoss
+from corerl.contracts.losses import LossFacts
+from corerl.contracts.policy_losses import PolicyLoss, PolicyLossFacts
 from corerl.contracts.presets import Preset
 from corerl.contracts.reward_managers import RewardManagerFactory
-from corerl.contracts.rollout_backends import RolloutBackendFactory
+from corerl.contracts.rollout_backends import BackendFacts, RolloutBackendFactory
 from corerl.contracts.runtimes import RuntimeFactory
-from corerl.contracts.scorers import Scorer
+from corerl.contracts.scorers import Scorer, ScorerFacts
 from corerl.contracts.trackers import TrackerFactory
-from corerl.contracts.training_strategies import TrainingStrategyFactory
+from corerl.contracts.training_strategies import StrategyFacts, TrainingStrategyFactory
 from corerl.contracts.value_losses import ValueLoss
 from corerl.errors import PluginError
 from corerl.registry.base import Entry, Owner, Registry, Selected
 from corerl.registry.coroutines import blocking
 from corerl.registry.modules import load_file, load_object
 from corerl.registry.scorers import load_scorer, timed
+
+if TYPE_CHECKING:
+    from corerl.contracts.advantage_estimators import AdvantageEstimator
+    from corerl.contracts.batch_filters import BatchFilter
+    from corerl.contracts.commands import Command
+    from corerl.contracts.environments import EnvironmentFactory
+    from corerl.contracts.kl_controllers import KLController
+    from corerl.contracts.kl_types import KLType
+    from corerl.contracts.policy_losses import PolicyLoss
+    from corerl.contracts.presets import Preset
+    from corerl.contracts.reward_managers import RewardManagerFactory
+    from corerl.contracts.rollout_backends import RolloutBackendFactory
+    from corerl.contracts.runtimes import RuntimeFactory
+    from corerl.contracts.scorers import Scorer
+    from corerl.contracts.trackers import TrackerFactory
+    from corerl.contracts.training_strategies import TrainingStrategyFactory
+    from corerl.contracts.value_losses import ValueLoss
 
 __all__ = [
     "Entry",
@@ -44,44 +64,39 @@ __all__ = [
 ]
 
 
-def _of(kind: str, contract: type, config_key: str = "") -> Callable[[], Registry[Any]]:
-    return lambda: Registry(kind, contract, config_key)
+def _of(*declared: Any, **more: Any) -> Any:  # those of Registry
+    return field(default_factory=lambda: Registry(*declared, **more))
 
 
 @dataclass(frozen=True)
 class Registries:
     """All registries; the hook of each is ``register_<name>``."""
 
-    advantage_estimators: Registry[AdvantageEstimator] = field(
-        default_factory=_of("advantage estimator", AdvantageEstimator, "algorithm.adv_estimator")
+    advantage_estimators: Registry[AdvantageEstimator] = _of(
+        "advantage estimator", AdvantageEstimator, "algorithm.adv_estimator", advantage_estimators.NEEDS
     )
-    policy_losses: Registry[PolicyLoss] = field(default_factory=_of("policy loss", PolicyLoss, "actor.policy_loss"))
-    kl_types: Registry[KLType] = field(default_factory=_of("KL type", KLType, "actor.kl_loss_type"))
-    kl_controllers: Registry[KLController] = field(
-        default_factory=_of("KL controller", KLController, "algorithm.kl_ctrl.type")
+    policy_losses: Registry[PolicyLoss] = _of(
+        "policy loss", PolicyLoss, "actor.policy_loss", policy_losses.NEEDS, PolicyLossFacts
     )
-    value_losses: Registry[ValueLoss] = field(default_factory=_of("value loss", ValueLoss, "critic.value_loss"))
-    batch_filters: Registry[BatchFilter] = field(
-        default_factory=_of("batch filter", BatchFilter, "algorithm.filter_groups.filter")
+    kl_types: Registry[KLType] = _of("KL type", KLType, "actor.kl_loss_type", kl_types.NEEDS)
+    kl_controllers: Registry[KLController] = _of("KL controller", KLController, "algorithm.kl_ctrl.type")
+    value_losses: Registry[ValueLoss] = _of("value loss", ValueLoss, "critic.value_loss", facts=LossFacts)
+    batch_filters: Registry[BatchFilter] = _of("batch filter", BatchFilter, "algorithm.filter_groups.filter")
+    presets: Registry[Preset] = _of("preset", Preset, "preset")
+    reward_managers: Registry[RewardManagerFactory] = _of("reward manager", RewardManagerFactory, "reward.manager")
+    scorers: Registry[Scorer] = _of("scorer", Scorer, "reward.scorer", facts=ScorerFacts)
+    rollout_backends: Registry[RolloutBackendFactory] = _of(
+        "rollout backend", RolloutBackendFactory, "rollout.name", facts=BackendFacts
     )
-    presets: Registry[Preset] = field(default_factory=_of("preset", Preset, "preset"))
-    reward_managers: Registry[RewardManagerFactory] = field(
-        default_factory=_of("reward manager", RewardManagerFactory, "reward.manager")
+    environments: Registry[EnvironmentFactory] = _of(
+        "environment", EnvironmentFactory, "rollout.multi_turn.environment"
     )
-    scorers: Registry[Scorer] = field(default_factory=_of("scorer", Scorer, "reward.scorer"))
-    rollout_backends: Registry[RolloutBackendFactory] = field(
-        default_factory=_of("rollout backend", RolloutBackendFactory, "rollout.name")
+    training_strategies: Registry[TrainingStrategyFactory] = _of(
+        "training strategy", TrainingStrategyFactory, "actor.strategy", facts=StrategyFacts
     )
-    environments: Registry[EnvironmentFactory] = field(
-        default_factory=_of("environment", EnvironmentFactory, "rollout.multi_turn.environment")
-    )
-    training_strategies: Registry[TrainingStrategyFactory] = field(
-        default_factory=_of("training strategy", TrainingStrategyFactory, "actor.strategy")
-    )
-    runtimes: Registry[RuntimeFactory] = field(default_factory=_of("runtime", RuntimeFactory, "runtime.name"))
-    trackers: Registry[TrackerFactory] = field(default_factory=_of("tracker", TrackerFactory, "tracking.loggers"))
-    dataset_preparers: Registry[DatasetPreparer] = field(default_factory=_of("dataset preparer", DatasetPreparer))
-    commands: Registry[Command] = field(default_factory=_of("command", Command))
+    runtimes: Registry[RuntimeFactory] = _of("runtime", RuntimeFactory, "runtime.name")
+    trackers: Registry[TrackerFactory] = _of("tracker", TrackerFactory, "tracking.loggers")
+    commands: Registry[Command] = _of("command", Command)
 
     added: dict[str, Registry[Any]] = field(default_factory=dict)
     """of kinds that plugins add"""
@@ -109,5 +124,5 @@ class Registries:
             raise PluginError(f"the kind '{kind.words}' needs another name of its registry than '{kind.registry}'")
         if kind.words in {registry.kind for _, registry in self}:
             raise PluginError(f"there is a kind '{kind.words}' already")
-        self.added[kind.registry] = Registry(kind.words, kind.contract, kind.config_key)
+        self.added[kind.registry] = Registry(kind.words, kind.contract, kind.config_key, kind.needs, kind.facts)
         return self.added[kind.registry]

@@ -3,28 +3,18 @@
 import dataclasses
 import functools
 import inspect
-import json
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any, Generic, Literal, TypeVar
 
-from corerl.contracts.metrics import Metric
-from corerl.contracts.options import did_you_mean
+from corerl.contracts.kinds import NoFacts, code_facts
+from corerl.contracts.options import CompositeOptions, did_you_mean
 from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError, UntrustedError
 from corerl.registry import coroutines, modules
 
 T = TypeVar("T")
-
-NEEDS = (
-    "needs_critic",
-    "needs_greedy_baseline",
-    "needs_groups",
-    "needs_logits",
-    "needs_ref",
-    "needs_sum_pi_squared",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,23 +38,10 @@ class Entry(Generic[T]):
         target: the object, or ``"module:attribute"``, imported by :meth:`load`.
         owner: who registered it.
         summary: one line for ``corerl plugins list``.
-        options: the dataclass that the entry's options are checked against, or None when it has none.
-        data_sources: for scorers, the ``data_source`` values that select this one by themselves.
-        needs_critic: the run must have a value model.
-        needs_greedy_baseline: the run must score a greedy response to every prompt.
-        needs_groups: several responses to one prompt are compared (``rollout.n`` of at least 2).
-        needs_logits: of a KL type: it takes log-probs of the whole vocabulary.
-        needs_ref: the run must have reference log-probs.
-        needs_sum_pi_squared: the run must compute the sum of squared probabilities at every token.
-        distributed: of a training strategy: one worker a GPU, which find ``RANK`` and ``WORLD_SIZE`` in their
-            environment, share the work.
-        media: of a rollout backend: the columns of media, ``images`` and ``videos``, that it takes.
-        select_tokens: of a policy loss that must see the whole mini-batch: a
-            :class:`corerl.contracts.policy_losses.TokenSelector`, or ``"module:attribute"``.
-        metrics: of a policy or value loss: what it reports, under the whole names (``actor/pg_clipfrac``), for
-            ``docs/metrics.md``.
-        read_checkpoint: of a training strategy whose checkpoints can be read without it: a
-            :class:`corerl.contracts.training_strategies.CheckpointReader`, or ``"module:attribute"``.
+        options: the dataclass that the entry's options are checked against, ``"module:attribute"``, imported by
+            :meth:`load_options`, or None when it has none.
+        needs: what the run must compute or be for it; the kind knows the names.
+        facts: an instance of the kind's dataclass of facts.
     """
 
     kind: str
@@ -72,19 +49,9 @@ class Entry(Generic[T]):
     target: T | str
     owner: Owner
     summary: str = ""
-    options: type | None = None
-    data_sources: tuple[str, ...] = ()
-    needs_critic: bool = False
-    needs_greedy_baseline: bool = False
-    needs_groups: bool = False
-    needs_logits: bool = False
-    needs_ref: bool = False
-    needs_sum_pi_squared: bool = False
-    distributed: bool = False
-    media: tuple[str, ...] = ()
-    select_tokens: Callable[..., Any] | str | None = None
-    metrics: tuple[Metric, ...] = ()
-    read_checkpoint: Callable[..., Any] | str | None = None
+    options: type | str | None = None
+    needs: frozenset[str] = frozenset()
+    facts: Any = NoFacts()
 
     def load(self) -> T:
         """Import the target.
@@ -94,21 +61,36 @@ class Entry(Generic[T]):
         """
         return typing.cast(T, self._import(self.target))
 
-    def load_select_tokens(self) -> Callable[..., Any] | None:
-        """Import ``select_tokens``; None when the entry has none.
+    def load_options(self) -> type | None:
+        """Import ``options``; None when the entry has none.
+
+        Raises:
+            PluginError: as for :meth:`load`, or it is no dataclass.
+        """
+        options = None if self.options is None else self._import(self.options)
+        if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
+            raise PluginError(f"the {self.kind} '{self.name}' must have a dataclass as its options, not {options!r}")
+        return options
+
+    def option_fields(self) -> tuple[dataclasses.Field[Any], ...]:
+        """The fields of :meth:`load_options`, which may raise PluginError."""
+        options: Any = self.load_options()
+        return () if options is None else dataclasses.fields(options)
+
+    def load_fact(self, name: str) -> Any:
+        """Import a fact that is code; None if the entry has none.
 
         Raises:
             PluginError: as for :meth:`load`.
         """
-        return None if self.select_tokens is None else typing.cast(Any, self._import(self.select_tokens))
+        return self._import(getattr(self.facts, name))
 
-    def load_read_checkpoint(self) -> Callable[..., Any] | None:
-        """Import ``read_checkpoint``; None when the entry has none.
-
-        Raises:
-            PluginError: as for :meth:`load`.
-        """
-        return None if self.read_checkpoint is None else typing.cast(Any, self._import(self.read_checkpoint))
+    def load_all(self) -> None:
+        """Import the target and every fact that is code; errors as for :meth:`load`."""
+        self.load()
+        self.load_options()
+        for fact in code_facts(self.facts):
+            self.load_fact(fact.name)
 
     def _import(self, target: Any) -> Any:
         if not isinstance(target, str):
@@ -153,16 +135,17 @@ class Selected(Generic[T]):
         """
         return typing.cast(T, self._bind(self.entry.load()))
 
-    def load_select_tokens(self) -> Callable[..., Any] | None:
-        """Import the token selector of a policy loss, with the same options; None when the entry has none."""
-        selector = self.entry.load_select_tokens()
-        return None if selector is None else typing.cast(Any, self._bind(selector))
+    def load_fact(self, name: str) -> Any:
+        """Import a fact that is code, with the same options; None if the entry has none."""
+        code = self.entry.load_fact(name)
+        return None if code is None else self._bind(code)
 
     def _bind(self, target: Any) -> Any:
         bound = target if self.options is None else functools.partial(target, options=self.options)
         return coroutines.blocking(bound) if coroutines.is_async(target) else bound
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Registry(Generic[T]):
     """The named implementations of one kind.
 
@@ -170,24 +153,62 @@ class Registry(Generic[T]):
         kind: what is registered, in words and in the singular, e.g. ``"advantage estimator"``.
         contract: the Protocol that every target satisfies; its docstring is the kind's documentation.
         config_key: where a config selects one, for error messages ('' when no config does).
+        needs, facts: what an entry may declare, as for :class:`corerl.contracts.kinds.Kind`.
+        trusted: ``module:attribute`` and ``./file.py:attribute`` may be imported.
     """
 
-    def __init__(self, kind: str, contract: type, config_key: str = "") -> None:
-        self.kind = kind
-        self.contract = contract
-        self.config_key = config_key
-        self._entries: dict[str, Entry[T]] = {}
-        self._overriding: set[str] = set()
-        self._clashes: dict[str, list[Owner]] = {}
-        self.missing_hint: Callable[[str, str], str] = lambda kind, name: ""
-        self.trusted = True
-        """whether ``module:attribute`` and ``./file.py:attribute`` may be imported"""
+    kind: str
+    contract: type
+    config_key: str = ""
+    needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    facts: type = NoFacts
+    missing_hint: Callable[[str, str], str] = lambda kind, name: ""
+    trusted: bool = True
+    _entries: dict[str, Entry[T]] = dataclasses.field(default_factory=dict, init=False)
+    _overriding: set[str] = dataclasses.field(default_factory=set, init=False)
+    _clashes: dict[str, list[Owner]] = dataclasses.field(default_factory=dict, init=False)
 
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
+
+    def entry(
+        self,
+        name: str,
+        target: T | str,
+        owner: Owner,
+        *,
+        summary: str = "",
+        options: type | None = None,
+        needs: Collection[str] = (),
+        **facts: Any,
+    ) -> Entry[T]:
+        """An entry of this kind, which :meth:`add` adds.
+
+        Raises:
+            PluginError: the kind has no such need or fact, or a fact is of another type.
+        """
+        what = f"the {self.kind} '{name}'"
+        wanted = frozenset({needs} if isinstance(needs, str) else needs)
+        for need in sorted(wanted - self.needs.keys()):
+            near, known = did_you_mean(need, self.needs), ", ".join(self.needs) or "none"
+            raise PluginError(f"{what} declares the unknown need '{need}'{near}; known: {known}")
+        return Entry(self.kind, name, target, owner, summary, options, wanted, self._facts(what, facts))
+
+    def _facts(self, what: str, given: Mapping[str, Any]) -> Any:
+        defaults = {field.name: field.default for field in dataclasses.fields(self.facts)}
+        facts = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        for name, value in facts.items():
+            if name not in defaults:
+                known = ["summary", "options", "override", "needs", *defaults]
+                near = did_you_mean(name, known)
+                raise PluginError(f"{what} declares the unknown fact '{name}'{near}; known: {', '.join(known)}")
+            kind = type(defaults[name])
+            if defaults[name] is not None and not isinstance(value, kind):
+                raise PluginError(f"{what}: {name} must be a {kind.__name__}, not {value!r}")
+        return self.facts(**facts)
 
     def add(self, entry: Entry[T], *, override: bool = False) -> None:
         """Add an entry. Which one a name means does not depend on the order in which plugins are loaded.
@@ -275,26 +296,24 @@ class Registry(Generic[T]):
     def with_options(self, entry: Entry[T], options: Mapping[str, Any], key: str) -> Selected[T]:
         """``entry`` with ``options`` (plain values), which are checked and filled in.
 
-        Options that name further entries of this registry, as those of a scorer made of scorers do, have a method
-        ``resolve(select, key)``; it is called with :meth:`select` and the options' own key.
-
         Raises:
             ConfigError: an unknown option, a wrong type or a value out of range; ``key`` is in the message.
         """
         from corerl.config import typed
 
-        if entry.options is None:
+        declared = entry.load_options()
+        if declared is None:
             if options:
                 raise ConfigError(f"{key}.{next(iter(options))}", f"{self.kind} '{entry.name}' has no options")
             return Selected(entry)
-        built: Any = typed.build(entry.options, options, key)
-        if hasattr(built, "resolve"):
+        built: Any = typed.build(declared, options, key)
+        if isinstance(built, CompositeOptions):
             built.resolve(self.select, key)
         return Selected(entry, built)
 
     def _ad_hoc(self, name: str) -> Entry[T]:
         """An entry for an object named directly; its options are the annotation of its ``options`` parameter."""
-        entry: Entry[T] = Entry(self.kind, name, name, Owner(name.rpartition(":")[0]))
+        entry = self.entry(name, name, Owner(name.rpartition(":")[0]))
         options = _options_annotation(entry.load())
         if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
             raise PluginError(f"{self.kind} '{name}': its parameter 'options' must be annotated with a dataclass")
@@ -321,5 +340,7 @@ def known_names(kind: str) -> dict[str, str]:
 
     ``known_names.json`` is generated from ``plugins/`` by ``scripts/known_names.py``; a test checks that it is current.
     """
+    import json
+
     table: dict[str, dict[str, str]] = json.loads(KNOWN_NAMES.read_text())
     return table.get(kind, {})

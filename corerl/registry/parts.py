@@ -1,7 +1,6 @@
 """The registered parts that a config selects; names and options are checked, nothing heavy is imported."""
 
 import dataclasses
-import operator
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -19,20 +18,9 @@ from corerl.contracts.scorers import Scorer
 from corerl.contracts.trackers import TrackerFactory
 from corerl.contracts.training_strategies import TrainingStrategyFactory
 from corerl.contracts.value_losses import ValueLoss
-from corerl.errors import ConfigError
 from corerl.registry import Registries, Registry, Selected
 
 T = TypeVar("T")
-
-SHORTHANDS = {
-    "algorithm.adv_estimator": ("algorithm", ("gamma", "lam", "norm_adv_by_std_in_grpo")),
-    "algorithm.kl_ctrl.type": ("algorithm.kl_ctrl", ("target_kl", "horizon")),
-    "algorithm.filter_groups.filter": ("algorithm.filter_groups", ("metric",)),
-    "actor.policy_loss": ("actor", ("clip_ratio_low", "clip_ratio_high", "clip_ratio_c")),
-    "critic.value_loss": ("critic", ("cliprange_value",)),
-    "reward.manager": ("reward", ("memory_limit_gb",)),
-}
-"""where an option of a selected part may also be written: verl's flat keys"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,13 +57,13 @@ class Parts:
     @property
     def needs_ref(self) -> bool:
         """The run has a reference model."""
-        return self.policy_loss.entry.needs_ref or self.kl_loss is not None or self.kl_penalty is not None
+        return "ref" in self.policy_loss.entry.needs or self.kl_loss is not None or self.kl_penalty is not None
 
     @property
     def needs_ref_log_probs(self) -> bool:
         """The reference's log-probs of the sampled tokens are needed."""
         kl_types = [part for part in (self.kl_loss, self.kl_penalty) if part is not None]
-        return self.policy_loss.entry.needs_ref or any(not part.entry.needs_logits for part in kl_types)
+        return "ref" in self.policy_loss.entry.needs or any("logits" not in part.entry.needs for part in kl_types)
 
     def selected(self) -> list[tuple[str, Selected[Any]]]:
         """(config key, part) pairs of everything that is selected."""
@@ -113,12 +101,12 @@ def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
     penalized, filtered = algorithm.use_kl_in_reward, algorithm.filter_groups.enable
 
     def select(registry: Registry[T], value: Any, key: str) -> Selected[T]:
-        return _with_shorthands(config, registry, value, key) if key in SHORTHANDS else registry.select(value, key)
+        return registry.select(value, key)
 
     adv_estimator = select(registries.advantage_estimators, algorithm.adv_estimator, "algorithm.adv_estimator")
     strategy = select(registries.training_strategies, actor.strategy, "actor.strategy")
     critic_strategy = None
-    if adv_estimator.entry.needs_critic:
+    if "critic" in adv_estimator.entry.needs:
         critic_strategy = (
             select(registries.training_strategies, critic.strategy, "critic.strategy") if critic.strategy else strategy
         )
@@ -161,22 +149,3 @@ def select_rollout_backend(rollout: RolloutConfig, registries: Registries) -> Se
     return registries.rollout_backends.select_named(
         rollout.name, rollout.options, name_key="rollout.name", options_key="rollout.options"
     )
-
-
-def _with_shorthands(config: TrainConfig, registry: Registry[T], value: Any, key: str) -> Selected[T]:
-    """What ``value`` at ``key`` selects, with the options among them that are written beside it."""
-    selected = registry.select(value, key)
-    section, names = SHORTHANDS[key]
-    beside = operator.attrgetter(section)(config)
-    shorthand = {name: getattr(beside, name) for name in names if getattr(beside, name) is not None}
-    if not shorthand:
-        return selected
-    entry = selected.entry
-    options = {field.name for field in dataclasses.fields(entry.options)} if entry.options else set()
-    given = value if isinstance(value, dict) else {"name": value}
-    for name, wanted in shorthand.items():
-        if name not in options:
-            raise ConfigError(f"{section}.{name}", f"{entry.kind} '{entry.name}' has no such option")
-        if given.get(name, wanted) != wanted:
-            raise ConfigError(f"{section}.{name}", f"is {wanted}, but {key} gives {given[name]}: give one of them")
-    return registry.select({**given, **shorthand}, key)

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.rejection import uses_shared_threshold
 from corerl.errors import ConfigError, RequestError
 from corerl.registry.parts import Parts
 from corerl.secrets import plain_secrets
@@ -33,12 +33,12 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
 def _check_parts(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     for key, part in parts.selected():
         entry = part.entry
-        if hasattr(part.options, "check"):  # rules of its own, between its options and the rest of the config
+        if isinstance(part.options, CheckedOptions):
             try:
                 part.options.check(key, config)
             except RequestError as error:
                 yield error
-        if entry.needs_groups and config.rollout.n < 2:
+        if "groups" in entry.needs and config.rollout.n < 2:
             yield ConfigError(
                 "rollout.n",
                 f"must be at least 2, not {config.rollout.n}: {key}={entry.name} compares the responses to one prompt",
@@ -49,7 +49,7 @@ def _check_workers(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     runtime, rollout = config.runtime, config.rollout
     workers = runtime.nnodes * runtime.n_gpus_per_node
     for key, strategy in (("actor.strategy", parts.strategy), ("critic.strategy", parts.critic_strategy)):
-        if workers > 1 and strategy is not None and not strategy.entry.distributed:
+        if workers > 1 and strategy is not None and not strategy.entry.facts.distributed:
             yield ConfigError(
                 key,
                 f"'{strategy.entry.name}' runs in one process, and runtime.nnodes × runtime.n_gpus_per_node = "
@@ -91,20 +91,7 @@ def _check_kl(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
 
 def _check_rollout_correction(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     correction = config.algorithm.rollout_correction
-    for name in ("rollout_is_threshold", "rollout_rs_threshold"):
-        upper, lower = getattr(correction, name), getattr(correction, f"{name}_lower")
-        if lower is not None and lower > upper:
-            yield ConfigError(
-                f"algorithm.rollout_correction.{name}_lower", f"is {lower}, which is more than {name} = {upper}"
-            )
-    if correction.rollout_rs is not None and not uses_shared_threshold(correction.rollout_rs):
-        for name, default in (("rollout_rs_threshold", 2.0), ("rollout_rs_threshold_lower", None)):
-            if getattr(correction, name) != default:
-                yield ConfigError(
-                    f"algorithm.rollout_correction.{name}",
-                    "has no effect: every rule of rollout_rs has a threshold of its own",
-                )
-    if correction.bypass_mode and parts.adv_estimator.entry.needs_sum_pi_squared:
+    if correction.bypass_mode and "sum_pi_squared" in parts.adv_estimator.entry.needs:
         yield ConfigError(
             "algorithm.rollout_correction.bypass_mode",
             f"skips the forward pass that advantage estimator '{parts.adv_estimator.entry.name}' needs",

@@ -18,7 +18,7 @@ def table_of_sources(entries: "Iterable[Entry[Scorer]]") -> "dict[str, list[Entr
     """Data source, or pattern such as ``aime*`` -> the scorers registered for it; more than one is a clash."""
     table: dict[str, list[Entry[Scorer]]] = {}
     for entry in entries:
-        for source in entry.data_sources:
+        for source in entry.facts.data_sources:
             table.setdefault(source, []).append(entry)
     return table
 

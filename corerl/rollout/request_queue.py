@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.errors import RunError
 
 Generate = Callable[[Sequence[GenerationRequest], OnFinished], Awaitable[None]]
 
@@ -51,3 +52,7 @@ class RequestQueue:
             for _, future in waiting:
                 if not future.done():
                     future.set_exception(error)
+        else:
+            for request, future in waiting:
+                if not future.done():
+                    future.set_exception(RunError(f"the engines gave no responses to request '{request.request_id}'"))

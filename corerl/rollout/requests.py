@@ -42,8 +42,8 @@ def check_media(prompts: Iterable[Prompt], backend: Entry[RolloutBackendFactory]
     """Raise DataError where a prompt has media that the rollout backend does not take."""
     for prompt in prompts:
         for column in prompt.media:
-            if column not in backend.media:
+            if column not in backend.facts.media:
                 raise DataError(
                     f"prompt {prompt.index} has '{column}', and rollout backend '{backend.name}' takes "
-                    f"{', '.join(backend.media) or 'text alone'}: drop the column, or choose another rollout.name"
+                    f"{', '.join(backend.facts.media) or 'text alone'}: drop the column, or choose another rollout.name"
                 )

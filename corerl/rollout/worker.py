@@ -12,7 +12,7 @@ from torch import Tensor
 
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
-from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, LoggingBackend, OnFinished
 from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
 from corerl.models import resolve_device
 from corerl.plugins import load_plugins
@@ -68,8 +68,7 @@ class RolloutWorker:
                     await _ended(work)
 
     def _late(self, unfinished: int, prompts: int) -> DeadlineError:
-        last_lines = getattr(self.backend, "last_lines", None)
-        log = "" if last_lines is None else f"; {last_lines()}"
+        log = f"; {self.backend.last_lines()}" if isinstance(self.backend, LoggingBackend) else ""
         return DeadlineError(
             f"{unfinished} of {prompts} prompts had no responses after rollout.timeout = {self.timeout:g} s{log}"
         )

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.runtimes import Role
+from corerl.contracts.workers import ClosingWorker
 from corerl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corerl.check.findings import Finding
-    from corerl.check.machine import Machine
+    from corerl.contracts.checks import Machine
     from corerl.contracts.config import TrainConfig
     from corerl.contracts.workers import WeightSource, WeightTarget
 
@@ -35,19 +35,16 @@ class LocalRuntime:
                 raise _no_pool(role.name)
 
     @staticmethod
-    def examine(key: str, config: "TrainConfig", machine: "Machine") -> "Iterator[Finding]":
+    def examine(key: str, config: "TrainConfig", machine: "Machine") -> Iterator[ConfigError]:
         """For `corerl check`: everything that would be refused."""
-        from corerl.check.findings import from_error
-
-        yield from map(from_error, _refused(config.runtime))
+        yield from _refused(config.runtime)
         if config.rollout.n_gpus_per_node:
-            yield from_error(_no_pool("rollout"))
+            yield _no_pool("rollout")
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
         spawned = worker(*args)
-        close = getattr(spawned, "close", None)
-        if close is not None:
-            self._workers.callback(close)
+        if isinstance(spawned, ClosingWorker):
+            self._workers.callback(spawned.close)
         return spawned
 
     def send_weights(

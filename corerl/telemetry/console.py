@@ -1,10 +1,9 @@
-"""Tracker ``console``: a live view on a terminal, a line a step elsewhere."""
+"""Tracker ``console``: a line a step. corerl-tools overrides it by a live view on a terminal."""
 
 from collections.abc import Mapping
 
 from corerl.contracts.trackers import TrackedRun
 from corerl.telemetry.clock import Clock
-from corerl.telemetry.live import LiveView
 from corerl.terminal.consoles import error_console
 from corerl.terminal.output import printable
 
@@ -32,25 +31,23 @@ class ConsoleTracker:
         self.every = max(1, run.total_steps // MOST_LINES)
         self.console = error_console()
         self.clock = Clock(run.total_steps)
-        self.live = LiveView(self.console, self.clock, CURVES) if self.console.is_terminal else None
-        if self.live is not None:
-            self.live.start()
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         self.clock.tick(step)
         for name, value in metrics.items():
             if name.startswith("val-core/"):
                 self.console.print(printable(f"step {step}: {name} {value:.3f}"), markup=False)
+        self.show(metrics, step)
+
+    def show(self, metrics: Mapping[str, float], step: int) -> None:
+        """Print the line of a step, or of every so many."""
         line, total = summary(metrics), self.clock.total_steps
-        if self.live is not None:
-            self.live.update(metrics)
-        elif line and (step % self.every == 0 or step == total):
+        if line and (step % self.every == 0 or step == total):
             left = f"left {self.clock.left()}" if self.clock.left() else ""
             self.console.print(f"step {step}/{total}  {line}  {left}", soft_wrap=True, markup=False)
 
     def close(self) -> None:
-        if self.live is not None:
-            self.live.stop()
+        pass
 
 
 def summary(metrics: Mapping[str, float]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from corerl.batch.shares import balance
+from corerl.batch.cuts import balance
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean, add_means, masked_mean
 from corerl.contracts.reward_managers import RewardResult, error_kind

@@ -16,13 +16,11 @@ from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.contracts.runtimes import Pool, Role
-from corerl.contracts.throughput import ModelShape
 from corerl.contracts.trackers import TrackedRun, TrackerFactory
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import CoreRLError, LostError
-from corerl.models import compute_dtype, cpu_threads, model_files, resolve_device
-from corerl.objective.rollout_correction import largest_difference, resolve_level
+from corerl.models import cpu_threads, model_files, resolve_device
 from corerl.registry import Entry, Selected
 from corerl.registry.parts import Parts
 from corerl.rollout.engines import Engines
@@ -36,7 +34,7 @@ from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
 from corerl.terminal.notices import say
-from corerl.trainer.correction import RolloutCorrector
+from corerl.trainer.correction import make_corrector
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.fit import fit
 from corerl.trainer.kl import KLPenalty, VocabularyReference
@@ -127,7 +125,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         torch.set_num_threads(cpu_threads(threads, "cuda"))
         stack.callback(torch.set_num_threads, threads)
     vocabulary_reference = None
-    if reference and any(part.entry.needs_logits for part in (parts.kl_loss, parts.kl_penalty) if part):
+    if reference and any("logits" in part.entry.needs for part in (parts.kl_loss, parts.kl_penalty) if part):
         vocabulary_reference = VocabularyReference(reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb)
     queue = RequestQueue(engines.generate)
     episodes = episode_player(config, parts.environment, queue, plan.tokenizer)
@@ -143,7 +141,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         seeds,
         training_sampling(config, plan.tokenizer.stop_token_ids),
         batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
-        greedy_baseline=parts.adv_estimator.entry.needs_greedy_baseline,
+        greedy_baseline="greedy_baseline" in parts.adv_estimator.entry.needs,
         total_steps=plan.total_steps,
     )
     stack.callback(stream.close)
@@ -158,14 +156,14 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         tokenizer=plan.tokenizer,
         devices=_device_sharing(config, engines, [role for role in (actor, critic, reference) if role]),
         estimate_advantages=parts.adv_estimator.load(),
-        select_tokens=parts.policy_loss.load_select_tokens(),
+        select_tokens=parts.policy_loss.load_fact("select_tokens"),
         kl_penalty=_kl_penalty(plan, actor, vocabulary_reference),
         vocabulary_reference=vocabulary_reference,
         val_prompts=plan.val_prompts,
         notices=Notices(plan.scorers),
-        nonfinite=NonFiniteGuard(run.folder / "nonfinite", skip=config.trainer.on_nonfinite == "skip"),
+        nonfinite=NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
         log=log,
-        corrector=_corrector(config, shape),
+        corrector=make_corrector(config, plan.plugins, shape),
         checkpoints=_checkpoint_store(run),
         seeds=seeds,
         validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),
@@ -177,21 +175,12 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     )
 
 
-def _corrector(config: TrainConfig, shape: ModelShape) -> RolloutCorrector:
-    correction = resolve_level(config.algorithm.rollout_correction, config.trainer.max_staleness)
-    most = correction.max_log_prob_diff
-    if most is None:
-        dtype = compute_dtype(config.model, resolve_device(config.actor.device))
-        most = largest_difference(dtype, shape.layers, config.rollout.temperature)
-    return RolloutCorrector(correction, most)
-
-
 def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:
     strategy, critic = parts.strategy.entry, (parts.critic_strategy or parts.strategy).entry
     roles = [
-        Role("actor", "actor.strategy", strategy.name, strategy.distributed),
-        Role("critic", "critic.strategy", critic.name, critic.distributed),
-        Role("ref", "actor.strategy", strategy.name, strategy.distributed),
+        Role("actor", "actor.strategy", strategy.name, strategy.facts.distributed),
+        Role("critic", "critic.strategy", critic.name, critic.facts.distributed),
+        Role("ref", "actor.strategy", strategy.name, strategy.facts.distributed),
         rollout_role(config, parts.rollout_backend.entry),
     ]
     return {role.name: role for role in roles}
@@ -246,7 +235,7 @@ def _kl_penalty(plan: Plan, actor: PolicyWorker, vocabulary_reference: Vocabular
     coef = config.algorithm.kl_ctrl.kl_coef
     if plan.checkpoint is not None and plan.checkpoint.kl_coef is not None:
         coef = plan.checkpoint.kl_coef
-    of_vocabulary = vocabulary_reference if kl_type.entry.needs_logits else None
+    of_vocabulary = vocabulary_reference if "logits" in kl_type.entry.needs else None
     mini_batch_size = config.actor.ppo_mini_batch_size
     return KLPenalty(kl_type.load(), controller.load(), coef, actor, of_vocabulary, mini_batch_size)
 

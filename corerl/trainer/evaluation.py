@@ -3,26 +3,11 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any
 
 from corerl.batch.rollouts import Rollouts
+from corerl.contracts.evaluations import ValidationSample
 from corerl.contracts.reward_managers import RewardResult
-from corerl.data.schema import Message
-from corerl.evaluation.summary import Sample, summarise
-
-
-class ValidationSample(NamedTuple):
-    """One response; ``prompt`` is the index of its prompt, ``score`` is None when scoring failed."""
-
-    data_source: str
-    prompt: int
-    score: float | None
-    response_length: int
-    components: Mapping[str, float]
-    extracted: str | None = None
-    messages: Sequence[Message] = ()
-    response: str = ""
-    ground_truth: str = ""
 
 
 def validation_samples(rollouts: Rollouts, results: Sequence[RewardResult]) -> list[ValidationSample]:
@@ -58,9 +43,8 @@ def sample_table(samples: Sequence[ValidationSample], count: int) -> tuple[list[
 def validation_metrics(samples: Sequence[ValidationSample], n: int) -> dict[str, float]:
     """``val-core/<data source>/reward/mean@n``: the mean over prompts of the mean over their scored responses.
 
-    ``val-aux/<data source>/<component>/mean@n`` is the same of each named part of the scores. With several responses
-    to a prompt there are ``val-aux/<data source>/reward/best@k``, ``worst@k`` and ``maj@k`` too, as in ``corerl eval``.
-    Responses that could not be scored are left out; their share is ``val-aux/error_ratio``.
+    ``val-aux/<data source>/<component>/mean@n`` is the same of each named part of the scores. Responses
+    without a score are left out; their share is ``val-aux/error_ratio``.
     """
     values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for sample in samples:
@@ -72,25 +56,12 @@ def validation_metrics(samples: Sequence[ValidationSample], n: int) -> dict[str,
         f"{name}/mean@{n}": fmean(fmean(of_prompt) for of_prompt in by_prompt.values())
         for name, by_prompt in values.items()
     }
-    if n > 1:
-        metrics |= _of_several(samples)
     metrics["val-aux/error_ratio"] = fmean(sample.score is None for sample in samples)
     metrics["val-aux/response_length/mean"] = fmean(sample.response_length for sample in samples)
     return metrics
 
 
-def _of_several(samples: Sequence[ValidationSample]) -> dict[str, float]:
-    """What k responses to a prompt come to, k = 2, 4, … and n."""
-    plain = [Sample(each.data_source, each.prompt, each.score, each.extracted) for each in samples]
-    return {
-        f"val-aux/{summary.data_source}/reward/{name}": estimate.value
-        for summary in summarise(plain)
-        for name, estimate in summary.estimates.items()
-        if name.startswith(("best", "worst", "maj")) and not name.endswith("@1")
-    }
-
-
-def _chat(messages: Sequence[Message]) -> str:
+def _chat(messages: Sequence[Mapping[str, Any]]) -> str:
     """A chat as plain text; a single message without its role."""
     if len(messages) == 1:
         return str(messages[0]["content"])

@@ -11,18 +11,19 @@ from corerl.batch.cuts import mini_batches
 from corerl.batch.rollouts import Episode
 from corerl.checkpoint.store import CheckpointStore
 from corerl.contracts.advantage_estimators import AdvantageEstimator, AdvantageInputs
+from corerl.contracts.evaluations import ValidationSample
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.policy_losses import TokenSelector
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import SamplingParams
+from corerl.contracts.rollout_correctors import Correction, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import EngineDeadError, NonFiniteError, RunError
 from corerl.objective import loss_weights, policy_loss_inputs
-from corerl.objective.rollout_correction import Correction
 from corerl.rollout.engines import Engines
 from corerl.rollout.episodes import episode_metrics
 from corerl.rollout.scored import ScoredRollouts
@@ -33,13 +34,12 @@ from corerl.telemetry.metrics import merge_means, performance_metrics, policy_me
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.timers import Timers
 from corerl.terminal.notices import say
-from corerl.trainer.correction import RolloutCorrector, present_log_probs
+from corerl.trainer.correction import present_log_probs
 from corerl.trainer.device_sharing import DeviceSharing
-from corerl.trainer.evaluation import ValidationSample, sample_table, validation_metrics, validation_samples
+from corerl.trainer.evaluation import sample_table, validation_metrics, validation_samples
 from corerl.trainer.kl import KLPenalty, VocabularyReference
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.run import Run
-from corerl.trainer.samples import TokenColumns, write_rollouts
 from corerl.trainer.stopping import Stopping
 from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker
 
@@ -153,7 +153,7 @@ class Trainer:
 
     def _policy_outputs(self) -> list[Output]:
         wanted: list[Output] = ["log_probs", "entropy"]
-        if self.run.parts.adv_estimator.entry.needs_sum_pi_squared:
+        if "sum_pi_squared" in self.run.parts.adv_estimator.entry.needs:
             wanted.append("sum_pi_squared")
         return wanted
 
@@ -276,21 +276,31 @@ class Trainer:
         if notice := self.notices.errors(results):
             say(f"step {self.step}, evaluation: {notice}")
         metrics = validation_metrics(samples, values.n) | {"timing_s/testing": timers.seconds["testing"]}
+        for more in self.run.plugins.hook.validation_metrics(samples=samples, n=values.n):
+            metrics |= more
         return metrics | {f"val-aux/{name}": value for name, value in episode_metrics(episodes).items()}
 
     def tell(self, experience: Experience, batch: ScoredRollouts) -> None:
         """Notices about the scores, and sample rollouts on disk."""
         notices = [self.notices.errors(batch.results), self.notices.all_equal(batch.rollouts, batch.results)]
-        if self.run.parts.adv_estimator.entry.needs_groups:
+        if "groups" in self.run.parts.adv_estimator.entry.needs:
             notices.append(self.notices.lone_responses(experience))
         for notice in filter(None, notices):
             say(f"step {self.step}: {notice}")
         frequency = self.run.config.trainer.log_rollouts_freq
         if frequency > 0 and self.is_due(frequency):
             path = self.run.folder / "rollouts" / f"step_{self.step:06d}.parquet"
-            tokens = TokenColumns(experience, self.tokenizer, self.run.config.trainer.log_rollouts_tokens)
             try:
-                write_rollouts(path, batch.rollouts, batch.results, tokens)
+                written = self.run.plugins.hook.write_rollouts(
+                    path=path,
+                    rollouts=batch.rollouts,
+                    results=batch.results,
+                    experience=experience,
+                    tokenizer=self.tokenizer,
+                    token_rows=self.run.config.trainer.log_rollouts_tokens,
+                )
+                if not written:
+                    say(f"step {self.step}: no plugin writes the sample rollouts (pip install corerl-tools)")
             except OSError as error:
                 say(f"step {self.step}: the sample rollouts could not be written: {error}")
 

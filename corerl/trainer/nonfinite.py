@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pluggy
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -15,7 +16,6 @@ from corerl.errors import NonFiniteError
 from corerl.files import atomic_path
 from corerl.rollout.scored import ScoredRollouts
 from corerl.terminal.notices import say
-from corerl.trainer.samples import write_rollouts
 
 TOKEN_VALUES = ("rollout_log_probs", "old_log_probs", "ref_log_probs", "values", "rewards", "advantages", "returns")
 
@@ -27,10 +27,12 @@ class NonFiniteGuard:
     Attributes:
         folder: gets ``step_N/rollouts.parquet`` (text and scores) and ``step_N/experience.safetensors`` (tensors).
         skip: ``trainer.on_nonfinite`` is ``skip``.
+        hook: of the run's plugins, one of which writes ``rollouts.parquet``.
     """
 
     folder: Path
     skip: bool
+    hook: pluggy.HookRelay
 
     def mask_samples(self, step: int, experience: Experience, batch: ScoredRollouts) -> int:
         """Take rows with a number that is not finite out of the batch; how many there are.
@@ -62,7 +64,7 @@ class NonFiniteGuard:
         folder = self._free_folder(f"step_{step:06d}")
         where = f"are saved in {folder}"
         try:
-            _write(folder, rows, experience, batch)
+            self._write(folder, rows, experience, batch)
         except (OSError, SafetensorError) as problem:
             where = f"could not be saved: {problem}"
         names = ", ".join(_name(batch, row) for row in rows[:4]) + (", …" if len(rows) > 4 else "")
@@ -76,13 +78,19 @@ class NonFiniteGuard:
         numbers = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
         return next(folder for folder in (self.folder / each for each in numbers) if not folder.exists())
 
-
-def _write(folder: Path, rows: Sequence[int], experience: Experience, batch: ScoredRollouts) -> None:
-    with atomic_path(folder, folder=True) as temporary:
-        chosen = batch.select(rows)
-        write_rollouts(temporary / "rollouts.parquet", chosen.rollouts, chosen.results)
-        tensors = experience.select(torch.tensor(rows)).tensors()
-        save_file({name: each.contiguous() for name, each in tensors.items()}, temporary / "experience.safetensors")
+    def _write(self, folder: Path, rows: Sequence[int], experience: Experience, batch: ScoredRollouts) -> None:
+        with atomic_path(folder, folder=True) as temporary:
+            chosen = batch.select(rows)
+            self.hook.write_rollouts(
+                path=temporary / "rollouts.parquet",
+                rollouts=chosen.rollouts,
+                results=chosen.results,
+                experience=None,
+                tokenizer=None,
+                token_rows=0,
+            )
+            tensors = experience.select(torch.tensor(rows)).tensors()
+            save_file({name: each.contiguous() for name, each in tensors.items()}, temporary / "experience.safetensors")
 
 
 def _reasons(experience: Experience) -> dict[str, list[int]]:

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from corerl.check.installed import require_engine
 from corerl.checkpoint.resume import Checkpoint, check_same, find_checkpoint
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.scorers import Scorer
@@ -19,6 +18,8 @@ from corerl.registry.parts import Parts
 from corerl.rollout.requests import check_media
 from corerl.rollout.scoring import select_scorers
 from corerl.terminal.notices import say
+from corerl.trainer.correction import require_corrector
+from corerl.trainer.requirements import require_engine
 from corerl.trainer.run import versions
 
 
@@ -91,6 +92,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     """
     resolve_device(config.actor.device)
     require_engine(config, parts.rollout_backend, parts.runtime)
+    require_corrector(config, plugins)
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model)
     if end := tokenizer.unheeded_end_of_turn():
@@ -114,7 +116,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     checkpoint = find_checkpoint(config, _total_steps(config, sampler))
     if checkpoint is not None:
         require_writable(checkpoint.run_folder, "trainer.resume_mode")
-        check_same(checkpoint, config, versions(parts))
+        check_same(checkpoint, config, versions(parts), plugins.config_aliases())
         sampler.load_state_dict(checkpoint.sampler)
         say(f"resuming {checkpoint.path}")
     check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry)

@@ -34,7 +34,7 @@ class Run:
 
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic_path(self.folder / "config.yaml") as temporary:
-            temporary.write_text(OmegaConf.to_yaml(OmegaConf.structured(self.config)))
+            temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(asdict(self.config))))
         with atomic_path(self.folder / "plugins.json") as temporary:
             used = [_description(part, selected) for part, selected in _used(self.parts)]
             temporary.write_text(json.dumps(used, indent=2, default=repr) + "\n")

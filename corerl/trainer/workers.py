@@ -23,11 +23,12 @@ from corerl.models import compute_dtype, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
 from corerl.registry.parts import Parts, resolve_parts
-from corerl.weights.rounding import RoundingLoss
+from corerl.trainer.rounding import RoundingLoss
 
 
 def parts_of(config: TrainConfig) -> Parts:
     """The parts that a config selects, in whatever process this runs."""
+    random_state.seed_rank(config.trainer.seed)
     plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
     return resolve_parts(config, plugins.registries)
 
@@ -129,7 +130,7 @@ class PolicyWorker(TrainedWorker):
             policy_loss=parts.policy_loss.load(),
             kl_type=parts.kl_loss.load() if parts.kl_loss else None,
             kl_loss_coef=actor.kl_loss_coef,
-            kl_of_vocabulary=parts.kl_loss is not None and parts.kl_loss.entry.needs_logits,
+            kl_of_vocabulary=parts.kl_loss is not None and "logits" in parts.kl_loss.entry.needs,
             entropy_coeff=actor.entropy_coeff,
         )
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from corerl.contracts.config import TrainConfig
+from corerl.contracts.losses import LossFacts
 from corerl.registry import Entry
 from scripts.known_names import ROOT
 from scripts.pages.markdown import from_docstring, options, table
@@ -84,11 +85,11 @@ def document(module: str) -> tuple[str, str]:
 def settings(of: Subjects) -> Iterator[str]:
     """Tables of options and metrics."""
     for entry in of.entries:
-        if entry.options:
-            rows = [(option, default, meaning) for option, _, default, meaning in options(entry.options)]
+        if declared := entry.load_options():
+            rows = [(option, default, meaning) for option, _, default, meaning in options(declared)]
             yield f"Of {entry.kind} `{entry.name}`:\n\n{table(('option', 'default', 'meaning'), rows)}\n"
-        if entry.metrics:
-            metrics = [(f"`{metric.name}`", metric.unit, metric.definition) for metric in entry.metrics]
+        if isinstance(entry.facts, LossFacts) and entry.facts.metrics:
+            metrics = [(f"`{metric.name}`", metric.unit, metric.definition) for metric in entry.facts.metrics]
             yield f"Metrics of {entry.kind} `{entry.name}`:\n\n{table(('metric', 'unit', 'definition'), metrics)}\n"
     for section in of.keys:
         keys = [row for row in options(TrainConfig) if row[0].startswith(f"`{section}.")]

@@ -9,7 +9,8 @@ import typing
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from corerl.cli.common import range_label, type_label
+from corerl.contracts.options import Part, selects_part
+from corerl_tools.common import range_label, type_label
 
 LITERAL = re.compile(r"::\n\n((?:(?: {4}.*)?\n)+?)(?=\S|\Z)")
 
@@ -66,7 +67,11 @@ def options(cls: type, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
 
 
 def type_of(hint: Any) -> str:
-    """A type, or the choices, as YAML has them."""
+    """A type, or the choices, as YAML has them; ``name`` and ``mapping`` of a key that selects a part."""
+    if selects_part(hint):
+        return "name|mapping" + ("|null" if hint != Part else "")
+    if Part in typing.get_args(hint):
+        return f"{typing.get_origin(hint).__name__}[{', '.join(map(type_of, typing.get_args(hint)))}]"
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return "|".join(map(type_of, typing.get_args(hint)))
     return {Any: "any", types.NoneType: "null"}.get(hint) or type_label(hint)

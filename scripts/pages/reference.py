@@ -103,15 +103,21 @@ def kinds() -> str:
 def kind(name: str, registry: "Registry[object]") -> str:
     """The section of a kind."""
     module = registry.contract.__module__
-    path = module.replace(".", "/") + ".py"
+    package = module.partition(".")[0]
+    path = ("" if package == "corerl" else f"plugins/{package}/src/") + module.replace(".", "/") + ".py"
     key = f"Key `{registry.config_key}`, hook" if registry.config_key else "Hook"
-    text = f"{key} [`register_{name}`](hooks.md#register_{name}), contract `{registry.contract.__name__}` in\n"
+    of_core = hasattr(hookspecs, f"register_{name}")
+    hook = f"[`register_{name}`](hooks.md#register_{name})" if of_core else f"`register_{name}`"
+    text = f"{key} {hook}, contract `{registry.contract.__name__}` in\n"
     text += f"[`{path}`](../../{path}).\n\n{from_docstring(inspect.getdoc(registry.contract) or '')}\n"
+    declared = [(f'`needs={{"{need}"}}`', effect) for need, effect in registry.needs.items()]
+    declared += [(f"`{each.name}=…`", each.metadata["help"]) for each in dataclasses.fields(registry.facts)]
+    text += table(("declared as", "effect"), declared) + "\n" if declared else ""
     entries = list(registry)
     text += table(
         ("name", "distribution", "summary"), [(f"`{e.name}`", owner(e.owner.distribution), e.summary) for e in entries]
     )
-    rows = [(f"`{e.name}`", *row) for e in entries if e.options for row in options(e.options)]
+    rows = [(f"`{e.name}`", *row) for e in entries if (taken := e.load_options()) for row in options(taken)]
     return text + ("\n" + table(("name", "option", "type", "default", "meaning"), rows) if rows else "")
 
 

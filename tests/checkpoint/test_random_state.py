@@ -44,3 +44,18 @@ def test_what_was_written_is_drawn_again_by_the_same_rank_alone(tmp_path, monkey
     monkeypatch.setenv("RANK", "1")
     random_state.restore(tmp_path)  # which has no file
     assert draw() == second
+
+
+def test_a_rank_begins_with_states_of_its_own_that_follow_from_the_seed(monkeypatch):
+    drawn = {}
+    for rank in ("0", "1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        random_state.seed_rank(7)
+        drawn.setdefault(rank, []).append(draw())
+    first, again = drawn["0"]
+    assert first == again == seeded(7)
+    assert all(one != other for one, other in zip(first, drawn["1"][0], strict=True))
+    monkeypatch.delenv("RANK")  # the controller's process
+    random_state.seed(9)
+    random_state.seed_rank(7)
+    assert draw() == seeded(9)

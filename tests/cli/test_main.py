@@ -84,6 +84,18 @@ def test_a_light_command_imports_nothing_heavy(arguments: list[str]) -> None:
     assert HEAVY & set(done.stdout.splitlines()[-1].split()) == set()
 
 
+def test_the_help_imports_plugin_modules_and_no_parts_options_or_contracts() -> None:
+    program = "import sys; from corerl.cli.main import run; run(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    modules = set(done.stdout.splitlines()[-1].split())
+    surplus = {"asyncio", "numpy", "rich", "difflib", "corerl.check", "corerl.config", "corerl.secrets"}
+    assert (HEAVY | surplus) & modules == set()
+    contracts = {name for name in modules if name.startswith("corerl.contracts.")}
+    assert contracts <= {f"corerl.contracts.{name}" for name in ("commands", "kinds", "metrics", "options", "scorers")}
+    own = {name.partition(".")[2] for name in modules if name.startswith("corerl_")}
+    assert own - {""} <= {"plugin", "sources"}  # corerl_rewards.sources: data sources of scorers
+
+
 def test_scoring_and_inspecting_import_no_torch(tmp_path: Path) -> None:
     pytest.importorskip("corerl_rewards")
     row = {"data_source": "openai/gsm8k", "response": "#### 4", "prompt": [{"role": "user", "content": "2 + 2 = ?"}]}
@@ -97,7 +109,9 @@ def test_scoring_and_inspecting_import_no_torch(tmp_path: Path) -> None:
     assert {"torch", "transformers", "ray"} & set(modules.split()) == set()
 
 
-@pytest.mark.parametrize("module", ["corerl.plugins", "corerl.registry", "corerl.hookspecs", "corerl.cli.config"])
+@pytest.mark.parametrize(
+    "module", ["corerl.plugins", "corerl.registry", "corerl.hookspecs", "corerl_tools.config_show"]
+)
 def test_a_light_module_imports_nothing_heavy(module: str) -> None:
     program = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

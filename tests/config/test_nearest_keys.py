@@ -37,29 +37,16 @@ def test_an_unknown_section_is_answered_by_its_first_key() -> None:
     key, message = unknown("actor_rollout_ref", {"rollout": {"temperature": 1}}, KEYS)
     assert (key, message) == (
         "actor_rollout_ref.rollout.temperature",
-        "unknown key; did you mean rollout.temperature? (`corerl config from-verl` translates all of verl's keys)",
+        "unknown key; did you mean rollout.temperature?",
     )
 
 
-@pytest.mark.parametrize(
-    ("key", "hint"),
-    [
-        ("trainer.logger", "verl's key is tracking.loggers in CoreRL: a list"),
-        (
-            "actor_rollout_ref.actor.fsdp_config.param_offload",
-            "verl's key is actor.strategy.param_offload in CoreRL",
-        ),
-        ("critic.model.path", "verl's key is critic.path in CoreRL"),
-        (
-            "actor_rollout_ref.ref.log_prob_use_dynamic_bsz",
-            "verl's key has no counterpart: actor.use_dynamic_bsz applies to all",
-        ),
-    ],
-)
-def test_a_key_of_verl_is_answered_by_what_it_is_here(key: str, hint: str) -> None:
-    assert unknown(key, 1, KEYS) == (key, f"unknown key; {hint}")
-
-
-def test_a_key_of_nobody_below_verls_prefix_is_answered_by_the_sections_keys() -> None:
-    _, message = unknown("actor_rollout_ref.ref.xyzzy", 1, KEYS)
+def test_a_key_like_no_other_is_answered_by_the_keys_of_its_section() -> None:
+    _, message = unknown("ref.xyzzy", 1, KEYS)
     assert message.startswith("unknown key; the keys of ref are path, ")
+
+
+def test_a_plugin_is_asked_before_the_nearest_key_is_named() -> None:
+    remedies = {"trainer.logger": "it is tracking.loggers"}
+    assert unknown("trainer.logger", 1, KEYS, remedies.get)[1] == "unknown key; it is tracking.loggers"
+    assert unknown("data.lr", 1, KEYS, remedies.get)[1].startswith("unknown key; did you mean actor.optim.lr")

@@ -8,6 +8,7 @@ import pytest
 from corerl import option
 from corerl.config.typed import build, fill, type_words
 from corerl.contracts.config import TrainConfig
+from corerl.contracts.options import Part
 from corerl.errors import ConfigError
 
 
@@ -28,6 +29,11 @@ class Outer:
     files: list[str] = option(factory=list)
     extra: dict[str, Any] = option(factory=dict)
     part: Any = "naive"
+    loss: Part = "vanilla"
+    scorer: Part | None = None
+    loggers: list[Part] = option(factory=lambda: ["console"])
+    scorers: dict[str, Part] = option(factory=dict)
+    layers: str | list[str] = "all"
 
 
 def test_values_go_over_the_defaults() -> None:
@@ -35,6 +41,27 @@ def test_values_go_over_the_defaults() -> None:
     assert built == Outer("x", Inner(lr=0.001), limit=4, files=["a"], part={"name": "b"})
     assert isinstance(built.inner, Inner)
     assert isinstance(built.inner.lr, float)
+
+
+def test_a_key_that_selects_a_part_takes_a_name_or_a_mapping() -> None:
+    built = build(
+        Outer,
+        {"path": "x", "loss": {"name": "gspo", "low": 1}, "loggers": ["a", {"name": "b"}], "scorers": {"s/t": "c"}},
+    )
+    assert type(built) is Outer
+    assert (built.loss, built.scorer) == ({"name": "gspo", "low": 1}, None)
+    assert (built.loggers, built.scorers) == (["a", {"name": "b"}], {"s/t": "c"})
+    assert build(Outer, {"path": "x"}) == Outer("x")
+
+
+def test_a_key_of_several_types_takes_each() -> None:
+    assert build(Outer, {"path": "x", "layers": "some"}).layers == "some"
+    assert build(Outer, {"path": "x", "layers": ["a", "b"]}).layers == ["a", "b"]
+
+
+def test_interpolations_within_a_part_are_resolved() -> None:
+    built = build(Outer, {"path": "x", "steps": 7, "loss": {"name": "${path}", "low": "${steps}"}, "scorer": "${loss}"})
+    assert built.loss == built.scorer == {"name": "x", "low": 7}
 
 
 def test_a_number_is_a_fine_name() -> None:
@@ -78,6 +105,16 @@ WRONG = {
     "an interpolation of the wrong type": ({"steps": "${mode}"}, r"^steps: "),
     "a variable that is not set": ({"part": "${oc.env:NOT_SET}"}, r"^part: Environment variable 'NOT_SET' not found$"),
     "half an interpolation": ({"part": "${bad"}, r"an interpolation is written \$\{section.key\} or"),
+    "a number for a part": ({"loss": 3}, r"^loss: must be a name, or a mapping with 'name' and options, not 3$"),
+    "a truth value for a part": ({"loss": True}, r"^loss: must be a name, or a mapping .* options, not true$"),
+    "a list for a part": ({"loss": ["a"]}, r"^loss: must be a name, or a mapping .* options, not \['a'\]$"),
+    "null for a part": ({"loss": None}, r"^loss: must be a name, or a mapping with 'name' and options, not null$"),
+    "a number for an optional part": ({"scorer": 3}, r"^scorer: must be a name, .* options, or null, not 3$"),
+    "a number among parts": ({"loggers": ["a", 3]}, r"^loggers\[1\]: must be a name, or a mapping .* not 3$"),
+    "one part for a list": ({"loggers": "a"}, r"^loggers: must be a list, not 'a'; write \[a\]$"),
+    "null in a mapping of parts": ({"scorers": {"s": None}}, r"^scorers.s: must be a name, .* not null$"),
+    "a mapping for a string or a list": ({"layers": {"a": 1}}, r"^layers: must be a string, or a list of strings, not"),
+    "a mapping in a list of strings": ({"layers": [{}]}, r"^layers\[0\]: must be a string, not \{\}$"),
     "a long value": ({"steps": "x" * 500}, r"^steps: must be an integer, not 'x{56}\.\.\.$"),
 }  # fmt: skip
 
@@ -135,6 +172,9 @@ def test_fill_keeps_a_marker_where_a_required_value_is_missing() -> None:
         (dict[str, int], "a mapping"),
         (Literal["a", "b"] | None, "one of a, b, or null"),
         (Any, "any value"),
+        (Part, "a name, or a mapping with 'name' and options"),
+        (Part | None, "a name, or a mapping with 'name' and options, or null"),
+        (str | list[str], "a string, or a list of strings"),
     ],
 )
 def test_types_in_words(hint: Any, words: str) -> None:

@@ -14,7 +14,7 @@ def test_batches_hold_every_item_once_and_draw_nothing_without_a_terminal(capfd:
 
 
 def test_reading_data_imports_neither_torch_nor_transformers() -> None:
-    modules = ("chat", "files", "prompts", "sampler", "schema", "tokenizer")
+    modules = ("files", "prompts", "sampler", "schema", "tokenizer")
     code = "; ".join(
         [
             "import sys",

@@ -17,9 +17,9 @@ from corerl.data.files import read_jsonl, read_parquet
 from corerl.data.report import Location
 from corerl.data.tokenizer import LONGEST_CHAT, load_tokenizer
 from corerl.errors import DataError, ModelError
-from corerl.evaluation.files import read_responses
-from corerl.models import load_model
 from corerl_testing.tiny_model import tiny_model
+from corerl_tools.evaluation.files import read_responses
+from corerl_torch.loading import load_model
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("encoded", [b"5", b"[[1]]", b"{", b"[" * 100_000, b'["a"]'])
 def test_metadata_of_another_shape_is_one_error(tmp_path: Path, encoded: bytes) -> None:
-    from corerl.evaluation.files import _METADATA_KEY
+    from corerl_tools.evaluation.files import _METADATA_KEY
 
     table = pa.table({"a": ["{"], "response": ["x"]}).replace_schema_metadata({_METADATA_KEY: encoded})
     pq.write_table(table, tmp_path / "theirs.parquet")
@@ -91,6 +91,49 @@ def test_a_chat_template_that_means_harm_is_one_error(model: Path, template: str
     tokenizer = load_tokenizer(ModelConfig(str(model)))
     with pytest.raises(DataError, match=words):
         tokenizer.render([{"role": "user", "content": "?"}], Location("f", 0), add_generation_prompt=True)
+
+
+LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+DOUBLES = "{% set n = namespace(a='aaaaaaaa') %}{% for i in range(60) %}{% set n.a = n.a ~ n.a %}{% endfor %}"
+MANY = "{% for a in range(99999) %}{{ 'a' * (10000000 + a) }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [(LOOPS, "had not ended after 1 s of computing"), (DOUBLES, "more than 0.25 GiB"), (MANY, "more than 0.25 GiB")],
+)
+def test_a_chat_template_without_end_is_one_error(
+    model: Path, monkeypatch: pytest.MonkeyPatch, template: str, words: str
+) -> None:
+    monkeypatch.setattr("corerl.data.tokenizer.TEMPLATE_SECONDS", 1.0)
+    monkeypatch.setattr("corerl.data.tokenizer.TEMPLATE_BYTES", 2**28)
+    (model / "chat_template.jinja").write_text(template)
+    tokenizer = load_tokenizer(ModelConfig(str(model)))
+    with pytest.raises(DataError, match=words):
+        tokenizer.render([{"role": "user", "content": "?"}], Location("f", 0), add_generation_prompt=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("num_hidden_layers", 10**9), ("max_window_layers", 10**12), ("num_experts", 10**9)],
+)
+def test_a_config_of_more_layers_than_any_model_is_one_error(model: Path, key: str, value: int) -> None:
+    file = model / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+    with pytest.raises(ModelError, match=rf"config\.json: {key} is {value:,}; a model has 10,000 at most"):
+        load_tokenizer(ModelConfig(str(model)))
+    with pytest.raises(ModelError, match=key):
+        load_model(ModelConfig(str(model)), "lm", device="meta", dtype=torch.float32)
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "head_dim"])
+def test_sizes_beyond_all_memory_take_none(model: Path, key: str) -> None:
+    file = model / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: 10**12}))
+    try:
+        load_model(ModelConfig(str(model)), "lm", device="meta", dtype=torch.float32)
+    except ModelError as error:
+        assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(

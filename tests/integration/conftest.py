@@ -189,34 +189,28 @@ def mortal(model, rollout, *, device, options):
             if self.process is not None and self.process.poll() is not None:
                 raise RunError(f"the engine (process {self.process.pid}) ended")
 
-        def count(self, operation):
+        def is_due(self, operation):
             with counting:  # weights are sent while another thread generates
-                self.count_alone(operation)
+                left = json.loads(coming.read_text()) if coming.exists() else {}
+                left[operation] = left.get(operation, 0) - 1
+                coming.write_text(json.dumps(left))
+                return left[operation] == 0
 
-        def count_alone(self, operation):
-            left = json.loads(coming.read_text()) if coming.exists() else {}
-            left[operation] = left.get(operation, 0) - 1
-            coming.write_text(json.dumps(left))
-            if operation == "worker" and left[operation] == 0:
-                self.process.kill()
-                os.kill(os.getpid(), 9)
-            if left[operation] == 0 and operation == "start":
+        def count(self, operation):
+            if not self.is_due(operation):
+                return
+            if operation == "start":
                 raise RunError("no room for another engine")
-            if left[operation] == 0:
-                self.process.kill()
-                self.process.wait()
-                self.health()
-
-        def is_late(self):
-            left = json.loads(coming.read_text())
-            left["late"] = left.get("late", 0) - 1
-            coming.write_text(json.dumps(left))
-            return left["late"] == 0
+            self.process.kill()
+            if operation == "worker":
+                os.kill(os.getpid(), 9)
+            self.process.wait()
+            self.health()
 
         async def generate(self, requests):
             self.count("worker")
             self.count("generate")
-            if self.is_late():
+            if self.is_due("late"):
                 await asyncio.Event().wait()
             return await super().generate(requests)
 

@@ -98,7 +98,7 @@ def differs(left, right):
     return any(not torch.equal(left[name], right[name]) for name in left)
 
 
-PPO = ("algorithm.adv_estimator=gae", "algorithm.lam=0.95", "critic.optim.lr=1e-2")
+PPO = ("algorithm.adv_estimator={name: gae, lam: 0.95}", "critic.optim.lr=1e-2")
 
 
 def test_ppo_trains_a_critic_and_warms_it_up(train):
@@ -115,7 +115,7 @@ def test_ppo_trains_a_critic_and_warms_it_up(train):
 
 
 def test_ppo_with_an_adaptive_penalty_resumes_bit_for_bit(train):
-    penalty = ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=50")
+    penalty = ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type={name: adaptive, horizon: 50}")
     options = (*PPO, *penalty, "trainer.total_training_steps=4", "trainer.save_freq=2")
     code, folder, _ = train("a", *options)
     assert code == 0
@@ -233,7 +233,9 @@ def test_losses_that_choose_tokens_over_the_whole_mini_batch(train, loss):
 
 
 def test_a_preset_is_beneath_the_file_and_the_overrides(train):
-    code, folder, _ = train("a", "preset=dapo", "actor.clip_ratio_high=0.5", "algorithm.filter_groups.enable=false")
+    code, folder, _ = train(
+        "a", "preset=dapo", "actor.policy_loss.clip_ratio_high=0.5", "algorithm.filter_groups.enable=false"
+    )
     assert code == 0
     text = (folder / "config.yaml").read_text()
     assert "clip_ratio_high: 0.5" in text and "clip_ratio_low: 0.2" in text and "preset: dapo" in text
@@ -286,9 +288,9 @@ def test_an_infinite_log_prob_is_caught_with_its_sample(train, tmp_path, on_nonf
 @pytest.mark.parametrize(
     ("override", "missing", "fact"),
     [
-        ("algorithm.adv_estimator=corerl_ppo.gae:gae", "values", "needs_critic"),
-        ("algorithm.adv_estimator=corerl_grpo.advantages.remax:remax", "greedy_scores", "needs_greedy_baseline"),
-        ("actor.policy_loss=corerl_grpo.losses.opd:opd", "ref_log_probs", "needs_ref"),
+        ("algorithm.adv_estimator=corerl_ppo.gae:gae", "values", 'needs={"critic"}'),
+        ("algorithm.adv_estimator=corerl_grpo.advantages.remax:remax", "greedy_scores", 'needs={"greedy_baseline"}'),
+        ("actor.policy_loss=corerl_grpo.losses.opd:opd", "ref_log_probs", 'needs={"ref"}'),
         ("actor.policy_loss=corerl_grpo.losses.clip_cov:clip_cov", "selected", "select_tokens"),
     ],
 )

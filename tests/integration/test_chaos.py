@@ -1,9 +1,14 @@
 """A run under faults; benchmarks/chaos.py makes hundreds of them at random."""
 
+import contextlib
+import functools
+import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +39,15 @@ RAY_FAULTS = (
     "kill:actor@start",  # in a life that is begun for it
     "corrupt:latest",
 )
+MAKER = """
+import multiprocessing, os, time
+kept = multiprocessing.get_context("spawn").Lock()
+print(kept._semlock.name.removeprefix("/"), os.getpid(), flush=True)
+time.sleep(600)
+"""
+ORPHAN = "import os, sys; os.fork() or (os.setsid(), os.execv(sys.executable, [sys.executable, *sys.argv[1:]]))"
+"""the process becomes the child of process 1"""
+
 ENGINE_FAULTS = ("kill:engine", "stop:core", "kill:core", "stop:engine")
 
 
@@ -69,3 +83,47 @@ def test_a_run_whose_engines_are_killed_and_stopped_reaches_its_end():
         pytest.skip("no environment with vLLM: make engines, or set CORERL_VLLM_PYTHON")
     figures = suffer("--backend", "vllm", "--only", *ENGINE_FAULTS)
     assert (figures["faults"], figures["lives"], figures["problems"]) == (len(ENGINE_FAULTS), 1, [])
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("chaos_memory").Watch()
+
+
+@contextlib.contextmanager
+def semaphore(*command):
+    """A semaphore's name in /dev/shm, and a function that kills its process and the resource tracker of that."""
+    made = [*command, "-c", MAKER]
+    with subprocess.Popen(made, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        name, group = process.stdout.readline().split()
+        end = functools.partial(os.killpg, int(group), signal.SIGKILL)
+        try:
+            yield f"sem.{name}", end
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                end()
+            Path("/dev/shm", f"sem.{name}").unlink()
+
+
+def comes_true(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_a_semaphore_that_a_process_of_the_run_leaves_is_a_problem(watch):
+    with watch, semaphore(sys.executable) as (name, end):
+        assert comes_true(lambda: name in watch.own.values())
+        assert name not in watch.left()  # it is in use
+        end()
+        assert comes_true(lambda: name in watch.left())
+
+
+def test_a_semaphore_of_another_process_is_none(watch):
+    with watch, semaphore(sys.executable, "-c", ORPHAN) as (name, end), semaphore(sys.executable) as (later, _):
+        assert comes_true(lambda: later in watch.own.values())
+        end()
+        assert Path("/dev/shm", name).exists()
+        assert name not in watch.own.values() and name not in watch.left()

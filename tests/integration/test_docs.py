@@ -236,13 +236,6 @@ def test_the_kl_term_of_trl_has_the_gradient_of_the_form_with_plus() -> None:
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_the_table_of_facts_is_complete() -> None:
-    from corerl.registry.base import NEEDS
-
-    listed = set(re.findall(r"^\| `(\w+)` \|", PLUGINS, flags=re.MULTILINE))
-    assert listed == {*NEEDS, "distributed", "media", "metrics", "read_checkpoint", "select_tokens"}
-
-
 def test_the_engines_of_the_templates_are_what_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DOCS / "writing-engines.md").read_text()
     monkeypatch.chdir(tmp_path)

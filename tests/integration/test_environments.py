@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
-from corerl.evaluation.files import read_rows
 from corerl.telemetry.metrics_log import read_metrics
+from corerl_tools.evaluation.files import read_rows
 
 pytest.importorskip("corerl_envs")
 
@@ -142,7 +142,7 @@ def test_the_calculator_is_called_and_its_answer_is_scored(material: Path, tmp_p
         [],
         ["algorithm.adv_estimator=remax"],
         ["trainer.max_staleness=1"],
-        ["algorithm.adv_estimator=gae", "algorithm.use_kl_in_reward=true", "algorithm.gamma=0.9", "algorithm.lam=0.9"],
+        ["algorithm.adv_estimator={name: gae, gamma: 0.9, lam: 0.9}", "algorithm.use_kl_in_reward=true"],
         ["algorithm.filter_groups.enable=true", "algorithm.rollout_correction.rollout_rs=seq_mean_k1"],
     ],
     ids=["grpo", "remax", "stale", "gae", "filtered"],

@@ -1,10 +1,14 @@
 """``corerl export``: a model folder out of the strategy's own files."""
 
+import functools
+import json
+
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from corerl.checkpoint import manifest
 from corerl.cli.main import run
 
 
@@ -53,3 +57,27 @@ def test_what_is_no_whole_checkpoint_is_refused_and_nothing_is_left(saved, tmp_p
     assert run(["export", str(checkpoint), str(tmp_path / "out")]) == 2
     assert "actor/weights.safetensors has 0 bytes" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_with_aliases_in_its_config_is_exported_and_resumed(train, workplace, tmp_path, capsys):
+    aliases = pytest.importorskip("corerl_verl.keys").ALIASES
+    loss = "actor.policy_loss={name: vanilla, clip_ratio_high: 0.3}"
+    assert train("trainer.save_freq=1", "trainer.total_training_steps=1", loss).code == 0
+    [folder] = workplace.run_folders
+    checkpoint = folder / "checkpoints" / "global_step_1"
+    state = json.loads((checkpoint / "state.json").read_text())
+    assert state["config"]["actor"]["policy_loss"] == {"name": "vanilla", "clip_ratio_high": 0.3}
+    state["config"]["actor"]["policy_loss"] = "vanilla"
+    for alias in aliases:  # keys of the schema once, most of them null
+        *sections, name = alias.split(".")
+        section = functools.reduce(dict.__getitem__, sections, state["config"])
+        section[name] = 0.3 if alias == "actor.clip_ratio_high" else None
+    (checkpoint / "state.json").write_text(json.dumps(state))
+    (checkpoint / "manifest.json").unlink()
+    manifest.write(checkpoint)
+    assert run(["export", str(checkpoint), str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    assert list((tmp_path / "out").glob("*.safetensors"))
+    assert run(["train", str(workplace.config), "trainer.total_training_steps=2"]) == 2
+    assert capsys.readouterr().err.endswith("\n  actor.policy_loss.clip_ratio_high: 0.3 -> not there\n")
+    resumed = train("trainer.total_training_steps=2", loss)
+    assert (resumed.code, "resuming" in resumed.stderr) == (0, True)

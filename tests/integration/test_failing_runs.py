@@ -7,7 +7,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from corerl.cli.main import run
 from corerl.errors import SaveError
 from corerl.telemetry.metrics_log import read_metrics
 from corerl.telemetry.run_status import read_status
+from corerl_testing.lives import Life
 
 # Runs that go wrong midway
 
@@ -89,9 +89,12 @@ def test_a_loss_that_reduces_its_terms_itself_is_an_error(train, workplace):
 # Interrupts
 
 
+forked = pytest.mark.xdist_group("ranks")  # these tests have the process that runs are forked from
+
+
 class InterruptedRun(NamedTuple):
     code: int
-    stderr: str
+    output: str
     folder: Path
 
 
@@ -99,32 +102,19 @@ class InterruptedRun(NamedTuple):
 def interrupted(workplace: Any) -> InterruptedRun:
     """A run of its own process that gets Ctrl-C after its second checkpoint."""
     arguments = ["trainer.total_training_steps=100000", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=2"]
-    program = [sys.executable, "-c", "from corerl.cli.main import main; main()"]
-    process = subprocess.Popen(
-        [*program, "train", str(workplace.config), *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not list(workplace.runs.glob("*/*/checkpoints/global_step_2")):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
+    log = workplace.folder / "log"
+    life = Life(workplace.config, arguments, log)
+    deadline = time.monotonic() + 120
+    while not list(workplace.runs.glob("*/*/checkpoints/global_step_2")):
+        assert not life.is_over(0.02) and time.monotonic() < deadline
+    life.kill(signal.SIGINT)
+    code = life.end(within=30)
     [folder] = workplace.run_folders
-    return InterruptedRun(process.returncode, stderr, folder)
+    return InterruptedRun(code, log.read_text(), folder)
 
 
-def test_a_signal_while_the_workers_start_ends_the_run_at_once(workplace):
-    program = """
+SLOW = """
 import time
-from corerl.cli.main import main
 from corerl.trainer import build
 
 def slow(*arguments):
@@ -132,31 +122,30 @@ def slow(*arguments):
     time.sleep(60)
 
 build.RolloutWorker = slow
-main()
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, "train", str(workplace.config)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert "starting\n" in iter(process.stdout.readline, "")
-        process.send_signal(signal.SIGTERM)
-        _, stderr = process.communicate(timeout=30)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 143
-    assert "SIGTERM: the run ends; a second signal ends it at once" in stderr
-    assert "Traceback" not in stderr and not workplace.run_folders
 
 
+@forked
+def test_a_signal_while_the_workers_start_ends_the_run_at_once(workplace):
+    (workplace.folder / "slow.py").write_text(SLOW)
+    log = workplace.folder / "log"
+    life = Life(workplace.config, [f"plugins.load=[{workplace.folder}/slow.py]"], log)
+    deadline = time.monotonic() + 120
+    while not (log.exists() and "starting\n" in log.read_text()):
+        assert not life.is_over(0.02) and time.monotonic() < deadline
+    life.kill(signal.SIGTERM)
+    assert life.end(within=30) == 143
+    said = log.read_text()
+    assert "SIGTERM: the run ends; a second signal ends it at once" in said
+    assert "Traceback" not in said and not workplace.run_folders
+
+
+@forked
 def test_ctrl_c_leaves_readable_metrics_and_whole_checkpoints_to_resume_from(interrupted, train, workplace):
     assert interrupted.code == 130
-    assert interrupted.stderr.endswith("\nstopped: the same command goes on from the last checkpoint\n")
-    assert "SIGINT: the run saves a checkpoint and ends" in interrupted.stderr
-    assert "Traceback" not in interrupted.stderr
+    assert "\nstopped: the same command goes on from the last checkpoint\n" in interrupted.output
+    assert "SIGINT: the run saves a checkpoint and ends" in interrupted.output
+    assert "Traceback" not in interrupted.output
     assert not workplace.half_written
     steps = [json.loads(line)["step"] for line in (interrupted.folder / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(1, len(steps) + 1))

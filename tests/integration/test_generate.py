@@ -1,8 +1,6 @@
 """``corerl generate``: what is written, and that a kill loses and repeats nothing."""
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
-from corerl.evaluation.files import read_rows
+from corerl_testing.lives import Command
+from corerl_tools.evaluation.files import read_rows
 
 PROMPTS = 40
 
@@ -54,20 +53,19 @@ def test_every_prompt_has_its_responses_with_their_counts_seeds_and_log_probs(
     assert not (tmp_path / "out.parquet.parts").exists()
 
 
+@pytest.mark.xdist_group("ranks")  # they have the process that commands are forked from
 def test_killed_and_started_again_it_writes_what_it_would_have_written(
     arguments: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments("whole.parquet")) == 0
-    program = "import sys; from corerl.cli.main import main; main()"
     parts = tmp_path / "out.parquet.parts"
     for complete in (2, 7):
-        process = subprocess.Popen([sys.executable, "-c", program, *arguments()], stderr=subprocess.DEVNULL)
+        command = Command(arguments(), tmp_path / "log")
         deadline = time.monotonic() + 120
-        while len(list(parts.glob("part-*"))) < complete and process.poll() is None:
+        while len(list(parts.glob("part-*"))) < complete and not command.is_over(0.002):
             assert time.monotonic() < deadline
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "it was done before it could be killed"
+        command.kill()
+        assert command.end() == -signal.SIGKILL, "it was done before it could be killed"
         assert not (tmp_path / "out.parquet").exists()
     (parts / ".part-00000030-00000032.parquet.tmp").write_bytes(b"half a par")
     kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("part-*")}

@@ -49,7 +49,7 @@ def begin(material, tmp_path):
         model: {{path: {material}/model}}
         data: {{train_files: [{material}/data/train.parquet], val_files: [{material}/data/test.parquet],
                train_batch_size: 4, max_prompt_length: 64, max_response_length: 4}}
-        algorithm: {{adv_estimator: gae, use_kl_in_reward: true, kl_ctrl: {{type: adaptive, horizon: 100}}}}
+        algorithm: {{adv_estimator: gae, use_kl_in_reward: true, kl_ctrl: {{type: {{name: adaptive, horizon: 100}}}}}}
         actor: {{device: cpu, ppo_mini_batch_size: 2,
                 optim: {{lr: 1e-2, lr_warmup_steps: 3, lr_scheduler_type: cosine}}}}
         rollout: {{n: 2}}

@@ -22,7 +22,7 @@ FILES = [
 MINE = """
 import os
 from corerl import hookimpl
-from corerl_testing.listening import listeners
+from listening import listeners
 
 @hookimpl
 def step_ended(step):

@@ -48,7 +48,8 @@ def test_the_components_of_the_page_are_weighted(resolve: Any) -> None:
     assert given == {"score": 1.0 + 0.2 + 0.1, "extracted": "42", "accuracy": 1.0, "format": 1.0, "brevity": 1.0}
 
 
-def test_every_scorer_of_corerl_rewards_is_on_the_page() -> None:
-    entries = [entry for entry in load_plugins().registries.scorers if entry.owner.distribution == "corerl-rewards"]
+def test_every_scorer_of_corerl_rewards_and_corerl_sandbox_is_on_the_page() -> None:
+    distributions = ("corerl-rewards", "corerl-sandbox")
+    entries = [entry for entry in load_plugins().registries.scorers if entry.owner.distribution in distributions]
     assert len(entries) >= 12
     assert [entry.name for entry in entries if f"`{entry.name}`" not in PAGE] == []

@@ -151,3 +151,16 @@ def test_sft_replaces_no_folder_that_is_no_model(tmp_path):
     (tmp_path / "sft.yaml").write_text(f"{{model: {{path: x}}, output: {tmp_path}, overwrite: true}}")
     assert run(["sft", str(tmp_path / "sft.yaml")]) == 2
     assert (tmp_path / "precious.txt").exists()
+
+
+def test_training_needs_neither_tools_nor_correction(train, capsys):
+    alone = train("a", "plugins.disable=[corerl-tools, corerl-correction]")
+    told = capsys.readouterr().err
+    usual = train("b")
+    assert all("rollout_corr/kl" in record for record in numbers(usual)[1:])  # the first is an evaluation
+    assert numbers(alone) == [
+        {name: value for name, value in record.items() if not name.startswith("rollout_corr/")}
+        for record in numbers(usual)
+    ]
+    assert "no plugin writes the sample rollouts (pip install corerl-tools)" in told
+    assert not (alone / "rollouts").exists() and any((usual / "rollouts").iterdir())

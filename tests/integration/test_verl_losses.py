@@ -16,8 +16,8 @@ from corerl.contracts.policy_losses import PolicyLossInputs
 from corerl.objective import loss_weights
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
-from corerl_tools.verl.algorithms import CONTROLLERS, ESTIMATORS, LOSSES
-from corerl_tools.verl.from_verl import from_verl
+from corerl_verl.algorithms import CONTROLLERS, ESTIMATORS, LOSSES
+from corerl_verl.from_verl import from_verl
 
 pytest.importorskip("corerl_grpo")
 pytest.importorskip("corerl_ppo")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corerl.errors import NameClashError, PluginError, UnknownNameError
+from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError
 from corerl.plugins import Plugins, load_plugins
 from corerl.registry.modules import load_file
 
@@ -50,6 +50,54 @@ def test_a_target_is_imported_when_it_is_loaded_and_not_before(make_distribution
     target = entry.load()
     assert "acme_heavy_plugin" in sys.modules
     assert target("", "", "", {}) == 0.25
+
+
+LATE_OPTIONS = """
+from dataclasses import dataclass
+from corerl import option
+
+@dataclass
+class Options:
+    strict: bool = option(False, "compare as text")
+
+plain = 3
+"""
+
+
+def test_options_given_as_text_are_imported_when_they_are_selected_and_not_before(
+    make_distribution: MakeDistribution,
+) -> None:
+    site = make_distribution(
+        "acme", "1.0", scorer("trivia").replace("summary=", "options='acme_late:Options', summary=")
+    )
+    (site / "acme_late.py").write_text(LATE_OPTIONS)
+    scorers = Plugins().registries.scorers
+    assert "acme_late" not in sys.modules
+    with pytest.raises(ConfigError, match=r"^reward.scorer.strictt: unknown key; did you mean reward.scorer.strict\?"):
+        scorers.select({"name": "trivia", "strictt": True})
+    assert scorers.select({"name": "trivia", "strict": True}).options.strict is True
+    assert [field.name for field in scorers.get("trivia").option_fields()] == ["strict"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "acme_late:Option",
+            r"'trivia' of acme 1.0 cannot be imported from acme_late:Option: .*did you mean 'Options'",
+        ),
+        ("acme_later:Options", r"'trivia' of acme 1.0 cannot be imported from acme_later:Options: ModuleNotFoundError"),
+        ("acme_late:plain", r"^the scorer 'trivia' must have a dataclass as its options, not 3"),
+    ],
+)
+def test_options_given_as_text_that_are_none_are_refused_when_they_are_selected(
+    make_distribution: MakeDistribution, options: str, message: str
+) -> None:
+    site = make_distribution("acme", "1.0", scorer("trivia").replace("summary=", f"options='{options}', summary="))
+    (site / "acme_late.py").write_text(LATE_OPTIONS)
+    scorers = Plugins().registries.scorers
+    with pytest.raises(PluginError, match=message):
+        scorers.select("trivia")
 
 
 def test_a_clash_names_both_owners_and_poisons_that_name_only(make_distribution: MakeDistribution) -> None:
@@ -138,15 +186,36 @@ BROKEN = {
         "from corerl import hookimpl\n@hookimpl\ndef register_scorers(register):\n    1 / 0",
         r"ZeroDivisionError: division by zero \(.*acme_plugin.py, line 4\)",
     ),
-    "a fact that no entry has": (
-        "from corerl import hookimpl\n@hookimpl\ndef register_scorers(register):\n    register('a', 'b:c', sumary='')",
-        "TypeError: .*unexpected keyword argument 'sumary'",
+    "an argument that no kind has": (
+        scorer("a").replace("summary=", "sumary="),
+        r"the scorer 'a' declares the unknown fact 'sumary' \(did you mean 'summary'\?\); known: .*data_sources$",
+    ),
+    "a fact of another kind": (
+        scorer("a").replace("summary=", "distributed=True, summary="),
+        "the scorer 'a' declares the unknown fact 'distributed'",
+    ),
+    "a fact of a wrong type": (
+        scorer("a").replace("summary=", "data_sources='gsm8k', summary="),
+        "the scorer 'a': data_sources must be a tuple, not 'gsm8k'",
+    ),
+    "a need of another kind": (
+        scorer("a").replace("summary=", "needs={'groups'}, summary="),
+        "the scorer 'a' declares the unknown need 'groups'; known: none",
+    ),
+    "an unknown need": (
+        "from corerl import hookimpl\n@hookimpl\ndef register_advantage_estimators(register):\n"
+        "    register('a', 'b:c', needs={'critic', 'group'})",
+        r"declares the unknown need 'group' \(did you mean 'groups'\?\); known: groups, critic,",
     ),
     "a target without its attribute": (
         scorer("a", target="acme.scorer"),
         "must name its target as 'package.module:attribute'",
     ),
     "a name that a config could not write": (scorer("a:b"), "needs a name without spaces"),
+    "options without their attribute": (
+        scorer("a").replace("summary=", "options='acme.options', summary="),
+        "must name its options as 'package.module:attribute', not 'acme.options'",
+    ),
     "options that are no dataclass": (
         scorer("a").replace("summary=", "options=dict, summary="),
         "must have a dataclass as its options",

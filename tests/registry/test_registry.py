@@ -1,7 +1,9 @@
 """Names, options, and objects named directly."""
 
+import contextlib
 import dataclasses
 import functools
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from corerl import option
 from corerl.contracts.scorers import Scorer
 from corerl.errors import ConfigError, NameClashError, PluginError, UnknownNameError
-from corerl.registry import Entry, Owner, Registry, Selected
+from corerl.registry import Entry, Owner, Registry, Selected, load_object
 
 THIS = Path(__file__)
 
@@ -35,6 +37,18 @@ def scorers(*entries: tuple[str, type | None]) -> Registry[Any]:
     for name, options in entries:
         registry.add(Entry[Any]("scorer", name, score, Owner("acme", "1.0"), options=options))
     return registry
+
+
+@pytest.mark.parametrize("last", ["", "1 / 0"])
+def test_a_part_is_imported_without_the_garbage_collector_which_is_on_again_then(tmp_path: Path, last: str) -> None:
+    file = tmp_path / "part.py"
+    file.write_text(
+        f"import gc\nfrom pathlib import Path\nPath({str(tmp_path)!r}, str(gc.isenabled())).touch()\n{last}"
+    )
+    with contextlib.suppress(ZeroDivisionError):
+        load_object(f"{file}:gc")
+    assert (tmp_path / "False").exists()
+    assert gc.isenabled()
 
 
 def test_a_name_selects_with_default_options() -> None:

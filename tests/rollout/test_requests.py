@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig, ValSamplingConfig
-from corerl.contracts.rollout_backends import SamplingParams
+from corerl.contracts.rollout_backends import BackendFacts, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.errors import DataError
 from corerl.rollout.requests import (
@@ -56,9 +56,9 @@ def test_validation_is_greedy_unless_it_is_to_sample_whatever_else_is_set():
 
 @pytest.mark.parametrize(("takes", "words"), [((), "text alone"), (("images",), "images")])
 def test_media_that_the_engine_does_not_take_are_refused_with_the_prompt(takes, words):
-    backend = SimpleNamespace(name="acme", media=takes)
+    backend = SimpleNamespace(name="acme", facts=BackendFacts(takes))
     prompts = [Prompt(0, (1,), [], "s", "", {}), Prompt(4, (1,), [], "s", "", {}, {"videos": ["a.mp4"]})]
     check_media(prompts[:1], backend)
     with pytest.raises(DataError, match=f"prompt 4 has 'videos', and rollout backend 'acme' takes {words}: drop"):
         check_media(prompts, backend)
-    check_media(prompts, SimpleNamespace(name="acme", media=("videos",)))
+    check_media(prompts, SimpleNamespace(name="acme", facts=BackendFacts(("videos",))))

@@ -17,8 +17,8 @@ from corerl.telemetry.metrics import (
     step_metrics,
     time_metrics,
 )
+from corerl.trainer.rounding import RoundingLoss
 from corerl.trainer.workers import PolicyWorker
-from corerl.weights.rounding import RoundingLoss
 
 SHAPE = ModelShape(parameters=1000, layers=2, hidden_size=8)
 

@@ -2,6 +2,8 @@
 
 import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +75,25 @@ def test_json_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     value: dict[str, Any] = {"text": "a\x1b\n\t€"}
     echo(json.dumps(value))
     assert json.loads(capsys.readouterr().out) == value
+
+
+QUOTING = """
+import logging, sys, warnings
+from corerl.cli import main as program
+evil = sys.argv.pop()
+def run():
+    logging.getLogger("a.library").warning("a model of type %s", evil)
+    warnings.warn(f"a model of type {evil}")
+    return 0
+program.run = run
+program.main()
+"""
+
+
+def test_logs_and_warnings_of_libraries_have_no_control_sequence() -> None:
+    """As transformers quotes the ``model_type`` of a config.json."""
+    command = [sys.executable, "-c", QUOTING, "x\x1b[2J\x9b31m"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stderr.count("a model of type x\\x1b[2J\\x9b31m") == 2
+    assert "\x1b" not in done.stderr and "\x9b" not in done.stderr

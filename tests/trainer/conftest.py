@@ -19,10 +19,10 @@ from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
 from corerl.rollout.scoring import Notices
 from corerl.seeding import Seeds
-from corerl.trainer.correction import RolloutCorrector
 from corerl.trainer.loop import Trainer
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.stopping import Stopping
+from corerl_correction.corrector import ImportanceCorrector
 
 PLUGIN = """
 from corerl import hookimpl
@@ -140,19 +140,18 @@ class Parts(SimpleNamespace):
     needs_ref_log_probs = True
     kl_loss = None
 
-    def __init__(self, **facts):
-        facts = {"needs_groups": False, "needs_sum_pi_squared": False, **facts}
-        super().__init__(adv_estimator=SimpleNamespace(entry=SimpleNamespace(**facts)))
+    def __init__(self, needs):
+        super().__init__(adv_estimator=SimpleNamespace(entry=SimpleNamespace(needs=needs)))
 
 
 @pytest.fixture
 def trainer(tmp_path):
-    """``trainer(critic=False, reference=False, facts={…}, section__key=value, …)``: made up, at step 1 of 10.
+    """``trainer(critic=False, reference=False, needs={…}, section__key=value, …)``: made up, at step 1 of 10.
 
-    ``facts`` are those of the advantage estimator; ``trainer.calls`` are what was done.
+    ``needs`` are those of the advantage estimator; ``trainer.calls`` are what was done.
     """
 
-    def make(critic=False, reference=False, facts=None, **keys):
+    def make(critic=False, reference=False, needs=(), **keys):
         config = TrainConfig(ModelConfig("x"))
         config.actor.ppo_mini_batch_size, config.data.max_response_length = 1, 8
         for key, value in keys.items():
@@ -168,7 +167,7 @@ def trainer(tmp_path):
             return Advantages(inputs.rewards.clone(), 2 * inputs.rewards)
 
         made = Trainer(
-            run=SimpleNamespace(config=config, parts=Parts(**(facts or {})), folder=tmp_path),
+            run=SimpleNamespace(config=config, parts=Parts(needs), folder=tmp_path, plugins=load_plugins()),
             engines=SimpleNamespace(send_weights=send_weights, restarts=2, lost={("a", 1)}, actor_in_use=nullcontext()),
             actor=Worker("actor", calls),
             critic=Worker("critic", calls) if critic else None,
@@ -182,9 +181,9 @@ def trainer(tmp_path):
             vocabulary_reference=None,
             val_prompts=[],
             notices=Notices({}),
-            nonfinite=NonFiniteGuard(tmp_path / "nonfinite", skip=True),
+            nonfinite=NonFiniteGuard(tmp_path / "nonfinite", skip=True, hook=load_plugins().hook),
             log=SimpleNamespace(),
-            corrector=RolloutCorrector(RolloutCorrectionConfig(rollout_is="none")),
+            corrector=ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none")),
             checkpoints=None,
             seeds=Seeds(0),
             validation_sampling=SamplingParams(8),

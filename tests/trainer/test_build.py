@@ -9,6 +9,7 @@ import pytest
 from corerl.checkpoint.resume import Checkpoint
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.runtimes import Pool, Role
+from corerl.contracts.training_strategies import StrategyFacts
 from corerl.errors import ConfigError, EngineDeadError, RunError
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
@@ -29,7 +30,7 @@ def selected(kind, name, target=None, **facts):
 
 
 def test_every_role_runs_the_part_that_its_key_selects(made):
-    strategy = selected("training strategy", "wide", distributed=True)
+    strategy = selected("training strategy", "wide", facts=StrategyFacts(distributed=True))
     parts = dataclasses.replace(made.parts, strategy=strategy)
     assert list(build._roles(made.config, parts).values()) == [
         Role("actor", "actor.strategy", "wide", True),
@@ -37,7 +38,7 @@ def test_every_role_runs_the_part_that_its_key_selects(made):
         Role("ref", "actor.strategy", "wide", True),
         Role("rollout", "rollout.name", "mine", True),
     ]
-    parts = dataclasses.replace(parts, critic_strategy=selected("training strategy", "narrow"))
+    parts = dataclasses.replace(parts, critic_strategy=selected("training strategy", "narrow", facts=StrategyFacts()))
     assert build._roles(made.config, parts)["critic"] == Role("critic", "critic.strategy", "narrow", False)
 
 
@@ -137,7 +138,7 @@ def test_the_kl_penalty_begins_with_the_configs_coefficient_or_the_checkpoints(m
 
 
 def test_a_kl_type_of_the_vocabulary_gets_the_references_and_without_a_type_there_is_no_penalty(made):
-    full = selected("KL type", "full", difference, needs_logits=True)
+    full = selected("KL type", "full", difference, needs=frozenset({"logits"}))
     controller = selected("KL controller", "fixed", max)
     penalty = build._kl_penalty(plan(made, kl_penalty=full, kl_controller=controller), None, "the vocabulary's")
     assert penalty.vocabulary_reference == "the vocabulary's"

@@ -2,8 +2,9 @@
 
 import pytest
 
+from corerl.contracts.evaluations import ValidationSample
 from corerl.contracts.reward_managers import RewardResult
-from corerl.trainer.evaluation import ValidationSample, sample_table, validation_metrics, validation_samples
+from corerl.trainer.evaluation import sample_table, validation_metrics, validation_samples
 
 
 def sample(prompt, score, source="sums", length=4, **components):
@@ -26,26 +27,12 @@ def test_parts_of_the_scores_are_means_of_the_same_kind_over_the_responses_that_
     assert validation_metrics(samples, 2)["val-aux/sums/format/mean@2"] == pytest.approx((0.5 + 0.0) / 2)
 
 
-def test_one_response_to_a_prompt_has_no_best_worst_or_majority():
+def test_one_response_to_a_prompt_has_the_mean_alone():
     assert set(validation_metrics([sample(0, 1.0), sample(1, 0.0)], 1)) == {
         "val-core/sums/reward/mean@1",
         "val-aux/error_ratio",
         "val-aux/response_length/mean",
     }
-
-
-def test_of_several_responses_best_and_worst_are_those_of_two_and_of_all():
-    """Two responses with scores 1 and 0: the better one of both is 1, the worse one 0. @1 is the mean, and left out."""
-    samples = [
-        ValidationSample("sums", prompt, score, 4, {}, extracted=str(score))
-        for prompt in (0, 1)
-        for score in (1.0, 0.0)
-    ]
-    metrics = validation_metrics(samples, 2)
-    assert metrics["val-aux/sums/reward/best@2"] == pytest.approx(1.0)
-    assert metrics["val-aux/sums/reward/worst@2"] == pytest.approx(0.0)
-    several = {name.rpartition("/")[2] for name in metrics if name.startswith("val-aux/sums/reward/")}
-    assert several == {"best@2", "worst@2", "maj@2"}
 
 
 def test_samples_are_rows_of_the_batch(scored_rollouts):

@@ -13,7 +13,7 @@ from corerl.contracts.reward_managers import RewardResult
 from corerl.errors import RunError
 from corerl.rollout.stream import StepGroups
 from corerl.telemetry.timers import Timers
-from corerl.trainer.correction import RolloutCorrector
+from corerl_correction.corrector import ImportanceCorrector
 
 TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
 
@@ -70,7 +70,7 @@ def test_staleness_is_the_largest_of_the_batch(trainer, batch, oldest):
     """An engine that disagrees with the policy is no error as long as one response comes from older weights."""
     made = trainer(trainer__log_rollouts_freq=-1)
     made.step = 3
-    made.corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
+    made.corrector = ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
     scored, _ = batch([1.0, 0.0, 1.0], version=2)
     scored.rollouts.completions[1] = replace(scored.rollouts.completions[1], weight_version=oldest)
     made.stream.take = lambda step: StepGroups(scored, {}, {}, {})
@@ -138,7 +138,7 @@ def test_weights_are_verified_every_so_many_steps_and_not_because_a_step_is_the_
 
 
 def test_the_models_are_asked_for_what_is_needed_with_the_tokens_alone(trainer, batch):
-    made = trainer(critic=True, reference=True, facts={"needs_sum_pi_squared": True})
+    made = trainer(critic=True, reference=True, needs={"sum_pi_squared"})
     _, experience = batch()
     metrics = made.compute(experience, Timers())
     assert made.actor.asked == [(TOKENS, ["log_probs", "entropy", "sum_pi_squared"])]

@@ -93,16 +93,16 @@ def test_rollouts_that_cannot_be_written_are_printed_and_the_run_goes_on(trainer
     assert "step 1: the sample rollouts could not be written: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("needs_groups", [True, False])
+@pytest.mark.parametrize("needs", [{"groups"}, set()])
 def test_notices_are_about_errors_equal_scores_and_lone_responses_where_groups_are_compared(
-    trainer, batch, capsys, needs_groups
+    trainer, batch, capsys, needs
 ):
-    made = trainer(facts={"needs_groups": needs_groups}, trainer__log_rollouts_freq=-1)
+    made = trainer(needs=needs, trainer__log_rollouts_freq=-1)
     scored, experience = batch([1.0, None, 0.0, 0.5], n=2)
     made.tell(experience, scored)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("step 1: 1 of 4 responses could not be scored")
-    assert ("step 1: 1 prompts have one response with a score: its advantage is 0" in lines) is needs_groups
+    assert ("step 1: 1 prompts have one response with a score: its advantage is 0" in lines) is bool(needs)
     scored, experience = batch([0.5, 0.5], n=2)
     made.tell(experience, scored)
     assert capsys.readouterr().err.startswith("step 1: every reward in this step is 0.5\n")

@@ -12,7 +12,7 @@ from corerl.errors import NonFiniteError, RunError
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means
 from corerl.telemetry.timers import Timers
-from corerl.trainer.correction import RolloutCorrector
+from corerl_correction.corrector import ImportanceCorrector
 
 TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
 
@@ -110,7 +110,7 @@ def test_rollout_correction_weights_the_tokens_and_says_how_many_it_took(trainer
     made = trainer()
     _, experience = batch()
     experience.old_log_probs = torch.tensor([[0.0, -0.5], [-1.0, -3.5]])
-    made.corrector = RolloutCorrector(
+    made.corrector = ImportanceCorrector(
         RolloutCorrectionConfig(rollout_is="token", rollout_rs="token_k1", rollout_rs_threshold=2.0)
     )
     metrics = corrected(made, experience, 0)
@@ -133,7 +133,7 @@ def test_without_weights_or_rejection_nothing_is_rejected_and_the_difference_is_
 def test_an_engine_that_disagrees_ends_the_run_unless_its_responses_are_stale(trainer, batch):
     made = trainer()
     _, experience = batch()
-    made.corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
+    made.corrector = ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
     assert corrected(made, experience, 1)
     with pytest.raises(RunError, match=r"differ by 0\.5 a token"):
         corrected(made, experience, 0)
@@ -143,7 +143,7 @@ def test_an_engine_that_disagrees_ends_the_run_unless_its_responses_are_stale(tr
 def test_nothing_is_corrected_where_there_are_not_two_policies(trainer, batch, why):
     made = trainer()
     _, experience = batch()
-    made.corrector = RolloutCorrector(RolloutCorrectionConfig(rollout_is="token", bypass_mode=why == "bypass"))
+    made.corrector = ImportanceCorrector(RolloutCorrectionConfig(rollout_is="token", bypass_mode=why == "bypass"))
     if why == "no old":
         experience.old_log_probs = None
     if why == "no rollout":

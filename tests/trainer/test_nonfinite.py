@@ -6,6 +6,7 @@ import torch
 from safetensors.torch import load_file
 
 from corerl.errors import NonFiniteError
+from corerl.plugins import load_plugins
 from corerl.trainer.nonfinite import TOKEN_VALUES, NonFiniteGuard
 
 NAN, INF = float("nan"), float("inf")
@@ -13,7 +14,7 @@ NAN, INF = float("nan"), float("inf")
 
 @pytest.fixture
 def guard(tmp_path):
-    return lambda skip=True: NonFiniteGuard(tmp_path / "nonfinite", skip=skip)
+    return lambda skip=True: NonFiniteGuard(tmp_path / "nonfinite", skip=skip, hook=load_plugins().hook)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import pytest
 from corerl.contracts.reward_managers import RewardResult
 from corerl.data.report import Location
 from corerl.errors import DataError, RunError
-from corerl.evaluation.files import Response
 from corerl.registry import Entry, Owner, Selected
+from corerl_tools.evaluation.files import Response
 from corerl_tools.score.rescoring import error_lines, rescore, score_table, scorers_of
 
 

@@ -5,9 +5,9 @@ import json
 import re
 
 import pytest
-from omegaconf import OmegaConf
 
 from corerl import __version__
+from corerl.config.load import load
 from corerl.contracts.config import TrainConfig
 from corerl.registry import Entry, Owner, Selected
 from corerl.trainer import run as run_module
@@ -56,8 +56,7 @@ def test_every_part_is_described_with_its_distribution_and_options(parts, made_u
     assert {part for part, _ in described} == {
         *("adv_estimator", "policy_loss", "strategy", "rollout_backend", "reward_manager", "runtime", "trackers")
     }
-    saved = OmegaConf.merge(OmegaConf.structured(TrainConfig), OmegaConf.load(run.folder / "config.yaml"))
-    assert OmegaConf.to_object(saved) == config
+    assert load(TrainConfig, run.folder / "config.yaml") == config
 
 
 def test_a_new_folder_is_named_by_its_time_and_taken_names_get_a_number(made_up, tmp_path, monkeypatch):

@@ -13,9 +13,7 @@ from corerl.rollout.scoring import select_scorers
 def registries(**sources):
     made = Registries()
     for name, patterns in sources.items():
-        made.scorers.add(
-            Entry("scorer", name, lambda *_: 0.0, Owner(f"acme-{name}", "1"), "x", data_sources=tuple(patterns))
-        )
+        made.scorers.add(made.scorers.entry(name, lambda *_: 0.0, Owner(f"acme-{name}", "1"), data_sources=patterns))
     return made
 
 

@@ -8,11 +8,11 @@ import torch
 
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.token_outputs import TokenOutputs
-from corerl.data.chat import ChatExample
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl.telemetry.metrics_log import read_metrics
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
+from corerl_tools.sft.chat import ChatExample
 from corerl_tools.sft.config import SftConfig, SftDataConfig, SftTrainerConfig
 from corerl_tools.sft.training import batch_of, mean_loss, run_sft
 

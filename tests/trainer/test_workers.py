@@ -10,8 +10,8 @@ import torch
 from corerl.contracts.config import ActorConfig
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.training_strategies import MicroBatching
+from corerl.trainer.rounding import RoundingLoss
 from corerl.trainer.workers import PolicyWorker, _micro_batching, parts_of
-from corerl.weights.rounding import RoundingLoss
 
 
 def owners(config):

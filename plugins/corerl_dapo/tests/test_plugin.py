@@ -22,19 +22,19 @@ def test_the_light_half_imports_no_torch() -> None:
 
 
 def test_the_preset_is_a_config_and_what_is_written_comes_on_top() -> None:
-    written = ["preset=dapo", "model.path=m", "data.train_files=[t.parquet]", "actor.clip_ratio_high=0.3"]
+    written = ["preset=dapo", "model.path=m", "data.train_files=[t.parquet]", "actor.policy_loss.clip_ratio_high=0.3"]
     config, parts, _ = load_train_config(None, [*written, "reward.manager.overlong_buffer_len=128"])
     assert parts.adv_estimator.entry.name == "grpo"
     assert parts.reward_manager.options == DapoOptions(overlong_buffer_len=128, plus_minus_one=True)
     assert (parts.batch_filter and parts.batch_filter.options.metric) == "score_before_penalty"
     assert config.algorithm.filter_groups.max_num_gen_batches == 10
-    assert (config.actor.clip_ratio_low, config.actor.clip_ratio_high) == (0.2, 0.3)
+    assert config.actor.policy_loss == {"name": "vanilla", "clip_ratio_low": 0.2, "clip_ratio_high": 0.3}
     assert (parts.kl_loss, parts.kl_penalty, config.actor.loss_agg_mode) == (None, None, "token-mean")
 
 
 def test_the_papers_clip_ratios() -> None:
     actor = dapo()["actor"]
-    assert (actor["clip_ratio_low"], actor["clip_ratio_high"]) == (0.2, 0.28)
+    assert actor["policy_loss"] == {"name": "vanilla", "clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
 
 
 def test_the_preset_sets_nothing_that_depends_on_the_task() -> None:

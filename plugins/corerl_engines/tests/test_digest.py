@@ -5,8 +5,8 @@ import struct
 import pytest
 import torch
 
-from corerl.weights import digest as module
-from corerl.weights.digest import FACTOR, STEP, digest, digests
+from corerl_torch.weights import digest as module
+from corerl_torch.weights.digest import FACTOR, STEP, digest, digests
 
 
 def signed(number: int) -> int:

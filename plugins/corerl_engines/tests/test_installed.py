@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from corerl.check.installed import look, require_engine
-from corerl.check.machine import Machine
 from corerl.contracts.config import ModelConfig, RolloutConfig, RuntimeConfig, TrainConfig
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
+from corerl.trainer.requirements import require_engine
+from corerl_check.installed import look
+from corerl_check.machine import Machine
 from corerl_engines.installed import examine_engine
 from corerl_engines.options import EngineOptions
 

@@ -36,12 +36,12 @@ def test_the_last_error_that_follows_from_no_other_is_quoted(log: EngineLog, con
 def test_a_log_without_an_error_is_quoted_alone(log: EngineLog) -> None:
     assert log.last_lines() == "it wrote no log"
     write(log, "hello")
-    assert log.last_lines() == f"the last lines of its log ({log.place()}):\n  hello"
+    assert log.last_lines() == f"the last lines of its log ({log.kept_path()}):\n  hello"
 
 
 def test_a_copy_is_complete_if_an_error_named_it_and_else_there_is_none(log: EngineLog, tmp_path: Path) -> None:
     write(log, "early")
-    copy = Path(log.place())
+    copy = Path(log.kept_path())
     write(log, "late")
     log.close()
     log.close()

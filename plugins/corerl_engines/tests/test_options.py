@@ -3,11 +3,11 @@ import re
 
 import pytest
 
-from corerl.check.machine import GIB
-from corerl.check.size import ModelSize
 from corerl.contracts.config import ModelConfig, RolloutConfig, TrainConfig
 from corerl.contracts.options import check_ranges
 from corerl.errors import ConfigError
+from corerl_check.machine import GIB
+from corerl_check.size import ModelSize
 from corerl_engines.options import EngineOptions, check_engine_args
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from corerl_testing.families import model_folders, write_config
 from corerl_testing.ranks import World
+from families import model_folders, write_config
 
 sys.path.insert(0, str(Path(__file__).parent))
 

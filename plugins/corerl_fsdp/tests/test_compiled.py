@@ -6,8 +6,8 @@ import pytest
 import rank_jobs
 import torch
 
-from corerl_testing.families import write_config
 from corerl_torch import token_statistics
+from families import write_config
 
 
 @pytest.fixture(autouse=True)

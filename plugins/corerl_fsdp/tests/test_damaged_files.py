@@ -22,7 +22,7 @@ from corerl.errors import CoreRLError
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.reading import read_sharded, read_single
 from corerl_fsdp.single_device import SingleDeviceStrategy
-from corerl_testing.families import write_config
+from families import write_config
 
 STATE = {"step": 1, "sampler": {}, "kl_coef": None, "trackers": {}, "config": {}, "versions": {}}
 KINDS: dict[str, Any] = {"torch": SingleDeviceStrategy, "fsdp": FsdpStrategy}

@@ -13,7 +13,7 @@ from corerl.contracts.config import ModelConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
 from corerl_fsdp.options import FsdpOptions
-from corerl_fsdp.placement import place
+from corerl_fsdp.placement import sharded_model
 from corerl_torch import sequence_parallel
 
 CUTS = ({"max_sequences": 100}, {"max_sequences": 1}, {"max_tokens": 16})
@@ -176,7 +176,7 @@ def test_ranks_that_cannot_share_rows_are_refused(model_dirs, monkeypatch, toget
     monkeypatch.setattr(sequence_parallel, "_GROUPS", {together: None})
     spec = StrategySpec(ModelConfig(model_dirs["qwen2", True]), "cpu", MicroBatching(max_sequences=1))
     with pytest.raises(ConfigError) as caught:
-        place(spec, FsdpOptions(), None, sequence_parallel.sequence_group(together, 1.0))
+        sharded_model(spec, FsdpOptions(), None, sequence_parallel.sequence_group(together, 1.0))
     assert str(caught.value) == f"actor.strategy.ulysses_sequence_parallel_size: {message}"
 
 

@@ -10,9 +10,9 @@ import rank_jobs
 import torch
 from safetensors.torch import load_file
 
-from corerl.check.size import model_size
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ConfigError, DeadlineError, RunError
+from corerl_check.size import model_size
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.reading import read_sharded
 from corerl_testing.ranks import World

@@ -8,11 +8,11 @@ from corerl.contracts.config import ModelConfig
 from corerl.contracts.experience import collate
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
-from corerl.models import load_model
 from corerl_fsdp.token_model import TokenModel
-from corerl_testing.families import write_config
 from corerl_testing.training_ranks import AllOutputs, rank_batch
 from corerl_torch.layout import packed, padded
+from corerl_torch.loading import load_model
+from families import write_config
 
 EVERYTHING = frozenset({"log_probs", "entropy", "sum_pi_squared"})
 

@@ -276,6 +276,6 @@ def test_a_batch_without_a_score_gives_zero(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_registry_says(name):
     entry = REGISTRY.get(name)
-    assert (entry.needs_groups, entry.needs_greedy_baseline) == (name in COMPARING, name == "remax")
-    assert entry.needs_sum_pi_squared == (name == "optimal_token_baseline") and not entry.needs_critic
+    more = {"remax": {"greedy_baseline"}, "optimal_token_baseline": {"sum_pi_squared"}}
+    assert entry.needs == ({"groups"} if name in COMPARING else set()) | more.get(name, set())
     assert entry.summary

@@ -1,7 +1,5 @@
 """The ranges of all options: what is refused, and what just is not."""
 
-import dataclasses
-
 import pytest
 
 from corerl.errors import ConfigError
@@ -72,7 +70,7 @@ def test_no_number_is_left_out():
         for kind in NUMBERS
         for entry in getattr(REGISTRIES, kind)
         if entry.owner.distribution == "corerl-grpo" and entry.options is not None and entry.name != "geo_mean"
-        for field in dataclasses.fields(entry.options)
+        for field in entry.option_fields()
         if field.type is float
     }
     assert numbers == {(kind, name, option) for kind, name, option, *_ in CASES}

@@ -10,11 +10,11 @@ import torch
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import NonFiniteError, RunError
-from corerl.models import load_causal_lm
-from corerl.weights.names import as_in_files
 from corerl_hf.backend import HfBackend
 from corerl_hf.options import HfOptions
-from corerl_testing.families import write_config
+from corerl_torch.loading import load_causal_lm
+from corerl_torch.weights.names import as_in_files
+from families import write_config
 
 FOREVER = 20_000
 

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from corerl_testing.families import FAMILIES, model_folders
 from corerl_testing.ranks import World
+from families import FAMILIES, model_folders
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -7,16 +7,16 @@ from torch.distributed.checkpoint import FileSystemWriter, save
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
-from corerl.models import load_model
-from corerl.weights.names import as_in_files
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
 from corerl_megatron import model, parallel
-from corerl_megatron.arithmetic import Facts
+from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_megatron.weights import Weights
 from corerl_testing.training_ranks import RankJobs
+from corerl_torch.loading import load_model
+from corerl_torch.weights.names import as_in_files
 
 
 class Jobs(RankJobs):
@@ -61,7 +61,7 @@ class Jobs(RankJobs):
         named = ModelConfig(path=job["model"], load_format="dummy", dtype="fp32")
         spec = StrategySpec(named, "cpu", MicroBatching(max_sequences=1), head=job.get("head", "lm"))
         meta = load_model(named, spec.head, device="meta", dtype=torch.float32)
-        facts = Facts.read("model.path", meta.config.to_dict())
+        facts = ModelFacts.read("model.path", meta.config.to_dict())
         ranks = parallel.lay_out("cpu", options, "actor.strategy")
         pieces = model.build(spec, options, ranks, facts, meta)
         weights_table = Weights(pieces, facts, meta, ranks, spec.head)

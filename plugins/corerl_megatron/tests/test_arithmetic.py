@@ -10,7 +10,7 @@ from corerl.cli.common import load_train_config
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import ConfigError
-from corerl_megatron.arithmetic import Facts, check_ranks, check_shared, padded_vocabulary
+from corerl_megatron.arithmetic import ModelFacts, check_ranks, check_shared, padded_vocabulary
 from corerl_megatron.model import transformer_config
 from corerl_megatron.options import MegatronOptions
 
@@ -63,7 +63,7 @@ MOE |= {"intermediate_size": 6144, "num_experts": 128}
 )
 def test_a_model_that_does_not_divide_is_one_line_with_sizes_that_would(config, options, message):
     with pytest.raises(ConfigError) as caught:
-        check_shared(KEY, Facts.read("model.path", config), MegatronOptions(**options))
+        check_shared(KEY, ModelFacts.read("model.path", config), MegatronOptions(**options))
     assert str(caught.value).startswith(f"{KEY}.") and message in str(caught.value)
 
 
@@ -86,7 +86,7 @@ def test_ranks_that_make_no_whole_copies_are_one_line(ranks, options, message):
 
 
 def test_layouts_that_divide_pass():
-    facts = Facts.read("model.path", QWEN)
+    facts = ModelFacts.read("model.path", QWEN)
     options = MegatronOptions(
         tensor_model_parallel_size=2,
         pipeline_model_parallel_size=2,
@@ -100,12 +100,12 @@ def test_layouts_that_divide_pass():
 
 def test_a_family_without_a_mapping_is_named_with_those_that_have_one():
     with pytest.raises(ConfigError, match="model_type 'mamba'; it has llama, qwen2, qwen3, qwen3_moe"):
-        Facts.read("model.path", {"model_type": "mamba"})
+        ModelFacts.read("model.path", {"model_type": "mamba"})
 
 
 def test_a_member_of_a_family_that_the_mapping_is_not_right_for_is_refused():
     with pytest.raises(ConfigError, match="attention_bias is True, and the mapping of llama is for False alone"):
-        Facts.read("model.path", {**QWEN, "model_type": "llama", "attention_bias": True})
+        ModelFacts.read("model.path", {**QWEN, "model_type": "llama", "attention_bias": True})
 
 
 @pytest.mark.parametrize(("size", "ranks", "padded"), [(151936, 4, 151936), (51, 2, 52), (5, 4, 8)])
@@ -178,5 +178,5 @@ def test_what_megatron_core_refuses_is_one_line_before_a_model_is_built(model_di
     options = MegatronOptions(recompute_granularity="selective", recompute_modules=["attention"])
     config = AutoConfig.from_pretrained(named.path)
     with pytest.raises(ConfigError, match=r"^actor\.strategy: megatron-core refuses this: .*attention") as caught:
-        transformer_config(spec, options, Facts.read("model.path", config.to_dict()), config)
+        transformer_config(spec, options, ModelFacts.read("model.path", config.to_dict()), config)
     assert len(str(caught.value).splitlines()) == 1

@@ -8,10 +8,10 @@ import torch
 
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
-from corerl.models import load_model
-from corerl.weights.names import as_in_files
 from corerl_megatron.reading import read
-from corerl_testing.families import write_config
+from corerl_torch.loading import load_model
+from corerl_torch.weights.names import as_in_files
+from families import write_config
 
 pytestmark = pytest.mark.xdist_group("megatron")  # whose ranks are started once
 

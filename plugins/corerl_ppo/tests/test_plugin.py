@@ -19,7 +19,7 @@ def test_names_and_needs() -> None:
     for registry, names in NAMES.items():
         entries = {entry.name: entry for entry in getattr(registries, registry)}
         assert {name for name in names if entries[name].owner.distribution == "corerl-ppo"} == names
-    assert registries.advantage_estimators.get("gae").needs_critic
+    assert registries.advantage_estimators.get("gae").needs == {"critic"}
 
 
 def test_the_light_half_imports_no_torch() -> None:
@@ -36,7 +36,7 @@ def test_the_preset_is_a_config_and_what_is_written_comes_on_top() -> None:
     assert (parts.kl_penalty and parts.kl_penalty.entry.name) == "kl"
     assert (parts.kl_controller and parts.kl_controller.entry.name) == "fixed"
     assert (config.algorithm.kl_ctrl.kl_coef, config.critic.optim.lr) == (0.02, 1e-5)
-    assert (config.actor.clip_ratio_low, config.actor.clip_ratio_high) == (0.2, 0.2)
+    assert config.actor.policy_loss == {"name": "vanilla", "clip_ratio_low": 0.2, "clip_ratio_high": 0.2}
 
 
 def test_the_presets_value_loss() -> None:

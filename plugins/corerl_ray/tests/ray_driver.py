@@ -21,7 +21,7 @@ from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 from corerl_ray.plugin import run_started
 from corerl_ray.processes import is_alive
-from corerl_testing.listening import listeners
+from listening import listeners
 
 
 def descendants(pid):

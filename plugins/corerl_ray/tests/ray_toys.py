@@ -293,8 +293,8 @@ class Engine:
 
 def corrupt(host):
     """From now on a bit of the weight w1 changes before the rollout worker of this process unpacks it."""
-    from corerl.weights.buckets import unpack
     from corerl_ray.transports import broadcast
+    from corerl_torch.weights.buckets import unpack
 
     def flipped(buckets):
         for bucket in buckets:

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from corerl_ray.processes import is_alive
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
+KEY = "hf_QxkEYoFnObOdYwHiChIsInNoLoG42"
 LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+HELPERS = str(Path(__file__).parents[3] / "tests" / "helpers")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != LOOPBACK}
+ENVIRONMENT["PYTHONPATH"] = os.pathsep.join(filter(None, [HELPERS, ENVIRONMENT.get("PYTHONPATH")]))
 
 
 def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_log():
@@ -56,9 +60,23 @@ def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_
     assert seen["uneven"].startswith("runtime.options.workers: 3 workers do not divide among runtime.nnodes=2 nodes")
 
 
-def test_a_run_listens_on_the_loopback_hears_its_children_exit_says_one_error_of_a_dead_worker_and_leaves_no_process():
+@pytest.fixture
+def sessions():
+    """A folder for Ray's sessions, of mode 700; the paths of its sockets must be short."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_a_run_listens_on_the_loopback_hears_its_children_exit_says_one_error_of_a_dead_worker_and_leaves_no_process(
+    sessions,
+):
     done = subprocess.run(
-        [sys.executable, HERE / "ray_driver.py"], capture_output=True, text=True, timeout=120, env=ENVIRONMENT
+        [sys.executable, HERE / "ray_driver.py"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=ENVIRONMENT | {"RAY_TMPDIR": str(sessions), "HF_TOKEN": KEY, "ACME_API_KEY": KEY},
+        umask=0,
     )
     processes, codes, heard, death, after, (listening, reachable) = map(json.loads, done.stdout.splitlines())
     assert any("WorkerHost" in name for name in processes.values()) and "sleep" in str(processes.values())
@@ -69,6 +87,9 @@ def test_a_run_listens_on_the_loopback_hears_its_children_exit_says_one_error_of
     assert after == {} and "raylet" not in done.stderr
     assert listening >= 6 and reachable == []  # Ray's GCS and raylet, an agent, the controller, two workers
     assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
+    [session] = {path.resolve() for path in sessions.rglob("session_*")}
+    logs = [path.read_bytes() for path in (session / "logs").rglob("*") if path.is_file()]
+    assert len(logs) > 10 and not any(KEY.encode() in log for log in logs)
 
 
 def test_a_run_whose_raylet_is_stopped_can_start_another_cluster_and_is_watched_for_the_first_no_more():

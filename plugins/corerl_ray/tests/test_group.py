@@ -13,7 +13,7 @@ from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import submit
 from corerl.contracts.experience import collate
 from corerl.errors import ConfigError, NonFiniteError
-from corerl_ray.group import Turn
+from corerl_ray.group import SharedGpus
 from corerl_ray.options import RayOptions
 from corerl_ray.runtime import RayRuntime
 
@@ -80,8 +80,8 @@ def test_fewer_rows_than_ranks_give_fillers_that_come_back_nowhere(group, size, 
 
 
 def test_who_worked_last_on_shared_gpus_gives_back_what_it_keeps_there(group, batch):
-    turn = Turn()
-    first, second = (dataclasses.replace(group, turn=turn) for _ in range(2))
+    shared = SharedGpus()
+    first, second = (dataclasses.replace(group, shared_gpus=shared) for _ in range(2))
     for each in (first, first, second):
         each.forward(batch, ["values"])
     assert [calls.count("freed") for calls in group.seen()] == [1] * len(group.members)

@@ -25,7 +25,7 @@ from corerl_rewards.options import Gsm8kOptions, ParallelOptions
 from corerl_rewards.parallel import ParallelRewardManager
 from corerl_rewards.scorers.gsm8k import gsm8k
 from corerl_rewards.scorers.math import math
-from corerl_testing.listening import listeners
+from listening import listeners
 from plugins.corerl_rewards.tests import attacks
 
 SCORERS: dict[str, Any] = {
@@ -398,7 +398,8 @@ def test_a_batch_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_that_cannot_start_are_an_error_of_the_run(tmp_path: Path) -> None:
     file = tmp_path / "scorer.py"
     file.write_text(
-        "import os, time\nos.register_at_fork(after_in_child=lambda: os._exit(5))\ndef score(*_): return 1.0\n"
+        f"import os\nif os.getpid() != {os.getpid()}:  # whose forks are those of other tests\n"
+        "    os.register_at_fork(after_in_child=lambda: os._exit(5))\ndef score(*_): return 1.0\n"
     )
     parallel = ParallelRewardManager({"s": load_object(f"{file}:score")}, num_workers=2, timeout=5)
     try:

@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
-from corerl.contracts.dataset_preparers import ChatRow, Dropped, PromptRow
 from corerl.errors import ConfigError, DataError
 from corerl.plugins import load_plugins
 from corerl_rewards.options import ArithmeticDataOptions, MathDataOptions
@@ -17,6 +16,7 @@ from corerl_rewards.preparers.countdown import Countdown
 from corerl_rewards.preparers.gsm8k import Gsm8k
 from corerl_rewards.preparers.math import Math
 from corerl_rewards.scorers.gsm8k import gsm8k
+from corerl_tools.prepare.contract import ChatRow, Dropped, PromptRow
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 
@@ -194,10 +194,10 @@ def test_an_unknown_operation_is_an_error(operations: str) -> None:
 
 
 def test_every_data_source_that_is_prepared_here_has_a_scorer() -> None:
-    scored = {source for entry in load_plugins().registries.scorers for source in entry.data_sources}
+    scored = {source for entry in load_plugins().registries.scorers for source in entry.facts.data_sources}
     assert {"openai/gsm8k", "corerl/arithmetic", "countdown", MathDataOptions().data_source} <= scored
 
 
 def test_no_data_source_has_two_scorers() -> None:
-    sources = [source for entry in load_plugins().registries.scorers for source in entry.data_sources]
+    sources = [source for entry in load_plugins().registries.scorers for source in entry.facts.data_sources]
     assert len(sources) == len(set(sources))

@@ -27,10 +27,6 @@ from corerl.registry.scorers import keys_for, table_of_sources
         ("Idavidrein/gpqa", "multiple_choice"),
         ("corerl/arithmetic", "arithmetic"),
         ("hiyouga/geometry3k", "geometry3k"),
-        ("codeforces", "code"),
-        ("codecontests", "code"),
-        ("apps", "code"),
-        ("taco", "code"),
     ],
 )
 def test_published_sources_have_their_scorer(source: str, scorer: str) -> None:
@@ -44,7 +40,7 @@ def test_published_sources_have_their_scorer(source: str, scorer: str) -> None:
         *("openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500"),
         *("math_dapo", "math", "math_dapo_reasoning", "aime_2024", "hiyouga/geometry3k"),
         *("numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12"),
-        *("numina_olympiads", "codecontests", "apps", "codeforces", "taco", "searchR1_nq", "searchR1_triviaqa"),
+        *("numina_olympiads", "searchR1_nq", "searchR1_triviaqa"),
         *("searchR1_popqa", "searchR1_hotpotqa", "searchR1_2wikimultihopqa", "searchR1_musique", "searchR1_bamboogle"),
     ],
 )

@@ -14,10 +14,10 @@ import torch
 
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.errors import RunError
-from corerl.weights.buckets import Slot
 from corerl_engines.weights import DeviceBucket, HostBucket
 from corerl_sglang.backend import SglangBackend
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
+from corerl_torch.weights.buckets import Slot
 
 pytestmark = pytest.mark.xdist_group("sglang")
 

@@ -22,7 +22,7 @@ def outcomes() -> Outcomes:
 
     def run(field: str, target: Any, *, only: str | None = None, **facts: Any) -> dict[str, Outcome]:
         registry = getattr(Registries(), field)
-        entry: Entry[Any] = Entry(registry.kind, "mine", target, Owner("acme"), **{"summary": "one line", **facts})
+        entry: Entry[Any] = registry.entry("mine", target, Owner("acme"), **{"summary": "one line", **facts})
         checks = [check for check in checks_of(registry, entry) if only in (None, check.name)]
         return {result.check: result for result in map(outcome, checks)}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from corerl.config import typed
 from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl.plugins import load_plugins
-from corerl.registry import Entry, Owner, Selected
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing.invariance import setting
 from corerl_testing.ranks import Job
 
@@ -22,9 +22,9 @@ def micro_batch_mean(inputs: PolicyLossInputs) -> LossOutput:
 
 def selected(name: str) -> Selected[Any]:
     if name == "micro_batch_mean":
-        return Selected(Entry("policy loss", name, micro_batch_mean, Owner("acme")))
+        return Selected(Registries().policy_losses.entry(name, micro_batch_mean, Owner("acme")))
     entry = load_plugins().registries.policy_losses.get(name)
-    return Selected(entry, None if entry.options is None else typed.build(entry.options, {}))
+    return Selected(entry, None if entry.options is None else typed.build(entry.load_options(), {}))
 
 
 def run(job: Job) -> dict[str, Tensor]:

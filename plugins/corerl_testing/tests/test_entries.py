@@ -18,7 +18,7 @@ def good(response: str, ground_truth: Any, data_source: str, extra_info: Any) ->
 
 
 def failures(registry: Registry[Any], target: Any, **facts: Any) -> dict[str, str]:
-    entry: Entry[Any] = Entry(registry.kind, "mine", target, Owner("acme"), **{"summary": "one line", **facts})
+    entry: Entry[Any] = registry.entry("mine", target, Owner("acme"), **{"summary": "one line", **facts})
     results = map(outcome, checks_of(registry, entry, light=True))
     return {result.check: result.reason for result in results if result.status == "failed"}
 
@@ -142,4 +142,3 @@ def test_a_token_selector_is_called_with_inputs_and_uniforms() -> None:
         in failures(Registries().policy_losses, loss, select_tokens=loss)["contract"]
     )
     assert "No module named" in failures(Registries().policy_losses, loss, select_tokens="no_such_module:x")["import"]
-    assert "a KL type selects no tokens" in failures(Registries().kl_types, select, select_tokens=select)["contract"]

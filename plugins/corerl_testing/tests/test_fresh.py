@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from corerl.registry import Entry, Owner, Selected
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing import CheckFailed, CheckSkipped, fresh, zygote
 from corerl_testing.fresh import call_elsewhere
 from corerl_testing.zygote import SEED, Job, Kind
@@ -46,7 +46,7 @@ def hangs(number: int) -> int:
 
 
 def of(target: Any) -> Selected[Any]:
-    return Selected(Entry("policy loss", "mine", target, Owner("acme")))
+    return Selected(Registries().policy_losses.entry("mine", target, Owner("acme")))
 
 
 def test_each_call_is_the_first_of_its_process() -> None:
@@ -95,9 +95,9 @@ def test_a_process_that_is_not_waited_for_is_ended_with_what_it_started() -> Non
     with zygote.fork(Kind(SEED), Job(), sleeps_beside_another).connection as connection:
         pids = connection.recv()
     ends = time.monotonic() + 60
-    while any(map(lives, pids)) and time.monotonic() < ends:
+    while any(map(is_running, pids)) and time.monotonic() < ends:
         time.sleep(0.01)
-    assert not any(map(lives, pids))
+    assert not any(map(is_running, pids))
 
 
 def sleeps_beside_another(connection: Any) -> None:
@@ -106,7 +106,7 @@ def sleeps_beside_another(connection: Any) -> None:
     time.sleep(1000)
 
 
-def lives(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from corerl.config import typed
 from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl.plugins import load_plugins
-from corerl.registry import Entry, Owner, Selected
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing import CheckFailed
 from corerl_testing.entries import required_options
 from corerl_testing.invariance import AGGREGATIONS, TinyPolicy, expect_invariant, setting
@@ -22,11 +22,11 @@ LOSSES = [entry.name for entry in load_plugins().registries.policy_losses if not
 
 def selected(name: str) -> Selected[Any]:
     entry = load_plugins().registries.policy_losses.get(name)
-    return Selected(entry, None if entry.options is None else typed.build(entry.options, {}))
+    return Selected(entry, None if entry.options is None else typed.build(entry.load_options(), {}))
 
 
 def of(loss: Any) -> Selected[Any]:
-    return Selected(Entry("policy loss", "mine", loss, Owner("acme")))
+    return Selected(Registries().policy_losses.entry("mine", loss, Owner("acme")))
 
 
 def surrogate(inputs: PolicyLossInputs) -> LossOutput:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from corerl.registry.base import Entry, Owner, Selected
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing import isolated
 from corerl_testing.isolated import by_name
 from corerl_testing.planted.scorers.values import contains
@@ -105,7 +105,7 @@ def test_what_an_implementation_prints_reads_and_leaves_is_not_seen(
 
 PROGRAM = """
 import sys, time
-from corerl.registry import Entry, Owner, Registries
+from corerl.registry import Owner, Registries
 from corerl_testing.checks import checks_of, outcome
 
 def tells(response, ground_truth, data_source, extra_info):
@@ -113,7 +113,7 @@ def tells(response, ground_truth, data_source, extra_info):
     print(os.getpid(), file=sys.stderr, flush=True)
     time.sleep(1000)
 
-entry = Entry("scorer", "s", tells, Owner("tests"), summary="s")
+entry = Registries().scorers.entry("s", tells, Owner("tests"), summary="s")
 for check in checks_of(Registries().scorers, entry):
     outcome(check)
 """
@@ -129,11 +129,39 @@ def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
         assert gone(child)
 
 
+ONE_CHECK = """
+import os, sys
+from corerl.registry import Entry, Owner, Registries
+from corerl_testing.checks import checks_of, outcome
+
+{before}
+entry = Entry("scorer", "s", lambda *_: 1.0, Owner("tests"), summary="s")
+done = outcome(next(check for check in checks_of(Registries().scorers, entry) if check.name == {check!r}))
+os.write(2, f"{{done.status}} {{done.reason}}".encode())
+"""
+
+
+def one_check(before: str) -> str:
+    """Status and reason of a check in a fork, after some code in the process that forks."""
+    program = ONE_CHECK.format(before=before, check=CHECK)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120).stderr
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "0, 1"])
+def test_standard_descriptors_may_be_closed(closed: str) -> None:
+    assert one_check(f"for each in ({closed},): os.close(each)") == "ok "
+
+
+def test_a_process_that_does_not_start_is_an_error_with_its_exit_code() -> None:
+    reason = one_check("os.register_at_fork(after_in_child=lambda: os._exit(5))")
+    assert reason.startswith("failed the process of its checks did not start (exit code 5)")
+
+
 def test_what_another_process_can_import_by_name() -> None:
     def local() -> None: ...
 
     def entry(target: Any) -> Selected[Any]:
-        return Selected(Entry("scorer", "s", target, Owner("tests")))
+        return Selected(Registries().scorers.entry("s", target, Owner("tests")))
 
     assert by_name(entry(contains)) is not None
     assert by_name(entry(local)) is None

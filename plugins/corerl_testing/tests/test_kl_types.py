@@ -15,7 +15,7 @@ def reported(outcomes: Any, kl: Any, **facts: Any) -> dict[str, str]:
     return {name: result.reason for name, result in results.items() if result.status == "skipped"}
 
 
-@pytest.mark.parametrize(("kl", "facts"), [(k3, {}), (full, {"needs_logits": True})])
+@pytest.mark.parametrize(("kl", "facts"), [(k3, {}), (full, {"needs": {"logits"}})])
 def test_nothing_is_reported_of_an_unbiased_type_with_its_own_gradient(
     outcomes: Any, kl: Any, facts: dict[str, Any]
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corerl.registry import Entry, Owner, Registries
+from corerl.registry import Entry, Owner, Registries, Registry
 from corerl_testing import planted
 from corerl_testing.checks import Check, checks_of
 from corerl_testing.results import CheckSkipped
@@ -56,7 +56,8 @@ def test_every_check_of_a_kind_is_made_to_fail_by_a_fault(registry_name: str) ->
 
 
 def _entry(fault: planted.Fault) -> Entry[object]:
-    return Entry(fault.kind, fault.name, fault.right, Owner("corerl-testing"), **{"summary": "s", **fault.facts})
+    registry: Registry[Any] = getattr(Registries(), fault.registry)
+    return registry.entry(fault.name, fault.right, Owner("corerl-testing"), **{"summary": "s", **fault.facts})
 
 
 def _is_excepted(registry_name: str, check: str) -> bool:

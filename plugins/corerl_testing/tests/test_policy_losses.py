@@ -77,5 +77,5 @@ def test_a_constant_may_be_a_metric(outcomes: Any) -> None:
 
 
 def test_reference_log_probs_are_given_when_they_are_declared(failures: Any) -> None:
-    assert failures("policy_losses", towards_a_teacher, needs_ref=True) == {}
+    assert failures("policy_losses", towards_a_teacher, needs={"ref"}) == {}
     assert "ref_log_probs" in failures("policy_losses", towards_a_teacher, only="shape_and_dtype")["shape_and_dtype"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from corerl.registry.base import Entry, Owner, Selected
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing import scorers
 from corerl_testing.planted.scorers.values import uses_up
 from corerl_testing.results import CheckFailed, CheckSkipped
@@ -14,7 +14,7 @@ from corerl_testing.scorer_calls import sources
 
 def run(scorer: Any, name: str, **facts: Any) -> None:
     """In this process."""
-    dict(scorers.checks(Selected(Entry("scorer", "s", scorer, Owner("tests"), **facts))))[name]()
+    dict(scorers.checks(Selected(Registries().scorers.entry("s", scorer, Owner("tests"), **facts))))[name]()
 
 
 def test_a_scorer_that_hangs_on_a_long_response_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_a_scorer_for_other_ground_truths_is_passed_over() -> None:
 
 
 def test_the_scorer_is_called_with_its_data_sources_and_another() -> None:
-    entry: Entry[Any] = Entry("scorer", "s", print, Owner("tests"), data_sources=("acme/sums", "aime*"))
+    entry = Registries().scorers.entry("s", print, Owner("tests"), data_sources=("acme/sums", "aime*"))
     assert sources(Selected(entry)) == ["acme/sums", "aime24", "acme/conformance"]
 
 

@@ -11,7 +11,7 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
 from corerl.objective import SupervisedObjective
 from corerl.plugins import load_plugins
-from corerl.registry.base import Entry, Owner, Selected
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing import training_reference, training_strategies
 from corerl_testing.planted.training_strategies import FAULTS
 from corerl_testing.planted.training_strategies.wrapped import DEFAULT, Strategy
@@ -29,7 +29,7 @@ def one_thread() -> None:
 
 
 def selected(strategy: Any) -> Selected[Any]:
-    return Selected(Entry("training strategy", "t", strategy, Owner("tests")))
+    return Selected(Registries().training_strategies.entry("t", strategy, Owner("tests")))
 
 
 def run(strategy: Any, name: str) -> None:

@@ -23,13 +23,20 @@ def engines_of(pid: int) -> list[int]:
 
 
 def unused_shared_memory() -> set[str]:
-    """Names in /dev/shm that no living process has mapped: what a process leaves behind stays for ever."""
-    named = {path.name for path in Path("/dev/shm").iterdir()}
+    """Names in /dev/shm that no living process has mapped: what a process leaves behind stays for ever.
+
+    By inode, since ``sem_open`` maps a temporary name, the one in ``maps``, and links it to its own.
+    """
+    named = {}
+    for path in Path("/dev/shm").iterdir():
+        with suppress(FileNotFoundError):
+            named[path.stat().st_ino] = path.name
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with suppress(OSError):  # it ended
-            lines = maps.read_text(errors="replace").splitlines()
-            named -= {line.rpartition("/dev/shm/")[2] for line in lines if "/dev/shm/" in line}
-    return named
+            for line in maps.read_text(errors="replace").splitlines():
+                if " /dev/shm/" in line:
+                    named.pop(int(line.split()[4]), None)
+    return set(named.values())
 
 
 def left_in_shared_memory(before: set[str], seconds: float) -> set[str]:

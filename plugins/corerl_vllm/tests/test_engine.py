@@ -24,13 +24,13 @@ from vllm_engine import DEVICE, PROMPT, generate, one_more_engine
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.errors import RunError
-from corerl.models import load_model
-from corerl.weights.buckets import Slot
 from corerl_engines.weights import DeviceBucket, HostBucket
-from corerl_testing.families import write_config
-from corerl_testing.listening import listeners
 from corerl_testing.tiny_model import reference, response_log_probs, tiny_model
+from corerl_torch.loading import load_model
+from corerl_torch.weights.buckets import Slot
 from corerl_vllm.backend import VllmBackend
+from families import write_config
+from listening import listeners
 
 pytestmark = pytest.mark.xdist_group("vllm")
 

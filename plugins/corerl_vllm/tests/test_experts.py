@@ -8,11 +8,11 @@ import torch
 from vllm_engine import DEVICE, PROMPT, generate, one_more_engine
 
 from corerl.contracts.config import ModelConfig
-from corerl.models import load_model
-from corerl.weights.names import as_in_files
-from corerl_testing.families import write_config
 from corerl_testing.tiny_model import response_log_probs
+from corerl_torch.loading import load_model
+from corerl_torch.weights.names import as_in_files
 from corerl_vllm.backend import VllmBackend
+from families import write_config
 
 pytestmark = pytest.mark.xdist_group("vllm")
 

@@ -15,10 +15,10 @@ from corerl.checkpoint import manifest, random_state
 from corerl.checkpoint.resume import check_same, find_checkpoint
 from corerl.contracts.config import ModelConfig, TrainConfig, TrainerConfig
 from corerl.errors import CoreRLError
-from corerl.models import load_model
 from corerl_fsdp.reading import read_sharded
 from corerl_fsdp.shard_files import ShardWriter
 from corerl_testing.tiny_model import tiny_model
+from corerl_torch.loading import load_model
 from scripts.fuzz import mutations
 from scripts.fuzz.command import corerl
 
@@ -91,7 +91,7 @@ class Checkpoints:
             try:
                 found = find_checkpoint(config, 100)
                 if found is not None:
-                    check_same(found, config, {})
+                    check_same(found, config, {}, {})
                     random_state.restore(found.path)
             except CoreRLError:
                 pass

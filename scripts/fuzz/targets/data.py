@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from corerl.contracts.config import DataConfig, ModelConfig
-from corerl.data.chat import load_chat
 from corerl.data.prompts import load_prompts
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import CoreRLError
 from corerl_testing.tiny_model import write_byte_tokenizer
+from corerl_tools.sft.chat import load_chat
 from scripts.fuzz import mutations
 from scripts.fuzz.command import corerl
 

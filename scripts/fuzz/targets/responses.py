@@ -1,4 +1,4 @@
-"""Responses and ground truths, for every scorer of corerl-rewards."""
+"""Responses and ground truths, for every scorer of corerl-rewards and corerl-sandbox."""
 
 import math
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ class Responses:
 
     def prepare(self, folder: Path) -> None:
         entries = load_plugins().registries.scorers
-        names = [entry.name for entry in entries if entry.owner.distribution == "corerl-rewards"]
+        names = [entry.name for entry in entries if entry.owner.distribution in ("corerl-rewards", "corerl-sandbox")]
         names.remove("combined")  # of others
         selected = {name: entries.select(name, "reward.scorer") for name in names}
         self.scorers = {name: load_scorer(each, 10.0) for name, each in selected.items()}

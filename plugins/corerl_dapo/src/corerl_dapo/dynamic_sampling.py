@@ -17,6 +17,7 @@ from torch import Tensor
 from corerl.contracts.batch_filters import FilterInputs
 from corerl.errors import RunError
 from corerl_dapo.options import DynamicSamplingOptions
+from corerl_torch.statistics import group_maxima
 
 
 def dynamic_sampling(inputs: FilterInputs, options: DynamicSamplingOptions) -> Tensor:
@@ -26,14 +27,9 @@ def dynamic_sampling(inputs: FilterInputs, options: DynamicSamplingOptions) -> T
         RunError: ``metric`` is neither ``score`` nor a component.
     """
     metric = metric_values(inputs, options.metric)
-    groups = int(inputs.group_ids.max()) + 1
-    largest = metric.new_full((groups,), -torch.inf).scatter_reduce_(
-        0, inputs.group_ids, torch.where(inputs.scored, metric, -torch.inf), "amax"
-    )
-    smallest = metric.new_full((groups,), torch.inf).scatter_reduce_(
-        0, inputs.group_ids, torch.where(inputs.scored, metric, torch.inf), "amin"
-    )
-    return (largest > smallest)[inputs.group_ids]
+    largest = group_maxima(torch.where(inputs.scored, metric, -torch.inf), inputs.group_ids)
+    smallest = -group_maxima(torch.where(inputs.scored, -metric, -torch.inf), inputs.group_ids)
+    return largest > smallest
 
 
 def metric_values(inputs: FilterInputs, name: str) -> Tensor:

@@ -1,34 +1,37 @@
 """What corerl-dapo registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.batch_filters import BatchFilter
-from corerl.contracts.presets import Preset
-from corerl.contracts.reward_managers import RewardManagerFactory
-from corerl_dapo.options import DapoOptions, DynamicSamplingOptions
+
+if TYPE_CHECKING:
+    from corerl.contracts.batch_filters import BatchFilter
+    from corerl.contracts.presets import Preset
+    from corerl.contracts.reward_managers import RewardManagerFactory
 
 
 @hookimpl
-def register_batch_filters(register: Register[BatchFilter]) -> None:
+def register_batch_filters(register: "Register[BatchFilter]") -> None:
     register(
         "dynamic_sampling",
         "corerl_dapo.dynamic_sampling:dynamic_sampling",
-        options=DynamicSamplingOptions,
+        options="corerl_dapo.options:DynamicSamplingOptions",
         summary="groups whose responses did not all do equally well (DAPO, 2503.14476)",
     )
 
 
 @hookimpl
-def register_reward_managers(register: Register[RewardManagerFactory]) -> None:
+def register_reward_managers(register: "Register[RewardManagerFactory]") -> None:
     register(
         "dapo",
         "corerl_dapo.reward_manager:DapoRewardManager",
-        options=DapoOptions,
+        options="corerl_dapo.options:DapoOptions",
         summary="as parallel, less a penalty for responses near the largest length (DAPO, 2503.14476)",
     )
 
 
 @hookimpl
-def register_presets(register: Register[Preset]) -> None:
+def register_presets(register: "Register[Preset]") -> None:
     register(
         "dapo",
         "corerl_dapo.presets:dapo",

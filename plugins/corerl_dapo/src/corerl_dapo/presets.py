@@ -23,9 +23,7 @@ def dapo() -> dict[str, Any]:
             },
         },
         "actor": {
-            "policy_loss": "vanilla",
-            "clip_ratio_low": 0.2,
-            "clip_ratio_high": 0.28,
+            "policy_loss": {"name": "vanilla", "clip_ratio_low": 0.2, "clip_ratio_high": 0.28},
             "loss_agg_mode": "token-mean",
             "use_kl_loss": False,
         },

@@ -16,10 +16,7 @@ from corerl.contracts.reward_managers import PartwiseRewardManager, RewardReques
 from corerl.contracts.scorers import Scorer
 from corerl.errors import RunError
 from corerl_dapo.options import DapoOptions
-from corerl_rewards.calls import Made
-from corerl_rewards.naive import NaiveRewardManager
-from corerl_rewards.options import ParallelOptions
-from corerl_rewards.parallel import ParallelRewardManager
+from corerl_rewards.managers import Made, NaiveRewardManager, ParallelOptions, ParallelRewardManager
 
 PAPERS_SHARE = 5
 LENGTH_NOT_KNOWN = "reward manager 'dapo' was not told the largest length of a response: give it max_resp_len"

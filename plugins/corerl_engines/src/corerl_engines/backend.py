@@ -17,14 +17,14 @@ from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnF
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl.terminal import say
-from corerl.weights import Slot, place
-from corerl.weights.digest import digest
 from corerl_engines.installed import Versions, outside
 from corerl_engines.options import EngineOptions
 from corerl_engines.parallel import check_parallel
 from corerl_engines.process import Answer, EngineKind, EngineProcess
 from corerl_engines.remote import frames
 from corerl_engines.weights import DeviceBucket, ExpectedWeights, HostBucket, SharedBucket, device_uuid
+from corerl_torch.weights import Slot, place
+from corerl_torch.weights.digest import digest
 
 FINISH_REASONS = ("stop", "length", "abort")
 

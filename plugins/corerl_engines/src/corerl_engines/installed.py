@@ -5,8 +5,8 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 
-from corerl.check import Finding, finding, from_error
 from corerl.errors import ConfigError
+from corerl_check import Finding, finding, from_error
 from corerl_engines.options import EngineOptions
 from corerl_engines.process import find_interpreter, for_another_interpreter
 

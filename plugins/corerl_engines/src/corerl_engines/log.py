@@ -47,7 +47,7 @@ class EngineLog:
 
     def last_lines(self) -> str:
         """The most telling line, the last ones, and where they are."""
-        where = self.place()
+        where = self.kept_path()
         if self.file.closed:
             return f"its log: {where}"
         lines = self._read().decode(errors="replace").splitlines()
@@ -59,8 +59,8 @@ class EngineLog:
         cause = f"the last error in its log: {causes[-1].strip()}; " if causes else ""
         return f"{cause}the last lines of its log ({where}):\n  {tail}" if lines else "it wrote no log"
 
-    def place(self) -> str:
-        """Where a copy is from now on, or why there is none."""
+    def kept_path(self) -> str:
+        """The path of the copy from now on, or why there is none."""
         self._named = True
         try:
             if not self.file.closed:

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from corerl.check import GIB, PROCESS, GenerationShare, ModelSize
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.options import option
 from corerl.errors import ConfigError
 from corerl.secrets import reveal
+from corerl_check import GIB, PROCESS, GenerationShare, ModelSize
 from corerl_engines.liveness import Patience
 
 OVERHEAD = 2.0 * GIB

@@ -311,7 +311,7 @@ class EngineProcess:
                 what = "a probe, which asks for one token," if operation == "probe" else operation
                 self._give_up(
                     f"the {self._kind.title} engine (process {self.pid}) hangs: it did not answer {what} {how_long}; "
-                    f"its log: {self._log.place()}"
+                    f"its log: {self._log.kept_path()}"
                 )
             elif not owed and silence.seconds >= self._patience.probe_interval:
                 with contextlib.suppress(RunError):  # it ended

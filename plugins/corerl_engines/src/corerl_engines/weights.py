@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig
-from corerl.models import load_causal_lm
-from corerl.weights import ALIGNMENT, Slot, as_in_files, view
-from corerl.weights import complete as complete
+from corerl_torch.loading import load_causal_lm
+from corerl_torch.weights import ALIGNMENT, Slot, as_in_files, view
+from corerl_torch.weights import complete as complete
 
 
 class ExpectedWeights:

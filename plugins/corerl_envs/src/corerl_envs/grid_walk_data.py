@@ -3,9 +3,9 @@
 import random
 from collections.abc import Iterable
 
-from corerl.contracts.dataset_preparers import ChatRow, PromptRow
 from corerl_envs.grid_walk import MOVES, new_walk
 from corerl_envs.options import GridWalkDataOptions
+from corerl_tools.prepare.contract import ChatRow, PromptRow
 
 
 class GridWalkData:

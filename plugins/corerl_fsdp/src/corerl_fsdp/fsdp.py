@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from corerl.batch import lockstep_micro_batches
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
@@ -22,15 +21,17 @@ from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.data import load_tokenizer
 from corerl.errors import ConfigError, NonFiniteError, SaveError
-from corerl.models import compute_dtype, model_shape
-from corerl.weights import as_in_files
+from corerl.models import compute_dtype
 from corerl_fsdp import sharded_checkpoint
 from corerl_fsdp.options import FsdpOptions
-from corerl_fsdp.placement import full, place
+from corerl_fsdp.placement import full, sharded_model
 from corerl_fsdp.token_model import recompute_activations
 from corerl_torch import lora, ranks, sequence_parallel
+from corerl_torch.loading import model_shape
+from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule
 from corerl_torch.sums import Numbers, Sums
+from corerl_torch.weights import as_in_files
 
 
 class FsdpStrategy:
@@ -46,7 +47,7 @@ class FsdpStrategy:
         sequence = sequence_parallel.sequence_group(size, self.options.timeout)
         self.data_parallel_rank, self.data_parallel_size = mesh.get_rank() // size, mesh.size() // size
         with ranks.deadline("loading the model", self.options.timeout):
-            self.token_model: Any = place(spec, self.options, mesh, sequence)
+            self.token_model: Any = sharded_model(spec, self.options, mesh, sequence)
         self.model: Any = self.token_model.model
         self.token_model.train(spec.optim is not None)
         self.device = spec.device

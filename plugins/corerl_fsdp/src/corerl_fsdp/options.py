@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from corerl import option
-from corerl.check import ModelSize, TrainingShare, whole
 from corerl.contracts.config import ModelConfig
+from corerl_check import ModelSize, TrainingShare, whole
 
 BYTES_PER_LOGIT = 12.0, 4.0
 """of their copies at a time, made step by step and compiled"""

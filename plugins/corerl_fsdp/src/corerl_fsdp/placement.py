@@ -15,14 +15,15 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
-from corerl.models import compute_dtype, load_model
+from corerl.models import compute_dtype
 from corerl_fsdp.options import FsdpOptions
 from corerl_fsdp.token_model import TokenModel, decoder_layers
 from corerl_torch import lora, ranks
+from corerl_torch.loading import load_model
 from corerl_torch.sequence_parallel import SequenceGroup, check_heads
 
 
-def place(
+def sharded_model(
     spec: StrategySpec, options: FsdpOptions, mesh: DeviceMesh, sequence: SequenceGroup | None = None
 ) -> TokenModel:
     """The model with its weights, sharded by decoder layer and, for the rest, as a whole.
@@ -35,7 +36,7 @@ def place(
 
     Raises:
         ConfigError: the model's attention heads cannot be shared by so many ranks.
-        ModelError: as by :func:`corerl.models.load_model`, on all ranks; or transformers does not name its layers.
+        ModelError: as by :func:`~corerl_torch.loading.load_model`, on all ranks; or its layers have no names.
     """
     compute, dtype = compute_dtype(spec.model, spec.device), lora.weights_dtype(spec)
     model = load_model(spec.model, spec.head, device="meta", dtype=dtype)

@@ -1,23 +1,26 @@
 """What corerl-fsdp registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.training_strategies import TrainingStrategyFactory
-from corerl_fsdp.options import FsdpOptions, TorchOptions
+
+if TYPE_CHECKING:
+    from corerl.contracts.training_strategies import TrainingStrategyFactory
 
 
 @hookimpl
-def register_training_strategies(register: Register[TrainingStrategyFactory]) -> None:
+def register_training_strategies(register: "Register[TrainingStrategyFactory]") -> None:
     register(
         "torch",
         "corerl_fsdp.single_device:SingleDeviceStrategy",
-        options=TorchOptions,
+        options="corerl_fsdp.options:TorchOptions",
         read_checkpoint="corerl_fsdp.reading:read_single",
         summary="one device, CPU or CUDA; AdamW",
     )
     register(
         "fsdp",
         "corerl_fsdp.fsdp:FsdpStrategy",
-        options=FsdpOptions,
+        options="corerl_fsdp.options:FsdpOptions",
         distributed=True,
         read_checkpoint="corerl_fsdp.reading:read_sharded",
         summary="weights, gradients and optimizer sharded over 1 to N ranks (FSDP2); AdamW",

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from corerl.batch import micro_batches
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
@@ -20,13 +19,15 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.data import load_tokenizer
 from corerl.errors import NonFiniteError
 from corerl.files import reading_file
-from corerl.models import compute_dtype, load_model, model_shape
-from corerl.weights import as_in_files
+from corerl.models import compute_dtype
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.token_model import TokenModel, recompute_activations
 from corerl_torch import lora
+from corerl_torch.loading import load_model, model_shape
+from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
 from corerl_torch.sums import Sums
+from corerl_torch.weights import as_in_files
 
 
 class SingleDeviceStrategy:

@@ -1,12 +1,14 @@
 """What corerl-grpo registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.advantage_estimators import AdvantageEstimator
-from corerl.contracts.kl_types import KLType
 from corerl.contracts.metrics import Metric
-from corerl.contracts.policy_losses import PolicyLoss
-from corerl_grpo.advantages import options as advantage_options
-from corerl_grpo.losses import options as loss_options
+
+if TYPE_CHECKING:
+    from corerl.contracts.advantage_estimators import AdvantageEstimator
+    from corerl.contracts.kl_types import KLType
+    from corerl.contracts.policy_losses import PolicyLoss
 
 CLIPPED = Metric("actor/pg_clipfrac", "share", "trained tokens whose ratio was clipped")
 WEIGHT_CLIPPED = Metric("actor/pg_clipfrac", "share", "trained tokens whose importance weight was clipped, or capped")
@@ -17,137 +19,136 @@ OUT_OF_BOUND = (
 
 
 @hookimpl
-def register_advantage_estimators(register: Register[AdvantageEstimator]) -> None:
+def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> None:
     package = "corerl_grpo.advantages"
     register(
         "grpo",
         f"{package}.grpo:grpo",
-        options=advantage_options.GrpoOptions,
-        needs_groups=True,
+        options=f"{package}.options:GrpoOptions",
+        needs={"groups"},
         summary="score minus the group's mean, over its deviation (DeepSeekMath, 2402.03300)",
     )
     register(
         "dr_grpo",
         f"{package}.dr_grpo:dr_grpo",
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the group's mean (Dr. GRPO, 2503.20783)",
     )
     register(
         "grpo_passk",
         f"{package}.grpo_passk:grpo_passk",
-        options=advantage_options.GrpoPasskOptions,
-        needs_groups=True,
+        options=f"{package}.options:GrpoPasskOptions",
+        needs={"groups"},
         summary="the group's best response alone: best minus second best, over the deviation (2503.19595)",
     )
     register(
         "gdpo",
         f"{package}.gdpo:gdpo",
-        options=advantage_options.GdpoOptions,
-        needs_groups=True,
+        options=f"{package}.options:GdpoOptions",
+        needs={"groups"},
         summary="components of the score normalised one by one in the group, added, whitened (2601.05242)",
     )
     register(
         "rloo",
         f"{package}.rloo:rloo",
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the mean of the group's others (2402.14740)",
     )
     register(
         "reinforce_plus_plus",
         f"{package}.reinforce_plus_plus:reinforce_plus_plus",
-        options=advantage_options.ReinforcePlusPlusOptions,
+        options=f"{package}.options:ReinforcePlusPlusOptions",
         summary="discounted return, whitened over the batch (2501.03262)",
     )
     register(
         "reinforce_plus_plus_baseline",
         f"{package}.reinforce_plus_plus_baseline:reinforce_plus_plus_baseline",
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the group's mean, whitened over the batch (2501.03262)",
     )
     register(
         "remax",
         f"{package}.remax:remax",
-        needs_greedy_baseline=True,
+        needs={"greedy_baseline"},
         summary="return minus the score of a greedy response (2310.10505)",
     )
     register(
         "opo",
         f"{package}.opo:opo",
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the group's mean weighted by length (2505.23585)",
     )
     register(
         "gpg",
         f"{package}.gpg:gpg",
-        options=advantage_options.GpgOptions,
-        needs_groups=True,
+        options=f"{package}.options:GpgOptions",
+        needs={"groups"},
         summary="score minus the group's mean, times batch size over the number of non-zero scores (2504.02546)",
     )
     register(
         "maxrl",
         f"{package}.maxrl:maxrl",
-        needs_groups=True,
+        needs={"groups"},
         summary="score minus the group's mean, over the mean; scores in [0, 1] (2602.02710)",
     )
     register(
         "optimal_token_baseline",
         f"{package}.optimal_token_baseline:optimal_token_baseline",
-        options=advantage_options.OptimalTokenBaselineOptions,
-        needs_groups=True,
-        needs_sum_pi_squared=True,
+        options=f"{package}.options:OptimalTokenBaselineOptions",
+        needs={"groups", "sum_pi_squared"},
         summary="return minus, at each token, the group's mean return weighted by gradient energy (2602.07078)",
     )
 
 
 @hookimpl
-def register_policy_losses(register: Register[PolicyLoss]) -> None:
+def register_policy_losses(register: "Register[PolicyLoss]") -> None:
     package = "corerl_grpo.losses"
     register(
         "vanilla",
         f"{package}.vanilla:vanilla",
-        options=loss_options.VanillaOptions,
+        options=f"{package}.options:VanillaOptions",
         metrics=(CLIPPED, Metric("actor/pg_clipfrac_lower", "share", "trained tokens held by the dual clip")),
         summary="PPO clip with two widths and the dual clip (1707.06347, 1912.09729, 2503.14476)",
     )
     register(
         "gspo",
         f"{package}.gspo:gspo",
-        options=loss_options.GspoOptions,
+        options=f"{package}.options:GspoOptions",
         metrics=(Metric("actor/pg_clipfrac", "share", "trained tokens in clipped responses"),),
         summary="PPO clip on the ratio of the whole sequence (GSPO, 2507.18071)",
     )
     register(
         "gmpo",
         f"{package}.gmpo:gmpo",
-        options=loss_options.GmpoOptions,
+        options=f"{package}.options:GmpoOptions",
         metrics=(CLIPPED,),
         summary="geometric mean of the clipped ratios of a sequence (GMPO, 2507.20673)",
     )
     register(
         "geo_mean",
         f"{package}.gmpo:gmpo",
-        options=loss_options.GmpoOptions,
+        options=f"{package}.options:GmpoOptions",
         metrics=(CLIPPED,),
         summary="another name of gmpo (GMPO, 2507.20673)",
     )
     register(
         "cispo",
         f"{package}.cispo:cispo",
-        options=loss_options.CispoOptions,
+        options=f"{package}.options:CispoOptions",
         metrics=(WEIGHT_CLIPPED,),
         summary="policy gradient with a clipped importance weight (MiniMax-M1, 2506.13585)",
     )
     register(
         "sapo",
         f"{package}.sapo:sapo",
-        options=loss_options.SapoOptions,
+        options=f"{package}.options:SapoOptions",
         metrics=(Metric("actor/gate", "", "mean slope of the gate, 4 p (1 - p): 1 on-policy, 0 without gradient"),),
         summary="sigmoid gate on the ratio (SAPO, 2511.20347)",
     )
     register(
         "clip_cov",
         f"{package}.clip_cov:clip_cov",
-        options=loss_options.ClipCovOptions,
+        options=f"{package}.options:ClipCovOptions",
         select_tokens=f"{package}.clip_cov:select_tokens",
         metrics=(CLIPPED, Metric("actor/clip_cov_frac", "share", "trained tokens drawn to have no gradient")),
         summary="PPO clip, a few tokens of high covariance without gradient (2505.22617)",
@@ -155,7 +156,7 @@ def register_policy_losses(register: Register[PolicyLoss]) -> None:
     register(
         "kl_cov",
         f"{package}.kl_cov:kl_cov",
-        options=loss_options.KlCovOptions,
+        options=f"{package}.options:KlCovOptions",
         select_tokens=f"{package}.kl_cov:select_tokens",
         metrics=(Metric("actor/kl_cov_frac", "share", "trained tokens with the KL term"),),
         summary="a KL term on the tokens of the largest covariance (2505.22617)",
@@ -168,43 +169,43 @@ def register_policy_losses(register: Register[PolicyLoss]) -> None:
     register(
         "dppo_tv",
         f"{package}.dppo_tv:dppo_tv",
-        options=loss_options.DppoTvOptions,
+        options=f"{package}.options:DppoTvOptions",
         metrics=OUT_OF_BOUND,
         summary="trust region by total variation, on the sampled token (DPPO, 2602.04879)",
     )
     register(
         "dppo_kl",
         f"{package}.dppo_kl:dppo_kl",
-        options=loss_options.DppoKlOptions,
+        options=f"{package}.options:DppoKlOptions",
         metrics=OUT_OF_BOUND,
         summary="trust region by KL divergence, on the sampled token (DPPO, 2602.04879)",
     )
     register(
         "dro",
         f"{package}.dro:dro",
-        options=loss_options.DroOptions,
+        options=f"{package}.options:DroOptions",
         metrics=(Metric("actor/dro_penalty", "", "mean of beta d² / 2"),),
         summary="policy gradient with a quadratic penalty on the log-ratio (DRO, 2405.19107)",
     )
     register(
         "reinforce",
         f"{package}.reinforce:reinforce",
-        options=loss_options.ReinforceOptions,
+        options=f"{package}.options:ReinforceOptions",
         metrics=(WEIGHT_CLIPPED,),
         summary="policy gradient with a capped importance weight (Williams 1992, IMPALA 1802.01561)",
     )
     register(
         "opd",
         f"{package}.opd:opd",
-        options=loss_options.OpdOptions,
-        needs_ref=True,
+        options=f"{package}.options:OpdOptions",
+        needs={"ref"},
         metrics=(Metric("actor/teacher_kl", "nats", "mean of log pi_old - log pi_ref: the reverse KL to the teacher"),),
         summary="on-policy distillation from the reference model (GKD, 2306.13649)",
     )
 
 
 @hookimpl
-def register_kl_types(register: Register[KLType]) -> None:
+def register_kl_types(register: "Register[KLType]") -> None:
     package = "corerl_grpo.kl"
     register("kl", f"{package}.kl:kl", summary="k1: d = log pi - log pi_ref (Schulman 2020)")
     register("k1", f"{package}.kl:kl", summary="another name of kl")
@@ -216,7 +217,7 @@ def register_kl_types(register: Register[KLType]) -> None:
     register(
         "full",
         f"{package}.full:full",
-        needs_logits=True,
+        needs={"logits"},
         summary="the divergence itself, over the vocabulary (Schulman 2020)",
     )
     register(

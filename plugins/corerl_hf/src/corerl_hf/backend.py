@@ -12,11 +12,12 @@ from torch import Tensor
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.errors import RunError
-from corerl.models import compute_dtype, load_causal_lm
+from corerl.models import compute_dtype
 from corerl_hf.batching import plan_batches
 from corerl_hf.decoding import Batch
 from corerl_hf.options import HfOptions
 from corerl_hf.weights import Weights
+from corerl_torch.loading import load_causal_lm
 
 MAX_PREFILL_TOKENS = {"cpu": 512, "cuda": 32768}
 

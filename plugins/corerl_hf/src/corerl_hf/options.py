@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from corerl import option
-from corerl.check import GenerationShare, ModelSize, longest
 from corerl.contracts.config import TrainConfig
+from corerl_check import GenerationShare, ModelSize, longest
 
 
 @dataclass

@@ -1,21 +1,24 @@
 """What corerl-hf registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.commands import Command
-from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl_hf.options import HfOptions
+
+if TYPE_CHECKING:
+    from corerl.contracts.commands import Command
+    from corerl.contracts.rollout_backends import RolloutBackendFactory
 
 
 @hookimpl
-def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None:
+def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> None:
     register(
         "hf",
         "corerl_hf.backend:HfBackend",
-        options=HfOptions,
+        options="corerl_hf.options:HfOptions",
         summary="transformers in this process: batched sampling with a KV cache, on the CPU or one GPU",
     )
 
 
 @hookimpl
-def register_commands(register: Register[Command]) -> None:
+def register_commands(register: "Register[Command]") -> None:
     register("tiny-model", "corerl_hf.tiny_model:tiny_model", summary="Write a small random Qwen2 model folder.")

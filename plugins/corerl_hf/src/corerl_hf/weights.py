@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.weights import as_in_files
-from corerl.weights import complete as complete
+from corerl_torch.weights import as_in_files
+from corerl_torch.weights import complete as complete
 
 
 class Weights:

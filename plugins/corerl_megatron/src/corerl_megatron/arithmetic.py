@@ -20,7 +20,7 @@ TESTED = ((0, 16), (0, 19))
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """What the arithmetic is about, from a Hugging Face config.
 
     Attributes:
@@ -38,7 +38,7 @@ class Facts:
     config: Mapping[str, Any]
 
     @classmethod
-    def read(cls, key: str, config: Mapping[str, Any]) -> "Facts":
+    def read(cls, key: str, config: Mapping[str, Any]) -> "ModelFacts":
         """From a config as plain values.
 
         Raises:
@@ -87,7 +87,7 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
     for name, each in names.items():
         file = Path(each).expanduser() / "config.json"
         if file.is_file():
-            facts = Facts.read(name, json.loads(file.read_text()))
+            facts = ModelFacts.read(name, json.loads(file.read_text()))
             check_shared(key, facts, options)
             check_experts(key, facts)
             check_bridge(key, facts, options, head=head)
@@ -126,7 +126,7 @@ def check_model(model: ModelConfig) -> None:
         )
 
 
-def check_shared(key: str, facts: Facts, options: MegatronOptions) -> None:
+def check_shared(key: str, facts: ModelFacts, options: MegatronOptions) -> None:
     """Raise ConfigError, with the sizes that would work, when a model does not divide as the options ask."""
 
     def divides(name: str, size: int, number: int, what: str, all_of: int | None = None) -> None:
@@ -162,7 +162,7 @@ def check_shared(key: str, facts: Facts, options: MegatronOptions) -> None:
         raise ConfigError(f"{key}.sequence_parallel", "needs tensor_model_parallel_size above 1")
 
 
-def check_experts(key: str, facts: Facts) -> None:
+def check_experts(key: str, facts: ModelFacts) -> None:
     """Raise ConfigError for experts with a megatron-core whose router needs Transformer Engine, which is not there."""
     version = importlib.metadata.version("megatron-core")
     if facts.experts and int(version.split(".")[1]) < 19 and importlib.util.find_spec("transformer_engine") is None:
@@ -172,7 +172,7 @@ def check_experts(key: str, facts: Facts) -> None:
         )
 
 
-def check_bridge(key: str, facts: Facts, options: MegatronOptions, *, head: str) -> None:
+def check_bridge(key: str, facts: ModelFacts, options: MegatronOptions, *, head: str) -> None:
     """Raise ConfigError for a model whose weights mbridge cannot take in or give out."""
     vocabulary, tensor = int(facts.config["vocab_size"]), options.tensor_model_parallel_size
     reasons = {

@@ -22,7 +22,7 @@ from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
 from corerl.models import compute_dtype
-from corerl_megatron.arithmetic import Facts, padded_vocabulary
+from corerl_megatron.arithmetic import ModelFacts, padded_vocabulary
 from corerl_megatron.attention import PackedRows, layers
 from corerl_megatron.families import FAMILIES
 from corerl_megatron.options import MegatronOptions
@@ -146,7 +146,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         return logits[:, : self.part.size]
 
 
-def build(spec: StrategySpec, options: MegatronOptions, ranks: Layout, facts: Facts, meta: Any) -> list[Stage]:
+def build(spec: StrategySpec, options: MegatronOptions, ranks: Layout, facts: ModelFacts, meta: Any) -> list[Stage]:
     """This rank's pieces of the model, weights not set.
 
     Args:
@@ -171,7 +171,9 @@ def build(spec: StrategySpec, options: MegatronOptions, ranks: Layout, facts: Fa
     return pieces
 
 
-def transformer_config(spec: StrategySpec, options: MegatronOptions, facts: Facts, config: Any) -> TransformerConfig:
+def transformer_config(
+    spec: StrategySpec, options: MegatronOptions, facts: ModelFacts, config: Any
+) -> TransformerConfig:
     """megatron-core's configuration of a transformers one; what needs packages beside it is left off."""
     cuda, dtype = spec.device == "cuda", compute_dtype(spec.model, spec.device)
     settings: dict[str, Any] = {
@@ -239,7 +241,7 @@ def _recompute(spec: StrategySpec, options: MegatronOptions) -> dict[str, Any]:
     }
 
 
-def _experts(facts: Facts, config: Any) -> dict[str, Any]:
+def _experts(facts: ModelFacts, config: Any) -> dict[str, Any]:
     if not facts.experts:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Moving tensors out of CUDA memory and back by their storages, so that whatever shares one goes and comes with it."""
+"""Moving tensors out of CUDA memory and back by their storages, so that tensors that share a storage move together."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ class Storages:
     """The storages of tensors, on CUDA or out of it.
 
     Args:
-        keep: their content is wanted back; else they come back with any.
+        keep: their content is wanted back; else it is undefined after :meth:`restore`.
     """
 
     def __init__(self, *, keep: bool = True) -> None:
@@ -22,7 +22,7 @@ class Storages:
         """Some are out of CUDA memory."""
         return bool(self._away)
 
-    def leave(self, tensors: Iterable[Tensor], but: Iterable[Tensor] = ()) -> None:
+    def offload(self, tensors: Iterable[Tensor], but: Iterable[Tensor] = ()) -> None:
         """Free the CUDA memory of ``tensors``, leaving alone what shares it with ``but``."""
         if self._away:
             return
@@ -36,8 +36,8 @@ class Storages:
             self._away.append((storage, storage.size(), copy))
             storage.resize_(0)
 
-    def come(self) -> None:
-        """Undo :meth:`leave`."""
+    def restore(self) -> None:
+        """Undo :meth:`offload`."""
         for storage, size, copy in self._away:
             storage.resize_(size)
             if copy is not None:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from corerl import option
-from corerl.check import ModelSize, TrainingShare
 from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl_check import ModelSize, TrainingShare
 
 
 @dataclass(frozen=True)

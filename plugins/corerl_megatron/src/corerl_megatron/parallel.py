@@ -10,10 +10,10 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import random
 
 from corerl.errors import ConfigError
-from corerl.models import own_random_state
 from corerl_megatron.arithmetic import check_ranks
 from corerl_megatron.options import MegatronOptions
 from corerl_torch import ranks
+from corerl_torch.loading import own_random_state
 from corerl_torch.sequence_parallel import SequenceGroup
 
 

@@ -1,17 +1,20 @@
 """What corerl-megatron registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.presets import Preset
-from corerl.contracts.training_strategies import TrainingStrategyFactory
-from corerl_megatron.options import MegatronOptions
+
+if TYPE_CHECKING:
+    from corerl.contracts.presets import Preset
+    from corerl.contracts.training_strategies import TrainingStrategyFactory
 
 
 @hookimpl
-def register_training_strategies(register: Register[TrainingStrategyFactory]) -> None:
+def register_training_strategies(register: "Register[TrainingStrategyFactory]") -> None:
     register(
         "megatron",
         "corerl_megatron.strategy:MegatronStrategy",
-        options=MegatronOptions,
+        options="corerl_megatron.options:MegatronOptions",
         distributed=True,
         read_checkpoint="corerl_megatron.reading:read",
         summary="tensor, pipeline, context and expert parallel (megatron-core); AdamW",
@@ -19,7 +22,7 @@ def register_training_strategies(register: Register[TrainingStrategyFactory]) ->
 
 
 @hookimpl
-def register_presets(register: Register[Preset]) -> None:
+def register_presets(register: "Register[Preset]") -> None:
     register(
         "grpo_megatron_qwen3_0_6b",
         "corerl_megatron.presets:qwen3_0_6b",

@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.checkpoint import state_dict_loader
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
@@ -23,11 +24,12 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from corerl.contracts.config import ModelConfig
 from corerl.errors import ModelError
 from corerl.files import reading_file
-from corerl.models import load_model
-from corerl_megatron.arithmetic import Facts
+from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.conversion import unshard
 from corerl_megatron.pickled_files import read_metadata
+from corerl_megatron.stored import check_tensor, facts_of, reason_of, sizes_of
 from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
+from corerl_torch.loading import load_model
 
 FILE, PREFIX = "state.safetensors", "model."
 PART_BYTES = 2**30
@@ -55,12 +57,14 @@ def _of_file(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 def _of_shards(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     meta = load_model(model, "lm", device="meta", dtype=torch.float32)
-    weights, shapes, geometry = mapped(Facts.read("model.path", meta.config.to_dict()), meta, "lm")
-    stored: Mapping[str, Any] = read_metadata(folder).state_dict_metadata
+    weights, shapes, geometry = mapped(ModelFacts.read("model.path", meta.config.to_dict()), meta, "lm")
+    metadata = read_metadata(folder)
+    stored, sizes = facts_of(folder, metadata), sizes_of(folder, metadata)
     part: list[tuple[Weight, Slice, Tensor]] = []
     size = 0
     for number, weight in enumerate(weights, 1):
         key, index = place = _place(weight, stored, folder)
+        check_tensor(folder, metadata, key, sizes)
         own = torch.empty(stored[key].size[len(index) :], dtype=stored[key].properties.dtype)
         part.append((weight, place, own))
         size += own.nbytes
@@ -68,7 +72,10 @@ def _of_shards(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]
             continue
         tensors = {each.names[0]: tensor for each, _, tensor in part}
         slices = {each.names[0]: place for each, place, _ in part}
-        state_dict_loader.load(tensors, storage_reader=_Reader(folder), planner=Slices(slices), no_dist=True)
+        try:
+            state_dict_loader.load(tensors, storage_reader=_Reader(folder), planner=Slices(slices), no_dist=True)
+        except CheckpointException as error:
+            raise ModelError(f"{folder} is damaged: {reason_of(error)}") from error
         for each, _, tensor in part:
             for name, whole in zip(each.parts, unshard(each.kind, [tensor], geometry), strict=True):
                 if whole.shape != shapes[name]:

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from corerl.batch import lockstep_micro_batches
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
@@ -21,10 +20,16 @@ from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import ARCHITECTURE, StrategySpec
 from corerl.data import load_tokenizer
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
-from corerl.models import compute_dtype, load_model, model_shape, own_random_state
-from corerl.weights import as_in_files
+from corerl.models import compute_dtype
 from corerl_megatron import model, parallel, pipeline
-from corerl_megatron.arithmetic import Facts, check_bridge, check_experts, check_installed, check_model, check_shared
+from corerl_megatron.arithmetic import (
+    ModelFacts,
+    check_bridge,
+    check_experts,
+    check_installed,
+    check_model,
+    check_shared,
+)
 from corerl_megatron.checkpoint import Checkpoint
 from corerl_megatron.offload import Storages
 from corerl_megatron.optimizer import LibraryOptimizer, PlainOptimizer
@@ -32,8 +37,11 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.weights import Weights
 from corerl_torch import packed_attention
 from corerl_torch import ranks as world
+from corerl_torch.loading import load_model, model_shape, own_random_state
 from corerl_torch.lora import cast
+from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.sums import Numbers, Sums
+from corerl_torch.weights import as_in_files
 
 KEY = "actor.strategy"
 
@@ -47,7 +55,7 @@ class MegatronStrategy:
         check_model(spec.model)
         self.dtype = compute_dtype(spec.model, spec.device)
         self.meta: Any = load_model(spec.model, spec.head, device="meta", dtype=self.dtype)
-        facts = Facts.read("model.path", self.meta.config.to_dict())
+        facts = ModelFacts.read("model.path", self.meta.config.to_dict())
         check_shared(KEY, facts, self.options)
         if facts.experts and spec.device == "cpu":
             raise ConfigError("model.path", "megatron-core runs experts on CUDA alone")
@@ -75,7 +83,7 @@ class MegatronStrategy:
 
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
         with world.deadline("forward", self.options.timeout), torch.no_grad():
-            self._weights.come()
+            self._weights.restore()
             cuts = self._cuts(batch)
             kept = pipeline.run(
                 self.pieces,
@@ -102,9 +110,9 @@ class MegatronStrategy:
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         with world.deadline("update", self.options.timeout):
-            self._weights.come()
+            self._weights.restore()
             if self.options.grad_offload:
-                self._gradients.come()
+                self._gradients.restore()
                 self.optimizer.zero_grad()
             numbers, loss_is_finite = self._backward(mini_batch, self._cuts(mini_batch), objective)
             norm = self.optimizer.reduce()
@@ -119,7 +127,7 @@ class MegatronStrategy:
                 raise NonFiniteError(
                     f"loss {numbers.loss} with gradient norm {norm}: the optimizer step was not taken", rows
                 )
-            self._state.come()
+            self._state.restore()
             lr = self.optimizer.step()
             self._rest()
             return numbers.means(grad_norm=norm, lr=lr)
@@ -135,7 +143,7 @@ class MegatronStrategy:
 
         away = self._weights.away and not self.options.param_offload
         device = "cpu" if away else self.spec.device
-        self._weights.come()
+        self._weights.restore()
         with world.deadline("weights", self.options.timeout):
             table = self.weights_table
             named = self.bridge.export_weights(self.pieces) if self.options.use_mbridge else table.stream(rounded)
@@ -143,19 +151,19 @@ class MegatronStrategy:
                 yield name, rounded(whole).to(device)
                 del whole
         if away:
-            self._weights.leave(self._parameters())
+            self._weights.offload(self._parameters())
         self._rest()
 
     def offload(self) -> None:
-        self._gradients.leave(self._main_gradients())
-        self._state.leave(self.optimizer.state() if self.spec.optim else (), but=self._parameters())
-        self._weights.leave(self._parameters())
+        self._gradients.offload(self._main_gradients())
+        self._state.offload(self.optimizer.state() if self.spec.optim else (), but=self._parameters())
+        self._weights.offload(self._parameters())
         parallel.free_memory()
 
     def onload(self) -> None:
-        self._weights.come()
-        self._state.come()
-        self._gradients.come()
+        self._weights.restore()
+        self._state.restore()
+        self._gradients.restore()
         if self.spec.optim is not None:
             self.optimizer.zero_grad()
         self._rest()
@@ -283,18 +291,18 @@ class MegatronStrategy:
                 yield parameter.main_grad
 
     def _all_here(self) -> None:
-        self._weights.come()
-        self._state.come()
+        self._weights.restore()
+        self._state.restore()
 
     def _rest(self) -> None:
         """Between calls: what the options keep out of CUDA memory goes."""
         options, trained = self.options, self.spec.optim is not None
         if options.grad_offload:
-            self._gradients.leave(self._main_gradients())
+            self._gradients.offload(self._main_gradients())
         if options.optimizer_offload and trained:
-            self._state.leave(self.optimizer.state(), but=self._parameters())
+            self._state.offload(self.optimizer.state(), but=self._parameters())
         if options.param_offload:
-            self._weights.leave(self._parameters())
+            self._weights.offload(self._parameters())
         if options.grad_offload or options.optimizer_offload or options.param_offload:
             parallel.free_memory()
 

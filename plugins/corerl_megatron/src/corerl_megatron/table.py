@@ -7,11 +7,11 @@ from typing import Any
 from torch import Size
 
 from corerl.errors import ModelError
-from corerl.weights import as_in_files
-from corerl_megatron.arithmetic import Facts
+from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.conversion import Geometry
 from corerl_megatron.families import FAMILIES
 from corerl_megatron.families.family import EMBEDDING, NORM, OUTPUT, SCORE, Kind, Rule
+from corerl_torch.weights import as_in_files
 
 LAYER = re.compile(r"(decoder\.layers\.)(\d+)(\..*)")
 EXPERT = re.compile(r"(.*mlp\.experts\.local_experts\.)(\d+)(\..*)")
@@ -34,7 +34,7 @@ class Weight:
     copy: str | None = None
 
 
-def mapped(facts: Facts, meta: Any, head: str) -> tuple[list[Weight], dict[str, Size], Geometry]:
+def mapped(facts: ModelFacts, meta: Any, head: str) -> tuple[list[Weight], dict[str, Size], Geometry]:
     """The weights that a transformers model has, the shapes that they have in files, and what conversions need.
 
     Raises:
@@ -49,7 +49,7 @@ def mapped(facts: Facts, meta: Any, head: str) -> tuple[list[Weight], dict[str, 
     return present, shapes, geometry
 
 
-def table(facts: Facts, *, head: str, tied: bool) -> list[Weight]:
+def table(facts: ModelFacts, *, head: str, tied: bool) -> list[Weight]:
     """All weights, in the order of Hugging Face's."""
     family = FAMILIES[facts.model_type]
     found = [_weight(EMBEDDING, copy="output_layer.weight" if tied or head == "value" else None)]

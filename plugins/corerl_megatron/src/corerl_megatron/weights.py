@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from corerl_megatron.arithmetic import Facts
+from corerl_megatron.arithmetic import ModelFacts
 from corerl_megatron.conversion import shard, unshard
 from corerl_megatron.parallel import Group, Layout
 from corerl_megatron.table import EXPERT, LAYER, Weight, mapped
@@ -27,7 +27,7 @@ class Weights:
         meta: the transformers model, without storage.
     """
 
-    def __init__(self, pieces: Sequence[Any], facts: Facts, meta: Any, ranks: Layout, head: str) -> None:
+    def __init__(self, pieces: Sequence[Any], facts: ModelFacts, meta: Any, ranks: Layout, head: str) -> None:
         self.ranks, self.facts = ranks, facts
         self.table, self.shapes, self.geometry = mapped(facts, meta, head)
         self.parameters = dict(_global_names(pieces, facts, ranks))
@@ -107,7 +107,7 @@ class Weights:
         return parts
 
 
-def _global_names(pieces: Sequence[Any], facts: Facts, ranks: Layout) -> Iterator[tuple[str, Tensor]]:
+def _global_names(pieces: Sequence[Any], facts: ModelFacts, ranks: Layout) -> Iterator[tuple[str, Tensor]]:
     """This rank's parameters, layers and experts counted over all ranks."""
     first = ranks.expert.rank * (facts.experts // ranks.expert.size)
     for piece in pieces:

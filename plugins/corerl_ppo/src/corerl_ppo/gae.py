@@ -16,33 +16,22 @@ nor lam is applied for those between. Frameworks in common use that skip them di
 numbers: here advantages and returns are 0.
 """
 
-import torch
-from torch import Tensor
+from torch.nn import functional
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.statistics import compact, discounted_row_sums, has_holes, spread, whiten_
 from corerl_ppo.options import GaeOptions
+from corerl_torch.statistics import compact, discounted_sums, spread, whiten
 
 
 def gae(inputs: AdvantageInputs, options: GaeOptions) -> Advantages:
     """Whitened advantages, and returns from before whitening."""
-    rewards, values, mask = inputs.rewards, inputs.values, inputs.response_mask
-    if values is None:
-        raise MissingInputError("values", "needs_critic=True")
-    if not has_holes(mask):
-        return gae_without_holes(rewards, values, mask, options)
-    advantages, returns = gae_without_holes(compact(rewards, mask), compact(values, mask), compact(mask, mask), options)
-    return Advantages(spread(advantages, mask), spread(returns, mask))
-
-
-def gae_without_holes(rewards: Tensor, values: Tensor, mask: Tensor, options: GaeOptions) -> Advantages:
-    """All (B, T), numbers 0 where ``mask`` is false; the true elements of each of its rows stand at the row's start.
-
-    Tensors of this size cost more to allocate than to compute with: there are two, and they are what is returned.
-    """
-    deltas = rewards - values
-    deltas[:, :-1].add_(values[:, 1:], alpha=options.gamma)
-    advantages = discounted_row_sums(deltas, options.gamma * options.lam)
-    returns = torch.add(advantages, values, out=deltas)
-    return Advantages(whiten_(advantages, mask), returns)
+    if inputs.values is None:
+        raise MissingInputError("values", 'needs={"critic"}')
+    mask = inputs.response_mask
+    rewards, values, valid = compact(inputs.rewards, mask), compact(inputs.values, mask), compact(mask, mask)
+    next_values = functional.pad(values[:, 1:], (0, 1))
+    deltas = rewards + options.gamma * next_values - values
+    advantages = discounted_sums(deltas, valid, options.gamma * options.lam)
+    returns = advantages + values
+    return Advantages(spread(whiten(advantages, valid), mask), spread(returns, mask))

@@ -21,9 +21,7 @@ def ppo() -> dict[str, Any]:
             "kl_ctrl": {"type": "fixed", "kl_coef": 0.02},
         },
         "actor": {
-            "policy_loss": "vanilla",
-            "clip_ratio_low": 0.2,
-            "clip_ratio_high": 0.2,
+            "policy_loss": {"name": "vanilla", "clip_ratio_low": 0.2, "clip_ratio_high": 0.2},
             "loss_agg_mode": "token-mean",
             "use_kl_loss": False,
         },

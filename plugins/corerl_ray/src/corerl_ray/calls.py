@@ -21,7 +21,7 @@ from corerl.errors import (
     WorkerDiedError,
     WorkerLateError,
 )
-from corerl_ray.host import Facts, Failure, last_lines
+from corerl_ray.host import Failure, ProcessFacts, last_lines
 from corerl_ray.signs import Signs, end, on
 
 POLL = 1.0
@@ -49,7 +49,7 @@ class Member:
     rank: int
     world_size: int
     host: Any
-    facts: Facts | None = None
+    facts: ProcessFacts | None = None
 
     def __str__(self) -> str:
         return f"{self.role} worker {self.rank} of {self.world_size}" if self.world_size > 1 else f"{self.role} worker"
@@ -214,7 +214,7 @@ class Waiter:
         self.members = [other for other in self.members if other.host is not member.host]
         return lost
 
-    def _last_lines(self, facts: Facts, seconds: float) -> tuple[list[str], int]:
+    def _last_lines(self, facts: ProcessFacts, seconds: float) -> tuple[list[str], int]:
         try:
             if facts.node == self.node:
                 return last_lines(facts.logs)

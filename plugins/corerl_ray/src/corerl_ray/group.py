@@ -9,12 +9,12 @@ from typing import Any
 
 import ray
 
-from corerl.batch import Split, split
 from corerl.contracts.dispatch import Dispatch, Future, Place, dispatch_of
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.errors import EngineDeadError, NonFiniteError
 from corerl.threads import in_thread
 from corerl_ray.calls import Call, Member, Wait, Waiter
+from corerl_ray.shares import Split, split
 from corerl_ray.spread import Loads, Spread
 
 
@@ -95,8 +95,8 @@ class GroupMethod:
         return self._pending(calls, _each)
 
     def _split(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
-        if self.group.turn is not None:
-            self.group.turn.take(self.group)
+        if self.group.shared_gpus is not None:
+            self.group.shared_gpus.use(self.group)
         places = self.group.places
         whole = split(args[0], places[0].data_parallel_size)
         stored = [None if share.is_empty else ray.put(share.value) for share in whole.shares]
@@ -139,12 +139,13 @@ class GroupMethod:
 
 
 @dataclass
-class Turn:
-    """Who has worked last on GPUs that roles share: it keeps memory there, unused, that the next one needs."""
+class SharedGpus:
+    """GPUs that roles share: the group that worked last keeps unused memory there, which the next one needs."""
 
     last: "Group | None" = None
 
-    def take(self, group: "Group") -> None:
+    def use(self, group: "Group") -> None:
+        """Free the cache of the group that worked last, if it is another one."""
         if self.last is not None and self.last is not group:
             self.last.free_cache()
         self.last = group
@@ -163,7 +164,7 @@ class Group:
         timeout: seconds that a call may take.
         loads: what each has in hand of work that is spread.
         is_concurrent: their processes take calls while others run; they are replicas.
-        turn: of the training roles on GPUs.
+        shared_gpus: of the training roles; None without GPUs.
         restart_member: starts a worker of this rank again; None if it cannot be.
         latest: by rank, the worker that is there, or was last.
         without_weights: ranks of workers that were started again and have not got the policy's weights yet.
@@ -177,7 +178,7 @@ class Group:
     timeout: float
     loads: Loads
     is_concurrent: bool = False
-    turn: Turn | None = None
+    shared_gpus: SharedGpus | None = None
     restart_member: Callable[[int], Member | None] = lambda rank: None
     latest: dict[int, Member] = field(init=False)
     without_weights: set[int] = field(default_factory=set)

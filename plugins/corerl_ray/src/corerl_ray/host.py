@@ -21,6 +21,7 @@ import ray.util
 
 from corerl.contracts.dispatch import Place
 from corerl.contracts.rollout_backends import Completion, GenerationRequest
+from corerl.contracts.workers import PlacedWorker
 from corerl.errors import CoreRLError, RunError
 from corerl_ray.signs import Asked, answer_signals
 
@@ -35,7 +36,7 @@ CONTROL = 4
 
 
 @dataclass(frozen=True)
-class Facts:
+class ProcessFacts:
     """Where a process is.
 
     Attributes:
@@ -108,12 +109,12 @@ class WorkerHost:
             os.chdir(folder)
         sys.path += [path for path in paths if path not in sys.path]
 
-    def facts(self) -> Facts:
+    def facts(self) -> ProcessFacts:
         with socket.socket() as free:
             free.bind(("", 0))
             port = free.getsockname()[1]
         node = ray.get_runtime_context().get_node_id()
-        return Facts(os.getpid(), node, self.address, port, _own_logs(), oom_kills(), self.asked)
+        return ProcessFacts(os.getpid(), node, self.address, port, _own_logs(), oom_kills(), self.asked)
 
     def build(self, environment: Mapping[str, str], worker: type, args: Sequence[Any]) -> Place | Failure:
         """Build the worker; which share of split work it gets."""
@@ -121,9 +122,8 @@ class WorkerHost:
         try:
             self.worker = worker(*args)
             _carry_tensors()
-            if hasattr(self.worker, "place"):
-                place: Place = self.worker.place()
-                return place
+            if isinstance(self.worker, PlacedWorker):
+                return self.worker.place()
         except Exception as error:
             return Failure.of(error)
         return Place(int(environment["RANK"]), int(environment["WORLD_SIZE"]))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from corerl import option
-from corerl.check import Finding, Machine, finding
 from corerl.contracts.config import TrainConfig
+from corerl_check import Finding, Machine, finding
 
 SECONDS = 2.0
 """that the cluster has to take a connection"""

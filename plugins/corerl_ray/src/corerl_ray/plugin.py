@@ -4,19 +4,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from corerl import Register, hookimpl
-from corerl.contracts.runtimes import RuntimeFactory
-from corerl_ray.options import RayOptions
 
 if TYPE_CHECKING:
     from corerl.contracts.runs import Run
+    from corerl.contracts.runtimes import RuntimeFactory
 
 
 @hookimpl
-def register_runtimes(register: Register[RuntimeFactory]) -> None:
+def register_runtimes(register: "Register[RuntimeFactory]") -> None:
     register(
         "ray",
         "corerl_ray.launch:launch",
-        options=RayOptions,
+        options="corerl_ray.options:RayOptions",
         summary="every worker a process of its own, on one machine or many (Ray)",
     )
 

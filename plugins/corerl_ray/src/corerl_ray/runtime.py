@@ -23,8 +23,8 @@ from corerl_ray import tensors
 from corerl_ray.calls import POLL, Call, Member, Wait, Waiter
 from corerl_ray.cluster import connect, end_processes
 from corerl_ray.environment import carried, of_rank, secrets
-from corerl_ray.group import Group, Turn
-from corerl_ray.host import CONTROL, THREADS, Facts, Failure, WorkerHost
+from corerl_ray.group import Group, SharedGpus
+from corerl_ray.host import CONTROL, THREADS, Failure, ProcessFacts, WorkerHost
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import FRACTION, Places, Pools
 from corerl_ray.signs import Signs
@@ -64,7 +64,7 @@ class RayRuntime:
             raise
         self.groups: list[Group] = []
         self._transport: Transport | None = None
-        self._turn = Turn()
+        self._shared_gpus = SharedGpus()
         node = ray.get_runtime_context().get_node_id()
         self.waiter = Waiter(node, self._kill, Signs(node, options.hang_timeout), self.cluster.health.look)
         self._closed = False
@@ -114,7 +114,7 @@ class RayRuntime:
             self.options.timeout,
             loads,
             is_concurrent,
-            self._turn if places.gpus_per_node and not is_concurrent else None,
+            self._shared_gpus if places.gpus_per_node and not is_concurrent else None,
         )
         if is_concurrent:
             seats = [Seat(places, rank * step, tuple(devices[rank * step :][:step])) for rank in range(size)]
@@ -159,7 +159,9 @@ class RayRuntime:
             self.pools.close()
         self.cluster.close()
 
-    def environment_of(self, member: Member, local_rank: int, first: Facts, devices: Sequence[str]) -> dict[str, str]:
+    def environment_of(
+        self, member: Member, local_rank: int, first: ProcessFacts, devices: Sequence[str]
+    ) -> dict[str, str]:
         """The variables of a worker that are not those of its process from the start; ``first`` is rank 0."""
         environment = secrets(self.options.environment)
         environment |= of_rank(member.rank, local_rank, member.world_size, first.address, first.port)
@@ -249,7 +251,7 @@ class Restart:
 
     def _build(self, member: Member, seat: Seat) -> Member:
         deadline = time.monotonic() + self.runtime.options.start_timeout
-        facts: Facts = self._result(member.host.facts.remote(), deadline)
+        facts: ProcessFacts = self._result(member.host.facts.remote(), deadline)
         local_rank = 0
         if not seat.places.gpus_per_node:
             local_rank = sum(other.facts.node == facts.node for other in self.group.members if other.facts)

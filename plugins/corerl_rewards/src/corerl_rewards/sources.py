@@ -31,9 +31,6 @@ MATHEMATICS_IN_PROSE = (
 ANSWER_LINE = ("aime*", "math", "math_dapo", "math_dapo_*")
 """the prompt asks for a last line ``Answer: …``"""
 
-PROGRAMS = ("apps", "code_contests", "codecontests", "codeforces", "taco")
-"""programs with tests of what they print: Eurus-2's names, verl's, and that of the set on the hub"""
-
 MULTIPLE_CHOICE = ("Idavidrein/gpqa", "TIGER-Lab/MMLU-Pro", "allenai/ai2_arc", "cais/mmlu")
 
 QUESTIONS = ("searchR1_*",)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from corerl import option
-from corerl.check import Finding, Machine, finding
 from corerl.contracts.config import TrainConfig
+from corerl_check import Finding, Machine, finding
 from corerl_engines.options import EngineOptions
 
 TESTED = ((0, 5, 17), (0, 5, 18))

@@ -1,23 +1,26 @@
 """What corerl-sglang registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.commands import Command
-from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl_sglang.options import SglangOptions
+
+if TYPE_CHECKING:
+    from corerl.contracts.commands import Command
+    from corerl.contracts.rollout_backends import RolloutBackendFactory
 
 
 @hookimpl
-def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None:
+def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> None:
     register(
         "sglang",
         "corerl_sglang.backend:SglangBackend",
-        options=SglangOptions,
+        options="corerl_sglang.options:SglangOptions",
         summary="SGLang on GPUs, as a process of its own, in its own Python environment where one is named",
     )
 
 
 @hookimpl
-def register_commands(register: Register[Command]) -> None:
+def register_commands(register: "Register[Command]") -> None:
     register(
         "engine.install.sglang", "corerl_sglang.install:install", summary="Make a Python environment that holds SGLang."
     )

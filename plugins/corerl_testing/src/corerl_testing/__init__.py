@@ -35,9 +35,9 @@ def conformance_tests(
     """
     import pytest
 
-    from corerl.cli.plugins import find
     from corerl.plugins import load_plugins
     from corerl_testing.checks import CheckSkipped, checks_of, share_options
+    from corerl_tools.plugin_lists import find
 
     loaded = load_plugins(() if plugin is None else (plugin,))
     fields = {registry.kind: field for field, registry in loaded.registries}

@@ -41,7 +41,7 @@ def checks(selected: Selected[AdvantageEstimator]) -> Iterator[tuple[str, Run]]:
     for need, of_need in _CHECKS_BY_NEED.items():
         for name, check_of_entry in of_need.items():
             run = partial(_in_both_dtypes, partial(check_of_entry, entry), selected)
-            yield name, run if not need or getattr(entry, need) else skipping(f"it declares no {need}")
+            yield name, run if not need or need in entry.needs else skipping(f"it declares no need of {need}")
     yield "vectorised", partial(_vectorised, selected)
     yield "same_in_a_fresh_process", partial(_same_in_a_fresh_process, selected)
 
@@ -205,17 +205,17 @@ _CHECKS_BY_NEED = {
         "copes_with_a_large_group": advantage_groups.large_group,
         "copes_with_many_groups": advantage_groups.many_groups,
     },
-    "needs_groups": {
+    "groups": {
         "groups_are_isolated": advantage_groups.group_isolation,
         "group_of_one_has_no_advantage": advantage_groups.group_of_one,
     },
-    "needs_critic": {
+    "critic": {
         "raised_value_lowers_the_advantage": advantage_rewards.value_lowers,
         "returns_are_of_the_row_alone": advantage_rewards.returns_are_isolated,
         "last_return_is_the_last_reward": advantage_rewards.last_return,
         "returns_look_ahead": advantage_rewards.returns_look_ahead,
     },
-    "needs_greedy_baseline": {"greedy_score_lowers_the_advantage": advantage_rewards.greedy_score_lowers},
-    "needs_sum_pi_squared": {"uses_sum_pi_squared": advantage_rewards.uses_sum_pi_squared},
+    "greedy_baseline": {"greedy_score_lowers_the_advantage": advantage_rewards.greedy_score_lowers},
+    "sum_pi_squared": {"uses_sum_pi_squared": advantage_rewards.uses_sum_pi_squared},
 }
-"""what an entry declares, '' for nothing -> its checks"""
+"""need of an entry, '' for none -> its checks"""

@@ -38,12 +38,12 @@ def example(
         rewards=rewards.to(dtype),
         response_mask=mask,
         group_ids=group_ids,
-        values=torch.randn(rows, width, generator=random, dtype=dtype) * mask if entry.needs_critic else None,
+        values=torch.randn(rows, width, generator=random, dtype=dtype) * mask if "critic" in entry.needs else None,
         greedy_scores=torch.rand(rows, generator=random, dtype=dtype)[group_ids]
-        if entry.needs_greedy_baseline
+        if "greedy_baseline" in entry.needs
         else None,
         log_probs=probabilities.log().to(dtype),
-        sum_pi_squared=(probabilities**2 + others).to(dtype) if entry.needs_sum_pi_squared else None,
+        sum_pi_squared=(probabilities**2 + others).to(dtype) if "sum_pi_squared" in entry.needs else None,
         components={"accuracy": of_rows(), "format": of_rows()},
     )
 
@@ -60,10 +60,10 @@ def first(mask: Tensor) -> Tensor:
 
 
 def compared(entry: Entry[Any], inputs: AdvantageInputs) -> list[int]:
-    """The rows with a score, and with a companion in their group where the entry declares ``needs_groups``."""
+    """The rows with a score, and with a companion in their group if the entry needs ``groups``."""
     scored = inputs.response_mask.any(dim=1)
     companions = ((inputs.group_ids[:, None] == inputs.group_ids) & scored).sum(dim=1)
-    return torch.nonzero(scored & ((companions > 1) | (not entry.needs_groups))).flatten().tolist()
+    return torch.nonzero(scored & ((companions > 1) | ("groups" not in entry.needs))).flatten().tolist()
 
 
 def changed(inputs: AdvantageInputs, change: Callable[[Tensor], Tensor]) -> AdvantageInputs:

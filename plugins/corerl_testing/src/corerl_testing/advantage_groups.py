@@ -91,7 +91,7 @@ def one_response(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -
 def _expect_usable(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs, where: str) -> None:
     for name, tensor in estimate(inputs)._asdict().items():
         expect_finite(f"the {name} {where}", tensor)
-        if entry.needs_groups and name == "advantages":
+        if "groups" in entry.needs and name == "advantages":
             expect(not tensor.any(), f"the advantages {where} are not 0")
 
 

@@ -1,6 +1,5 @@
 """What a check is, and which checks there are of an entry, a registered name or a distribution."""
 
-import dataclasses
 import functools
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,7 +129,7 @@ def outcome(check: Check) -> Outcome:
 
 
 def _fields(entry: Entry[Any]) -> set[str]:
-    return {field.name for field in (dataclasses.fields(entry.options) if entry.options else ())}
+    return {field.name for field in entry.option_fields()}
 
 
 def _behaviour(

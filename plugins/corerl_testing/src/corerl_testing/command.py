@@ -9,12 +9,12 @@ from typing import Any, Literal
 import click
 
 from corerl.cli.common import plugin_options
-from corerl.cli.plugins import as_json, find
 from corerl.errors import ConfigError
 from corerl.plugins import PluginRecord, Plugins
 from corerl.registry import Entry
 from corerl.terminal import echo
 from corerl_testing.checks import Check, Outcome, checks_of, outcome, share_options
+from corerl_tools.plugin_lists import as_json, find
 
 
 @click.command()
@@ -76,13 +76,14 @@ def _given_options(entries: Sequence[Entry[Any]], overrides: Sequence[str]) -> d
     from corerl.config.load import read
 
     own: dict[str, list[str]] = {}
-    classes = {entry.name: entry.options for entry in entries if entry.options is not None}
+    with_options = {entry.name: entry for entry in entries if entry.options is not None}
     for override in overrides:
-        name = next((name for name in classes if override.startswith(f"{name}.")), None)
+        name = next((name for name in with_options if override.startswith(f"{name}.")), None)
         if name is None:
-            names = ", ".join(sorted(classes)) or "none"
+            names = ", ".join(sorted(with_options)) or "none"
             raise ConfigError("", f"--option {override}: it must be NAME.KEY=VALUE; those with options are: {names}")
         own.setdefault(name, []).append(override.removeprefix(f"{name}."))
+    classes: dict[str, Any] = {name: with_options[name].load_options() for name in own}
     return {name: read(classes[name], None, texts) for name, texts in own.items()}
 
 

@@ -5,9 +5,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from corerl.contracts.kinds import code_facts
 from corerl.contracts.options import check_ranges
-from corerl.contracts.policy_losses import TokenSelector
-from corerl.contracts.training_strategies import CheckpointReader
 from corerl.errors import CoreRLError, PluginError
 from corerl.registry import Entry, Registry
 from corerl_testing.results import CheckFailed, CheckSkipped, Run
@@ -30,7 +29,7 @@ def checks(registry: Registry[Any], entry: Entry[Any]) -> Iterator[tuple[str, Ru
 def importable(entry: Entry[Any]) -> bool:
     """Whether the target, and what else the entry names, can be imported."""
     try:
-        _load(entry)
+        entry.load_all()
     except PluginError:
         return False
     return True
@@ -40,7 +39,7 @@ def required_options(entry: Entry[Any]) -> list[str]:
     """The names of the options that have no default."""
     return [
         field.name
-        for field in (dataclasses.fields(entry.options) if entry.options else ())
+        for field in entry.option_fields()
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
 
@@ -56,8 +55,8 @@ def _options(entry: Entry[Any]) -> None:
         return
     from corerl.config import typed
 
-    options: type[Any] = entry.options
     try:
+        options: Any = entry.load_options()
         if required_options(entry):  # there is no instance to check
             typed.fill(options, {})
         else:
@@ -67,20 +66,16 @@ def _options(entry: Entry[Any]) -> None:
 
 
 def _help(entry: Entry[Any]) -> None:
-    fields = dataclasses.fields(entry.options) if entry.options else ()
-    bare = [field.name for field in fields if not field.metadata.get("help")]
+    try:
+        bare = [field.name for field in entry.option_fields() if not field.metadata.get("help")]
+    except PluginError as error:
+        raise CheckFailed(str(error)) from error
     _fail_for(f"{', '.join(bare)} without help: declare it with corerl.option(default, 'help')" if bare else "")
-
-
-def _load(entry: Entry[Any]) -> None:
-    entry.load()
-    entry.load_select_tokens()
-    entry.load_read_checkpoint()
 
 
 def _import(entry: Entry[Any]) -> None:
     try:
-        _load(entry)
+        entry.load_all()
     except PluginError as error:
         cause = error.__cause__
         module = str(entry.target).partition(":")[0]
@@ -99,16 +94,10 @@ def _contract(registry: Registry[Any], entry: Entry[Any]) -> None:
     _signature(entry, registry.contract, target, entry.name)
     if registry.kind == "preset" and entry.options is not None:
         raise CheckFailed("a preset has no options: it is called without arguments")
-    selector = entry.load_select_tokens()
-    if selector is not None:
-        if registry.kind != "policy loss":
-            raise CheckFailed(f"a {registry.kind} selects no tokens: select_tokens is for policy losses")
-        _signature(entry, TokenSelector, selector, getattr(selector, "__name__", "select_tokens"))
-    reader = entry.load_read_checkpoint()
-    if reader is not None:
-        if registry.kind != "training strategy":
-            raise CheckFailed(f"a {registry.kind} saves no checkpoints: read_checkpoint is for training strategies")
-        _signature(entry, CheckpointReader, reader, getattr(reader, "__name__", "read_checkpoint"), options=False)
+    for fact in code_facts(entry.facts):
+        code = entry.load_fact(fact.name)
+        takes_options = fact.metadata["takes_options"]
+        _signature(entry, fact.metadata["contract"], code, getattr(code, "__name__", fact.name), options=takes_options)
 
 
 def _command(target: Any) -> None:

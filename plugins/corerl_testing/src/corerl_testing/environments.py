@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from corerl.contracts.environments import Environment, EnvironmentFactory, Start, Task, Turn
+from corerl.contracts.environments import EndingEnvironment, Environment, EnvironmentFactory, Start, Task, Turn
 from corerl.registry import Selected, blocking
 from corerl_testing import surroundings
 from corerl_testing.deadline import only_here, within
@@ -97,8 +97,7 @@ def _step(environment: Environment, state: Any, response: str) -> Turn:
 
 def _end(environment: Environment, state: Any) -> Any:
     """What the optional ``end`` gives."""
-    end = getattr(environment, "end", None)
-    reward = None if end is None else call(end, state)
+    reward = call(environment.end, state) if isinstance(environment, EndingEnvironment) else None
     if reward is not None and not (isinstance(reward, float | int) and math.isfinite(reward)):
         raise CheckFailed(f"end() gave {reward!r:.80}: it must be a finite number, or None")
     return reward

@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from corerl.batch import micro_batches
 from corerl.contracts.config import LossAggMode
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.policy_losses import PolicyLoss
@@ -23,6 +22,7 @@ from corerl.objective import PolicyObjective, loss_weights, policy_loss_inputs
 from corerl.registry import Selected
 from corerl_testing.results import Run
 from corerl_testing.tensors import DTYPES, expect, generator
+from corerl_torch.micro_batches import micro_batches
 
 AGGREGATIONS: tuple[str, ...] = get_args(LossAggMode)
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
@@ -129,7 +129,7 @@ def setting(
 
     batch.old_log_probs = near(torch.where(torch.arange(rows) % 2 == 0, 0.3, 1e-4)[:, None])
     batch.rollout_log_probs = near(0.01)
-    batch.ref_log_probs = near(0.2) if full or selected.entry.needs_ref else None
+    batch.ref_log_probs = near(0.2) if full or "ref" in selected.entry.needs else None
     advantages = torch.randn(mask.shape, generator=random, dtype=torch.float64) * 0.1
     advantages = advantages + torch.randn(rows, 1, generator=random, dtype=torch.float64)
     batch.advantages = torch.where(mask, advantages, 0.0).to(dtype)
@@ -165,7 +165,7 @@ def _batch(rows: int, random: torch.Generator) -> Experience:
 
 def _selection(selected: Selected[PolicyLoss], batch: Experience, log_probs: Tensor, seed: int) -> Tensor | None:
     """What the entry's selector chooses, once, over the whole mini-batch, as the trainer asks it."""
-    select: Any = selected.load_select_tokens()
+    select: Any = selected.load_fact("select_tokens")
     if select is None:
         return None
     uniforms = torch.rand(batch.response_mask.shape, generator=generator(seed + 1), dtype=torch.float64)

@@ -101,14 +101,17 @@ class Child:
         Raises:
             CheckFailed: it does not start.
         """
+        _fill_standard_descriptors()
         self.selected = selected
         self._owner = os.getpid()
         self._code: int | None = None
+        self._ended_by = ""
         self._folder = Path(tempfile.mkdtemp(prefix="corerl-check-"))
         shared = threading.active_count() > 1 or "torch" in sys.modules
         if not (shared and self._spawn(module)) and not self._fork(module):
+            cause = self._ended_by
             self.end(kill=True)
-            raise CheckFailed("the process of its checks did not start")
+            raise CheckFailed(f"the process of its checks did not start{cause}: see what it wrote to standard error")
 
     @property
     def is_mine(self) -> bool:
@@ -144,9 +147,11 @@ class Child:
 
     def _greets(self) -> bool:
         """Whether it is ready within its time."""
-        with contextlib.suppress(EOFError, OSError):
+        try:
             if self._connection.poll(SECONDS) and isinstance(self._receive(), child.Begun):
                 return True
+        except (EOFError, OSError):
+            self._ended_by = self._cause()
         self._end_process(kill=True)
         return False
 
@@ -238,6 +243,15 @@ def by_name(objects: Any) -> tuple[list[str], Any] | None:
         return None
     modules = [(name, module.__file__) for name, module in list(sys.modules.items()) if name.startswith("corerl_file_")]
     return [file for name, file in modules if file and name.encode() in pickled], objects
+
+
+def _fill_standard_descriptors() -> None:
+    """Open 0, 1 and 2 if somebody closed them: a pipe would get their numbers, and its other end what is printed."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free
 
 
 def _kill(send: Callable[[int, int], None], pid: int) -> None:

@@ -24,9 +24,9 @@ def contexts(spread: float = 0.5) -> tuple[Tensor, Tensor]:
 
 
 def terms(selected: Selected[KLType], log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
-    """The KL terms of each context: (CONTEXTS, VOCABULARY), one for each token; (CONTEXTS, 1) with ``needs_logits``."""
+    """The KL terms of each context: (CONTEXTS, VOCABULARY), one for each token; (CONTEXTS, 1) with need ``logits``."""
     kl = selected.load()
-    if selected.entry.needs_logits:
+    if "logits" in selected.entry.needs:
         return kl(log_probs[:, None], ref_log_probs[:, None])
     return kl(log_probs, ref_log_probs)
 
@@ -34,7 +34,7 @@ def terms(selected: Selected[KLType], log_probs: Tensor, ref_log_probs: Tensor) 
 def expected_terms(selected: Selected[KLType], log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     """(CONTEXTS,) their mean over tokens sampled from the policy, whose probabilities carry no gradient."""
     found = terms(selected, log_probs, ref_log_probs)
-    return found.squeeze(1) if selected.entry.needs_logits else (log_probs.exp().detach() * found).sum(dim=1)
+    return found.squeeze(1) if "logits" in selected.entry.needs else (log_probs.exp().detach() * found).sum(dim=1)
 
 
 def gradient_is_of_the_value(selected: Selected[KLType]) -> None:

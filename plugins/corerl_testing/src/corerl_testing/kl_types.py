@@ -57,7 +57,7 @@ def example(
     """
     random = generator(8)
     inside = torch.arange(width) < torch.randint(1, width + 1, (rows, 1), generator=random)
-    if not selected.entry.needs_logits:
+    if "logits" not in selected.entry.needs:
         ref = -torch.rand(rows, width, generator=random, dtype=torch.float64) - 0.1 - spread
         signs = torch.where(torch.arange(rows) % 2 == 0, 1.0, -1.0)[:, None]
         size = 1.0 if spread > 1 else torch.rand(rows, width, generator=random, dtype=torch.float64)

@@ -1,6 +1,5 @@
-"""Lives of a run that is killed: each is a process of its own, forked from one that has everything imported."""
+"""Commands that are killed: each is a process of its own, forked from one that has everything imported."""
 
-import contextlib
 import importlib
 import multiprocessing
 import os
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from corerl.errors import Stopped
 from corerl.telemetry.metrics_log import read_metrics
 from corerl_testing.ranks import heavy_modules
 
@@ -22,24 +20,25 @@ TIMINGS = ("timing_", "perf/")
 
 @dataclass(frozen=True)
 class Trip:
-    """Where a life gets a signal: at the ``call``-th call of ``module:attribute.of.it``, from 1."""
+    """Where a command gets a signal: at the ``call``-th call of ``module:attribute.of.it``, from 1."""
 
     target: str
     call: int = 1
     number: signal.Signals = signal.SIGKILL
 
 
-class Life:
-    """A training by a config file and overrides, begun; its output goes to ``log``.
+class Command:
+    """A command of the program, begun; its output goes to ``log``.
 
     Args:
+        arguments: of the command line.
         trip: None: it ends by itself, or by :meth:`kill`.
     """
 
-    def __init__(self, config: Path, overrides: Sequence[str], log: Path, trip: Trip | None = None) -> None:
+    def __init__(self, arguments: Sequence[str], log: Path, trip: Trip | None = None) -> None:
         _CONTEXT.set_forkserver_preload([*heavy_modules(), "corerl.trainer.build"])
         self._log = log
-        self._process: Any = _CONTEXT.Process(target=_live, args=(config, list(overrides), log, trip), daemon=True)
+        self._process: Any = _CONTEXT.Process(target=_run, args=(list(arguments), log, trip), daemon=True)
         self._process.start()
 
     def end(self, within: float = 120) -> int:
@@ -51,7 +50,7 @@ class Life:
         self._process.join(within)
         if self._process.is_alive():
             self.kill()
-            raise TimeoutError(f"{self._log} tells of a run that did not end within {within} s")
+            raise TimeoutError(f"{self._log} tells of a command that did not end within {within} s")
         code: int = self._process.exitcode
         return code
 
@@ -63,6 +62,13 @@ class Life:
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal."""
         os.kill(self._process.pid, number)
+
+
+class Life(Command):
+    """A training by a config file and overrides, begun."""
+
+    def __init__(self, config: Path, overrides: Sequence[str], log: Path, trip: Trip | None = None) -> None:
+        super().__init__(["train", str(config), *overrides], log, trip)
 
 
 @dataclass(frozen=True)
@@ -90,22 +96,19 @@ class Outcome:
         )
 
 
-def _live(config: Path, overrides: list[str], log: Path, trip: Trip | None) -> None:
+def _run(arguments: list[str], log: Path, trip: Trip | None) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
-    from corerl.cli.common import load_train_config
-    from corerl.trainer.build import train
-    from corerl.trainer.plan import make_plan
+    from corerl.cli.main import run
 
     torch.set_num_threads(1)
     if trip is not None:
         _lay(trip)
-    with log.open("a") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-        try:
-            train(make_plan(*load_train_config(config, overrides)))
-        except Stopped as stopped:
-            sys.exit(128 + stopped.signal)
+    with log.open("a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.exit(run(arguments))
 
 
 def _lay(trip: Trip) -> None:

@@ -36,7 +36,7 @@ class Kind:
         words: a name that ends with one of them means this kind.
         registry: field of :class:`corerl.registry.Registries`.
         module: with the implementation.
-        requires: what it imports besides CoreRL.
+        requires: what it imports besides CoreRL's core; distributions of CoreRL without a range.
     """
 
     words: tuple[str, ...]
@@ -48,14 +48,22 @@ class Kind:
 KINDS = {
     "reward": Kind(("reward", "rewards", "scorer"), "scorers", "scorer"),
     "loss": Kind(("loss",), "policy_losses", "loss", ("torch>=2.8",)),
-    "estimator": Kind(("estimator", "advantage", "advantages"), "advantage_estimators", "advantages", ("torch>=2.8",)),
+    "estimator": Kind(
+        ("estimator", "advantage", "advantages"), "advantage_estimators", "advantages", ("corerl-torch", "torch>=2.8")
+    ),
     "kl": Kind(("kl",), "kl_types", "kl", ("torch>=2.8",)),
     "environment": Kind(("environment", "env", "game", "tool"), "environments", "environment"),
     "backend": Kind(
-        ("backend", "engine", "rollout"), "rollout_backends", "backend", ("torch>=2.8", "transformers>=5.0")
+        ("backend", "engine", "rollout"),
+        "rollout_backends",
+        "backend",
+        ("corerl-torch", "torch>=2.8", "transformers>=5.0"),
     ),
     "strategy": Kind(
-        ("strategy", "trainer"), "training_strategies", "strategy", ("torch>=2.8", "transformers>=5.0", "safetensors")
+        ("strategy", "trainer"),
+        "training_strategies",
+        "strategy",
+        ("corerl-torch", "torch>=2.8", "transformers>=5.0", "safetensors"),
     ),
 }
 
@@ -100,6 +108,8 @@ def render(name: str, kind: str) -> dict[str, str]:
     package, made = package_of(name), KINDS[kind]
     registry: Registry[object] = getattr(Registries(), made.registry)
     major, minor, *_ = __version__.split(".")
+    own_range = f">={major}.{minor},<{major}.{int(minor) + 1}"
+    required = [each + own_range * each.startswith("corerl") for each in ("corerl", *made.requires)]
     values = {
         "distribution": name,
         "package": package,
@@ -107,9 +117,7 @@ def render(name: str, kind: str) -> dict[str, str]:
         "module": made.module,
         "a_kind": f"{_article(registry.kind).capitalize()} {registry.kind}",
         "config_key": registry.config_key,
-        "dependencies": ", ".join(
-            f'"{each}"' for each in (f"corerl>={major}.{minor},<{major}.{int(minor) + 1}", *made.requires)
-        ),
+        "dependencies": ", ".join(f'"{each}"' for each in required),
     }
     files = {}
     for root in (TEMPLATES / "common", TEMPLATES / kind):

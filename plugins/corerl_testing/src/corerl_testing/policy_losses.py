@@ -37,7 +37,7 @@ def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
     yield "gradient_grows_with_the_advantage", partial(in_both_dtypes, _gradient_grows_with_the_advantage, make)
     yield "brings_back_what_moved_away", partial(in_both_dtypes, _brings_back_what_moved_away, make)
     yield "unchanged_by_rounding", partial(rounding.policy_loss, selected)
-    has_one = selected.entry.select_tokens is not None
+    has_one = selected.entry.facts.select_tokens is not None
     for name, check in _SELECTOR_CHECKS.items():
         yield name, partial(check, selected) if has_one else skipping("it declares no select_tokens")
     yield from invariance.checks(selected)
@@ -59,7 +59,7 @@ def example(selected: Selected[PolicyLoss], dtype: torch.dtype, *, rows: int = R
         "advantages": noise(0.1) + noise(1.0)[:, :1],
         "rollout_log_probs": old + noise(0.01),
     }
-    if selected.entry.needs_ref:
+    if "ref" in selected.entry.needs:
         numbers["ref_log_probs"] = old + noise(0.2)
     inputs = PolicyLossInputs(
         response_mask=mask, **{name: torch.where(mask, each, 0.0).to(dtype) for name, each in numbers.items()}
@@ -69,7 +69,7 @@ def example(selected: Selected[PolicyLoss], dtype: torch.dtype, *, rows: int = R
 
 def with_selection(selected: Selected[PolicyLoss], case: Case) -> Case:
     """The case with the choice of the entry's token selector, where it has one."""
-    select = selected.load_select_tokens()
+    select = selected.load_fact("select_tokens")
     return case if select is None else case.given(selected=select(case.inputs, _uniforms(case.mask)))
 
 
@@ -169,7 +169,7 @@ def _brings_back_what_moved_away(case: Case) -> None:
 
 
 def _selection(selected: Selected[PolicyLoss], inputs: PolicyLossInputs, uniforms: Tensor) -> Any:
-    select = selected.load_select_tokens()
+    select = selected.load_fact("select_tokens")
     assert select is not None
     return select(inputs, uniforms)
 

@@ -91,9 +91,12 @@ def _parts_take_their_options(values: Mapping[str, Any]) -> None:
 def _config(values: Mapping[str, Any]) -> Any:
     """The typed config, with a placeholder for what only the user can give."""
     from corerl.config import typed
+    from corerl.config.aliases import canonical
     from corerl.contracts.config import TrainConfig
+    from corerl.plugins import load_plugins
 
-    return typed.build(TrainConfig, _with_placeholders(typed.fill(TrainConfig, values)))
+    known = canonical(TrainConfig, values, load_plugins().config_aliases())
+    return typed.build(TrainConfig, _with_placeholders(typed.fill(TrainConfig, known)))
 
 
 def _with_placeholders(value: Any) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 from corerl.contracts.kl_types import KLType
 from corerl.contracts.policy_losses import LossOutput, PolicyLoss, PolicyLossInputs
 from corerl.objective import PolicyObjective
-from corerl.registry import Entry, Owner, Selected
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing.invariance import Setting, setting
 from corerl_testing.results import CheckSkipped
 from corerl_testing.tensors import expect, generator
@@ -45,12 +45,12 @@ def kl_type(selected: Selected[KLType]) -> None:
         CheckFailed: the gradient is not finite where the two agree.
         CheckSkipped: the noise changes the update by more than ``MOST``.
     """
-    case = setting(Selected(Entry("policy loss", "surrogate", surrogate, Owner("corerl-testing"))))
-    objective = PolicyObjective(surrogate, selected.load(), COEFFICIENT, selected.entry.needs_logits)
+    case = setting(Selected(Registries().policy_losses.entry("surrogate", surrogate, Owner("corerl-testing"))))
+    objective = PolicyObjective(surrogate, selected.load(), COEFFICIENT, "logits" in selected.entry.needs)
     with torch.no_grad():
         vocabulary = case.policy(case.batch).vocabulary_log_probs
     batch = dataclasses.replace(case.batch, ref_vocabulary_log_probs=vocabulary)
-    noisy = "ref_vocabulary_log_probs" if selected.entry.needs_logits else "ref_log_probs"
+    noisy = "ref_vocabulary_log_probs" if "logits" in selected.entry.needs else "ref_log_probs"
     on_policy = Setting(case.policy, objective, batch)
     change = _change(on_policy, ("old_log_probs", "ref_log_probs"), (noisy,))
     expect(math.isfinite(change), "where policy and reference agree its gradient is not finite")

@@ -80,7 +80,7 @@ def shown(call: Call) -> str:
 
 def sources(selected: Selected[Scorer]) -> list[str]:
     """A data source for each one that the scorer is registered for (``aime*`` is ``aime24``), and one of somebody's."""
-    return [*(source.replace("*", "24") for source in selected.entry.data_sources), ANY_SOURCE]
+    return [*(source.replace("*", "24") for source in selected.entry.facts.data_sources), ANY_SOURCE]
 
 
 def outcome(scorer: Scorer, source: str, call: Call) -> str:

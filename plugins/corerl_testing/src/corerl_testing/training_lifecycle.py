@@ -66,7 +66,7 @@ def _goes_on(selected: Factory, head: Literal["lm", "value"]) -> None:
         if write is not None:
             within(DEADLINE, write, "what save() returned")
         resumed.load(Path(folder))
-        read = selected.entry.load_read_checkpoint() if head == "lm" else None
+        read = selected.entry.load_fact("read_checkpoint") if head == "lm" else None
         if read is not None:
             model = ModelConfig(path=str(tiny_model()), dtype="fp32")
             require_equal(dict(read(Path(folder), model)), saved, "of read_checkpoint")

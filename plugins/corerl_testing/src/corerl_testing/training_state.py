@@ -11,7 +11,7 @@ import torch
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.training_strategies import TrainingStrategy, TrainingStrategyFactory
-from corerl.registry import Entry, Owner, Selected, modules
+from corerl.registry import Owner, Registries, Selected, modules
 from corerl_testing import zygote
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.training_reference import DEADLINE, FALLING, batch, build, copied_weights, require_equal, step
@@ -103,7 +103,7 @@ def _a_fresh_process(selected: Factory) -> None:
 def told(target: str, options: Any, threads: int) -> Any:
     """What :func:`_a_fresh_process` compares, of a target and its options, in this process."""
     torch.set_num_threads(threads)
-    entry: Entry[TrainingStrategyFactory] = Entry("training strategy", "fresh", target, Owner("corerl-testing"))
+    entry = Registries().training_strategies.entry("fresh", target, Owner("corerl-testing"))
     return json.loads(_told(Selected(entry, options)))
 
 

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corerl.cli.common import plugin_options, reward_options, table
+from corerl.cli.common import plugin_options
 from corerl.terminal import echo
+from corerl_tools.common import reward_options, table
 
 if TYPE_CHECKING:
-    from corerl.evaluation.summary import Estimate, Summary
+    from corerl_tools.evaluation.summary import Estimate, Summary
 
 METRICS = ("pass", "maj", "best", "worst")
 
@@ -41,14 +42,14 @@ def evaluate(
     Files are as for 'corerl score'. If a response has no score, or with --scorer, all responses are scored first; the
     files are not changed. Errors are standard errors over prompts.
     """
-    from corerl.evaluation.files import read_responses
-    from corerl.evaluation.summary import Sample, summarise
+    from corerl_tools.evaluation.files import read_responses
+    from corerl_tools.evaluation.summary import Sample, summarise
 
     overrides = [argument for argument in files if "=" in argument and not Path(argument).exists()]
     responses = read_responses([file for file in files if file not in overrides], data_source=scorer)
     results = [response.result for response in responses]
     if scorer is not None or not all(response.has_result for response in responses):
-        from corerl.cli.common import load_reward_config
+        from corerl_tools.common import load_reward_config
         from corerl_tools.score.rescoring import error_lines, rescore, scorers_of
 
         config, plugins = load_reward_config(config_file, overrides, scorer, plugin, disable_plugin)

@@ -1,13 +1,30 @@
-"""The commands beside ``corerl train``, and the report after each training."""
+"""The commands beside ``corerl train``; live view, sample rollouts, best@k and the report of a training."""
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from corerl import Register, hookimpl
 from corerl.contracts.commands import Command
+from corerl.contracts.evaluations import ValidationSample
+from corerl.contracts.kinds import Kind
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.trackers import TrackerFactory
+from corerl_tools.prepare.contract import DatasetPreparer
+
+if TYPE_CHECKING:
+    from corerl.batch.rollouts import Rollouts
+    from corerl.contracts.experience import Experience
+    from corerl.data.tokenizer import ChatTokenizer
 
 
 @hookimpl
-def register_commands(register: Register[Command]) -> None:
+def add_kinds(add: Callable[[Kind], None]) -> None:
+    add(Kind("dataset_preparers", "dataset preparer", DatasetPreparer))
+
+
+@hookimpl
+def register_commands(register: "Register[Command]") -> None:
     register("check", "corerl_tools.check.command:check", summary="Find the errors of a training before it starts.")
     register("doctor", "corerl_tools.check.doctor:doctor", summary="Describe this environment, for a bug report.")
     register("sft", "corerl_tools.sft.command:sft", summary="Fine-tune a model on chats: a supervised cold start.")
@@ -33,7 +50,26 @@ def register_commands(register: Register[Command]) -> None:
         summary="Write one page of runs: curves, timing, samples, config.",
     )
     register("runs", "corerl_tools.runs:runs", summary="List runs: state, step, last reward, age.")
-    register("config.from-verl", "corerl_tools.verl.command:from_verl", summary="Convert a verl command to a config.")
+    register(
+        "config.show", "corerl_tools.config_show:show", summary="Show a training configuration with help of each key."
+    )
+    register(
+        "plugins.list", "corerl_tools.plugin_lists:list_", summary="List plugins and every registered name by kind."
+    )
+    register("plugins.show", "corerl_tools.plugin_lists:show", summary="Show a plugin, or everything about a name.")
+    register(
+        "plugins.trace", "corerl_tools.plugin_lists:trace", summary="Show the hooks of plugins, and times of import."
+    )
+
+
+@hookimpl
+def register_trackers(register: Register[TrackerFactory]) -> None:
+    register(
+        "console",
+        "corerl_tools.live.console:LiveConsole",
+        summary="a live view on a terminal, otherwise a line a step",
+        override=True,
+    )
 
 
 @hookimpl
@@ -41,3 +77,34 @@ def training_finished(folder: Path) -> None:
     from corerl_tools.report.command import make_report
 
     make_report([folder])
+
+
+@hookimpl
+def validation_metrics(samples: Sequence[ValidationSample], n: int) -> Mapping[str, float]:
+    from corerl_tools.evaluation.validation import of_several
+
+    return of_several(samples) if n > 1 else {}
+
+
+@hookimpl
+def write_rollouts(
+    path: Path,
+    rollouts: "Rollouts",
+    results: Sequence[RewardResult],
+    experience: "Experience | None",
+    tokenizer: "ChatTokenizer",
+    token_rows: int,
+) -> bool:
+    from corerl_tools.evaluation import samples
+
+    tokens = None if experience is None else samples.TokenColumns(experience, tokenizer, token_rows)
+    samples.write_rollouts(path, rollouts, results, tokens)
+    return True
+
+
+@hookimpl
+def remedy(error: BaseException) -> str | None:
+    from corerl_check.problems import PAGE, problem_of
+
+    problem = problem_of(f"{type(error).__name__}: {error}")
+    return None if problem is None else f"{problem.remedy} (see '{problem.name}' in {PAGE})"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from corerl.cli.common import table
 from corerl.errors import RequestError
 from corerl.files import reading
 from corerl.terminal import echo
+from corerl_tools.common import table
 
 RECORDS = 1000
 """of a run, at most so many are searched for the last reward"""

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from corerl.check.machine import GIB, Machine
-from corerl.check.shares import whole
-from corerl.check.size import ModelSize, model_size
 from corerl.config.load import load
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
+from corerl_check.machine import GIB, Machine
+from corerl_check.shares import whole
+from corerl_check.size import ModelSize, model_size
 from corerl_fsdp.options import FsdpOptions, TorchOptions
 from corerl_hf.options import HfOptions
 from corerl_megatron.options import MegatronOptions

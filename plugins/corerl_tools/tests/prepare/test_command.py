@@ -14,7 +14,7 @@ PLUGIN = """
 from dataclasses import dataclass
 
 from corerl import hookimpl, option
-from corerl.contracts.dataset_preparers import Dropped, PromptRow, text_of
+from corerl_tools.prepare.contract import Dropped, PromptRow, text_of
 
 
 @dataclass

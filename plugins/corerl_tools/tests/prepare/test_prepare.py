@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corerl.contracts.dataset_preparers import ChatRow, Dropped, PromptRow, text_of
 from corerl.errors import DataError, RequestError
+from corerl_tools.prepare.contract import ChatRow, Dropped, PromptRow, text_of
 from corerl_tools.prepare.dataset import prepare_dataset
 
 DAPO = Path(__file__).parents[5] / "shared" / "data" / "dapo" / "dapo_math_17k.parquet"

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
-from corerl.evaluation.files import read_rows, write_rows
+from corerl_tools.evaluation.files import read_rows, write_rows
 
 pytest.importorskip("corerl_rewards")
 pytest.importorskip("corerl_grpo")

@@ -20,7 +20,8 @@ from torch import Tensor
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
 from corerl.files import read_text, reading_file
-from corerl.models import compute_dtype, own_random_state
+from corerl.models import compute_dtype
+from corerl_torch.loading import own_random_state
 
 ADAPTER = "default"
 """peft's name for the only adapter"""

@@ -1,15 +1,18 @@
 """What corerl-verifiers registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.environments import EnvironmentFactory
-from corerl_verifiers.options import VerifiersOptions
+
+if TYPE_CHECKING:
+    from corerl.contracts.environments import EnvironmentFactory
 
 
 @hookimpl
-def register_environments(register: Register[EnvironmentFactory]) -> None:
+def register_environments(register: "Register[EnvironmentFactory]") -> None:
     register(
         "verifiers",
         "corerl_verifiers.environment:VerifiersEnvironment",
-        options=VerifiersOptions,
+        options="corerl_verifiers.options:VerifiersOptions",
         summary="an environment of the library verifiers: single turn, several turns or tools, with its rubric",
     )

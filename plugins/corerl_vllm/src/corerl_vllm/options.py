@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from corerl import option
-from corerl.check import CpuBound, Finding, GenerationShare, Machine, ModelSize
 from corerl.contracts.config import TrainConfig
+from corerl_check import CpuBound, Finding, GenerationShare, Machine, ModelSize
 from corerl_engines.options import EngineOptions
 
 TESTED = ((0, 26), (0, 33))

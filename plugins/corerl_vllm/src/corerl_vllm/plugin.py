@@ -1,21 +1,24 @@
 """What corerl-vllm registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.commands import Command
-from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl_vllm.options import VllmOptions
+
+if TYPE_CHECKING:
+    from corerl.contracts.commands import Command
+    from corerl.contracts.rollout_backends import RolloutBackendFactory
 
 
 @hookimpl
-def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None:
+def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> None:
     register(
         "vllm",
         "corerl_vllm.backend:VllmBackend",
-        options=VllmOptions,
+        options="corerl_vllm.options:VllmOptions",
         summary="vLLM as a process of its own, in its own Python environment where one is named",
     )
 
 
 @hookimpl
-def register_commands(register: Register[Command]) -> None:
+def register_commands(register: "Register[Command]") -> None:
     register("engine.install.vllm", "corerl_vllm.install:install", summary="Make a Python environment that holds vLLM.")

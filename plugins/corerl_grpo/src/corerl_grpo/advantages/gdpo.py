@@ -19,10 +19,10 @@ from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import RunError
-from corerl.statistics import group_moments, row_counts, whiten_scores
 from corerl_grpo.advantages.group_scores import over_tokens
 from corerl_grpo.advantages.grpo import EPSILON
 from corerl_grpo.advantages.options import GdpoOptions
+from corerl_torch.statistics import group_moments, whiten_scores
 
 
 def gdpo(inputs: AdvantageInputs, options: GdpoOptions) -> Advantages:
@@ -33,7 +33,7 @@ def gdpo(inputs: AdvantageInputs, options: GdpoOptions) -> Advantages:
     """
     components = _components(inputs, options)
     weights = components.new_tensor(options.gdpo_reward_weights or [1.0] * components.shape[1])
-    lengths = row_counts(inputs.response_mask)
+    lengths = inputs.response_mask.sum(dim=1)
     count, mean, std = group_moments(components, lengths > 0, inputs.group_ids)
     advantages = (components - mean) / (std + EPSILON) * weights
     return over_tokens(whiten_scores(advantages.sum(dim=1), torch.where(count > 1, lengths, 0)), inputs)

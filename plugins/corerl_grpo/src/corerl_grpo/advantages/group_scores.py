@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import group_moments, row_counts
+from corerl_torch.statistics import group_moments
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class GroupScores:
 def group_scores(inputs: AdvantageInputs) -> GroupScores:
     """The scores of the responses and the moments of their groups; a row with an empty mask counts nowhere."""
     scores = inputs.rewards.sum(dim=1)  # rewards are 0 outside the mask
-    lengths = row_counts(inputs.response_mask)
+    lengths = inputs.response_mask.sum(dim=1)
     count, mean, std = group_moments(scores, lengths > 0, inputs.group_ids)
     return GroupScores(scores, lengths, (lengths > 0) & (count > 1), count, mean, std)
 

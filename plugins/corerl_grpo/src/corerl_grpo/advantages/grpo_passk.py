@@ -16,10 +16,10 @@ A group with one scored response has no second: its advantage is 0.
 import torch
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import group_maxima, group_sums
 from corerl_grpo.advantages.group_scores import group_scores, over_tokens
 from corerl_grpo.advantages.grpo import EPSILON
 from corerl_grpo.advantages.options import GrpoPasskOptions
+from corerl_torch.statistics import group_maxima, group_sums
 
 
 def grpo_passk(inputs: AdvantageInputs, options: GrpoPasskOptions) -> Advantages:

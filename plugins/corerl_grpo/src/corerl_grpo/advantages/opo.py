@@ -14,8 +14,8 @@ A group with one scored response is its own baseline: its advantage is 0.
 import torch
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import group_sums
 from corerl_grpo.advantages.group_scores import group_scores, over_tokens
+from corerl_torch.statistics import group_sums
 
 
 def opo(inputs: AdvantageInputs) -> Advantages:

@@ -21,58 +21,34 @@ gives a token, 1 without: the gradient of its term is c_t times as long, and at 
 """
 
 import torch
-from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.statistics import compact, discounted_row_sums, group_maxima, group_sums, has_holes, row_counts, spread
 from corerl_grpo.advantages.options import OptimalTokenBaselineOptions
+from corerl_torch.statistics import (
+    compact,
+    discounted_sums,
+    group_sums,
+    spread,
+)
 
 
 def optimal_token_baseline(inputs: AdvantageInputs, options: OptimalTokenBaselineOptions) -> Advantages:
     """Return minus the energy-weighted mean return of the group at the same token, and the return."""
     if inputs.log_probs is None or inputs.sum_pi_squared is None:
-        raise MissingInputError("sum_pi_squared", "needs_sum_pi_squared=True")
-    mask = inputs.response_mask
-    per_token: tuple[Tensor, ...] = (inputs.rewards, inputs.log_probs, inputs.sum_pi_squared)
+        raise MissingInputError("sum_pi_squared", 'needs={"sum_pi_squared"}')
+    mask, ids = inputs.response_mask, inputs.group_ids
+    present = compact(mask, mask)  # from here on column t holds t-th tokens
+    returns = discounted_sums(compact(inputs.rewards, mask), present, 1.0)
+    proxy = (1 - 2 * inputs.log_probs.exp() + inputs.sum_pi_squared).clamp(min=0)  # below 0 by rounding alone
     if inputs.rollout_weights is not None:
-        per_token = (*per_token, inputs.rollout_weights)
-    if not has_holes(mask):
-        return _right_padded(per_token, mask, inputs.group_ids, options.handle_zero_tail)
-    left = tuple(compact(values, mask) for values in per_token)
-    advantages, returns = _right_padded(left, compact(mask, mask), inputs.group_ids, options.handle_zero_tail)
+        proxy = inputs.rollout_weights.square() * proxy
+    energy = torch.where(present, compact(proxy, mask).cumsum(dim=1), 0.0)
+    total = group_sums(energy, ids)
+    baseline = group_sums(energy * returns, ids) / total.clamp(min=torch.finfo(total.dtype).tiny)
+
+    responses = group_sums(present.long(), ids)  # of the group that have a t-th token
+    if options.handle_zero_tail:
+        baseline = torch.where(responses > 1, baseline, 0.0)
+    advantages = torch.where(present & (responses[:, :1] > 1), returns - baseline, 0.0)
     return Advantages(spread(advantages, mask), spread(returns, mask))
-
-
-def _right_padded(per_token: tuple[Tensor, ...], mask: Tensor, ids: Tensor, handle_zero_tail: bool) -> Advantages:
-    """For a mask without holes; what is (B, T) is written over where it can be."""
-    rewards, log_probs, sum_pi_squared, *rollout_weights = per_token
-    returns = discounted_row_sums(rewards, 1.0)
-    zero = returns.new_zeros(())
-    energy = log_probs.exp()
-    torch.sub(sum_pi_squared, energy, alpha=2, out=energy).add_(1).clamp_(min=0)  # above 0 but for rounding
-    for weights in rollout_weights:
-        energy *= weights.square()
-    torch.where(mask, energy.cumsum_(dim=1), zero, out=energy)
-    groups = int(ids.max()) + 1
-    total = returns.new_zeros(groups, mask.shape[1]).index_add_(0, ids, energy)
-    weighted = torch.zeros_like(total).index_add_(0, ids, energy.mul_(returns))
-    baseline = weighted.div_(total.clamp_(min=torch.finfo(total.dtype).tiny))
-
-    second = _second_longest(row_counts(mask).to(torch.float64), ids)
-    if handle_zero_tail:
-        second_of_group = second.new_zeros(groups).scatter_(0, ids, second)
-        baseline *= torch.arange(mask.shape[1], device=ids.device) < second_of_group[:, None]
-    advantages = torch.index_select(baseline, 0, ids, out=energy)
-    torch.sub(returns, advantages, out=advantages)
-    torch.where(mask, advantages, zero, out=advantages)
-    advantages[second == 0] = 0
-    return Advantages(advantages, returns)
-
-
-def _second_longest(lengths: Tensor, ids: Tensor) -> Tensor:
-    """The second largest length of each row's group, (B,); 0 where there is no second response."""
-    largest = group_maxima(lengths, ids)
-    is_largest = lengths == largest
-    others = group_maxima(torch.where(is_largest, 0.0, lengths), ids)
-    return torch.where(group_sums(is_largest.to(lengths.dtype), ids) > 1, largest, others)

@@ -14,12 +14,11 @@ Responses are not compared within a group: one response to a prompt is enough.
 """
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import whiten
 from corerl_grpo.advantages.options import ReinforcePlusPlusOptions
-from corerl_grpo.advantages.returns import returns_of
+from corerl_torch.statistics import discounted_sums, whiten
 
 
 def reinforce_plus_plus(inputs: AdvantageInputs, options: ReinforcePlusPlusOptions) -> Advantages:
     """Whitened returns, and the returns."""
-    returns = returns_of(inputs, options.gamma)
+    returns = discounted_sums(inputs.rewards, inputs.response_mask, options.gamma)
     return Advantages(whiten(returns, inputs.response_mask), returns)

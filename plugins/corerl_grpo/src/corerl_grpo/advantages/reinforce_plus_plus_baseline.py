@@ -15,8 +15,8 @@ A group with one scored response has no baseline: its advantage is 0, and it is 
 import torch
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
-from corerl.statistics import whiten_scores
 from corerl_grpo.advantages.group_scores import group_scores, over_tokens
+from corerl_torch.statistics import whiten_scores
 
 
 def reinforce_plus_plus_baseline(inputs: AdvantageInputs) -> Advantages:

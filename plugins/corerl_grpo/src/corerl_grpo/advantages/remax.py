@@ -16,14 +16,13 @@ import torch
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl_grpo.advantages.returns import returns_of
+from corerl_torch.statistics import discounted_sums
 
 
 def remax(inputs: AdvantageInputs) -> Advantages:
     """Return minus the greedy response's score, and the return."""
     if inputs.greedy_scores is None:
-        raise MissingInputError("greedy_scores", "needs_greedy_baseline=True")
-    returns = returns_of(inputs)
+        raise MissingInputError("greedy_scores", 'needs={"greedy_baseline"}')
+    returns = discounted_sums(inputs.rewards, inputs.response_mask, 1.0)
     advantages = returns - inputs.greedy_scores.to(returns.dtype)[:, None]
-    torch.where(inputs.response_mask, advantages, returns.new_zeros(()), out=advantages)
-    return Advantages(advantages, returns)
+    return Advantages(torch.where(inputs.response_mask, advantages, 0.0), returns)

@@ -19,6 +19,5 @@ def cispo(inputs: PolicyLossInputs, options: CispoOptions) -> LossOutput:
     """Metrics: ``pg_clipfrac``, tokens whose weight was clipped."""
     ratio = importance_ratio(inputs.log_probs.detach(), inputs.old_log_probs)
     weights = ratio.clamp(1 - options.clip_ratio_low, 1 + options.clip_ratio_high)
-    clipped = share(weights != ratio, inputs.response_mask)
-    terms = weights.mul_(inputs.advantages).neg_() * inputs.log_probs
-    return LossOutput(terms, {"pg_clipfrac": clipped})
+    terms = -weights * inputs.advantages * inputs.log_probs
+    return LossOutput(terms, {"pg_clipfrac": share(weights != ratio, inputs.response_mask)})

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
 from corerl.errors import MissingInputError
-from corerl_grpo.losses.clip import clip_effect, clip_fractions, clipped_surrogate
 from corerl_grpo.losses.covariance import smallest, token_budget, token_covariance
 from corerl_grpo.losses.options import ClipCovOptions
 from corerl_grpo.losses.ratio import importance_ratio, share
@@ -28,20 +27,24 @@ def clip_cov(inputs: PolicyLossInputs, options: ClipCovOptions) -> LossOutput:
     """Metrics: ``pg_clipfrac``, tokens whose ratio was clipped; ``clip_cov_frac``, tokens that were drawn."""
     if inputs.selected is None:
         raise MissingInputError("selected", "select_tokens=…")
-    advantages, mask = inputs.advantages, inputs.response_mask
-    ratio = importance_ratio(inputs.log_probs, inputs.old_log_probs)
-    terms = clipped_surrogate(advantages, ratio, 1 - options.clip_ratio_low, 1 + options.clip_ratio_high)
-    clipped, _ = clip_fractions(clip_effect(terms, advantages, ratio), mask)
-    metrics = {"pg_clipfrac": clipped, "clip_cov_frac": share(inputs.selected, mask)}
-    return LossOutput(terms.masked_fill(inputs.selected, 0.0), metrics)
+    unclipped, clipped = _surrogates(inputs, options)
+    terms = torch.where(inputs.selected, 0.0, torch.maximum(unclipped, clipped))
+    mask = inputs.response_mask
+    metrics = {"pg_clipfrac": share(clipped > unclipped, mask), "clip_cov_frac": share(inputs.selected, mask)}
+    return LossOutput(terms, metrics)
 
 
 def select_tokens(inputs: PolicyLossInputs, uniforms: Tensor, options: ClipCovOptions) -> Tensor:
     """Draw I: the candidates with the smallest uniforms."""
-    advantages, mask = inputs.advantages, inputs.response_mask
-    ratio = importance_ratio(inputs.log_probs, inputs.old_log_probs)
-    above, below = ratio > 1 + options.clip_ratio_high, ratio < 1 - options.clip_ratio_low
-    clipped = torch.where(advantages > 0, above, below & (advantages < 0))
-    covariance = token_covariance(inputs)
-    candidates = mask & ~clipped & (covariance >= options.clip_cov_lb) & (covariance <= options.clip_cov_ub)
+    mask, covariance = inputs.response_mask, token_covariance(inputs)
+    unclipped, clipped = _surrogates(inputs, options)
+    inside = (covariance >= options.clip_cov_lb) & (covariance <= options.clip_cov_ub)
+    candidates = mask & inside & (clipped <= unclipped)
     return smallest(candidates, uniforms, token_budget(mask, options.clip_cov_ratio))
+
+
+def _surrogates(inputs: PolicyLossInputs, options: ClipCovOptions) -> tuple[Tensor, Tensor]:
+    """-A rho, and -A rho with rho clipped."""
+    ratio = importance_ratio(inputs.log_probs, inputs.old_log_probs)
+    clipped = ratio.clamp(1 - options.clip_ratio_low, 1 + options.clip_ratio_high)
+    return -inputs.advantages * ratio, -inputs.advantages * clipped

@@ -17,6 +17,6 @@ from corerl_grpo.losses.options import DroOptions
 
 def dro(inputs: PolicyLossInputs, options: DroOptions) -> LossOutput:
     """Metrics: ``dro_penalty``, the mean of beta d² / 2."""
-    penalty = 0.5 * options.beta * (inputs.log_probs - inputs.old_log_probs).square()
-    terms = penalty - inputs.advantages * inputs.log_probs
+    penalty = options.beta * (inputs.log_probs - inputs.old_log_probs).square() / 2
+    terms = -(inputs.advantages * inputs.log_probs - penalty)
     return LossOutput(terms, {"dro_penalty": masked_mean(penalty.detach(), inputs.response_mask)})

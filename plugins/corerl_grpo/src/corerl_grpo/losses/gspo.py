@@ -17,19 +17,19 @@ otherwise, which never clips a mean over a whole response. The bound on the expo
 import torch
 
 from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
-from corerl_grpo.losses.clip import clip_effect, clip_fractions, clipped_surrogate
 from corerl_grpo.losses.options import GspoOptions
+from corerl_grpo.losses.ratio import share
 
 MAX_EXPONENT = 10.0
 
 
 def gspo(inputs: PolicyLossInputs, options: GspoOptions) -> LossOutput:
     """Metrics: ``pg_clipfrac``, tokens of clipped sequences."""
-    mask, log_probs = inputs.response_mask, inputs.log_probs
+    advantages, mask, log_probs = inputs.advantages, inputs.response_mask, inputs.log_probs
     fixed = log_probs.detach()
     log_ratio = torch.where(mask, fixed - inputs.old_log_probs, 0.0)
     mean = log_ratio.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
     ratio = (log_probs - fixed + mean).clamp(max=MAX_EXPONENT).exp()
-    terms = clipped_surrogate(inputs.advantages, ratio, 1 - options.clip_ratio_low, 1 + options.clip_ratio_high)
-    clipped, _ = clip_fractions(clip_effect(terms, inputs.advantages, ratio), mask)
-    return LossOutput(terms, {"pg_clipfrac": clipped})
+    unclipped = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - options.clip_ratio_low, 1 + options.clip_ratio_high)
+    return LossOutput(torch.maximum(unclipped, clipped), {"pg_clipfrac": share(clipped > unclipped, mask)})

@@ -19,6 +19,7 @@ As in the authors' code, one token is chosen at least. Frameworks in common use 
 here it is the mini-batch.
 """
 
+import torch
 from torch import Tensor
 
 from corerl.contracts.policy_losses import LossOutput, PolicyLossInputs
@@ -32,10 +33,10 @@ def kl_cov(inputs: PolicyLossInputs, options: KlCovOptions) -> LossOutput:
     """Metrics: ``kl_cov_frac``, tokens with the KL term."""
     if inputs.selected is None:
         raise MissingInputError("selected", "select_tokens=…")
-    terms = -inputs.advantages * importance_ratio(inputs.log_probs, inputs.old_log_probs)
+    surrogate = -inputs.advantages * importance_ratio(inputs.log_probs, inputs.old_log_probs)
     divergence = _divergence(inputs.log_probs - inputs.old_log_probs, options)
-    terms = terms + (options.ppo_kl_coef * divergence).masked_fill(~inputs.selected, 0.0)
-    return LossOutput(terms, {"kl_cov_frac": share(inputs.selected, inputs.response_mask)})
+    penalty = torch.where(inputs.selected, options.ppo_kl_coef * divergence, 0.0)
+    return LossOutput(surrogate + penalty, {"kl_cov_frac": share(inputs.selected, inputs.response_mask)})
 
 
 def _divergence(log_ratio: Tensor, options: KlCovOptions) -> Tensor:

@@ -23,10 +23,10 @@ from corerl_grpo.losses.ratio import importance_ratio
 def opd(inputs: PolicyLossInputs, options: OpdOptions) -> LossOutput:
     """Metrics: ``teacher_kl``, the mean of log pi_old - log pi_ref."""
     if inputs.ref_log_probs is None:
-        raise MissingInputError("ref_log_probs", "needs_ref=True")
+        raise MissingInputError("ref_log_probs", 'needs={"ref"}')
     distance = inputs.old_log_probs - inputs.ref_log_probs
-    costs = options.coefficient * distance
+    advantages = -options.coefficient * distance
     if options.use_task_reward:
-        costs -= inputs.advantages
-    terms = costs * importance_ratio(inputs.log_probs, inputs.old_log_probs)
+        advantages = advantages + inputs.advantages
+    terms = -advantages * importance_ratio(inputs.log_probs, inputs.old_log_probs)
     return LossOutput(terms, {"teacher_kl": masked_mean(distance, inputs.response_mask)})

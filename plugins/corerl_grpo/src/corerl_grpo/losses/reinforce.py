@@ -20,6 +20,6 @@ def reinforce(inputs: PolicyLossInputs, options: ReinforceOptions) -> LossOutput
     if not options.use_importance_weights:
         return LossOutput(-inputs.advantages * inputs.log_probs)
     ratio = importance_ratio(inputs.log_probs.detach(), inputs.old_log_probs)
-    capped = share(ratio > options.importance_weight_cap, inputs.response_mask)
-    weights = ratio.clamp_(max=options.importance_weight_cap).mul_(inputs.advantages).neg_()
-    return LossOutput(weights * inputs.log_probs, {"pg_clipfrac": capped})
+    weights = ratio.clamp(max=options.importance_weight_cap)
+    terms = -inputs.advantages * weights * inputs.log_probs
+    return LossOutput(terms, {"pg_clipfrac": share(weights != ratio, inputs.response_mask)})

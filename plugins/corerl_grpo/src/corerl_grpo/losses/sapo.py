@@ -22,9 +22,9 @@ from corerl_grpo.losses.ratio import importance_ratio
 def sapo(inputs: PolicyLossInputs, options: SapoOptions) -> LossOutput:
     """Metrics: ``gate``, the mean of 4 p (1 - p): 1 on-policy, 0 when no token has a gradient left."""
     advantages = inputs.advantages
-    tau = torch.where(advantages > 0, advantages.new_tensor(options.tau_pos), advantages.new_tensor(options.tau_neg))
+    tau = torch.full_like(advantages, options.tau_neg).masked_fill(advantages > 0, options.tau_pos)
     ratio = importance_ratio(inputs.log_probs, inputs.old_log_probs)
     gate = torch.sigmoid(tau * (ratio - 1))
-    terms = advantages * (-4 / tau) * gate
+    terms = -advantages * gate * 4 / tau
     fixed = gate.detach()
     return LossOutput(terms, {"gate": masked_mean(4 * fixed * (1 - fixed), inputs.response_mask)})

@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from corerl.errors import CoreRLError, EngineDeadError, RunError
-from corerl.weights import Bucket, pack, unpack
 from corerl_ray.calls import Call, Member, Wait
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
 from corerl_ray.spread import as_one
 from corerl_ray.transports.link import Link, describe, described, own_device
+from corerl_torch.weights import Bucket, pack, unpack
 
 WHAT = "sending the weights (runtime.options.timeout)"
 LEFT = "left"

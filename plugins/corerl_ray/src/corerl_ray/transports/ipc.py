@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from corerl.weights import Bucket, pack, unpack
 from corerl_ray.calls import Call, Member
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
 from corerl_ray.transports.link import Link, ReceiverGoneError, describe, described, own_device
 from corerl_ray.transports.shared_memory import Shared, forget, open_handle
+from corerl_torch.weights import Bucket, pack, unpack
 
 WHAT = "sending the weights (runtime.options.timeout)"
 

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from corerl.weights import Bucket, Slot
 from corerl_ray.processes import is_alive
+from corerl_torch.weights import Bucket, Slot
 
 LOOK = timedelta(seconds=1)
 """between two looks whether the receiver lives"""

@@ -11,10 +11,10 @@ from typing import Any
 import ray
 
 from corerl.errors import DeadlineError, EngineDeadError
-from corerl.weights import Bucket, pack, unpack
 from corerl_ray.calls import Call
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
+from corerl_torch.weights import Bucket, pack, unpack
 
 WHAT = "sending the weights (runtime.options.timeout)"
 

@@ -8,9 +8,9 @@ import operator
 import random
 from collections.abc import Callable, Iterable
 
-from corerl.contracts.dataset_preparers import ChatRow, PromptRow
 from corerl.errors import ConfigError
 from corerl_rewards.options import ArithmeticDataOptions
+from corerl_tools.prepare.contract import ChatRow, PromptRow
 
 QUESTION = "{left} {operation} {right} = ?"
 ANSWER = "#### {result}"

@@ -6,8 +6,8 @@ TinyZero's own column ``prompt`` spells out the roles of a base model's conversa
 from collections.abc import Mapping
 from typing import Any
 
-from corerl.contracts.dataset_preparers import Dropped, PromptRow
 from corerl.errors import DataError
+from corerl_tools.prepare.contract import Dropped, PromptRow
 
 PROMPT = (
     "Using the numbers {numbers}, create an equation that equals {target}. You can use basic arithmetic operations "

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from corerl.contracts.dataset_preparers import Dropped, PromptRow, text_of
 from corerl_rewards.scorers.gsm8k import MARK, after_mark
+from corerl_tools.prepare.contract import Dropped, PromptRow, text_of
 
 INSTRUCTION = ' Let\'s think step by step and output the final answer after "####".'
 

@@ -7,9 +7,9 @@ MATH-500, it is the answer, and ``solution`` may be missing.
 from collections.abc import Mapping
 from typing import Any
 
-from corerl.contracts.dataset_preparers import Dropped, PromptRow, text_of
 from corerl_rewards.options import MathDataOptions
 from corerl_rewards.scorers.boxed import boxes
+from corerl_tools.prepare.contract import Dropped, PromptRow, text_of
 
 INSTRUCTION = " Let's think step by step and output the final answer within \\boxed{}."
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
+from corerl_rewards.answers import answer_part
 from corerl_rewards.options import CountdownOptions
-from corerl_rewards.scorers.reasoning import answer_part
 
 LONGEST_EXPRESSION = 500
 """characters; also bounds how deep parentheses and signs can nest"""

@@ -16,8 +16,8 @@ response                                   ground truth                    score
 from collections.abc import Mapping
 from typing import Any
 
+from corerl_rewards.answers import answer_part
 from corerl_rewards.options import ExactMatchOptions
-from corerl_rewards.scorers.reasoning import answer_part
 from corerl_rewards.scorers.texts import accepted, given_answer, plain
 
 _DEFAULT = ExactMatchOptions()

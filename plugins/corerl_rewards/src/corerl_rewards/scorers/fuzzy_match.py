@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from corerl_rewards.answers import answer_part
 from corerl_rewards.options import FuzzyMatchOptions
-from corerl_rewards.scorers.reasoning import answer_part
 from corerl_rewards.scorers.texts import accepted, given_answer, plain
 
 _DEFAULT = FuzzyMatchOptions()

@@ -15,10 +15,10 @@ verl compares answers by mathruler, and takes a box within the reasoning too.
 from collections.abc import Mapping
 from typing import Any
 
+from corerl_rewards.answers import answer_part
 from corerl_rewards.options import Geometry3kOptions
 from corerl_rewards.scorers.boxed import last_boxed
 from corerl_rewards.scorers.math import equal_answers, readable_truth
-from corerl_rewards.scorers.reasoning import answer_part
 
 _DEFAULT = Geometry3kOptions()
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from corerl_rewards.answers import answer_part
 from corerl_rewards.options import Gsm8kOptions
 from corerl_rewards.scorers.exact_numbers import exact, last_number, leading_number
-from corerl_rewards.scorers.reasoning import answer_part
 from corerl_rewards.scorers.units import other_currency
 
 MARK = "####"

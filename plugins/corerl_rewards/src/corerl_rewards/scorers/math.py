@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from corerl_rewards.answers import answer_part
 from corerl_rewards.options import MathOptions
 from corerl_rewards.scorers.boxed import last_boxed, normalise
 from corerl_rewards.scorers.exact_numbers import exact, is_number
 from corerl_rewards.scorers.magnitude import enormous
-from corerl_rewards.scorers.reasoning import answer_part
 from corerl_rewards.scorers.spelling import as_interval, as_latex, is_interval, rational
 from corerl_rewards.scorers.units import other_currency, split_unit
 from corerl_rewards.scorers.values import (

@@ -23,10 +23,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from corerl_rewards.answers import answer_part
 from corerl_rewards.options import MathDapoOptions
 from corerl_rewards.scorers.boxed import last_boxed, normalise
 from corerl_rewards.scorers.exact_numbers import is_number
-from corerl_rewards.scorers.reasoning import answer_part
 from corerl_rewards.scorers.spelling import as_latex, rational
 from corerl_rewards.scorers.units import other_currency, split_unit
 from corerl_rewards.scorers.values import parts, plain_thousands, sides

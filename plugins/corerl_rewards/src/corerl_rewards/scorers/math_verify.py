@@ -25,10 +25,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from corerl_rewards.answers import answer_part
 from corerl_rewards.options import MathVerifyOptions
 from corerl_rewards.scorers.boxed import last_boxes, normalise
 from corerl_rewards.scorers.math import equal_answers, readable_truth
-from corerl_rewards.scorers.reasoning import answer_part
 
 _ONE = r"\$\$.+?\$\$|(?<!\\)\$(?:\\.|[^$\n\\])+\$|\\\((?!\s*\n).+?\\\)|\\\[.+?\\\]"
 _AND = r"\s*(?:,?\s*\\?q?quad\s*|,?\s*(?:and|or)\s+|,)\s*"

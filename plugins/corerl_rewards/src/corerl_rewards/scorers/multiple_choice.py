@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from corerl_rewards.answers import answer_part
 from corerl_rewards.options import MultipleChoiceOptions
 from corerl_rewards.scorers.boxed import last_boxes
 from corerl_rewards.scorers.countdown import last_answer
-from corerl_rewards.scorers.reasoning import answer_part
 
 _DRESS = re.compile(r"\\(?:textbf|text|mathrm|mathbf)\s*|[*_$\\{}]")
 TAIL = 2000

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corerl.plugins import load_plugins
-from corerl.registry import Entry, Owner, Registries, Registry
+from corerl.registry import Owner, Registries, Registry
 from corerl_testing import deadline
 from corerl_testing.checks import Check, checks_of, outcome
 from corerl_testing.results import CheckFailed, CheckSkipped
@@ -23,7 +23,7 @@ class Fault:
         right: the target without it. Several faults may share a twin.
         check: the name of the check that must fail.
         reason: a part of the message that it must fail with.
-        facts: further fields of both entries (``needs_groups``, ``options``, …).
+        facts: further fields of both entries (``needs``, ``options``, …).
         wrong_facts: further fields of the wrong entry alone, for a flaw that is in one of them (``select_tokens``).
         requires: the registered name that both are made of; '' for none. Without it the fault is skipped.
         patience: what every deadline of the check is multiplied by, for a fault that hangs.
@@ -53,9 +53,8 @@ class Fault:
 
     def checks(self, target: Any, wrong_facts: Mapping[str, Any] | None = None) -> Iterator[Check]:
         """The conformance checks of ``wrong`` or ``right``."""
-        facts = {"summary": self.flaw, **self.facts, **(wrong_facts or {})}
-        entry: Entry[Any] = Entry(self.kind, self.name, target, Owner("corerl-testing"), **facts)
-        return checks_of(self._registry, entry)
+        facts: dict[str, Any] = {"summary": self.flaw, **self.facts, **(wrong_facts or {})}
+        return checks_of(self._registry, self._registry.entry(self.name, target, Owner("corerl-testing"), **facts))
 
     def expect_caught(self) -> None:
         """Run the fault's check on ``wrong``.

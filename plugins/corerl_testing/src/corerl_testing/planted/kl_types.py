@@ -133,7 +133,7 @@ FAULTS = [
         "pulls_towards_the_reference",
         "its mean gradient leads away from the reference",
         full,
-        needs_logits=True,
+        needs={"logits"},
     ),
     _fault(
         without_bound, "a far token overflows", "finite_at_extreme_ratios", "with log-ratios of ±50 the terms hold inf"
@@ -203,7 +203,7 @@ FAULTS = [
         "shape_and_dtype",
         "the terms hold nan",
         full,
-        needs_logits=True,
+        needs={"logits"},
     ),
     _fault(
         gradient_of_impossible_tokens,
@@ -211,6 +211,6 @@ FAULTS = [
         "differentiable",
         "the gradients hold nan",
         full,
-        needs_logits=True,
+        needs={"logits"},
     ),
 ]

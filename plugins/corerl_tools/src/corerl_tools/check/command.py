@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from corerl.cli.common import plugin_options, table, trust_option
+from corerl.cli.common import plugin_options
 from corerl.terminal import echo
+from corerl_tools.common import table, trust_option
 
 
 @click.command()
@@ -34,9 +35,9 @@ def check(
     phase. Reads no weights and writes nothing. Without --trust, code named in CONFIG_FILE is not run. If there is an
     error, the exit code is 2.
     """
-    from corerl.check import GIB, Machine
-    from corerl.check.findings import counts
-    from corerl.check.problems import PAGE
+    from corerl_check import GIB, Machine
+    from corerl_check.findings import counts
+    from corerl_check.problems import PAGE
     from corerl_tools.check.memory import table as memory_table
     from corerl_tools.check.run import check as run_check
 

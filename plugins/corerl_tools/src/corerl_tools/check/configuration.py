@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from corerl.check import Finding, from_error
 from corerl.cli.common import read_train_values
 from corerl.config import typed
 from corerl.config.load import read
@@ -14,6 +13,7 @@ from corerl.errors import ConfigError, CoreRLError, RequestError, UntrustedError
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts, resolve_parts
 from corerl.registry.rules import violations
+from corerl_check import Finding, from_error
 
 T = TypeVar("T")
 
@@ -55,12 +55,16 @@ def look(
         return Looked(None, None, None, [*findings, from_error(error)])
     if not trust:
         findings += _not_loaded(values)
-    config = _without_wrong(values, findings, lambda: typed.build(TrainConfig, values))
+
+    def build() -> TrainConfig:
+        return typed.build(TrainConfig, values, explain_key=plugins.explain_key)
+
+    config = _without_wrong(values, findings, build)
     if config is None:
         return Looked(None, None, plugins, findings)
 
     def resolve() -> tuple[TrainConfig, Parts]:
-        built = typed.build(TrainConfig, values)
+        built = build()
         return built, resolve_parts(built, plugins.registries)
 
     resolved = _without_wrong(values, findings, resolve)
@@ -68,6 +72,8 @@ def look(
         return Looked(config, None, plugins, findings)
     config, parts = resolved
     findings += map(from_error, violations(config, parts))
+    for errors in plugins.hook.config_errors(config=config):
+        findings += map(from_error, errors)
     return Looked(config, parts, plugins, findings)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from corerl.check import Finding, finding, from_error
 from corerl.contracts.config import DataConfig, TrainConfig
 from corerl.data import load_tokenizer, read_parquet
 from corerl.data.custom import custom_rows
@@ -16,6 +15,7 @@ from corerl.plugins import Plugins
 from corerl.registry import load_scorer
 from corerl.registry.parts import Parts
 from corerl.rollout.scoring import scorers_or_reasons
+from corerl_check import Finding, finding, from_error
 
 SAMPLED = 2000
 """prompts of a split that are tokenized, evenly spread over its rows"""
@@ -137,8 +137,8 @@ def _lengths(
 
 def _media(records: Iterable[PromptRecord], parts: Parts, key: str) -> Iterator[Finding]:
     backend = parts.rollout_backend.entry
-    for column in sorted({column for record in records for column in record.media} - set(backend.media)):
-        takes = ", ".join(backend.media) or "text alone"
+    for column in sorted({column for record in records for column in record.media} - set(backend.facts.media)):
+        takes = ", ".join(backend.facts.media) or "text alone"
         sentence = f"there are prompts with '{column}', and rollout backend '{backend.name}' takes {takes}"
         yield finding("error", key, sentence, "Drop the column, or choose another rollout.name.")
 

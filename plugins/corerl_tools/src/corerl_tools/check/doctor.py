@@ -4,8 +4,9 @@ import json
 
 import click
 
-from corerl.cli.common import plugin_options, table
+from corerl.cli.common import plugin_options
 from corerl.terminal import echo
+from corerl_tools.common import table
 
 
 @click.command()

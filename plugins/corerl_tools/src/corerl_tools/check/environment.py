@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from corerl import __version__
-from corerl.check import GIB
 from corerl.plugins import Plugins
+from corerl_check import GIB
 
 PACKAGES = (
     *("torch", "transformers", "tokenizers", "peft", "safetensors", "accelerate", "numpy", "pyarrow", "omegaconf"),

@@ -4,7 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from corerl.check import (
+from corerl.contracts.checks import SharesGeneration, SharesTraining
+from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl.registry import Selected
+from corerl.registry.parts import Parts
+from corerl_check import (
     GIB,
     PROCESS,
     CpuBound,
@@ -17,9 +21,6 @@ from corerl.check import (
     longest,
     whole,
 )
-from corerl.contracts.config import ModelConfig, TrainConfig
-from corerl.registry import Selected
-from corerl.registry.parts import Parts
 
 NEARLY = 0.92
 """a share of the device's memory above which fragmentation decides"""
@@ -216,14 +217,12 @@ def _tokens(config: TrainConfig, role: str, share: TrainingShare) -> Tokens:
 
 
 def _share(strategy: Selected[Any], size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
-    if hasattr(strategy.options, "share"):
-        said: TrainingShare = strategy.options.share(size, ranks, model, updated=updated)
-        return said
+    if isinstance(strategy.options, SharesTraining):
+        return strategy.options.share(size, ranks, model, updated=updated)
     return whole(size, model, updated=updated)
 
 
 def _generation(backend: Selected[Any], size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
-    if hasattr(backend.options, "generation"):
-        said: GenerationShare = backend.options.generation(size, config, memory)
-        return said
+    if isinstance(backend.options, SharesGeneration):
+        return backend.options.generation(size, config, memory)
     return GenerationShare(size.parameters * size.bytes, None, size.cache_bytes)

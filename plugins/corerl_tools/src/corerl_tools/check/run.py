@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from corerl.check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
 from corerl.contracts.config import TrainConfig
 from corerl.errors import RequestError
 from corerl.files import require_writable
+from corerl.plugins import Plugins
 from corerl.registry.parts import Parts
+from corerl_check import GIB, Finding, Machine, ModelSize, detect, finding, from_error, installed, longest, model_size
 from corerl_tools.check import configuration, memory
 
 
@@ -62,8 +63,9 @@ def check(
     report, config = Report(looked.findings), looked.config
     if config is None or looked.plugins is None:
         return report
-    if importlib.util.find_spec("torch") is None:
-        sentence = "there is no torch here, which comes with the distributions that run models"
+    missing = [name for name in ("torch", "corerl_torch") if importlib.util.find_spec(name) is None]
+    if missing:
+        sentence = f"there is no {missing[0]} here, which comes with the distributions that run models"
         report.findings.append(finding("error", "", sentence, "pip install corerl-fsdp corerl-hf, for a start."))
         return report
 
@@ -73,7 +75,7 @@ def check(
     report.findings += _device(config, machine)
     if looked.parts is not None:
         report.findings += installed.look(config, looked.parts, machine, trust=trust)
-        report.findings += _checkpoint(config, looked.parts)
+        report.findings += _checkpoint(config, looked.parts, looked.plugins)
     report.findings += _output(config)
     sizes: dict[str, ModelSize] = {}
     if config.model.path != configuration.NOT_GIVEN:
@@ -128,7 +130,7 @@ def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
             yield from_error(error, "actor.device")
 
 
-def _checkpoint(config: TrainConfig, parts: Parts) -> Iterator[Finding]:
+def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
     """Of the run that this one would go on with."""
     from corerl.checkpoint.resume import check_same, find_checkpoint
     from corerl.trainer.run import versions
@@ -136,7 +138,7 @@ def _checkpoint(config: TrainConfig, parts: Parts) -> Iterator[Finding]:
     try:
         checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)
         if checkpoint is not None:
-            check_same(checkpoint, config, versions(parts))
+            check_same(checkpoint, config, versions(parts), plugins.config_aliases())
             yield finding("note", "trainer.resume_mode", f"the run goes on from {checkpoint.path}")
     except RequestError as error:
         yield from_error(error, "trainer.resume_mode")

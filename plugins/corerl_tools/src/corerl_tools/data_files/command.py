@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corerl.cli.common import plugin_options, reward_options, table, trust_option
+from corerl.cli.common import plugin_options
 from corerl.terminal import echo
+from corerl_tools.common import reward_options, table, trust_option
 
 if TYPE_CHECKING:
     from corerl.contracts.config import TrainConfig
@@ -41,10 +42,10 @@ def inspect(
     Contents: columns, data sources with their scorers, prompt lengths, rendered prompts. Defects: empty ground truths,
     duplicate prompts, prompts with different ground truths, too long prompts, wrong types, missing columns.
     """
-    from corerl.cli.common import load_reward_config
     from corerl.contracts.config import ModelConfig
     from corerl.data import load_tokenizer
     from corerl.errors import ConfigError, RunError
+    from corerl_tools.common import load_reward_config
     from corerl_tools.data_files.inspection import inspect_files
 
     config, plugins = load_reward_config(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from corerl.cli.common import trust_option
 from corerl.terminal import echo
+from corerl_tools.common import trust_option
 
 
 @click.command()

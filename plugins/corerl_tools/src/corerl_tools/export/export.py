@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from corerl.checkpoint import manifest
-from corerl.checkpoint.resume import Checkpoint, newest_whole
+from corerl.checkpoint.resume import Checkpoint, newest_whole, saved_config
 from corerl.config import typed
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.training_strategies import TrainingStrategyFactory
@@ -20,7 +20,7 @@ from corerl.files import atomic_path, read_text, reading, require_writable
 from corerl.models import DTYPES
 from corerl.plugins import load_plugins
 from corerl.registry import Entry
-from corerl.weights import as_in_files
+from corerl_torch.weights import as_in_files
 
 
 def export(
@@ -48,7 +48,7 @@ def export(
     require_writable(out.parent, "OUT")
     from transformers import AutoConfig
 
-    config = typed.build(TrainConfig, dict(found.config))
+    config = typed.build(TrainConfig, saved_config(found, load_plugins().config_aliases()))
     strategy = _strategy(found.path, config, trust)
     with reading(found.path):
         state = json.loads(read_text(found.path / "state.json"))
@@ -100,7 +100,7 @@ def _weights(
     strategy: Entry[TrainingStrategyFactory], path: Path, config: TrainConfig
 ) -> Iterator[tuple[str, Tensor]] | None:
     """What the strategy reads; None where it cannot, and the checkpoint has a model folder already."""
-    read = strategy.load_read_checkpoint()
+    read = strategy.load_fact("read_checkpoint")
     ready = any(name.parts[0] == "huggingface" and len(name.parts) > 1 for name in manifest.names(path))
     if read is None and not ready:
         raise ModelError(

@@ -57,7 +57,7 @@ def generate(
         _set(values, "rollout", "n", 1)
     if (options := (values.get("rollout") or {}).get("options")) and options.get("load_format") == "dummy":
         del options["load_format"]  # of engines: that a trainer sends the weights, and here is none
-    config = typed.build(TrainConfig, values)
+    config = typed.build(TrainConfig, values, explain_key=plugins.explain_key)
     check_sampling(config)
 
     from corerl_tools.generate.generation import generate as run_generation

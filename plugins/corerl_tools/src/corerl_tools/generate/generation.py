@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl.batch.rollouts import Rollouts
-from corerl.check.installed import require_engine
+from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.rollout_backends import RolloutBackendFactory, SamplingParams
@@ -23,7 +23,6 @@ from corerl.data import load_tokenizer
 from corerl.data.prompts import Prompt, load_prompts
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import ConfigError
-from corerl.evaluation.files import as_table, result_columns
 from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
@@ -37,10 +36,12 @@ from corerl.rollout.scoring import add_environment
 from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
 from corerl.terminal import say
-from corerl.terminal.progress import GenerationProgress
 from corerl.trainer.build import episode_player, rollout_role
-from corerl.trainer.samples import episode_columns
+from corerl.trainer.requirements import require_engine
+from corerl_tools.evaluation.files import as_table, result_columns
+from corerl_tools.evaluation.samples import episode_columns
 from corerl_tools.generate.parts import PartedFile
+from corerl_tools.generate.progress import GenerationProgress
 
 ENVIRONMENT = "rollout.multi_turn.environment"
 
@@ -99,7 +100,7 @@ def plan_generation(
     environment = None
     if turns.environment is not None:
         environment = registries.environments.select(turns.environment, ENVIRONMENT)
-        if hasattr(environment.options, "check"):
+        if isinstance(environment.options, CheckedOptions):
             environment.options.check(ENVIRONMENT, config)
     tokenizer = load_tokenizer(config.model)
     prompts = load_prompts(config.data, config.data.val_files, tokenizer, "val")

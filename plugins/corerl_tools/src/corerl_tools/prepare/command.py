@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from corerl.cli.common import plugin_options, range_label, table, type_label
-from corerl.contracts.dataset_preparers import DatasetPreparer
+from corerl.cli.common import plugin_options
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Registry
 from corerl.terminal import echo
+from corerl_tools.common import range_label, table, type_label
+from corerl_tools.prepare.contract import DatasetPreparer
 
 if typing.TYPE_CHECKING:
-    from corerl_tools.prepare.dataset import Split
+    from corerl_tools.prepare.dataset import PreparedSplit
 
 _HELP = """{summary}.
 
@@ -67,9 +68,9 @@ def _command(registry: Registry[DatasetPreparer], entry: Entry[DatasetPreparer])
             help="Split of a single file; default: from the name of the file.",
         ),
     ]
-    if entry.options:
-        hints = typing.get_type_hints(entry.options)
-        params += [_flag(field, hints[field.name]) for field in dataclasses.fields(entry.options)]
+    if declared := entry.load_options():
+        hints = typing.get_type_hints(declared)
+        params += [_flag(field, hints[field.name]) for field in entry.option_fields()]
     callback = functools.partial(_prepare, registry, entry.name)
     text = _HELP.format(summary=entry.summary[:1].upper() + entry.summary[1:])
     return click.Command(entry.name, params=params, callback=callback, help=text, short_help=entry.summary)
@@ -105,7 +106,7 @@ def _prepare(
     echo(f"wrote {', '.join(str(out / f'{each.name}.parquet') for each in splits)}")
 
 
-def _lines(split: "Split") -> list[tuple[str, ...]]:
+def _lines(split: "PreparedSplit") -> list[tuple[str, ...]]:
     """A line of counts, and one for each reason."""
     from corerl.data.report import name_places
 

@@ -7,19 +7,19 @@ counts what is dropped and removes duplicates; :mod:`~corerl_tools.prepare.write
 from pathlib import Path
 from typing import NamedTuple
 
-from corerl.contracts.dataset_preparers import DatasetGenerator, RecordPreparer
 from corerl.errors import RequestError
-from corerl_tools.prepare.rows import Split, convert, generated, remove_duplicates
+from corerl_tools.prepare.contract import DatasetGenerator, RecordPreparer
+from corerl_tools.prepare.rows import PreparedSplit, convert, generated, remove_duplicates
 from corerl_tools.prepare.sources import Source, read_hub, read_source
 from corerl_tools.prepare.write import table, write_tables
 
-__all__ = ["PreparedSet", "Split", "prepare_dataset"]
+__all__ = ["PreparedSet", "PreparedSplit", "prepare_dataset"]
 
 
 class PreparedSet(NamedTuple):
     """What was written, with its counts, and the files of the source folder that were not read."""
 
-    splits: list[Split]
+    splits: list[PreparedSplit]
     left_out: list[str]
 
 

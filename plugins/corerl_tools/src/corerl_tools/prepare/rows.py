@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from corerl.contracts.dataset_preparers import ChatRow, Dropped, PromptRow, RecordPreparer
 from corerl.data.files import Row
 from corerl.data.progress import batches
 from corerl.data.report import Location, name_places
 from corerl.errors import CoreRLError, DataError
+from corerl_tools.prepare.contract import ChatRow, Dropped, PromptRow, RecordPreparer
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Prepared:
 
 
 @dataclass
-class Split:
+class PreparedSplit:
     """One split on its way from the source to a file.
 
     Attributes:
@@ -39,13 +39,13 @@ class Split:
     noted: dict[str, list[Location]] = field(default_factory=lambda: defaultdict(list))
 
 
-def convert(preparer: RecordPreparer, name: str, records: Sequence[Row]) -> Split:
+def convert(preparer: RecordPreparer, name: str, records: Sequence[Row]) -> PreparedSplit:
     """Prepare the records of one split, behind a progress bar.
 
     Raises:
         DataError: the preparer cannot use a record; its file and row are named.
     """
-    split = Split(name, read=len(records))
+    split = PreparedSplit(name, read=len(records))
     for index, (location, record) in enumerate(_one_by_one(records, f"preparing {name}")):
         try:
             row = preparer(record)
@@ -62,13 +62,13 @@ def convert(preparer: RecordPreparer, name: str, records: Sequence[Row]) -> Spli
     return split
 
 
-def generated(name: str, rows: Iterable[PromptRow | ChatRow]) -> Split:
+def generated(name: str, rows: Iterable[PromptRow | ChatRow]) -> PreparedSplit:
     """The rows of one split that a generator made."""
     prepared = [Prepared(row, index, Location("made here", index)) for index, row in enumerate(rows)]
-    return Split(name, read=len(prepared), rows=prepared)
+    return PreparedSplit(name, read=len(prepared), rows=prepared)
 
 
-def remove_duplicates(splits: Sequence[Split]) -> None:
+def remove_duplicates(splits: Sequence[PreparedSplit]) -> None:
     """Drop rows whose prompt occurs twice, and those of train that are also in test.
 
     The first of several equal rows stays; of rows with one prompt and different ground truths none does, since
@@ -85,7 +85,7 @@ def remove_duplicates(splits: Sequence[Split]) -> None:
             raise DataError(f"none of the {split.read} rows of {split.name} can be used: {'; '.join(reasons)}")
 
 
-def _drop(split: Split, held_out: Set[str]) -> None:
+def _drop(split: PreparedSplit, held_out: Set[str]) -> None:
     truths: dict[str, set[str]] = defaultdict(set)
     for each in split.rows:
         if isinstance(each.row, PromptRow):

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from corerl.contracts.dataset_preparers import ChatRow
 from corerl.errors import DataError, RequestError
-from corerl_tools.prepare.rows import Prepared, Split
+from corerl_tools.prepare.contract import ChatRow
+from corerl_tools.prepare.rows import Prepared, PreparedSplit
 
 
-def table(split: Split) -> pa.Table:
+def table(split: PreparedSplit) -> pa.Table:
     """The rows of one split as an Arrow table; structs have the same fields in every row.
 
     Raises:

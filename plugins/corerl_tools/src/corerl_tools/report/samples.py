@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from corerl.evaluation.files import as_rows
 from corerl.files import reading
+from corerl_tools.evaluation.files import as_rows
 from corerl_tools.report.curves import Array
 from corerl_tools.report.distributions import distribution
 

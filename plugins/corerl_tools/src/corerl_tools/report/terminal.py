@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from corerl.telemetry.sparkline import sparkline
+from corerl_tools.live.sparkline import sparkline
 from corerl_tools.report.curves import parts
 from corerl_tools.report.runs import Record
 

@@ -8,7 +8,7 @@ from typing import Any
 from corerl.contracts.options import did_you_mean
 from corerl.contracts.reward_managers import RewardResult
 from corerl.errors import DataError
-from corerl.evaluation.files import Response
+from corerl_tools.evaluation.files import Response
 
 _WORDS = {
     **dict.fromkeys(("true", "correct", "right", "yes", "1"), True),

@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from corerl.cli.common import plugin_options, reward_options, table
+from corerl.cli.common import plugin_options
 from corerl.terminal import echo
+from corerl_tools.common import reward_options, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corerl.contracts.reward_managers import RewardResult
-    from corerl.evaluation.files import Response
+    from corerl_tools.evaluation.files import Response
 
 EXAMPLES = 3
 
@@ -41,9 +42,9 @@ def score(
     FILE is parquet or JSONL with the columns response, ground_truth and data_source: an output of 'corerl generate',
     sample rollouts of a training, or your own. KEY=VALUE changes keys of the training config, e.g. reward.timeout=5.
     """
-    from corerl.cli.common import load_reward_config
     from corerl.errors import ConfigError
-    from corerl.evaluation.files import read_responses, result_columns, write_rows
+    from corerl_tools.common import load_reward_config
+    from corerl_tools.evaluation.files import read_responses, result_columns, write_rows
     from corerl_tools.score.agreement import example
 
     if out is not None and out.suffix not in (".parquet", ".jsonl"):

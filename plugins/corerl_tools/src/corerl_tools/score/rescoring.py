@@ -10,11 +10,11 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.scorers import Scorer
 from corerl.data.progress import batches
-from corerl.evaluation.files import Response
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import resolve_parts
 from corerl.rollout.scoring import add_environment, check_results, load_reward_manager, select_scorers
+from corerl_tools.evaluation.files import Response
 
 
 def scorers_of(responses: Sequence[Response], config: TrainConfig, plugins: Plugins) -> Mapping[str, Selected[Scorer]]:

@@ -8,17 +8,17 @@ from corerl.contracts.experience import Experience, collate
 from corerl.contracts.trackers import TrackedRun
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.data import load_tokenizer
-from corerl.data.chat import ChatDataset, ChatExample, load_chat
 from corerl.data.sampler import PromptSampler
 from corerl.errors import ConfigError
 from corerl.files import atomic_path, require_writable
 from corerl.models import resolve_device
 from corerl.objective import SupervisedObjective, loss_weights
 from corerl.plugins import Plugins
-from corerl.telemetry.console import ConsoleTracker
 from corerl.telemetry.metrics import merge_means
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.terminal import say
+from corerl_tools.live.console import LiveConsole
+from corerl_tools.sft.chat import ChatDataset, ChatExample, load_chat
 from corerl_tools.sft.config import SftConfig
 
 
@@ -55,7 +55,7 @@ def run_sft(config: SftConfig, plugins: Plugins) -> Path:
         )
     )
     with atomic_path(output, folder=True) as folder:
-        console = ConsoleTracker(TrackedRun("sft", output.name, folder, asdict(config), total_steps))
+        console = LiveConsole(TrackedRun("sft", output.name, folder, asdict(config), total_steps))
         with MetricsLog(folder / "metrics.jsonl", {"console": lambda run_id: console}) as log:
             for step, metrics in enumerate(_steps(strategy, train, sampler, total_steps), start=1):
                 if val and (

@@ -8,20 +8,19 @@ from corerl_testing.planted.fault import Fault
 
 
 def _fault(wrong: Any, flaw: str, right: Any, check: str, reason: str, *needs: str) -> Fault:
-    facts = dict.fromkeys(needs, True)
-    return Fault("advantage_estimators", wrong.__name__, flaw, wrong, right, check, reason, facts)
+    return Fault("advantage_estimators", wrong.__name__, flaw, wrong, right, check, reason, {"needs": needs})
 
 
 def _of_groups(wrong: Any, flaw: str, check: str, reason: str, right: Any = groups.group_baseline) -> Fault:
-    return _fault(wrong, flaw, right, check, reason, "needs_groups")
+    return _fault(wrong, flaw, right, check, reason, "groups")
 
 
 def _of_critics(wrong: Any, flaw: str, check: str, reason: str) -> Fault:
-    return _fault(wrong, flaw, returns.critic, check, reason, "needs_critic")
+    return _fault(wrong, flaw, returns.critic, check, reason, "critic")
 
 
 def _of_greedy(wrong: Any, flaw: str, check: str, reason: str) -> Fault:
-    return _fault(wrong, flaw, returns.greedy_baseline, check, reason, "needs_greedy_baseline")
+    return _fault(wrong, flaw, returns.greedy_baseline, check, reason, "greedy_baseline")
 
 
 FAULTS = [
@@ -283,7 +282,7 @@ FAULTS = [
         returns.weighed_by_energy,
         "uses_sum_pi_squared",
         "no advantage depends on sum_pi_squared",
-        "needs_groups",
-        "needs_sum_pi_squared",
+        "groups",
+        "sum_pi_squared",
     ),
 ]

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages
 from corerl.errors import MissingInputError
-from corerl.statistics import discounted_sums, whiten
 from corerl_testing.planted.advantage_estimators.group_baselines import group_baseline, moments, scores_of, spread
+from corerl_torch.statistics import discounted_sums, whiten
 
 GAMMA = 0.9
 
@@ -43,7 +43,7 @@ def token_by_token(inputs: AdvantageInputs) -> Advantages:
 def _with_values(inputs: AdvantageInputs) -> tuple[Tensor, Tensor]:
     """The discounted return, and the values."""
     if inputs.values is None:
-        raise MissingInputError("values", "needs_critic=True")
+        raise MissingInputError("values", 'needs={"critic"}')
     return discounted_sums(inputs.rewards, inputs.response_mask, GAMMA), inputs.values
 
 
@@ -100,7 +100,7 @@ def discounts_from_the_start(inputs: AdvantageInputs) -> Advantages:
 
 def _greedy(inputs: AdvantageInputs) -> Tensor:
     if inputs.greedy_scores is None:
-        raise MissingInputError("greedy_scores", "needs_greedy_baseline=True")
+        raise MissingInputError("greedy_scores", 'needs={"greedy_baseline"}')
     return inputs.greedy_scores
 
 
@@ -131,7 +131,7 @@ def mean_of_all_greedy_scores(inputs: AdvantageInputs) -> Advantages:
 def weighed_by_energy(inputs: AdvantageInputs) -> Advantages:
     """The baseline is a mean of the group by the squared norm of the gradient of each row."""
     if inputs.sum_pi_squared is None or inputs.log_probs is None:
-        raise MissingInputError("sum_pi_squared", "needs_sum_pi_squared=True")
+        raise MissingInputError("sum_pi_squared", 'needs={"sum_pi_squared"}')
     scored, scores = scores_of(inputs)
     energy = 1 - 2 * inputs.log_probs.exp() + inputs.sum_pi_squared
     energy = torch.where(inputs.response_mask, energy, 0.0).sum(dim=1)

@@ -259,7 +259,7 @@ FAULTS = [
         "gradient_follows_the_advantage",
         "the loss rises with log pi of a token whose advantage is positive",
         losses.towards_a_teacher,
-        needs_ref=True,
+        needs={"ref"},
     ),
     _selector(
         losses.own_randomness,

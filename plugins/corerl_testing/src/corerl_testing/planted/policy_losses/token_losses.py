@@ -220,7 +220,7 @@ def wrong_slopes_of_no_grad(inputs: PolicyLossInputs) -> LossOutput:
 def towards_a_teacher(inputs: PolicyLossInputs) -> LossOutput:
     """The teacher's log-ratio for the advantage."""
     if inputs.ref_log_probs is None:
-        raise MissingInputError("ref_log_probs", "needs_ref=True")
+        raise MissingInputError("ref_log_probs", 'needs={"ref"}')
     return LossOutput((inputs.log_probs - inputs.ref_log_probs).detach() * ratio(inputs))
 
 

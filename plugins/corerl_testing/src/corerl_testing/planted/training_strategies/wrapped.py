@@ -103,7 +103,7 @@ class Seen:
 
 def read_checkpoint(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     """As the default strategy's checkpoints are read."""
-    read = _default().entry.load_read_checkpoint()
+    read = _default().entry.load_fact("read_checkpoint")
     assert read is not None
     yield from read(folder, model)
 

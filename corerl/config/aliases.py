@@ -1,0 +1,60 @@
+"""Aliases: other spellings of keys, which become the keys before anything is checked."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from corerl.config.load import assign
+from corerl.errors import ConfigError
+
+MISSING = object()
+
+
+def canonical(cls: type[Any], values: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
+    """``values`` (nested plain values of the config ``cls``) with every alias replaced by its key.
+
+    An alias that is null is left out. In interpolations, ``${alias}`` becomes ``${key}``.
+
+    Args:
+        aliases: alias -> key, both dotted; an option of a selected part is a key too.
+
+    Raises:
+        ConfigError: an alias and its key have different values.
+    """
+    result: dict[str, Any] = renamed(values, aliases)
+    for alias, key in aliases.items():
+        value = take(result, alias)
+        if value is MISSING or value is None:
+            continue
+        selected, present = at(result, key.rpartition(".")[0]), at(result, key)
+        if selected not in (MISSING, None) and not isinstance(selected, str | dict):
+            continue  # the error is about that value
+        if present not in (MISSING, None, value):
+            raise ConfigError(alias, f"is {value}, but {key} is {present}: both are one key, so give one of them")
+        assign(cls, result, key.split("."), value)
+    return result
+
+
+def at(values: Any, key: str) -> Any:
+    """The value at a dotted key of nested values; MISSING if there is none."""
+    for part in key.split("."):
+        values = values.get(part, MISSING) if isinstance(values, Mapping) else MISSING
+    return values
+
+
+def take(values: dict[str, Any], key: str) -> Any:
+    """As :func:`at`, and the value is removed."""
+    section, _, name = key.rpartition(".")
+    below = at(values, section) if section else values
+    return below.pop(name, MISSING) if isinstance(below, dict) else MISSING
+
+
+def renamed(value: Any, aliases: Mapping[str, str]) -> Any:
+    """A copy of nested values, with keys in the place of aliases in its interpolations."""
+    if isinstance(value, Mapping):
+        return {name: renamed(item, aliases) for name, item in value.items()}
+    if isinstance(value, list):
+        return [renamed(item, aliases) for item in value]
+    if isinstance(value, str) and "${" in value:
+        return re.sub(r"\$\{\s*([\w.]+)\s*\}", lambda match: f"${{{aliases.get(match[1], match[1])}}}", value)
+    return value

@@ -1,0 +1,47 @@
+"""Rollout correctors: from log-probs of trainer and engine to weights of tokens and the tokens to train on."""
+
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean
+
+
+class Correction(NamedTuple):
+    """(B, T) each: the weights of the policy loss's terms, or None; the tokens that are trained on."""
+
+    weights: Tensor | None
+    response_mask: Tensor
+
+
+class RolloutCorrector(Protocol):
+    """Made once a run by the hook ``make_rollout_corrector``, from ``algorithm.rollout_correction``."""
+
+    @property
+    def acts_on_mini_batches(self) -> bool:
+        """Each mini-batch is corrected just before its update."""
+        ...
+
+    def of_batch(self, experience: Experience, staleness: int) -> tuple[Correction | None, dict[str, Mean]]:
+        """The correction of a whole batch, if there is one, and measures of the mismatch.
+
+        Args:
+            staleness: largest of the batch, in versions of the weights.
+
+        Raises:
+            RunError: engine and trainer disagree.
+        """
+        ...
+
+    def weights(self, correction: Correction | None) -> Tensor | None:
+        """(B, T) float32, the factors of the loss's terms, 0 at rejected tokens; None if all are 1."""
+        ...
+
+    def apply(self, correction: Correction | None, experience: Experience) -> None:
+        """Give a batch its weights, and take the rejected tokens out of it."""
+        ...
+
+    def of_mini_batch(self, mini_batch: Experience, present: Tensor) -> dict[str, Mean]:
+        """Change a mini-batch if :attr:`acts_on_mini_batches`; ``present``: (b, T), log pi before the update."""
+        ...

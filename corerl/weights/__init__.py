@@ -1,7 +1,0 @@
-"""Weights on their way to engines: names, buckets, digests."""
-
-from corerl.weights.buckets import ALIGNMENT, Bucket, Slot, pack, place, unpack, view
-from corerl.weights.completeness import complete
-from corerl.weights.names import as_in_files
-
-__all__ = ["ALIGNMENT", "Bucket", "Slot", "as_in_files", "complete", "pack", "place", "unpack", "view"]

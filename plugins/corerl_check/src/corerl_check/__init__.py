@@ -1,0 +1,28 @@
+"""For ``corerl check`` and ``corerl doctor``: findings with remedies, and shares of memory.
+
+:mod:`findings` writes sentences, :mod:`problems` is the table that remedies and docs/troubleshooting.md are made from,
+:mod:`shares` and :mod:`size` hold bytes of models, :mod:`installed` looks at the parts that a config selects.
+"""
+
+from corerl.contracts.checks import CpuBound, Finding, GenerationShare, Machine, ModelSize, TrainingShare
+from corerl_check.findings import finding, from_error
+from corerl_check.machine import GIB, detect
+from corerl_check.shares import PROCESS, longest, whole
+from corerl_check.size import model_size
+
+__all__ = [
+    "GIB",
+    "PROCESS",
+    "CpuBound",
+    "Finding",
+    "GenerationShare",
+    "Machine",
+    "ModelSize",
+    "TrainingShare",
+    "detect",
+    "finding",
+    "from_error",
+    "longest",
+    "model_size",
+    "whole",
+]

@@ -1,0 +1,37 @@
+"""What ``corerl check`` says."""
+
+from collections.abc import Iterator
+from typing import get_args
+
+from corerl.contracts.checks import Finding, Severity
+from corerl.errors import ConfigError, CoreRLError, UntrustedError
+from corerl_check.problems import problem_of
+
+
+def finding(severity: Severity, key: str, sentence: str, remedy: str = "") -> Finding:
+    """A finding, with the remedy of the known problem that its sentence tells of, where none is given."""
+    problem = problem_of(sentence)
+    if problem is None:
+        if not remedy and severity != "note":
+            remedy = f"Change {key}: `corerl config show` tells what it takes." if key else "Change what it names."
+        return Finding(severity, key, sentence, remedy)
+    return Finding(severity, key, sentence, remedy or problem.remedy, problem.name)
+
+
+def from_error(error: CoreRLError, key: str = "") -> Finding:
+    """What an error says, as a finding; ``key`` where the error names none."""
+    named = error.key if isinstance(error, ConfigError) else ""
+    sentence = str(error)
+    for each in (named, key):
+        sentence = sentence.removeprefix(f"{each}: ") if each else sentence
+    if isinstance(error, UntrustedError):
+        return finding("warning", named or key, sentence, "Read that code, then add --trust to check it too.")
+    return finding("error", named or key, sentence)
+
+
+def counts(findings: list[Finding]) -> Iterator[str]:
+    """``2 errors``, ``1 warning``, … of those that there are."""
+    for severity in get_args(Severity):
+        number = sum(each.severity == severity for each in findings)
+        if number:
+            yield f"{number} {severity}{'s' if number > 1 else ''}"

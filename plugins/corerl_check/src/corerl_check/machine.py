@@ -1,0 +1,25 @@
+"""The GPUs that a run is to have: those of this machine, or planned ones."""
+
+from corerl.contracts.checks import Machine
+
+GIB = 2**30
+
+
+def count_gpus() -> int:
+    """As torch sees them, none without torch; nothing is started on them."""
+    try:
+        import torch
+    except ImportError:
+        return 0
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def detect() -> Machine:
+    """This machine, as torch sees it."""
+    count = count_gpus()
+    if not count:
+        return Machine(0)
+    import torch
+
+    memory = min(torch.cuda.get_device_properties(index).total_memory for index in range(count))
+    return Machine(count, float(memory), torch.cuda.get_device_name())

@@ -1,0 +1,85 @@
+"""Known problems: what one sees, why, what helps. Remedies of findings and docs/troubleshooting.md are made from this.
+
+The table is ``problems.yaml``; ``python scripts/troubleshooting.py`` writes the page.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = "docs/troubleshooting.md"
+
+TITLES = {
+    "install": "Installing and finding parts",
+    "config": "The configuration",
+    "model": "Model and tokenizer",
+    "data": "Data and scores",
+    "memory": "Memory",
+    "devices": "GPUs, ranks and machines",
+    "engines": "Rollout engines",
+    "training": "While it trains",
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem.
+
+    Attributes:
+        name: of its paragraph on the page.
+        room: a key of ``TITLES``.
+        seen: messages, ``…`` for what varies; of the table's problems the first with one that fits is meant.
+        cause: why.
+        remedy: what to do.
+        foreign: the messages are those of a library.
+    """
+
+    name: str
+    room: str
+    seen: tuple[str, ...]
+    cause: str
+    remedy: str
+    foreign: bool = False
+
+
+def problem_of(message: str) -> Problem | None:
+    """The known problem that a message tells of, or None."""
+    return next((each for each in table() if any(_pattern(seen).search(message) for seen in each.seen)), None)
+
+
+@functools.cache
+def table() -> tuple[Problem, ...]:
+    """All of them."""
+    import yaml  # type: ignore[import-untyped]
+
+    entries = yaml.safe_load((Path(__file__).parent / "problems.yaml").read_text(encoding="utf-8"))
+    return tuple(Problem(**{**entry, "seen": tuple(entry["seen"])}) for entry in entries)
+
+
+@functools.cache
+def _pattern(seen: str) -> re.Pattern[str]:
+    return re.compile(".*?".join(map(re.escape, seen.split("…"))), re.DOTALL)
+
+
+def page() -> str:
+    """The text of docs/troubleshooting.md."""
+    lines = [
+        "# Troubleshooting",
+        "",
+        "This page lists messages with their causes and, in bold, their remedies. `…` stands for variable text.",
+        "",
+        "```console",
+        "$ corerl check config.yaml     # finds many of these problems before a run starts",
+        "$ corerl doctor                # describes the environment, for a bug report",
+        "```",
+        "",
+        "Command-line messages show the same remedies. `python scripts/troubleshooting.py` writes this page from",
+        "[`problems.yaml`](../plugins/corerl_check/src/corerl_check/problems.yaml).",
+    ]
+    for room, title in TITLES.items():
+        lines += ["", f"## {title}"]
+        for each in (problem for problem in table() if problem.room == room):
+            seen = [f"> `{text}`" + ("" if text == each.seen[-1] else "  ") for text in each.seen]
+            lines += ["", f"### {each.name}", "", *seen, "", f"{each.cause} **{each.remedy}**"]
+    return "\n".join(lines) + "\n"

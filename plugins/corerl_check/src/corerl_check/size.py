@@ -1,0 +1,61 @@
+"""The size of a model, from its config alone: built on the meta device, so that no weight is read or made."""
+
+from typing import Literal
+
+from corerl.contracts.checks import ModelSize
+from corerl.contracts.config import ModelConfig
+
+
+def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "lm") -> ModelSize:
+    """Of the model that ``model.path`` names.
+
+    Args:
+        device: ``cpu`` or ``cuda``, for the dtype ``auto``.
+
+    Raises:
+        ModelError: transformers cannot read its config.
+    """
+    import torch
+
+    from corerl.models import compute_dtype
+    from corerl_torch.loading import load_model
+
+    dtype = compute_dtype(model, device)
+    built = load_model(model, head, device="meta", dtype=dtype)
+    built.tie_weights()
+    config = built.config.get_text_config()
+    parameters = sum(each.numel() for each in built.parameters())
+    in_layers = sum(each.numel() for name, each in built.named_parameters() if ".layers." in name)
+    heads = config.num_attention_heads
+    experts = getattr(config, "num_experts_per_tok", None)
+    width = getattr(config, "moe_intermediate_size", None) if experts else None
+    trained = parameters
+    if model.lora_rank:
+        names = model.target_modules
+        output = built.get_output_embeddings() if head == "lm" else built.score
+        linear = [
+            (name, module)
+            for name, module in built.named_modules()
+            if isinstance(module, torch.nn.Linear) and module is not output
+        ]
+        adapted = [each for name, each in linear if names == "all-linear" or name.rpartition(".")[2] in names]
+        trained = sum(model.lora_rank * (each.in_features + each.out_features) for each in adapted)
+        trained += built.score.weight.numel() if head == "value" else 0
+    return ModelSize(
+        parameters=parameters,
+        trained=trained,
+        layer=in_layers // config.num_hidden_layers,
+        beside=parameters - in_layers,
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        intermediate=experts * width
+        if experts and width
+        else getattr(config, "intermediate_size", 4 * config.hidden_size),
+        heads=heads,
+        key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        vocabulary=config.vocab_size if head == "lm" else 1,
+        bytes=dtype.itemsize,
+        positions=getattr(config, "max_position_embeddings", 0) or 0,
+        stores_scores=model.attn_implementation == "eager",
+    )

@@ -1,0 +1,1 @@
+"""Rollout correction: importance weights and rejection rules between rollout backend and trainer."""

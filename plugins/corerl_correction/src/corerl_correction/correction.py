@@ -1,0 +1,228 @@
+"""Rollout correction: the rollout backend samples from a policy that differs a little from the trainer's.
+
+With lr = log pi_old (trainer) - log pi_rollout (engine) at each token, clamped to ±20, and n the response's tokens, the
+importance weight of ``rollout_is`` is::
+
+    token       exp(lr)
+    sequence    exp(sum lr)          the same for all tokens of a response
+    geometric   exp(sum lr / n)
+
+and ``rollout_is_mode`` bounds it by the thresholds lo and hi::
+
+    truncate    min(w, hi)
+    clip        min(max(w, lo), hi)
+    mask        w where lo <= w <= hi; elsewhere the token leaves the batch
+
+Truncated importance sampling: Espeholt et al. 2018 (IMPALA), arXiv 1802.01561, section 4.1, rho-bar; masking: IcePop,
+Ling Team 2025, "Every Step Evolves", arXiv 2510.18855.
+
+``rollout_rs`` rejects tokens, or whole responses, by statistics of each token, or by their sum, mean or maximum over a
+response::
+
+    k1 = -lr    k2 = lr²/2    k3 = exp(lr) - 1 - lr
+    binary_kl = the larger of KL(b(pi_old) || b(pi_rollout)) and KL(b(pi_rollout) || b(pi_old)), b(p) = {p, 1 - p}
+
+k1, k2, k3: Schulman 2020. k2, k3 and binary_kl reject above the threshold, k1 where exp(-k1) is outside two thresholds;
+``seq_max_k1`` rejects a response with a token outside them. Of several rules each must keep a token.
+
+``rollout_is_batch_normalize`` divides the weights by their mean over what is kept. Under pi_rollout the weight exp(lr)
+of a token has expectation 1 given the tokens before it, and so has its mean over tokens. The weight exp(sum lr) of a
+response has expectation 1 over responses; its mean over tokens has E[w n] / E[n], the ratio of the mean lengths under
+the two policies. So token weights are divided by their mean over tokens, the others by their mean over responses.
+
+A token that is masked or rejected counts in no numerator and in no denominator of the loss. Advantages are estimated
+before: a rejected response is still part of its group's baseline. Frameworks in common use leave masked tokens in the
+denominator, so that the effective learning rate falls as the mismatch grows; here it does not.
+
+With ``bypass_mode`` pi_old is pi_rollout, and what is corrected is the distance to the policy that is trained: before
+each update lr = log pi - log pi_rollout, with pi the policy as it then is. Weights then hold the whole ratio of pi to
+pi_rollout, so the policy loss is given pi as pi_old: its own ratio is 1, and nothing is counted twice. Every loss has
+the gradient -w A grad log pi there, that of REINFORCE with importance weights, and no clip acts. Without
+``rollout_is`` the loss keeps its ratio to the engine, and ``rollout_rs`` rejects by this lr.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from corerl.contracts.config import RolloutCorrectionConfig
+from corerl.contracts.losses import Mean
+from corerl.contracts.rollout_correctors import Correction
+from corerl.errors import RunError
+from corerl_correction.rejection import Rule, rejection_rules
+
+
+def resolve_level(config: RolloutCorrectionConfig, max_staleness: int) -> RolloutCorrectionConfig:
+    """``rollout_is: null`` becomes token where responses may be stale, and none elsewhere."""
+    if config.rollout_is is not None:
+        return config
+    return dataclasses.replace(config, rollout_is="token" if max_staleness and not config.bypass_mode else "none")
+
+
+def largest_difference(dtype: torch.dtype, layers: int, temperature: float) -> float:
+    """A mean |log pi_old - log pi_rollout| that rounding does not explain, for ``max_log_prob_diff: null``.
+
+    Each layer adds an error of rounding of its own, so that the whole grows with the square root of their number: in
+    bf16 (of 8 bits) a difference of 0.02 with 28 layers was measured (docs/performance.md), 0.0039 · sqrt(28). The
+    limit is eight times that, which a wrong layer, scale or sampling temperature exceeds by far; in float32 it is
+    0.001 · sqrt(layers), since kernels may compute with TF32. Low temperatures stretch the differences.
+    """
+    of_a_layer = 0.001 if dtype == torch.float32 else 0.031
+    return of_a_layer * math.sqrt(layers) / min(1.0, temperature)
+
+
+def check_agreement(means: Mapping[str, Mean], staleness: float, most: float) -> None:
+    """
+    Args:
+        means: of :func:`mismatch`.
+        staleness: largest of the batch; a difference between policies of different versions is no error.
+        most: ``max_log_prob_diff``, a number.
+
+    Raises:
+        RunError: engine and trainer disagree about the same weights.
+    """
+    if staleness or "log_prob_abs_diff" not in means:
+        return
+    found = means["log_prob_abs_diff"].value
+    if not found <= most:
+        raise RunError(
+            f"log pi_old of the trainer and log pi_rollout of the engine differ by {found:.3g} a token on average, and "
+            f"algorithm.rollout_correction.max_log_prob_diff={most:.3g} is the most: the engine has other weights, "
+            "another precision or another temperature than the trainer"
+        )
+
+
+def correct(
+    old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor, config: RolloutCorrectionConfig
+) -> Correction:
+    """Weights and rejection for a whole batch; log-probs are (B, T), finite where the mask is true."""
+    log_ratio = _log_ratio(old_log_probs, rollout_log_probs, response_mask)
+    kept = response_mask
+    for rule in rejection_rules(config.rollout_rs, config.rollout_rs_threshold, config.rollout_rs_threshold_lower):
+        if rule.statistic == "binary_kl":
+            divergence = _binary_kl(old_log_probs, rollout_log_probs, response_mask)
+            kept = kept & (divergence <= rule.upper)
+        else:
+            kept = kept & _accepted(log_ratio, response_mask, rule)
+    if config.rollout_is in (None, "none"):
+        return Correction(None, kept)
+    weights = _level(log_ratio, response_mask, str(config.rollout_is)).exp()
+    lower, upper = _bounds(config.rollout_is_threshold_lower, config.rollout_is_threshold)
+    if config.rollout_is_mode == "truncate":
+        weights = weights.clamp(max=upper)
+    elif config.rollout_is_mode == "clip":
+        weights = weights.clamp(lower, upper)
+    else:
+        kept = kept & (weights >= lower) & (weights <= upper)
+    if config.rollout_is_batch_normalize:
+        weights = weights / _batch_mean(weights, kept, str(config.rollout_is)).clamp(min=1e-8)
+    return Correction(torch.where(kept, weights, 0.0), kept)
+
+
+def mismatch(
+    old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor, config: RolloutCorrectionConfig
+) -> dict[str, Mean]:
+    """How far the two policies are apart on the sampled tokens, before any correction.
+
+    ``kl`` (k1) and ``k3_kl`` estimate KL(pi_rollout || pi_old), in nats a token; ``log_prob_abs_diff`` = |lr|.
+    ``training_ppl``, ``rollout_ppl`` and ``ppl_ratio`` = exp(-mean lr) are means over responses. ``chi2_token`` =
+    E[exp(lr)²] - 1, ``chi2_seq`` the same of whole responses. ``rollout_is_eff_sample_size`` = 1 / mean((w / mean w)²)
+    of the weights w at level ``rollout_is`` (token where there is none), between 0 and 1;
+    ``rollout_is_ratio_fraction_high`` and ``_low``: share of them outside the thresholds.
+    """
+    if not response_mask.any():
+        return {}
+    log_ratio = _log_ratio(old_log_probs, rollout_log_probs, response_mask)
+    lengths = response_mask.sum(1)
+    rows = lengths > 0
+    mean_ratio = (log_ratio.sum(1) / lengths.clamp(min=1))[rows]
+    ratio = log_ratio[response_mask].exp()
+
+    def perplexity(log_probs: Tensor) -> Tensor:
+        return (-torch.where(response_mask, log_probs, 0.0).sum(1)[rows] / lengths[rows]).clamp(max=20.0).exp()
+
+    level = "token" if config.rollout_is in (None, "none") else str(config.rollout_is)
+    weights = ratio if level == "token" else _level(log_ratio, response_mask, level)[:, 0][rows].exp()
+    lower, upper = _bounds(config.rollout_is_threshold_lower, config.rollout_is_threshold)
+    values = {
+        "kl": -log_ratio[response_mask],
+        "log_prob_abs_diff": log_ratio[response_mask].abs(),
+        "k3_kl": ratio - 1 - log_ratio[response_mask],
+        "training_ppl": perplexity(old_log_probs),
+        "rollout_ppl": perplexity(rollout_log_probs),
+        "ppl_ratio": (-mean_ratio).exp(),
+        "chi2_token": ratio.square() - 1,
+        "chi2_seq": (2 * log_ratio.sum(1)[rows]).clamp(max=20.0).exp() - 1,
+        "rollout_is_mean": weights,
+        "rollout_is_ratio_fraction_high": (weights > upper).float(),
+        "rollout_is_ratio_fraction_low": (weights < lower).float(),
+    }
+    metrics = {name: Mean(float(value.sum()), value.numel()) for name, value in values.items()}
+    effective = weights.mean().square() / weights.square().mean()
+    return metrics | {"rollout_is_eff_sample_size": Mean(float(effective), 1)}
+
+
+def _log_ratio(old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor) -> Tensor:
+    return torch.where(response_mask, old_log_probs - rollout_log_probs, 0.0).clamp(-20.0, 20.0)
+
+
+def _bounds(lower: float | None, upper: float) -> tuple[float, float]:
+    return (1 / upper if lower is None else lower), upper
+
+
+def _level(log_ratio: Tensor, response_mask: Tensor, level: str) -> Tensor:
+    """(B, T) log of the weight at a level."""
+    if level == "token":
+        return log_ratio
+    total = log_ratio.sum(1, keepdim=True)
+    if level == "geometric":
+        total = total / response_mask.sum(1, keepdim=True).clamp(min=1)
+    return total.clamp(-20.0, 20.0).expand_as(log_ratio)
+
+
+def _accepted(log_ratio: Tensor, response_mask: Tensor, rule: Rule) -> Tensor:
+    """Where a rule keeps, (B, T) or (B, 1) bool; of no meaning outside the responses."""
+    if rule.statistic == "k1":
+        values = log_ratio  # exp(-k1) = exp(lr), between the two thresholds
+        if rule.over not in ("token", "seq_max"):
+            values = _of_response(values, response_mask, rule.over)
+        ratio = values.exp()
+        inside = (ratio >= rule.lower) & (ratio <= rule.upper)
+        return (inside | ~response_mask).all(1, keepdim=True) if rule.over == "seq_max" else inside
+    values = log_ratio.square() / 2 if rule.statistic == "k2" else log_ratio.exp() - 1 - log_ratio
+    if rule.over != "token":
+        values = _of_response(values, response_mask, rule.over)
+    return values <= rule.upper
+
+
+def _of_response(values: Tensor, response_mask: Tensor, over: str) -> Tensor:
+    """(B, 1): the sum, mean or maximum of a response's values; those outside the responses are 0."""
+    if over == "seq_max":
+        return values.amax(1, keepdim=True)
+    total = values.sum(1, keepdim=True)
+    return total if over == "seq_sum" else total / response_mask.sum(1, keepdim=True).clamp(min=1)
+
+
+def _binary_kl(log_probs: Tensor, other_log_probs: Tensor, response_mask: Tensor) -> Tensor:
+    """(B, T), the larger of the two directions; probabilities are kept 1e-6 away from 0 and 1, so that it is finite."""
+
+    def probabilities(values: Tensor) -> Tensor:
+        return torch.where(response_mask, values, 0.0).exp().clamp(1e-6, 1 - 1e-6)
+
+    def divergence(p: Tensor, q: Tensor) -> Tensor:
+        return p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+
+    p, q = probabilities(log_probs), probabilities(other_log_probs)
+    return torch.maximum(divergence(p, q), divergence(q, p))
+
+
+def _batch_mean(weights: Tensor, kept: Tensor, level: str) -> Tensor:
+    """Mean of the weights that are kept: of tokens, or of responses, which have one weight each."""
+    return _mean(weights, kept) if level == "token" else _mean(weights[:, :1], kept.any(1, keepdim=True))
+
+
+def _mean(values: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)

@@ -1,0 +1,77 @@
+"""``algorithm.rollout_correction`` in a step: of the whole batch, or in bypass mode of each mini-batch."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from corerl.contracts.config import RolloutCorrectionConfig
+from corerl.contracts.experience import Experience
+from corerl.contracts.losses import Mean
+from corerl.contracts.rollout_correctors import Correction
+from corerl_correction.correction import check_agreement, correct, mismatch
+
+
+@dataclass(frozen=True)
+class ImportanceCorrector:
+    """Holds no state; ``config.rollout_is`` is resolved.
+
+    Attributes:
+        most: mean difference of log-probs above which the run stops.
+    """
+
+    config: RolloutCorrectionConfig
+    most: float = math.inf
+
+    @property
+    def acts_on_mini_batches(self) -> bool:
+        """Each mini-batch is corrected just before its update."""
+        return self.config.bypass_mode and self.config.acts
+
+    def of_batch(self, experience: Experience, staleness: int) -> tuple[Correction | None, dict[str, Mean]]:
+        """Weights and the tokens to train on, with what was measured; None and nothing in bypass mode.
+
+        Raises:
+            RunError: engine and trainer disagree by more than ``most``.
+        """
+        old, rollout = experience.old_log_probs, experience.rollout_log_probs
+        if old is None or rollout is None or self.config.bypass_mode:
+            return None, {}
+        correction, means = self._corrected(old, rollout, experience.response_mask)
+        check_agreement(means, staleness, self.most)
+        return correction, means
+
+    def weights(self, correction: Correction | None) -> Tensor | None:
+        """(B, T) float32, what the terms of the loss are multiplied by, 0 at rejected tokens; None if all are 1."""
+        if correction is None or not self.config.acts:
+            return None
+        return correction.response_mask.float() if correction.weights is None else correction.weights
+
+    def apply(self, correction: Correction | None, experience: Experience) -> None:
+        """Give a batch its weights, and take the rejected tokens out of it."""
+        if correction is not None:
+            experience.rollout_weights = correction.weights
+            experience.response_mask = experience.response_mask & correction.response_mask
+
+    def of_mini_batch(self, mini_batch: Experience, present: Tensor) -> dict[str, Mean]:
+        """Change a mini-batch in bypass mode: its weights, its mask and, with weights, its old log-probs.
+
+        Args:
+            present: (b, T), log pi of the policy just before the update.
+
+        Returns:
+            What was measured.
+        """
+        assert mini_batch.rollout_log_probs is not None
+        correction, means = self._corrected(present, mini_batch.rollout_log_probs, mini_batch.response_mask)
+        mini_batch.rollout_weights, mini_batch.response_mask = correction
+        if correction.weights is not None:
+            mini_batch.old_log_probs = present  # the weights hold the ratio of present to rollout
+        return means
+
+    def _corrected(self, log_probs: Tensor, rollout: Tensor, mask: Tensor) -> tuple[Correction, dict[str, Mean]]:
+        means = mismatch(log_probs, rollout, mask, self.config)
+        correction = correct(log_probs, rollout, mask, self.config)
+        if self.config.acts:
+            means["rejected_fraction"] = Mean((mask & ~correction.response_mask).sum(), mask.sum())
+        return correction, means

@@ -1,0 +1,33 @@
+"""The corrector of ``algorithm.rollout_correction``, and the rules between its keys."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from corerl import hookimpl
+from corerl.contracts.config import TrainConfig
+from corerl.contracts.throughput import ModelShape
+from corerl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from corerl_correction.corrector import ImportanceCorrector
+
+
+@hookimpl
+def config_errors(config: TrainConfig) -> Iterator[ConfigError]:
+    from corerl_correction.rules import violations
+
+    return violations(config.algorithm.rollout_correction)
+
+
+@hookimpl
+def make_rollout_corrector(config: TrainConfig, shape: ModelShape) -> "ImportanceCorrector":
+    from corerl.models import compute_dtype, resolve_device
+    from corerl_correction.correction import largest_difference, resolve_level
+    from corerl_correction.corrector import ImportanceCorrector
+
+    correction = resolve_level(config.algorithm.rollout_correction, config.trainer.max_staleness)
+    most = correction.max_log_prob_diff
+    if most is None:
+        dtype = compute_dtype(config.model, resolve_device(config.actor.device))
+        most = largest_difference(dtype, shape.layers, config.rollout.temperature)
+    return ImportanceCorrector(correction, most)

@@ -1,0 +1,135 @@
+"""Splitting a call's first argument by data-parallel rank, and putting the results together: pure functions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from corerl.batch import balance
+from corerl.contracts.experience import Experience
+from corerl.contracts.token_outputs import TokenOutputs
+from corerl.errors import NonFiniteError
+
+
+@dataclass(frozen=True)
+class Share:
+    """One data-parallel rank's part of the first argument.
+
+    Attributes:
+        rows: where the elements of ``value`` stand in the whole; fewer than ``value`` has, for a filler.
+    """
+
+    whole: Any
+    rows: Tensor
+
+    @property
+    def value(self) -> Any:
+        """The part itself, made anew each time: where rows are not consecutive it is a copy, to be let go of soon.
+
+        That of an Experience is never empty: where no row is left there is one without a trained token, because all
+        ranks of a strategy must take part; its outputs belong to no row.
+        """
+        if isinstance(self.whole, Experience):
+            return _rows_of(self.whole, self.rows)
+        return [self.whole[row] for row in self.rows.tolist()]
+
+    @property
+    def is_empty(self) -> bool:
+        """There is nothing to do, not even for a filler."""
+        return len(self.rows) == 0 and not isinstance(self.whole, Experience)
+
+
+@dataclass(frozen=True)
+class Split:
+    """All shares of one argument, by data-parallel rank."""
+
+    whole: Any
+    shares: tuple[Share, ...]
+
+    def join(self, results: Sequence[Any]) -> Any:
+        """Put together one result for each share, in the order of the rows.
+
+        Raises:
+            TypeError: they are neither TokenOutputs nor sequences nor None.
+        """
+        if all(result is None for result in results):
+            return None
+        rows = [share.rows for share in self.shares]
+        if all(isinstance(result, TokenOutputs) for result in results):
+            return join_token_outputs(results, rows, self.whole.response_mask.shape)
+        if all(isinstance(result, list | tuple) for result in results):
+            return join_sequences(results, rows)
+        names = ", ".join(sorted({type(result).__name__ for result in results}))
+        raise TypeError(f"results of type {names} cannot be joined: the method must declare another merge")
+
+    def merge_nonfinite(self, errors: Sequence[NonFiniteError | None]) -> NonFiniteError:
+        """One error with the rows of the whole, from what the shares raised (None: nothing)."""
+        found: set[int] = set()
+        for share, error in zip(self.shares, errors, strict=True):
+            if error is not None:
+                found.update(int(share.rows[row]) for row in error.rows if row < len(share.rows))
+        first = next(error for error in errors if error is not None)
+        return NonFiniteError(str(first), sorted(found))
+
+
+def split(value: Any, ranks: int) -> Split:
+    """Split an Experience or a sequence into a share for each data-parallel rank.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(value, Experience):
+        return Split(value, tuple(Share(value, rows) for rows in balance(value.lengths, ranks)))
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return Split(value, tuple(Share(value, torch.arange(len(value))[rank::ranks]) for rank in range(ranks)))
+    raise TypeError(f"only an Experience or a sequence can be split by data-parallel rank, not {type(value).__name__}")
+
+
+def join_token_outputs(parts: Sequence[TokenOutputs], rows: Sequence[Tensor], shape: Sequence[int]) -> TokenOutputs:
+    """The outputs of all rows.
+
+    Args:
+        parts: each (b, t, ...), of the rows ``rows`` first; what comes after them is dropped.
+        shape: (B, T) of the whole; what a part lacks of T is 0.
+    """
+    if len(parts) == 1 and all(tensor is None or tensor.shape[:2] == tuple(shape) for tensor in parts[0]):
+        return parts[0]
+    joined: dict[str, Tensor] = {}
+    for name in TokenOutputs._fields:
+        tensors = [getattr(part, name) for part in parts]
+        if tensors[0] is None:
+            continue
+        whole = torch.zeros(*shape, *tensors[0].shape[2:], dtype=tensors[0].dtype)
+        for own, tensor in zip(rows, tensors, strict=True):
+            whole[own, : tensor.shape[1]] = tensor[: len(own)]
+        joined[name] = whole
+    return TokenOutputs(**joined)
+
+
+def join_sequences(parts: Sequence[Sequence[Any]], rows: Sequence[Tensor]) -> list[Any]:
+    """The elements of all parts, each at its row."""
+    joined: list[Any] = [None] * sum(len(own) for own in rows)
+    for own, part in zip(rows, parts, strict=True):
+        for row, element in zip(own.tolist(), part, strict=True):
+            joined[row] = element
+    return joined
+
+
+def _rows_of(batch: Experience, rows: Tensor) -> Experience:
+    if len(rows) == 0:
+        return _filler(batch)
+    first, last = int(rows[0]), int(rows[-1])
+    if last - first + 1 == len(rows):
+        return batch.map(lambda _, tensor: tensor[first : last + 1])
+    return batch.select(rows)
+
+
+def _filler(batch: Experience) -> Experience:
+    """The shortest row, without a trained token and without weight in the loss."""
+    filler = batch.select(batch.lengths.argmin()[None]).map(lambda _, tensor: tensor.clone())
+    for tensor in (filler.response_mask, filler.selected, filler.loss_weights):
+        if tensor is not None:
+            tensor.zero_()
+    return filler

@@ -1,0 +1,42 @@
+r"""Which part of a response is its answer: the text outside ``<think>…</think>``.
+
+The answer follows the last ``</think>`` and ends before a ``<think>`` after it. Reasoning that never ends therefore
+holds no answer.
+
+=======================================  ==========================================
+response                                 answer part
+=======================================  ==========================================
+``<think>7?</think> Paris``              ``Paris``
+``7?</think> Paris``                     ``Paris``: the prompt's template ended in ``<think>``
+``<think>7?``                            none
+``7?``                                   ``7?``; with ``reasoning: opened`` none
+=======================================  ==========================================
+
+Other tags (``<reasoning>``, ``[THINK]``) are text.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from corerl import option
+
+
+@dataclass(kw_only=True)
+class ReasoningOptions:
+    """What every scorer of an answer has."""
+
+    reasoning: Literal["tagged", "opened", "kept"] = option(
+        "tagged",
+        "tagged: text in <think>…</think> is no answer; opened: the prompt ends in <think>, so a response without "
+        "</think> has no answer; kept: tags are text",
+    )
+
+
+def answer_part(response: str, options: ReasoningOptions) -> str:
+    """The response without its reasoning, as ``options.reasoning`` says; '' for one that never ends its reasoning."""
+    if options.reasoning == "kept":
+        return response
+    if "think>" not in response:
+        return "" if options.reasoning == "opened" else response
+    _, end, answer = response.rpartition("</think>")
+    return answer.partition("<think>")[0] if end or options.reasoning == "tagged" else ""

@@ -1,1 +1,0 @@
-"""Programs that nobody has read, run where they can do no harm: see docs/rewards-isolation.md."""

@@ -1,0 +1,223 @@
+r"""Scorer of Python programs: the last fenced block of a response is run against tests in corerl_sandbox.
+
+Ground truths, each also as JSON text:
+
+======================================================================  ================================================
+``{"inputs": ["1 2\n", …], "outputs": ["3\n", …]}``                     the program reads stdin and prints
+``{"fn_name": "add", "inputs": [[1, 2], …], "outputs": [3, …]}``         its function, or the method of its class
+                                                                        ``Solution``, is called
+``{"asserts": ["assert add(1, 2) == 3", …]}``                            statements run after it
+======================================================================  ================================================
+
+The first two are the forms of APPS (Hendrycks et al. 2021, arXiv 2105.09938) and TACO, the third that of MBPP (Austin
+et al. 2021, arXiv 2108.07732). The program is not told which outputs are expected; with ``asserts`` it could find out,
+and a model that is trained on them may learn to. Printed lines are compared word by word, and numbers with a point to
+a relative 1e-6; what a function returns is compared as JSON, an output in a list of its own being the output (APPS).
+
+A program that fails, however it does, scores 0. A sandbox that fails is an error of the sample.
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from corerl_rewards.answers import answer_part
+from corerl_sandbox.options import CodeOptions
+from corerl_sandbox.run import Outcome, SandboxLimits, run
+from corerl_sandbox.scorer.asserts import split
+from corerl_sandbox.scorer.fences import last_block
+
+_DEFAULT = CodeOptions()
+TOLERANCE = 1e-6
+CHILD = Path(__file__).with_name("code_child.py").read_text(encoding="utf-8")
+
+
+def code(
+    response: str,
+    ground_truth: Any,
+    data_source: str,
+    extra_info: Mapping[str, Any],
+    options: CodeOptions = _DEFAULT,
+) -> Mapping[str, Any]:
+    """1.0 where all tests pass, else 0.0, or with ``options.continuous`` their share, the component ``passed``.
+
+    Raises:
+        ValueError: ``ground_truth`` is in none of the forms.
+        SandboxError: the machine does not allow the isolation that ``options.isolation`` wants, or is too busy.
+    """
+    tests = _tests(ground_truth, options.max_tests)
+    program = last_block(answer_part(response, options))
+    if program is None:
+        return {"score": 0.0, "passed": 0.0, "extracted": None}
+    passed = tests.passed(program, Budget(options), every=options.continuous) / len(tests)
+    return {"score": passed if options.continuous else float(passed == 1), "passed": passed, "extracted": program}
+
+
+class Budget:
+    """The time of one program, all its tests together.
+
+    Attributes:
+        left: seconds that the program may still use.
+    """
+
+    def __init__(self, options: CodeOptions) -> None:
+        self._options = options
+        self._deadline = time.monotonic() + options.wall
+        self.left = options.program_seconds
+
+    def run(self, files: Mapping[str, str], stdin: str) -> Outcome:
+        """Run ``main.py`` in what is left."""
+        options = self._options
+        limits = SandboxLimits(
+            seconds=min(options.timeout, self.left),
+            wall=self._deadline - time.monotonic(),
+            memory=int(options.memory_limit_gb * 2**30),
+            output=options.output_limit_kb * 1024,
+            isolation=options.isolation,
+        )
+        outcome = run(files, stdin, limits)
+        self.left -= outcome.seconds
+        return outcome
+
+
+class _Printed:
+    """Programs that read stdin and print."""
+
+    def __init__(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self.pairs = list(zip(map(_text, inputs), map(_text, outputs), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def passed(self, program: str, budget: Budget, *, every: bool) -> int:
+        """How many tests pass, until one fails; with ``every``, until one takes all its time or none is left."""
+        count = 0
+        for given, expected in self.pairs:
+            outcome = budget.run({"main.py": program}, given)
+            right = outcome.how == "ended" and outcome.status == 0 and same_text(_decoded(outcome), expected)
+            count += right
+            if not right and (not every or outcome.how == "timeout"):
+                break
+            if budget.left <= 0:
+                break
+        return count
+
+
+class _Called:
+    """Programs that define a function; one run does all tests."""
+
+    def __init__(self, function: str, tests: Sequence[Any], outputs: Sequence[Any]) -> None:
+        self.steps = [("call", function, list(test)) for test in tests]
+        self.outputs = outputs
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def passed(self, program: str, budget: Budget, *, every: bool) -> int:
+        """How many tests pass before one raises or takes all the time that is left."""
+        return sum(map(_same_value, _replies(program, self.steps, budget), self.outputs))
+
+
+class _Asserted:
+    """Programs with statements after them; one run does all tests."""
+
+    def __init__(self, asserts: Sequence[Any]) -> None:
+        self.tests = [split(str(each)) for each in asserts]
+
+    def __len__(self) -> int:
+        return len(self.tests)
+
+    def passed(self, program: str, budget: Budget, *, every: bool) -> int:
+        """How many tests pass before one raises or takes all the time that is left."""
+        replies = _replies(program, [step for test in self.tests for step in test.steps], budget)
+        count = 0
+        for test in self.tests:
+            own, replies = replies[: len(test.steps)], replies[len(test.steps) :]
+            count += test.holds(own)
+        return count
+
+
+def _replies(program: str, steps: Sequence[Sequence[Any]], budget: Budget) -> list[str]:
+    """What the program's process wrote, a line for each step that it came to."""
+    files = {"main.py": CHILD, "program.py": program, "request.json": json.dumps(steps)}
+    lines = _decoded(budget.run(files, "")).split("\n")
+    return lines[:-1][: len(steps)]
+
+
+def _tests(ground_truth: Any, most: int | None) -> _Printed | _Called | _Asserted:
+    truth = json.loads(ground_truth) if isinstance(ground_truth, str) else ground_truth
+    if isinstance(truth, Mapping):
+        inputs, outputs, asserts = (_listed(truth.get(name)) for name in ("inputs", "outputs", "asserts"))
+        if asserts:
+            return _Asserted(asserts[:most])
+        if inputs and outputs and len(inputs) == len(outputs):
+            name = truth.get("fn_name")
+            return (
+                _Called(str(name), inputs[:most], outputs[:most]) if name else _Printed(inputs[:most], outputs[:most])
+            )
+    raise ValueError(
+        "the ground truth of a program is {inputs, outputs} of one length, with fn_name for a function, or {asserts}, "
+        f"not {truth!r:.200}"
+    )
+
+
+def _listed(values: Any) -> list[Any]:
+    """A list, or what parquet made of one, as a list."""
+    if not hasattr(values, "__iter__"):
+        return []
+    return [value.tolist() if hasattr(value, "tolist") else value for value in values]
+
+
+def _text(value: Any) -> str:
+    """A test's text, which APPS also writes as a list of lines."""
+    return value if isinstance(value, str) else "\n".join(map(str, value))
+
+
+def _decoded(outcome: Outcome) -> str:
+    return outcome.output.decode("utf-8", "replace")
+
+
+def same_text(printed: str, expected: str) -> bool:
+    """Whether two outputs are the same, word by word in each line, numbers with a point nearly."""
+    left, right = ([line.split() for line in text.strip().splitlines()] for text in (printed, expected))
+    return len(left) == len(right) and all(
+        len(a) == len(b) and all(map(_same_word, a, b)) for a, b in zip(left, right, strict=True)
+    )
+
+
+def _same_word(printed: str, expected: str) -> bool:
+    if printed == expected:
+        return True
+    if "." not in expected and "." not in printed:
+        return False
+    try:
+        return math.isclose(float(printed), float(expected), rel_tol=TOLERANCE, abs_tol=TOLERANCE * TOLERANCE)
+    except ValueError:
+        return False
+
+
+def _same_value(line: str, expected: Any) -> bool:
+    try:
+        value = json.loads(line)
+        single = isinstance(expected, list) and len(expected) == 1
+        return _equal(value, expected) or (single and _equal(value, expected[0]))
+    except (ValueError, RecursionError):  # no JSON, or more deeply nested than any expected output
+        return False
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, list) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_equal, left, right))
+    if isinstance(left, dict) and isinstance(right, Mapping):
+        return {*left} == {*map(str, right)} and all(_equal(left[str(key)], right[key]) for key in right)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, float) or isinstance(right, float):
+        try:
+            return math.isclose(left, right, rel_tol=TOLERANCE, abs_tol=TOLERANCE * TOLERANCE)
+        except (TypeError, OverflowError):
+            return False
+    return bool(left == right)

@@ -1,0 +1,104 @@
+"""What the commands share: options of the command line, the section reward of a config, tables."""
+
+import dataclasses
+import shutil
+import sys
+import textwrap
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from corerl.cli.common import read_train_values
+from corerl.plugins import Plugins
+from corerl.terminal.output import one_line
+
+if typing.TYPE_CHECKING:
+    from corerl.contracts.config import TrainConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+_PIPED_WIDTH = 10_000
+
+
+def trust_option(command: F) -> F:
+    """Add ``--trust``: a bool, ``trust``."""
+    text = "Run code named in the file: plugins.load, module:attribute, ./file.py:attribute, interpreters."
+    return click.option("--trust", is_flag=True, help=text)(command)
+
+
+def reward_options(command: F) -> F:
+    """Add ``--config FILE`` and ``--scorer NAME``: who scores; ``config_file`` and ``scorer``."""
+    config = click.option(
+        "--config", "config_file", type=click.Path(path_type=Path), help="Training config with the section reward."
+    )
+    scorer = click.option(
+        "--scorer", metavar="NAME", help="Scorer of all rows: a registered name or ./file.py:function."
+    )
+    return config(scorer(command))
+
+
+def load_reward_config(
+    file: Path | None,
+    overrides: Sequence[str],
+    scorer: str | None,
+    plugin: Sequence[str] = (),
+    disable_plugin: Sequence[str] = (),
+    *,
+    trust: bool = True,
+) -> tuple["TrainConfig", Plugins]:
+    """A training config of which only ``reward`` and ``plugins`` are used, so that no model need be named.
+
+    Args:
+        scorer: scores every row, whatever the config says.
+        trust: as for :func:`corerl.cli.common.read_train_values`.
+
+    Raises:
+        RequestError: something in the config is wrong.
+    """
+    from corerl.config import typed
+    from corerl.contracts.config import TrainConfig
+
+    values, plugins = read_train_values(file, overrides, plugin, disable_plugin, trust=trust)
+    if not values.get("model"):
+        values["model"] = {"path": ""}
+    if scorer is not None:
+        reward = values.get("reward") or {}
+        values["reward"] = {key: value for key, value in reward.items() if key != "scorers"} | {"scorer": scorer}
+    return typed.build(TrainConfig, values, explain_key=plugins.explain_key), plugins
+
+
+def type_label(hint: Any) -> str:
+    """A type as one writes it, choices as ``a|b``.
+
+    >>> type_label(typing.Literal["auto", "cpu"])
+    'auto|cpu'
+    """
+    if typing.get_origin(hint) is typing.Literal:
+        return "|".join(map(str, typing.get_args(hint)))
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
+
+
+def range_label(field: "dataclasses.Field[Any]") -> str:
+    """The range of an option, e.g. ``>= 0, < 1``; '' when it has none."""
+    return ", ".join(f"{_BOUNDS[name]} {bound}" for name, bound in field.metadata.get("bounds", {}).items())
+
+
+def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
+    """Columns of text. The last one is wrapped to the terminal; in a pipe every row is one line."""
+    if not rows:
+        return ""
+    rows = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED_WIDTH
+    lines = []
+    for row in rows:
+        start = indent + "".join(f"{cell:<{size}}  " for cell, size in zip(row, widths, strict=False))
+        hanging = " " * min(len(start), max(len(indent) + 4, width // 2))
+        lines.append(
+            textwrap.fill(row[-1], width, initial_indent=start, subsequent_indent=hanging).rstrip() or start.rstrip()
+        )
+    return "\n".join(lines)

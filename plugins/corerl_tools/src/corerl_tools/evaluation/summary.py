@@ -1,0 +1,120 @@
+"""Scored responses to numbers by data source: ``mean@n``, ``pass@k``, ``maj@k``, ``best@k``, ``worst@k``."""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from corerl_tools.evaluation.estimators import Array, best_at_k, bootstrap_error, majority_at_k, pass_at_k
+
+
+class Sample(NamedTuple):
+    """One response; equal ``prompt`` are responses to one prompt, ``score`` is None when scoring failed."""
+
+    data_source: str
+    prompt: Hashable
+    score: float | None
+    extracted: str | None = None
+
+
+class Estimate(NamedTuple):
+    """The mean over ``prompts``, those with enough scored responses, and its standard error (NaN for one prompt)."""
+
+    value: float
+    error: float
+    prompts: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One data source.
+
+    Attributes:
+        n: responses to a prompt; the most, where prompts differ.
+        unscored: responses without a score, which take no part.
+        estimates: name -> number: ``mean@n``, then ``pass@k``, ``maj@k``, ``best@k``, ``worst@k`` of each k.
+    """
+
+    data_source: str
+    prompts: int
+    responses: int
+    unscored: int
+    n: int
+    estimates: Mapping[str, Estimate]
+
+
+def powers_up_to(n: int) -> list[int]:
+    """1, 2, 4, … and n.
+
+    >>> powers_up_to(6)
+    [1, 2, 4, 6]
+    """
+    return sorted({n, *(1 << power for power in range(n.bit_length()))})
+
+
+def summarise(samples: Iterable[Sample], correct_from: float = 1.0, ks: Sequence[int] | None = None) -> list[Summary]:
+    """One summary a data source, in the order in which they come.
+
+    Args:
+        correct_from: a response is correct, for ``pass@k``, from this score on.
+        ks: None: 1, 2, 4, … and n. A k for which no prompt has enough scored responses is left out.
+    """
+    by_source: dict[str, list[Sample]] = defaultdict(list)
+    for sample in samples:
+        by_source[sample.data_source].append(sample)
+    return [_of_source(source, of_source, correct_from, ks) for source, of_source in by_source.items()]
+
+
+def _of_source(source: str, samples: Sequence[Sample], correct_from: float, ks: Sequence[int] | None) -> Summary:
+    by_prompt: dict[Hashable, list[Sample]] = {sample.prompt: [] for sample in samples}
+    for sample in samples:
+        if sample.score is not None:
+            by_prompt[sample.prompt].append(sample)
+    groups = _Groups([group for group in by_prompt.values() if group])
+    n = max(Counter(sample.prompt for sample in samples).values())
+    estimates = {f"mean@{n}": groups.mean()} if groups.scores else {}
+    for k in powers_up_to(n) if ks is None else ks:
+        if any(scores.shape[1] >= k for scores in groups.scores):
+            estimates |= {f"{name}@{k}": estimate for name, estimate in groups.at_k(k, correct_from).items()}
+    unscored = sum(sample.score is None for sample in samples)
+    return Summary(source, len(by_prompt), len(samples), unscored, n, estimates)
+
+
+class _Groups:
+    """The scored responses of each prompt.
+
+    Attributes:
+        scores: (prompts, responses) float64, one array for each number of responses.
+        answers: as ``scores``; None where nobody extracts answers.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[Sample]]) -> None:
+        by_size: dict[int, list[Sequence[Sample]]] = defaultdict(list)
+        for group in groups:
+            by_size[len(group)].append(group)
+        self.scores = [np.array([[sample.score for sample in group] for group in each]) for each in by_size.values()]
+        self.answers: list[list[list[str | None]]] | None = None
+        if any(sample.extracted is not None for group in groups for sample in group):
+            self.answers = [[[sample.extracted for sample in group] for group in each] for each in by_size.values()]
+
+    def mean(self) -> Estimate:
+        return _estimate([scores.mean(axis=1) for scores in self.scores])
+
+    def at_k(self, k: int, correct_from: float) -> dict[str, Estimate]:
+        """By name of the metric; only prompts with at least k responses take part."""
+        enough = [scores for scores in self.scores if scores.shape[1] >= k]
+        found = {"pass": _estimate([pass_at_k(scores >= correct_from, k) for scores in enough])}
+        if self.answers is not None:
+            pairs = [pair for pair in zip(self.scores, self.answers, strict=True) if pair[0].shape[1] >= k]
+            votes = [[majority_at_k(*row, k) for row in zip(*pair, strict=True)] for pair in pairs]
+            found["maj"] = _estimate([np.array(each) for each in votes])
+        found["best"] = _estimate([best_at_k(scores, k) for scores in enough])
+        found["worst"] = _estimate([-best_at_k(-scores, k) for scores in enough])
+        return found
+
+
+def _estimate(values: Sequence[Array]) -> Estimate:
+    together = np.concatenate(values)
+    return Estimate(float(together.mean()), bootstrap_error(together), len(together))

@@ -1,0 +1,92 @@
+"""Dataset preparers: from a published data set to the rows that training reads (``corerl prepare NAME``)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from corerl.errors import DataError
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """One row of a training file; the columns of :mod:`corerl.data.schema`."""
+
+    data_source: str
+    prompt: list[dict[str, str]]
+    """chat messages, each with ``role`` and ``content``"""
+    ability: str
+    ground_truth: Any
+    """a string, a number, or a mapping of such; of one shape in all rows"""
+    extra_info: Mapping[str, Any] = field(default_factory=dict)
+    """further columns of ``extra_info``; ``split`` and ``index``, the number of the source row, are added to them"""
+    note: str = ""
+    """what a reader of the counts should know about this row ("several different \\boxed{}: the last is taken")"""
+
+
+@dataclass(frozen=True)
+class ChatRow:
+    """One conversation for supervised training (``corerl sft``)."""
+
+    messages: list[dict[str, str]]
+    """chat messages, each with ``role`` and ``content``"""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A source row that was left out, and why: a short phrase that is counted ("empty answer")."""
+
+    reason: str
+
+
+class RecordPreparer(Protocol):
+    """Prepares a data set that exists: one record of the source in, one row out.
+
+    Duplicates and contradictions between rows are the caller's business.
+    """
+
+    hub: str
+    """where the set is published: ``owner/name``, or ``owner/name:configuration``"""
+
+    def __call__(self, record: Mapping[str, Any]) -> PromptRow | Dropped:
+        """Raises DataError for a record that is not one of this data set; file and row are put before its message."""
+        ...
+
+
+@runtime_checkable
+class DatasetGenerator(Protocol):
+    """Makes its own data."""
+
+    def generate(self) -> Mapping[str, Iterable[PromptRow | ChatRow]]:
+        """The rows of each split ("train", "test", …), the same on every call; one kind of row in a split."""
+        ...
+
+
+class DatasetPreparer(Protocol):
+    """Builds what prepares a data set: usually a class, registered by the hook ``register_dataset_preparers``.
+
+    Called without arguments or, registered with an options dataclass, with ``options``, whose fields are flags of
+    ``corerl prepare NAME``.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl(optionalhook=True)
+        def register_dataset_preparers(register):
+            register("trivia", "acme_trivia.prepare:Trivia", summary="Acme's trivia questions")
+    """
+
+    def __call__(self) -> RecordPreparer | DatasetGenerator: ...
+
+
+def text_of(record: Mapping[str, Any], column: str) -> str:
+    """The text in one column of a source record.
+
+    Raises:
+        DataError: there is no such column, or it holds something else.
+    """
+    value = record.get(column)
+    if not isinstance(value, str):
+        found = type(value).__name__ if column in record else f"only {', '.join(record) or 'nothing'}"
+        raise DataError(f"column '{column}' should hold text, found {found}")
+    return value

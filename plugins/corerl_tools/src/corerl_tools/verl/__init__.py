@@ -1,1 +1,0 @@
-"""``corerl config from-verl``."""

@@ -1,0 +1,7 @@
+"""Weights on their way to engines: names, buckets, digests."""
+
+from corerl_torch.weights.buckets import ALIGNMENT, Bucket, Slot, pack, place, unpack, view
+from corerl_torch.weights.completeness import complete
+from corerl_torch.weights.names import as_in_files
+
+__all__ = ["ALIGNMENT", "Bucket", "Slot", "as_in_files", "complete", "pack", "place", "unpack", "view"]

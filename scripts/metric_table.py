@@ -1,0 +1,206 @@
+"""Every metric of the core: name, unit and definition. ``scripts/metrics_page.py`` writes docs/metrics.md.
+
+A loss declares its own metrics at its registration, as ``metrics``.
+"""
+
+from corerl.contracts.metrics import Metric
+
+SPREAD = "{mean,max,min}"
+
+PARTS = "{gen,reward,wait,batch,handover,old_log_prob,ref,values,adv,metrics,update_critic,update_actor,update_weights}"
+
+SECTIONS: dict[str, tuple[Metric, ...]] = {
+    "Policy": (
+        Metric(
+            "actor/pg_loss",
+            "",
+            "policy loss: terms times rollout correction weights, aggregated by `actor.loss_agg_mode`",
+        ),
+        Metric("actor/entropy", "nats", "entropy of the policy before the update, mean over trained tokens"),
+        Metric("actor/ppo_kl", "nats", "old minus new log-prob during the update, mean over trained tokens"),
+        Metric("actor/kl_loss", "nats", "KL(policy || reference) by `actor.kl_loss_type`, before its coefficient"),
+        Metric("actor/kl_coef", "", "coefficient of `actor/kl_loss`, `actor.kl_loss_coef`; with `actor.use_kl_loss`"),
+        Metric("actor/entropy_loss", "nats", "entropy bonus before its coefficient; with `actor.entropy_coeff`"),
+        Metric("actor/grad_norm", "", "L2 norm of the gradient before clipping, mean over the step's updates"),
+        Metric("actor/lr", "", "learning rate, mean over the step's updates"),
+        Metric("actor/skipped_updates", "share", "updates skipped because of a NaN or infinite loss or gradient"),
+        Metric(
+            "actor/reward_kl_penalty",
+            "nats",
+            "KL in the reward, mean over tokens, then over responses; with `algorithm.use_kl_in_reward`",
+        ),
+        Metric("actor/reward_kl_penalty_coeff", "", "coefficient of `actor/reward_kl_penalty` in this step"),
+    ),
+    "Scores, advantages, critic": (
+        Metric(f"critic/score/{SPREAD}", "score", "scores of the scorer, over scored responses"),
+        Metric(f"critic/rewards/{SPREAD}", "score", "score minus KL penalty, summed over a response's tokens"),
+        Metric(f"critic/advantages/{SPREAD}", "", "advantages, over trained tokens"),
+        Metric(f"critic/returns/{SPREAD}", "", "returns, over trained tokens"),
+        Metric(f"critic/values/{SPREAD}", "", "values of the critic before the update, over trained tokens"),
+        Metric("critic/vf_loss", "", "value loss, aggregated by `critic.loss_agg_mode`"),
+        Metric(
+            "critic/vf_explained_var", "", "1 - var(returns - values) / var(returns): at best 1; 0 for a constant value"
+        ),
+        Metric("critic/vpred_mean", "", "values during the update, mean over trained tokens"),
+        Metric("critic/{grad_norm,lr,skipped_updates}", "", "as the policy's `actor/…`"),
+    ),
+    "Rewards": (
+        Metric("reward/error_ratio", "share", "responses without a score"),
+        Metric(
+            "reward/errors/<kind>/count",
+            "responses",
+            "responses without a score for one reason: `timeout`, `memory`, `crash`, `exception`, `value`, `unscored`, "
+            "`server`, `judge`, `length`, `other`; absent for reasons without responses",
+        ),
+        Metric("reward/errors/<kind>/rate", "share", "the same as a share of all responses"),
+        Metric("reward/groups_without_spread", "share", "prompts whose scored responses all have the same score"),
+        Metric("reward/<component>/mean", "", "a component of the scorer, over the responses with this component"),
+    ),
+    "Lengths": (
+        Metric(f"response_length/{SPREAD}", "tokens", "length of the responses"),
+        Metric("response_length/clip_ratio", "share", "responses cut off at the limit"),
+        Metric(f"prompt_length/{SPREAD}", "tokens", "length of the prompts, one value per response"),
+        Metric("prompt_length/clip_ratio", "share", "prompts as long as `data.max_prompt_length`"),
+        Metric(f"global_seqlen/{SPREAD}", "tokens", "length of prompt plus response, over responses"),
+        Metric("global_seqlen/balanced_{max,min}", "tokens", "tokens of the data-parallel rank with most, or fewest"),
+        Metric("global_seqlen/minmax_diff", "tokens", "`balanced_max` minus `balanced_min`"),
+    ),
+    "Time": (
+        Metric(
+            f"timing_s/{PARTS}",
+            "s",
+            "one part of the step. `gen`: until the last response is complete; `reward`: time that scoring adds; "
+            "`wait`: waiting for groups, with `trainer.max_staleness`; `batch`: making tensors; `handover`: passing "
+            "memory from the engine to training and back; `adv`: advantages, KL penalty, rollout correction; "
+            "`metrics`: metrics of the batch and sample rollouts; `update_weights`: sending weights",
+        ),
+        Metric("timing_s/testing", "s", "evaluation"),
+        Metric("timing_s/save", "s", "copying the contents of a checkpoint; writing it runs during training"),
+        Metric(
+            "timing_s/step",
+            "s",
+            "the step with its evaluation and checkpoint: the sum of all other `timing_s` within 1%",
+        ),
+        Metric(
+            "timing_background_s/{gen,reward}",
+            "s",
+            "with `trainer.max_staleness`: from the admission of the first group of this step to its last response, "
+            "and from there to its last score",
+        ),
+        Metric(
+            f"timing_per_token_ms/{PARTS}",
+            "ms",
+            "`timing_s/…` per response token (`gen`, `reward`) or per token of prompts and responses (all others)",
+        ),
+    ),
+    "Performance": (
+        Metric("perf/time_per_step", "s", "time of the step without evaluation and checkpoint"),
+        Metric("perf/total_num_tokens", "tokens", "tokens of prompts and responses, summed over responses"),
+        Metric("perf/throughput", "tokens/s", "`total_num_tokens` / `time_per_step`, all devices together"),
+        Metric(
+            "perf/mfu/actor",
+            "share",
+            "floating-point operations of the policy's update over the peak of its devices by their datasheets; "
+            "only for GPUs with a known peak",
+        ),
+        Metric(
+            "perf/max_memory_{allocated,reserved}_gb",
+            "GiB",
+            "peak memory that torch used, or held, on worker 0's GPU so far",
+        ),
+        Metric("perf/cpu_memory_{used,peak}_gb", "GiB", "memory of the controller's process, now and at its peak"),
+    ),
+    "Training": (
+        Metric(
+            "weights/update_lost_in_rounding",
+            "share",
+            "part of the change of the weights, since they were first sent, that engines lack because their weights "
+            "are rounded to `model.dtype`; near 0 for weights trained in float32, large at the start of LoRA; measured "
+            "on a sample of all weights at every 16th sending",
+        ),
+        Metric("rollout/restarts", "", "restarts of engines in this run"),
+        Metric("training/restarts", "", "restarts of lost workers in this process"),
+        Metric(
+            "rollout/workers_lost",
+            "",
+            "rollout workers lost in this run while others were left: ended or hung, restarted or not",
+        ),
+        Metric(
+            "training/{global_step,epoch}", "", "step and epoch of the batch; the first step is 1, the first epoch 0"
+        ),
+        Metric(
+            "training/rollout_probs_diff_{mean,max}", "", "abs(p_rollout - p_trainer) over tokens: engine and trainer"
+        ),
+        Metric("training/nonfinite_samples", "responses", "responses left out; with `trainer.on_nonfinite: skip`"),
+        Metric(
+            "training/num_gen_batches",
+            "batches",
+            "`training/num_gen_prompts` in batches of `data.gen_batch_size`, rounded up; with "
+            "`algorithm.filter_groups`",
+        ),
+        Metric(
+            "training/num_gen_prompts", "prompts", "prompts generated for this step, with those that the filter dropped"
+        ),
+        Metric(
+            "training/staleness/{mean,max}",
+            "updates",
+            "age of the weights at the start of a response, in updates of the policy",
+        ),
+    ),
+    "Environments": (
+        Metric("env/turns/{mean,max}", "turns", "turns of the policy per episode"),
+        Metric("env/reward/mean", "", "sum of the environment's rewards per episode"),
+        Metric("env/tool_calls/mean", "calls", "calls of tools per episode"),
+        Metric("env/tool_errors/ratio", "share", "calls of tools that failed through the policy's fault"),
+        Metric("env/tool_seconds/{mean,max}", "s", "time of the environment per episode"),
+        Metric("env/tokens/mean", "tokens", "tokens written by the environment per episode"),
+        Metric("env/failed/ratio", "share", "episodes that ended with an error; they are left out of training"),
+    ),
+    "Evaluation": (
+        Metric("val-core/<data source>/reward/mean@<n>", "score", "score, mean over n responses, then over prompts"),
+        Metric(
+            "val-aux/<data source>/reward/{best,worst,maj}@<k>",
+            "score",
+            "best, worst and majority of k responses: [evaluation](evaluation.md#eval)",
+        ),
+        Metric("val-aux/<data source>/<component>/mean@<n>", "", "the same as `reward` for a component of the score"),
+        Metric("val-aux/error_ratio", "share", "responses without a score"),
+        Metric("val-aux/response_length/mean", "tokens", "length of the evaluation's responses"),
+        Metric("val-aux/env/<metric>", "", "the `env/<metric>` above for the evaluation's episodes"),
+    ),
+    "Rollout correction": (
+        Metric("rollout_corr/log_prob_abs_diff", "nats", "abs(log pi_old - log pi_rollout), mean over tokens"),
+        Metric("rollout_corr/{kl,k3_kl}", "nats", "KL(pi_rollout || pi_old) per token, by k1 and by k3"),
+        Metric(
+            "rollout_corr/{training,rollout}_ppl",
+            "",
+            "exp(-mean log pi) under pi_old, pi_rollout, mean over responses",
+        ),
+        Metric(
+            "rollout_corr/ppl_ratio", "", "exp(-mean lr), mean over responses: the first perplexity over the second"
+        ),
+        Metric(
+            "rollout_corr/chi2_{token,seq}", "", "mean of exp(2 lr) - 1, by token or with lr summed over each response"
+        ),
+        Metric("rollout_corr/rollout_is_mean", "", "mean of the weights w before truncation"),
+        Metric("rollout_corr/rollout_is_eff_sample_size", "share", "1 / mean((w / mean w)²)"),
+        Metric(
+            "rollout_corr/rollout_is_ratio_fraction_{high,low}",
+            "share",
+            "weights w above the threshold, below the lower threshold",
+        ),
+        Metric(
+            "rollout_corr/rejected_fraction", "share", "tokens masked or rejected; with `rollout_is` or `rollout_rs`"
+        ),
+    ),
+    "Supervised": (
+        Metric(
+            "train/{loss,grad_norm,lr}",
+            "",
+            "`corerl sft`: mean cross-entropy in nats; gradient norm and learning rate as the policy's",
+        ),
+        Metric("val/loss", "nats", "`corerl sft`: mean cross-entropy of the validation set"),
+    ),
+}
+
+METRICS = tuple(metric for metrics in SECTIONS.values() for metric in metrics)
