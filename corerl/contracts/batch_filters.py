@@ -1,4 +1,4 @@
-"""Batch filters: which groups of a generated batch are worth training on (dynamic sampling)."""
+"""Batch filters: whether a group is worth training on (dynamic sampling)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,8 +28,8 @@ class FilterInputs:
 class BatchFilter(Protocol):
     """A pure, vectorised function: which rows are kept, whole groups only.
 
-    The trainer generates for further prompts until it has ``data.train_batch_size`` groups, at most
-    ``algorithm.filter_groups.max_num_gen_batches`` times. With options it also takes ``options``.
+    The trainer asks about each group as it is scored, and replaces one that is not kept by the next of the data. A step
+    generates at most ``algorithm.filter_groups.max_num_gen_batches`` batches. With options it also takes ``options``.
 
     Returns:
         (B,) bool, the same for all rows of a group.

@@ -38,7 +38,7 @@ class Kind:
         registry: name of its registry and, after ``register_``, of its hook: an identifier in the plural
             ("samplers").
         words: the kind in the singular, for messages ("sampler").
-        contract: Protocol of its targets; the docstring documents the kind.
+        contract: Protocol of its targets, or ``"module:attribute"``; the docstring documents the kind.
         config_key: key of a config that selects one, for messages; '' if there is none.
         needs: name of each need that an entry may declare -> its effect.
         facts: frozen dataclass whose fields, made by :func:`fact`, are further arguments of ``register``.
@@ -46,7 +46,7 @@ class Kind:
 
     registry: str
     words: str
-    contract: type
+    contract: type | str
     config_key: str = ""
     needs: Mapping[str, str] = field(default_factory=dict)
     facts: type = NoFacts

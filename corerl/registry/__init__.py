@@ -9,24 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from corerl.contracts import advantage_estimators, kl_types, policy_losses
-from corerl.contracts.advantage_estimators import AdvantageEstimator
-from corerl.contracts.batch_filters import BatchFilter
-from corerl.contracts.commands import Command
-from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.kinds import Kind
-from corerl.contracts.kl_controllers import KLController
-from corerl.contracts.kl_types import KLType
 from corerl.contracts.losses import LossFacts
-from corerl.contracts.policy_losses import PolicyLoss, PolicyLossFacts
-from corerl.contracts.presets import Preset
-from corerl.contracts.reward_managers import RewardManagerFactory
-from corerl.contracts.rollout_backends import BackendFacts, RolloutBackendFactory
-from corerl.contracts.runtimes import RuntimeFactory
-from corerl.contracts.scorers import Scorer, ScorerFacts
-from corerl.contracts.trackers import TrackerFactory
-from corerl.contracts.training_strategies import StrategyFacts, TrainingStrategyFactory
-from corerl.contracts.value_losses import ValueLoss
+from corerl.contracts.policy_losses import PolicyLossFacts
+from corerl.contracts.rollout_backends import BackendFacts
+from corerl.contracts.scorers import ScorerFacts
+from corerl.contracts.training_strategies import StrategyFacts
 from corerl.errors import PluginError
 from corerl.registry.base import Entry, Owner, Registry, Selected
 from corerl.registry.coroutines import blocking
@@ -64,39 +52,52 @@ __all__ = [
 ]
 
 
-def _of(*declared: Any, **more: Any) -> Any:  # those of Registry
-    return field(default_factory=lambda: Registry(*declared, **more))
+def _of(kind: str, contract: str, config_key: str = "", needs: str = "", **more: Any) -> Any:
+    """A registry of the core; its contract and its needs are imported at first use, from a page of the contracts."""
+    declared = (f"corerl.contracts.{needs}",) if needs else ()
+    return field(default_factory=lambda: Registry(kind, f"corerl.contracts.{contract}", config_key, *declared, **more))
 
 
 @dataclass(frozen=True)
 class Registries:
     """All registries; the hook of each is ``register_<name>``."""
 
-    advantage_estimators: Registry[AdvantageEstimator] = _of(
-        "advantage estimator", AdvantageEstimator, "algorithm.adv_estimator", advantage_estimators.NEEDS
+    advantage_estimators: "Registry[AdvantageEstimator]" = _of(
+        "advantage estimator",
+        "advantage_estimators:AdvantageEstimator",
+        "algorithm.adv_estimator",
+        "advantage_estimators:NEEDS",
     )
-    policy_losses: Registry[PolicyLoss] = _of(
-        "policy loss", PolicyLoss, "actor.policy_loss", policy_losses.NEEDS, PolicyLossFacts
+    policy_losses: "Registry[PolicyLoss]" = _of(
+        "policy loss", "policy_losses:PolicyLoss", "actor.policy_loss", "policy_losses:NEEDS", facts=PolicyLossFacts
     )
-    kl_types: Registry[KLType] = _of("KL type", KLType, "actor.kl_loss_type", kl_types.NEEDS)
-    kl_controllers: Registry[KLController] = _of("KL controller", KLController, "algorithm.kl_ctrl.type")
-    value_losses: Registry[ValueLoss] = _of("value loss", ValueLoss, "critic.value_loss", facts=LossFacts)
-    batch_filters: Registry[BatchFilter] = _of("batch filter", BatchFilter, "algorithm.filter_groups.filter")
-    presets: Registry[Preset] = _of("preset", Preset, "preset")
-    reward_managers: Registry[RewardManagerFactory] = _of("reward manager", RewardManagerFactory, "reward.manager")
-    scorers: Registry[Scorer] = _of("scorer", Scorer, "reward.scorer", facts=ScorerFacts)
-    rollout_backends: Registry[RolloutBackendFactory] = _of(
-        "rollout backend", RolloutBackendFactory, "rollout.name", facts=BackendFacts
+    kl_types: "Registry[KLType]" = _of("KL type", "kl_types:KLType", "actor.kl_loss_type", "kl_types:NEEDS")
+    kl_controllers: "Registry[KLController]" = _of(
+        "KL controller", "kl_controllers:KLController", "algorithm.kl_ctrl.type"
     )
-    environments: Registry[EnvironmentFactory] = _of(
-        "environment", EnvironmentFactory, "rollout.multi_turn.environment"
+    value_losses: "Registry[ValueLoss]" = _of(
+        "value loss", "value_losses:ValueLoss", "critic.value_loss", facts=LossFacts
     )
-    training_strategies: Registry[TrainingStrategyFactory] = _of(
-        "training strategy", TrainingStrategyFactory, "actor.strategy", facts=StrategyFacts
+    batch_filters: "Registry[BatchFilter]" = _of(
+        "batch filter", "batch_filters:BatchFilter", "algorithm.filter_groups.filter"
     )
-    runtimes: Registry[RuntimeFactory] = _of("runtime", RuntimeFactory, "runtime.name")
-    trackers: Registry[TrackerFactory] = _of("tracker", TrackerFactory, "tracking.loggers")
-    commands: Registry[Command] = _of("command", Command)
+    presets: "Registry[Preset]" = _of("preset", "presets:Preset", "preset")
+    reward_managers: "Registry[RewardManagerFactory]" = _of(
+        "reward manager", "reward_managers:RewardManagerFactory", "reward.manager"
+    )
+    scorers: "Registry[Scorer]" = _of("scorer", "scorers:Scorer", "reward.scorer", facts=ScorerFacts)
+    rollout_backends: "Registry[RolloutBackendFactory]" = _of(
+        "rollout backend", "rollout_backends:RolloutBackendFactory", "rollout.name", facts=BackendFacts
+    )
+    environments: "Registry[EnvironmentFactory]" = _of(
+        "environment", "environments:EnvironmentFactory", "rollout.multi_turn.environment"
+    )
+    training_strategies: "Registry[TrainingStrategyFactory]" = _of(
+        "training strategy", "training_strategies:TrainingStrategyFactory", "actor.strategy", facts=StrategyFacts
+    )
+    runtimes: "Registry[RuntimeFactory]" = _of("runtime", "runtimes:RuntimeFactory", "runtime.name")
+    trackers: "Registry[TrackerFactory]" = _of("tracker", "trackers:TrackerFactory", "tracking.loggers")
+    commands: "Registry[Command]" = _of("command", "commands:Command")
 
     added: dict[str, Registry[Any]] = field(default_factory=dict)
     """of kinds that plugins add"""

@@ -151,22 +151,34 @@ class Registry(Generic[T]):
 
     Args:
         kind: what is registered, in words and in the singular, e.g. ``"advantage estimator"``.
-        contract: the Protocol that every target satisfies; its docstring is the kind's documentation.
+        declared_contract: the Protocol that every target satisfies, or ``"module:attribute"``; its docstring is the
+            kind's documentation.
         config_key: where a config selects one, for error messages ('' when no config does).
-        needs, facts: what an entry may declare, as for :class:`corerl.contracts.kinds.Kind`.
+        declared_needs, facts: what an entry may declare, as for :class:`corerl.contracts.kinds.Kind`; needs may be
+            ``"module:attribute"``.
         trusted: ``module:attribute`` and ``./file.py:attribute`` may be imported.
     """
 
     kind: str
-    contract: type
+    declared_contract: type | str
     config_key: str = ""
-    needs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    declared_needs: Mapping[str, str] | str = dataclasses.field(default_factory=dict)
     facts: type = NoFacts
     missing_hint: Callable[[str, str], str] = lambda kind, name: ""
     trusted: bool = True
     _entries: dict[str, Entry[T]] = dataclasses.field(default_factory=dict, init=False)
     _overriding: set[str] = dataclasses.field(default_factory=set, init=False)
     _clashes: dict[str, list[Owner]] = dataclasses.field(default_factory=dict, init=False)
+
+    @functools.cached_property
+    def contract(self) -> type:
+        """The Protocol that every target satisfies; imported at first use, as :attr:`needs` is."""
+        return typing.cast(type, _imported(self.declared_contract))
+
+    @functools.cached_property
+    def needs(self) -> Mapping[str, str]:
+        """Name of each need that an entry may declare -> its effect."""
+        return typing.cast(Mapping[str, str], _imported(self.declared_needs))
 
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
@@ -192,7 +204,7 @@ class Registry(Generic[T]):
         """
         what = f"the {self.kind} '{name}'"
         wanted = frozenset({needs} if isinstance(needs, str) else needs)
-        for need in sorted(wanted - self.needs.keys()):
+        for need in sorted(wanted - self.needs.keys()) if wanted else ():
             near, known = did_you_mean(need, self.needs), ", ".join(self.needs) or "none"
             raise PluginError(f"{what} declares the unknown need '{need}'{near}; known: {known}")
         return Entry(self.kind, name, target, owner, summary, options, wanted, self._facts(what, facts))
@@ -318,6 +330,10 @@ class Registry(Generic[T]):
         if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
             raise PluginError(f"{self.kind} '{name}': its parameter 'options' must be annotated with a dataclass")
         return dataclasses.replace(entry, options=options)
+
+
+def _imported(declared: Any) -> Any:
+    return modules.load_object(declared) if isinstance(declared, str) else declared
 
 
 def _options_annotation(target: Any) -> Any:

@@ -101,11 +101,12 @@ MANY = "{% for a in range(99999) %}{{ 'a' * (10000000 + a) }}{% endfor %}"
 @pytest.mark.parametrize(
     ("template", "words"),
     [(LOOPS, "had not ended after 1 s of computing"), (DOUBLES, "more than 0.25 GiB"), (MANY, "more than 0.25 GiB")],
+    ids=["loops", "doubles", "many"],
 )
 def test_a_chat_template_without_end_is_one_error(
     model: Path, monkeypatch: pytest.MonkeyPatch, template: str, words: str
 ) -> None:
-    monkeypatch.setattr("corerl.data.tokenizer.TEMPLATE_SECONDS", 1.0)
+    monkeypatch.setattr("corerl.data.tokenizer.TEMPLATE_SECONDS", 1.0 if template == LOOPS else 60.0)
     monkeypatch.setattr("corerl.data.tokenizer.TEMPLATE_BYTES", 2**28)
     (model / "chat_template.jinja").write_text(template)
     tokenizer = load_tokenizer(ModelConfig(str(model)))

@@ -27,9 +27,7 @@ def plugin(tmp_path: Path, name: str, key: str = "actor.policy_loss.clip_ratio_l
     return str(file)
 
 
-def test_an_alias_is_read_from_file_and_overrides(
-    core_alone: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_alias_is_read_from_file_and_overrides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("model: {path: m}\nactor: {clip: 0.1}\n")
     loaded = ["--plugin", plugin(tmp_path, "one.py")]
@@ -50,9 +48,7 @@ def test_aliases_of_several_plugins_are_joined_and_may_not_differ(core_alone: No
         Plugins(load=[one, two]).config_aliases()
 
 
-def test_the_first_plugin_that_knows_a_key_explains_it(
-    core_alone: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_plugin_that_knows_a_key_explains_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [plugin(tmp_path, "one.py"), plugin(tmp_path, "two.py", remedy="write runtime.n_gpus_per_node")]
     loaded = [word for file in files for word in ("--plugin", file)]
     assert run(["config", "show", *loaded, "trainer.gpus=2"]) == 2

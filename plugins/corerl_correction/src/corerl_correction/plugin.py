@@ -4,23 +4,23 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from corerl import hookimpl
-from corerl.contracts.config import TrainConfig
-from corerl.contracts.throughput import ModelShape
-from corerl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from corerl.contracts.config import TrainConfig
+    from corerl.contracts.throughput import ModelShape
+    from corerl.errors import ConfigError
     from corerl_correction.corrector import ImportanceCorrector
 
 
 @hookimpl
-def config_errors(config: TrainConfig) -> Iterator[ConfigError]:
+def config_errors(config: "TrainConfig") -> "Iterator[ConfigError]":
     from corerl_correction.rules import violations
 
     return violations(config.algorithm.rollout_correction)
 
 
 @hookimpl
-def make_rollout_corrector(config: TrainConfig, shape: ModelShape) -> "ImportanceCorrector":
+def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "ImportanceCorrector":
     from corerl.models import compute_dtype, resolve_device
     from corerl_correction.correction import largest_difference, resolve_level
     from corerl_correction.corrector import ImportanceCorrector

@@ -1,14 +1,18 @@
 """What corerl-sandbox registers."""
 
+from typing import TYPE_CHECKING
+
 from corerl import Register, hookimpl
-from corerl.contracts.scorers import Scorer
+
+if TYPE_CHECKING:
+    from corerl.contracts.scorers import Scorer
 
 PROGRAMS = ("apps", "code_contests", "codecontests", "codeforces", "taco")
 """programs with tests of what they print: Eurus-2's names, verl's, and that of the set on the hub"""
 
 
 @hookimpl
-def register_scorers(register: Register[Scorer]) -> None:
+def register_scorers(register: "Register[Scorer]") -> None:
     register(
         "code",
         "corerl_sandbox.scorer.code:code",

@@ -5,22 +5,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corerl import Register, hookimpl
-from corerl.contracts.commands import Command
-from corerl.contracts.evaluations import ValidationSample
 from corerl.contracts.kinds import Kind
-from corerl.contracts.reward_managers import RewardResult
-from corerl.contracts.trackers import TrackerFactory
-from corerl_tools.prepare.contract import DatasetPreparer
 
 if TYPE_CHECKING:
     from corerl.batch.rollouts import Rollouts
+    from corerl.contracts.commands import Command
+    from corerl.contracts.evaluations import ValidationSample
     from corerl.contracts.experience import Experience
+    from corerl.contracts.reward_managers import RewardResult
+    from corerl.contracts.trackers import TrackerFactory
     from corerl.data.tokenizer import ChatTokenizer
 
 
 @hookimpl
 def add_kinds(add: Callable[[Kind], None]) -> None:
-    add(Kind("dataset_preparers", "dataset preparer", DatasetPreparer))
+    add(Kind("dataset_preparers", "dataset preparer", "corerl_tools.prepare.contract:DatasetPreparer"))
 
 
 @hookimpl
@@ -63,7 +62,7 @@ def register_commands(register: "Register[Command]") -> None:
 
 
 @hookimpl
-def register_trackers(register: Register[TrackerFactory]) -> None:
+def register_trackers(register: "Register[TrackerFactory]") -> None:
     register(
         "console",
         "corerl_tools.live.console:LiveConsole",
@@ -80,7 +79,7 @@ def training_finished(folder: Path) -> None:
 
 
 @hookimpl
-def validation_metrics(samples: Sequence[ValidationSample], n: int) -> Mapping[str, float]:
+def validation_metrics(samples: "Sequence[ValidationSample]", n: int) -> Mapping[str, float]:
     from corerl_tools.evaluation.validation import of_several
 
     return of_several(samples) if n > 1 else {}
@@ -90,7 +89,7 @@ def validation_metrics(samples: Sequence[ValidationSample], n: int) -> Mapping[s
 def write_rollouts(
     path: Path,
     rollouts: "Rollouts",
-    results: Sequence[RewardResult],
+    results: "Sequence[RewardResult]",
     experience: "Experience | None",
     tokenizer: "ChatTokenizer",
     token_rows: int,

@@ -1,13 +1,16 @@
 """verl's keys in a training config, and ``corerl config from-verl``."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from corerl import Register, hookimpl
-from corerl.contracts.commands import Command
+
+if TYPE_CHECKING:
+    from corerl.contracts.commands import Command
 
 
 @hookimpl
-def register_commands(register: Register[Command]) -> None:
+def register_commands(register: "Register[Command]") -> None:
     register("config.from-verl", "corerl_verl.command:from_verl", summary="Convert a verl command to a config.")
 
 
