@@ -55,6 +55,7 @@ class Engines:
 
             try:
                 await self._rollout.generate(list(left.values()), finished)
+                return
             except EngineDeadError as error:
                 await in_thread(self._recover, error, before)
 

@@ -65,7 +65,13 @@ class GroupMethod:
         return f"{self.group.role}.{self.name} (runtime.options.timeout)"
 
     def submit(self, *args: Any, **keywords: Any) -> Future:
-        """Start the call."""
+        """Start the call.
+
+        Raises:
+            TypeError: of a method that is spread, which is a coroutine function.
+        """
+        if self.declared.mode == "spread":
+            raise TypeError(f"{self.group.role}.{self.name} is a coroutine function: await its call")
         return getattr(self, f"_{self.declared.mode}")(args, keywords)  # type: ignore[no-any-return]
 
     def _all(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
