@@ -254,7 +254,8 @@ class Stream:
     def _of_step(self, step: int, members: Sequence[_Member], dropped: Sequence[ScoredRollouts]) -> StepGroups:
         groups = [member.scored for member in members if member.scored is not None]
         self._check_errors([*groups, *dropped])
-        self._check_errors([member.baseline for member in members if member.baseline is not None])
+        if self._greedy is not None:
+            self._check_errors([member.baseline for member in members if member.baseline is not None])
         scored = ScoredRollouts.join(groups)
         metrics = {**self._staleness(step, scored), **episode_metrics(scored.rollouts.episodes or ())}
         metrics["training/epoch"] = float(self._sampler.epoch_of(members[-1].number + 1))

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.xdist_group("ranks")
 
 KILLS = (
     Trip("corerl_hf.decoding:Batch.advance", 12),  # generation, in the first steps: nothing is saved yet, or little
-    Trip("corerl.rollout.scored:check_error_rate", 3),  # scoring
+    Trip("corerl.rollout.stream:check_error_rate", 3),  # scoring
     Trip("corerl_fsdp.single_device:SingleDeviceStrategy._step", 6),  # update: of some mini-batches
     Trip("corerl.checkpoint.manifest:write", 2),  # saving: all but the manifest
     Trip("corerl.checkpoint.store:CheckpointStore._point", 1),  # saving: renamed, and latest is the one before

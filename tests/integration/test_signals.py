@@ -27,7 +27,7 @@ PHASES = {
     "weights": "corerl.rollout.engines:Engines.send_weights",
     "evaluation": "corerl.trainer.loop:Trainer.evaluate",
     "generation": "corerl_hf.decoding:Batch.advance",
-    "scoring": "corerl.rollout.scored:check_error_rate",
+    "scoring": "corerl.rollout.stream:check_error_rate",
     "update": "corerl_fsdp.single_device:SingleDeviceStrategy._step",
     "copying the state": "corerl.checkpoint.store:CheckpointStore.copy",
     "writing a checkpoint": "corerl.checkpoint.manifest:write",
