@@ -1,6 +1,7 @@
 """Bounds on code of others in a thread of this process."""
 
 import os
+import sys
 import threading
 import time
 
@@ -66,3 +67,20 @@ def test_a_fork_has_bounds_of_its_own() -> None:
             finally:
                 os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_a_bound_that_was_kept_leaves_other_threads_as_they_were() -> None:
+    """An interrupt that is taken back would make CPython 3.11 look for it in each line, a profiled thread for ever."""
+    with bounded(60.0, 2**40):
+        pass
+    seen: list[str] = []
+
+    def work() -> None:
+        sys.setprofile(lambda frame, event, argument: seen.append(event))
+        str.upper("a")
+        sys.setprofile(None)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive() and "c_call" in seen
