@@ -17,6 +17,7 @@ from corerl.errors import CoreRLError, Stopped, UnknownNameError
 from corerl.files import DISK, room
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
+from corerl.registry.base import known_names
 from corerl.terminal.logs import escape_logs
 from corerl.terminal.output import echo
 
@@ -41,12 +42,18 @@ class _Commands(click.Group):
             group.prefix = prefix
             return group
         try:
-            command = _registry().get(self.prefix + name).load()
+            command = _registry().get(self._wanted(name)).load()
         except UnknownNameError as error:  # the words of a command, not its registered name
             raise UnknownNameError(re.sub(r"(?<=\w)\.(?=[\w-])", " ", str(error))) from None
         if not isinstance(command, click.Command):
             raise CoreRLError(f"command '{name}' is not a click command but {command!r}")
         return command
+
+    def _wanted(self, name: str) -> str:
+        """The name of a command, or, of the first word of commands that are not installed, that of one of them."""
+        wanted = self.prefix + name
+        known = [] if wanted in _registry() else sorted(known_names("command"))
+        return next((each for each in known if each.startswith(f"{wanted}.")), wanted)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands with the summaries they were registered with: nothing is imported."""

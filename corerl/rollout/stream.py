@@ -241,9 +241,10 @@ class Stream:
         if dropped and dropped + self._size > most:
             self._check_errors(self._dropped)
             raise RunError(
-                f"algorithm.filter_groups dropped {dropped} prompts, and a step of {self._size} generates at most "
-                f"{most} (algorithm.filter_groups.max_num_gen_batches): the prompts are too easy or too hard for the "
-                "model as it is now (look at the sample rollouts), or raise max_num_gen_batches or rollout.n"
+                f"algorithm.filter_groups dropped more than {most - self._size} prompts, and a step of {self._size} "
+                f"generates at most {most} (algorithm.filter_groups.max_num_gen_batches): the prompts are too easy or "
+                "too hard for the model as it is now (look at the sample rollouts), or raise max_num_gen_batches or "
+                "rollout.n"
             )
 
     def _check_errors(self, groups: Sequence[ScoredRollouts]) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from corerl.contracts.policy_losses import PolicyLossInputs
+from corerl.registry import load_object
 from corerl_grpo import plugin
 
 ENTRIES = {}
@@ -19,7 +20,7 @@ def loss(request):
     target, facts = ENTRIES[request.param]
     module, _, attribute = target.partition(":")
     function = getattr(__import__(module, fromlist=[attribute]), attribute)
-    chosen = facts.get("options")
+    chosen = load_object(facts["options"]) if "options" in facts else None
     return (lambda inputs: function(inputs, chosen())) if chosen else function
 
 

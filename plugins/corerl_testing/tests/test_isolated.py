@@ -131,11 +131,11 @@ def test_the_process_ends_with_its_parent(tmp_path: Path) -> None:
 
 ONE_CHECK = """
 import os, sys
-from corerl.registry import Entry, Owner, Registries
+from corerl.registry import Owner, Registries
 from corerl_testing.checks import checks_of, outcome
 
 {before}
-entry = Entry("scorer", "s", lambda *_: 1.0, Owner("tests"), summary="s")
+entry = Registries().scorers.entry("s", lambda *_: 1.0, Owner("tests"), summary="s")
 done = outcome(next(check for check in checks_of(Registries().scorers, entry) if check.name == {check!r}))
 os.write(2, f"{{done.status}} {{done.reason}}".encode())
 """

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import corerl
+import corerl_torch
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_engines import remote
 from corerl_engines.liveness import Patience, Silence
 from corerl_engines.log import EngineLog, default_folder
 from corerl_engines.remote import ending, frames
 
-DIGEST = Path(corerl.__file__).parent / "weights" / "digest.py"
+DIGEST = Path(corerl_torch.__file__).parent / "weights" / "digest.py"
 """which needs torch alone"""
 
 ENDING_SECONDS = ending.GRACE + 1.0
