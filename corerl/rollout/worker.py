@@ -46,10 +46,12 @@ class RolloutWorker:
             EngineDeadError: the engine has ended, or answers no more.
         """
         given: set[int] = set()
+        is_over = False
 
         def finished(position: int, completions: list[Completion]) -> None:
-            given.add(position)
-            on_finished(position, completions)
+            if not is_over:  # else they were aborted
+                given.add(position)
+                on_finished(position, completions)
 
         tells = "on_finished" in inspect.signature(self.backend.generate).parameters
         with self._death_told():
@@ -62,6 +64,7 @@ class RolloutWorker:
                     if position not in given:
                         on_finished(position, completions)
             finally:
+                is_over = True
                 if not work.done():
                     with contextlib.suppress(RunError):  # of an engine that answers nothing
                         self.backend.abort([request.request_id for request in requests])
