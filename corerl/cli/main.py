@@ -29,6 +29,14 @@ class _Commands(click.Group):
 
     prefix = ""
     """what the names of this group's commands begin with"""
+    words: list[str]
+    """what was typed, from this group's word on"""
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        self.words = args
+        return super().resolve_command(context, args)
 
     def list_commands(self, context: click.Context) -> list[str]:
         """The next word of each name."""
@@ -53,7 +61,8 @@ class _Commands(click.Group):
         """The name of a command, or, of the first word of commands that are not installed, that of one of them."""
         wanted = self.prefix + name
         known = [] if wanted in _registry() else sorted(known_names("command"))
-        return next((each for each in known if each.startswith(f"{wanted}.")), wanted)
+        typed = ".".join([self.prefix + self.words[0], *self.words[1:2]])
+        return typed if typed in known else next((each for each in known if each.startswith(f"{wanted}.")), wanted)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """The commands with the summaries they were registered with: nothing is imported."""
