@@ -5,7 +5,7 @@ A method without a declaration cannot be called on a group. ``local`` has one wo
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -45,29 +45,12 @@ class Place:
     data_parallel_size: int = 1
 
 
-@runtime_checkable
-class GroupCall(Protocol):
-    """A method of a group whose calls can be started without waiting for them."""
-
-    def submit(self, *args: Any) -> "Future": ...
-
-
 class Future(Protocol):
     """A call under way."""
 
     def result(self) -> Any:
         """Wait for the call's result, as long as a call may take; raise what it raised."""
         ...
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The future of a call that was made at once."""
-
-    value: Any
-
-    def result(self) -> Any:
-        return self.value
 
 
 def dispatch(mode: Mode, *, merge: Merge = "join") -> Callable[[F], F]:
@@ -92,12 +75,3 @@ def dispatch_of(worker: type, name: str) -> Dispatch:
             f"{worker.__name__}.{name} cannot be called on a group of workers: it is not marked with @dispatch"
         )
     return declared
-
-
-def submit(method: Callable[..., Any], *args: Any) -> Future:
-    """Start a call on a group without waiting for it, so that calls on several groups overlap.
-
-    Args:
-        method: a bound method of what ``Runtime.spawn`` returned. A worker of runtime ``local`` is called at once.
-    """
-    return method.submit(*args) if isinstance(method, GroupCall) else Finished(method(*args))

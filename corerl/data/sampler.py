@@ -75,7 +75,8 @@ class PromptSampler:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
-        return self.state_at((self.epoch * self.steps_per_epoch + self.position) * self._batch_size)
+        given = (self.epoch * self.steps_per_epoch + self.position) * self._batch_size
+        return self.state_at(max(self.next, given), self.done)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a saved state.

@@ -5,7 +5,6 @@ import concurrent.futures
 from collections import Counter
 
 from corerl.batch.rollouts import Rollouts
-from corerl.contracts.dispatch import Finished
 from corerl.contracts.reward_managers import PartwiseRewardManager, RewardManager, RewardResult
 from corerl.rollout.scoring import check_results
 from corerl.threads import in_thread
@@ -26,7 +25,7 @@ class Scores:
 
     def expect(self, batch: str) -> None:
         """Announce one more part of a batch, before any part of the batch is scored."""
-        if not isinstance(self._reward, PartwiseRewardManager):
+        if self._reward is not None and not isinstance(self._reward, PartwiseRewardManager):
             self._expected[batch] += 1
 
     async def of(self, rollouts: Rollouts, batch: str, place: int) -> list[RewardResult] | None:
@@ -47,8 +46,6 @@ class Scores:
         results: list[RewardResult]
         if isinstance(under_way, concurrent.futures.Future):
             results = await asyncio.wrap_future(under_way)
-        elif isinstance(under_way, Finished):
-            results = under_way.result()
         else:
             results = await in_thread(under_way.result)
         check_results(results, len(rollouts))

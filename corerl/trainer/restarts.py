@@ -103,7 +103,7 @@ class Restarts:
         self.count += 1
         if self._status is not None:
             self._status.restarted()
-        sampler = copy.deepcopy(plan.sampler)  # a thread of the lost workers may still draw from theirs
+        sampler = copy.deepcopy(plan.sampler)  # a stream of the lost workers may still read theirs
         sampler.load_state_dict(self._first_prompts if checkpoint is None else checkpoint.sampler)
         return dataclasses.replace(plan, checkpoint=checkpoint, folder=self._folder, run_ids=run_ids, sampler=sampler)
 

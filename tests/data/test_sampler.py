@@ -96,3 +96,10 @@ def test_changed_data_cannot_be_resumed() -> None:
 def test_changed_settings_cannot_be_resumed(sampler: PromptSampler, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         sampler.load_state_dict(PromptSampler(10, 2, True, 0).state_dict())
+
+
+def test_a_state_with_groups_that_were_overtaken_is_kept_as_it_is() -> None:
+    state = PromptSampler(10, 2, shuffle=True, seed=1).state_at(5, {9, 7})
+    loaded = PromptSampler(10, 2, shuffle=True, seed=1)
+    loaded.load_state_dict(state)
+    assert loaded.state_dict() == state

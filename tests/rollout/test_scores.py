@@ -1,13 +1,12 @@
 """Scores of responses that come one by one."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
 
 from corerl.batch.rollouts import Rollouts
-from corerl.contracts.dispatch import Finished
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
@@ -31,7 +30,9 @@ class Whole:
 
 class AtOnce(Whole):
     def submit(self, requests):
-        return Finished(self.score(requests))
+        scored = Future()
+        scored.set_result(self.score(requests))
+        return scored
 
 
 class Later(Whole):

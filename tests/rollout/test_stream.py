@@ -4,12 +4,12 @@ import asyncio
 import random
 import threading
 from collections import Counter
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
 
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
-from corerl.contracts.dispatch import Finished
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
@@ -59,7 +59,9 @@ class Reward:
         return [RewardResult(100.0 * int(first) + int(second)) for first, second in map(words, requests)]
 
     def submit(self, requests):
-        return Finished(self.score(requests))
+        scored = Future()
+        scored.set_result(self.score(requests))
+        return scored
 
     def close(self):
         pass

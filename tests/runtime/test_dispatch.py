@@ -3,7 +3,7 @@
 import pytest
 
 from corerl.contracts.config import RuntimeConfig
-from corerl.contracts.dispatch import Dispatch, Place, dispatch, dispatch_of, submit
+from corerl.contracts.dispatch import Dispatch, Place, dispatch, dispatch_of
 from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import ConfigError
 from corerl.rollout.worker import RolloutWorker
@@ -55,7 +55,7 @@ def test_in_one_process_a_worker_is_its_own_group_and_a_call_is_made_at_once():
     runtime = LocalRuntime(RuntimeConfig())
     worker = runtime.spawn(ROLE, Echo)
     assert isinstance(worker, Echo)
-    assert submit(worker.echo, 4).result() == 4
+    assert worker.echo(4) == 4
     runtime.close()
     assert worker.closed
 

@@ -9,7 +9,6 @@ from ray.cluster_utils import Cluster
 from ray_toys import ENGINE, TOY, Engine, Generation, Toy, request
 
 from corerl.contracts.config import RuntimeConfig
-from corerl.contracts.dispatch import submit
 from corerl.contracts.experience import collate
 from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import CoreRLError
@@ -89,7 +88,7 @@ def main():
     seen["pools"] = [sorted({member.facts.node for member in one.members}) for one in (group, pair, own)]
 
     # the machine of one of the pools is lost
-    waiting = submit(group.sleep, 600)
+    waiting = group.sleep.submit(600)
     began = time.monotonic()
     cluster.remove_node(other, allow_graceful=False)
     seen["lost"], seen["lost_seconds"] = error_of(waiting.result), time.monotonic() - began

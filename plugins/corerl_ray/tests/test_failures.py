@@ -13,7 +13,6 @@ import pytest
 from ray_toys import ENGINE, TOY, Broken, Engine, Generation, Late, Slow, Toy, request
 
 from corerl.contracts.config import RuntimeConfig
-from corerl.contracts.dispatch import submit
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_ray.calls import exit_cause
 from corerl_ray.cluster import connect
@@ -73,7 +72,7 @@ def test_a_dead_worker_is_named_with_cause_and_last_lines_and_the_others_are_end
 def test_the_death_of_a_worker_that_nobody_waits_for_is_noticed(start):
     runtime = start()
     busy, idle = runtime.spawn(TOY, Toy), runtime.spawn(TOY, Toy)
-    future = submit(busy.sleep, 600)
+    future = busy.sleep.submit(600)
     os.kill(pids(idle)[0], signal.SIGKILL)
     began = time.monotonic()
     with pytest.raises(RunError, match=rf"process {pids(idle)[0]} on .* died"):
@@ -106,7 +105,7 @@ def test_the_death_of_the_last_rollout_worker_reaches_every_thread_that_waits(st
 
     thread = threading.Thread(target=generate)
     thread.start()
-    training = submit(actor.sleep, 600)
+    training = actor.sleep.submit(600)
     began = time.monotonic()
     doomed = rollout.members[0]
     doomed.host.call.remote("die", {}, 0)
@@ -151,7 +150,7 @@ def test_a_worker_ends_with_its_raylet_whatever_the_clock_shows():
 def test_an_error_of_a_worker_ends_the_wait_for_another_thread_too(start):
     runtime = start()
     failing, busy = runtime.spawn(TOY, Toy), runtime.spawn(TOY, Toy)
-    futures = submit(busy.sleep, 600), submit(failing.fail, 0, "bug")
+    futures = busy.sleep.submit(600), failing.fail.submit(0, "bug")
 
     def wait():
         with pytest.raises(RunError):

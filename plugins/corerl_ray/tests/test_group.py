@@ -10,7 +10,6 @@ import torch
 from ray_toys import LONE, TOY, Pair, Toy, WithTorch
 
 from corerl.contracts.config import RuntimeConfig
-from corerl.contracts.dispatch import submit
 from corerl.contracts.experience import collate
 from corerl.errors import ConfigError, NonFiniteError
 from corerl_ray.group import SharedGpus
@@ -100,7 +99,7 @@ def test_rows_that_are_not_finite_are_rows_of_the_mini_batch(group, batch, bad):
 
 
 def test_calls_overlap(group, size):
-    futures = [submit(group.all_ranks, number) for number in range(3)]
+    futures = [group.all_ranks.submit(number) for number in range(3)]
     assert [future.result() for future in futures] == [(0, 0), (0, 1), (0, 2)]
     assert futures[1].result() == (0, 1)
 
