@@ -21,9 +21,9 @@ import subprocess
 folder = Path(sys.argv[1])
 (folder / "checkpoints").mkdir()
 (folder / "checkpoints" / "latest").write_text("step_000007")
-quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | {"CORERL_RAY_CLUSTER": "mark"}}
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | {"CORERL_RAY_CLUSTER": sys.argv[1]}}
 raylet, child = (subprocess.Popen(["sleep", "600"], **quiet) for _ in range(2))
-watcher = Watcher(0.5, "mark")
+watcher = Watcher(0.5, sys.argv[1])
 watcher.tell(processes={"raylet": raylet.pid}, logs="/logs")
 watcher.tell(folder=str(folder))
 with recorded(folder, 9):
@@ -37,7 +37,10 @@ with recorded(folder, 9):
 
 @pytest.fixture
 def controller(tmp_path):
-    """Start it; its process, and those of its cluster, whose first is the raylet."""
+    """Start a controller; yield its process and the processes of its cluster, of which the first is the raylet.
+
+    The folder is the cluster's mark: a watcher ends every process with its mark, and tests run side by side.
+    """
     started = subprocess.Popen(
         [sys.executable, "-c", CONTROLLER, tmp_path],
         stdin=subprocess.PIPE,
