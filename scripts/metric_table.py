@@ -142,9 +142,9 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "training/num_gen_prompts", "prompts", "prompts generated for this step, with those that the filter dropped"
         ),
         Metric(
-            "training/staleness/{mean,max}",
+            "training/staleness/{mean,max,token_mean}",
             "updates",
-            "age of the weights at the start of a response, in updates of the policy",
+            "age of the weights in updates of the policy: at the start of a response; `token_mean`: at each token",
         ),
     ),
     "Environments": (

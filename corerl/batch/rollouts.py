@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+import torch
+
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.reward_managers import RewardRequest
 from corerl.contracts.rollout_backends import Completion
@@ -118,10 +120,16 @@ class Rollouts:
 
     def experience(self) -> Experience:
         """The tensors of these rollouts."""
-        return collate(
+        experience = collate(
             [prompt.token_ids for prompt in self.prompts],
             [completion.token_ids for completion in self.completions],
             self.group_ids,
             masks=None if self.episodes is None else [episode.response_mask for episode in self.episodes],
             log_probs=[completion.log_probs for completion in self.completions],
         )
+        versions = torch.zeros(experience.response_mask.shape, dtype=torch.int32)
+        for row, completion in enumerate(self.completions):
+            for start, end, version in completion.version_runs():
+                versions[row, start:end] = version
+        experience.weight_versions = versions
+        return experience

@@ -22,6 +22,7 @@ class Experience:
         response_mask: (B, T) bool, true on trained tokens: those the policy generated, in rows with a score.
         group_ids: (B,) int64, equal for responses to one prompt.
         rollout_log_probs: (B, T) float32 of the sampled tokens, as the rollout backend reported them.
+        weight_versions: (B, T) int32, the version of the weights that sampled each token; 0 in other columns.
         old_log_probs, ref_log_probs: (B, T) float32, before the update, under the policy and the reference.
         ref_vocabulary_log_probs: (B, T, V) float32, the reference's log-probs of every token of the vocabulary.
         values: (B, T) float32, the critic's predictions before the update.
@@ -39,6 +40,7 @@ class Experience:
     response_mask: Tensor
     group_ids: Tensor
     rollout_log_probs: Tensor | None = None
+    weight_versions: Tensor | None = None
     old_log_probs: Tensor | None = None
     ref_log_probs: Tensor | None = None
     ref_vocabulary_log_probs: Tensor | None = None

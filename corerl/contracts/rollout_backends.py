@@ -80,13 +80,27 @@ class Completion:
         log_probs: log softmax(logits / temperature) of each token, over the whole vocabulary, before top-p and top-k
             (at temperature 0: of the logits themselves).
         finish_reason: ``stop`` (a stop token), ``length`` (max_tokens) or ``abort``.
-        weight_version: the version given to the last ``update_weights`` before the first token.
+        weight_version: the version of the weights that sampled the first token: that of the last ``update_weights``.
+        updates: (position, version), in ascending order, of each update during the response: tokens from this position
+            on were sampled with this version.
     """
 
     token_ids: Sequence[int]
     log_probs: Sequence[float]
     finish_reason: Literal["stop", "length", "abort"]
     weight_version: int
+    updates: Sequence[tuple[int, int]] = ()
+
+    def version_runs(self) -> list[tuple[int, int, int]]:
+        """(start, end, version) of each run of tokens that one version of the weights sampled; no run is empty.
+
+        >>> Completion([7, 8, 9], [-1.0, -1.0, -1.0], "stop", 4, [(2, 5)]).version_runs()
+        [(0, 2, 4), (2, 3, 5)]
+        """
+        begins = [(0, self.weight_version), *self.updates]
+        ends = [*(start for start, _ in self.updates), len(self.token_ids)]
+        runs = [(start, end, version) for (start, version), end in zip(begins, ends, strict=True)]
+        return [run for run in runs if run[0] < run[1]]
 
 
 OnFinished = Callable[[int, list[Completion]], None]

@@ -159,7 +159,8 @@ class _Episode:
     mask: list[bool] = dataclasses.field(default_factory=list)
     messages: list[Message] = dataclasses.field(default_factory=list)
     texts: list[str] = dataclasses.field(default_factory=list)
-    weight_version: int | None = None
+    versions: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    """(first token, version of the weights) of each run of tokens"""
     reward: float = 0.0
     tool_calls: int = 0
     tool_errors: int = 0
@@ -182,13 +183,14 @@ class _Episode:
 
     def write(self, turn: Completion, text: str) -> None:
         """The policy's turn."""
+        for start, _, version in turn.version_runs():
+            if not self.versions or self.versions[-1][1] != version:
+                self.versions.append((len(self.token_ids) + start, version))
         self.token_ids += turn.token_ids
         self.log_probs += turn.log_probs
         self.mask += [True] * len(turn.token_ids)
         self.texts.append(text)
         self.finish_reason = turn.finish_reason
-        if self.weight_version is None:
-            self.weight_version = turn.weight_version
         if turn.finish_reason == "abort":
             self.going, self.error = False, "its generation was aborted"
 
@@ -217,7 +219,8 @@ class _Episode:
         """All turns as one; an episode that never began is one token that nobody wrote."""
         if not self.token_ids:
             self.token_ids, self.log_probs, self.mask = [end_token_id], [0.0], [False]
-        return Completion(self.token_ids, self.log_probs, self.finish_reason, self.weight_version or 0)
+        (_, version), *updates = self.versions or [(0, 0)]
+        return Completion(self.token_ids, self.log_probs, self.finish_reason, version, updates)
 
     def record(self) -> Episode:
         last = [{"role": "assistant", "content": text} for text in self.texts[-1:]]

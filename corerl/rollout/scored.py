@@ -47,6 +47,17 @@ class ScoredRollouts:
         """By how many updates the weights that began each response lag the policy that ``step`` updates."""
         return [step - 1 - completion.weight_version for completion in self.rollouts.completions]
 
+    def token_staleness(self, step: int) -> float:
+        """As :meth:`staleness`, the mean over the tokens that the policy wrote."""
+        lags = tokens = 0
+        episodes = self.rollouts.episodes
+        for row, completion in enumerate(self.rollouts.completions):
+            for start, end, version in completion.version_runs():
+                count = end - start if episodes is None else sum(episodes[row].response_mask[start:end])
+                lags += count * (step - 1 - version)
+                tokens += count
+        return lags / max(1, tokens)
+
     def select(self, rows: Sequence[int]) -> "ScoredRollouts":
         """These rows, groups renumbered in the order in which they come."""
         greedy = self.greedy_results

@@ -281,4 +281,8 @@ class Stream:
                 f"a response started with weights of version {step - 1 - max(lags)}, {max(lags)} updates older than "
                 f"the policy's; the limit is trainer.max_staleness={self._max_staleness}"
             )
-        return {"training/staleness/mean": sum(lags) / len(lags), "training/staleness/max": float(max(lags))}
+        return {
+            "training/staleness/mean": sum(lags) / len(lags),
+            "training/staleness/max": float(max(lags)),
+            "training/staleness/token_mean": scored.token_staleness(step),
+        }

@@ -1,7 +1,10 @@
 """Responses with their scores: tensors, selections and joins."""
 
+import dataclasses
+
 import torch
 
+from corerl.batch.rollouts import Episode
 from corerl.contracts.reward_managers import RewardResult
 from corerl.rollout.scored import ScoredRollouts, score_tensors
 
@@ -13,6 +16,19 @@ def scores(results):
 def test_staleness_counts_updates_between_the_weights_of_a_response_and_the_policy_that_is_updated(scored_rollouts):
     assert scored_rollouts([1.0, 0.0], version=4).staleness(5) == [0, 0]
     assert scored_rollouts([1.0], version=4).staleness(7) == [2]
+
+
+def test_each_token_carries_the_version_of_its_weights_and_counts_in_the_mean(scored_rollouts):
+    scored = scored_rollouts([1.0, 0.0], version=4, lengths=[3, 1])
+    first, second = scored.rollouts.completions
+    divided = dataclasses.replace(first, updates=[(1, 5), (2, 6)])
+    scored = dataclasses.replace(scored, rollouts=dataclasses.replace(scored.rollouts, completions=[divided, second]))
+    assert scored.experience().weight_versions.tolist() == [[4, 5, 6], [4, 0, 0]]
+    assert scored.staleness(7) == [2, 2]
+    assert scored.token_staleness(7) == (2 + 1 + 0 + 2) / 4
+    episodes = [Episode([True, False, True]), Episode([True])]
+    scored = dataclasses.replace(scored, rollouts=dataclasses.replace(scored.rollouts, episodes=episodes))
+    assert scored.token_staleness(7) == (2 + 0 + 2) / 3
 
 
 def test_the_reward_is_on_the_last_token_of_each_response(scored_rollouts):

@@ -117,6 +117,7 @@ def test_without_staleness_the_groups_of_a_step_are_begun_when_it_asks_for_them(
             "training/epoch": 0.0,
             "training/staleness/mean": 0.0,
             "training/staleness/max": 0.0,
+            "training/staleness/token_mean": 0.0,
         }
         assert set(taken.seconds) == {"gen", "reward"} and not taken.background
         assert (taken.sampler["position"], taken.sampler["next"], taken.sampler["done"]) == (step, 2 * step, [])

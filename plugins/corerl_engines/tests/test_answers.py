@@ -57,7 +57,21 @@ def test_what_is_no_message_ends_the_engine_and_every_wait(start: Start, stream:
 
 @pytest.mark.parametrize(
     "samples",
-    [None, [1], [[1, "stop"]], [["1", "stop", 0]], [[2, "stop", 0]], [[-1, "stop", 0], [2, "stop", 0]], [[1, "x", 0]]],
+    [
+        None,
+        [1],
+        [[1, "stop"]],
+        [["1", "stop", [[0, 0]]]],
+        [[2, "stop", [[0, 0]]]],
+        [[-1, "stop", [[0, 0]]], [2, "stop", [[0, 0]]]],
+        [[1, "x", [[0, 0]]]],
+        [[1, "stop", 0]],
+        [[1, "stop", []]],
+        [[1, "stop", [[1, 0]]]],
+        [[1, "stop", [[0, "0"]]]],
+        [[1, "stop", [[0, 0], [2, 1], [1, 2]]]],
+        [[1, "stop", [[0, 0], [0, 1]]]],
+    ],
     ids=json.dumps,
 )
 def test_an_answer_whose_samples_do_not_fit_its_tokens_is_an_error(samples: object) -> None:
@@ -67,4 +81,10 @@ def test_an_answer_whose_samples_do_not_fit_its_tokens_is_an_error(samples: obje
 
 def test_an_answer_that_is_cut_off_is_an_error() -> None:
     with pytest.raises(RunError, match="the engine's answer to generate is none"):
-        _completions(({"samples": [[1, "stop", 0]]}, b"12345"))
+        _completions(({"samples": [[1, "stop", [[0, 0]]]]}, b"12345"))
+
+
+def test_each_token_has_the_version_of_its_weights() -> None:
+    samples = [[2, "stop", [[0, 3], [1, 4], [2, 5]]], [1, "length", [[0, 5]]]]
+    first, second = _completions(({"samples": samples}, frames.pack_numbers([5, 6, 7], [-0.5, -0.5, -0.5])))
+    assert (first.version_runs(), second.version_runs()) == ([(0, 1, 3), (1, 2, 4)], [(0, 1, 5)])

@@ -49,9 +49,9 @@ class Noting:
         self.noted.append(f"load {bucket} {verify}")
         return [[5]]
 
-    async def end_update(self, complete: bool) -> tuple[list[str], set[str]]:
+    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int]]:
         self.noted.append(f"end_update {complete}")
-        return self.missing, set()
+        return self.missing, {}
 
     async def resume(self) -> None:
         self.noted.append("resume")
@@ -128,9 +128,18 @@ def test_an_update_that_is_given_up_ends_what_runs_until_the_next_complete_one()
         await client.ask("begin_update")
         assert await client.ask("end_update", version=3) == {"missing": []}
         assert client.noted() == ["begin_update", "end_update True", "resume"]
-        assert await client.generate() == {"samples": [[1, "length", 3]]}
+        assert await client.generate() == {"samples": [[1, "length", [[0, 3]]]]}
 
     with_server(work)
+
+
+def test_an_update_divides_the_tokens_of_what_runs() -> None:
+    sample = Sample(described(100), 0, "1-0-0.", 3)
+    sample.updated(4, 0)  # before the first token
+    sample.updated(5, 2)
+    sample.updated(6, 2)  # no token came between the two
+    sample.updated(7, 9)
+    assert sample.versions == [[0, 4], [2, 6], [9, 7]]
 
 
 def test_an_update_that_lacks_a_weight_is_none() -> None:
@@ -160,7 +169,7 @@ def test_an_engine_that_was_put_to_sleep_goes_on_with_new_weights_and_its_cache(
         assert await client.generate() == {"not_ready": NO_CACHE}
         assert await client.ask("wake", kv_cache=True) == {}
         assert client.noted() == ["wake kv_cache", "resume"]
-        assert await client.generate() == {"samples": [[1, "length", 1]]}
+        assert await client.generate() == {"samples": [[1, "length", [[0, 1]]]]}
 
     with_server(work)
 

@@ -144,7 +144,10 @@ def test_an_update_in_flight_keeps_what_runs_and_its_later_tokens_are_of_the_new
     not_of_old, not_of_new = ((each > 10 * TOLERANCE).nonzero().flatten() for each in (of_old, of_new))
     assert len(not_of_old)
     assert len(not_of_new)
-    assert not_of_new.max() < not_of_old.min()  # first the old weights, then the new ones
+    [(first, version)] = long.updates
+    assert version == 8
+    assert not_of_new.max() < first <= not_of_old.min()  # first the old weights, then the new ones
+    assert max(of_old[:first].max(), of_new[first:].max()) < 10 * TOLERANCE
 
 
 def test_an_update_that_fails_ends_the_calls_that_wait_for_it(backend: VllmBackend):

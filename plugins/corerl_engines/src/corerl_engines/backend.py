@@ -293,14 +293,28 @@ def _completions(answer: Answer) -> list[Completion]:
     completions, start = [], 0
     try:
         token_ids, log_probs = frames.unpack_numbers(payload)
-        for length, finish_reason, version in header["samples"]:
-            if length < 0 or finish_reason not in FINISH_REASONS or not isinstance(version, int):
-                raise ValueError(f"a sample of {length} tokens, '{finish_reason}', version {version}")
+        for length, finish_reason, versions in header["samples"]:
+            if length < 0 or finish_reason not in FINISH_REASONS:
+                raise ValueError(f"a sample of {length} tokens, '{finish_reason}'")
+            version, updates = _versions(versions, length)
             end = start + length
-            completions.append(Completion(token_ids[start:end], log_probs[start:end], finish_reason, version))
+            completions.append(Completion(token_ids[start:end], log_probs[start:end], finish_reason, version, updates))
             start = end
         if start != len(token_ids):
             raise ValueError(f"{len(token_ids)} tokens for samples of {start}")
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"the engine's answer to generate is none: {type(error).__name__}: {error!s:.200}") from error
     return completions
+
+
+def _versions(runs: Any, length: int) -> tuple[int, list[tuple[int, int]]]:
+    """The version of the first token, and the updates before the end, of runs [first token, version].
+
+    Raises:
+        ValueError: the runs are none, or do not ascend from token 0.
+    """
+    starts, versions = [start for start, _ in runs], [version for _, version in runs]
+    numbers = [*starts, *versions]
+    if starts[:1] != [0] or sorted({*starts}) != starts or not all(type(number) is int for number in numbers):
+        raise ValueError(f"a sample of versions {runs!s:.100}")
+    return versions[0], [(start, version) for start, version in runs[1:] if start < length]

@@ -125,10 +125,11 @@ class SglangEngine:
         digests = await self.ask("load", bucket=bucket, verify=verify)
         return digests if verify else []
 
-    async def end_update(self, complete: bool) -> tuple[list[str], set[str]]:
+    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int]]:
         answers = await self.ask("end_update", complete=complete)
         lacking = {name for answer in answers for name in answer["lacking"]}
-        return sorted(lacking), set(answers[0]["begun"])
+        tokens: dict[str, int] = answers[0]["tokens"]
+        return sorted(lacking), tokens
 
     async def resume(self) -> None:
         await self.ask("resume")

@@ -72,18 +72,18 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         torch.get_device_module().synchronize()  # the bucket is filled again
         return taken
 
-    def corerl_end_update(self, complete: bool) -> dict[str, list[str]]:
+    def corerl_end_update(self, complete: bool) -> dict[str, Any]:
         """Forget all prefixes.
 
         Returns:
-            ``lacking``: SGLang's names of weights that nothing, or not enough, was loaded into; ``begun``: the
-            requests that have a first token.
+            ``lacking``: SGLang's names of weights that nothing, or not enough, was loaded into; ``tokens``: request id
+            -> tokens so far.
         """
         self.tree_cache.reset()
         self.req_to_token_pool.clear()
         self.token_to_kv_pool_allocator.clear()
         lacking = written.unwritten(self._corerl_model()) if complete else []
-        return {"lacking": lacking, "begun": [each.rid for each in self.waiting_queue if each.output_ids]}
+        return {"lacking": lacking, "tokens": {each.rid: len(each.output_ids) for each in self.waiting_queue}}
 
     def corerl_resume(self) -> None:
         self._engine_paused = False

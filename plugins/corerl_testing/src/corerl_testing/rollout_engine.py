@@ -156,6 +156,19 @@ class Engine:
         given = torch.tensor(list(completion.log_probs), dtype=torch.float64)
         return given - true.gather(1, torch.tensor(tokens)[:, None])[:, 0]
 
+    def require_version(self, each: GenerationRequest, completion: Completion, version: int) -> None:
+        """Fail unless the tokens that carry a version have log-probs of the expected weights."""
+        errors = self.errors(each, completion)
+        for start, end, carried in completion.version_runs():
+            wrong = (errors[start:end].abs() > self.tolerance).nonzero()
+            if carried == version and len(wrong):
+                token = start + int(wrong[0])
+                raise CheckFailed(
+                    f"token {token} of {len(errors)} carries version {version} (tokens {start} to {end - 1} do), and "
+                    f"its log-prob is {float(errors[token]):+.2g} off that of these weights: "
+                    "Completion.updates must name the first token of each version"
+                )
+
     def require_greedy(self, each: GenerationRequest, completion: Completion) -> None:
         """Fail unless every token is the most likely one."""
         log_probs = self.log_probs(each.prompt_ids, completion.token_ids)

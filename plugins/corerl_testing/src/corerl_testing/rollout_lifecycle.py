@@ -46,8 +46,12 @@ def _update_is_used(engine: Engine) -> None:
 
 
 def _update_while_generating(engine: Engine) -> None:
-    """An update that meets running requests is taken all the same, at once or when they are done."""
-    engine.update(engine.changed_weights(1.0), 50)
+    """An update that meets running requests is taken all the same, at once or when they are done.
+
+    Each token's log-prob is that of the weights whose version the token carries.
+    """
+    before = engine.changed_weights(1.0)
+    engine.update(before, 50)
     weights = engine.changed_weights(0.7)
     requests = [request(prompt, max_tokens=300) for prompt in PROMPTS[:2]]
 
@@ -59,11 +63,15 @@ def _update_while_generating(engine: Engine) -> None:
 
     later = [request(prompt) for prompt in PROMPTS]
     first, second = engine.wait(work, "update_weights() while generate() runs")
-    engine.expect(weights)
     for each, completions in zip(requests, first, strict=True):
         well_formed(each, completions)
-        if completions[0].weight_version not in (50, 51):
-            raise CheckFailed(f"a response that met an update to 51 carries version {completions[0].weight_version}")
+        carried = [version for _, _, version in completions[0].version_runs()]
+        if carried not in ([50], [51], [50, 51]):
+            raise CheckFailed(f"a response that met an update from version 50 to 51 carries the versions {carried}")
+    for version, expected in ((50, before), (51, weights)):
+        engine.expect(expected)
+        for each, completions in zip(requests, first, strict=True):
+            engine.require_version(each, completions[0], version)
     engine.agree(later, second, "after an update that met running requests")
     if (versions := {completions[0].weight_version for completions in second}) != {51}:
         raise CheckFailed(

@@ -80,13 +80,14 @@ class VllmEngine:
         digests: list[list[int]] = await self._answer(loading)
         return digests if verify else []
 
-    async def end_update(self, complete: bool) -> tuple[list[str], set[str]]:
+    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int]]:
         lacking = await self._answer(self._engine.collective_rpc("corerl_end_update", args=(complete,)))
-        # with what runs, vLLM would keep all prefixes
-        await self._answer(self._engine.reset_prefix_cache(reset_running_requests=True))
-        states = self._engine.output_processor.request_states.values()
-        begun = {state.external_req_id for state in states if not state.is_prefilling}
-        return sorted({name for names in lacking for name in names}), begun
+        # with what runs (True), vLLM would keep all prefixes
+        reset = await self._answer(self._engine.engine_core.call_utility_async("reset_prefix_cache", True, False))
+        states = self._engine.output_processor.request_states
+        counts = {} if isinstance(reset, bool) else reset
+        tokens = {states[name].external_req_id: count for name, count in counts.items() if name in states}
+        return sorted({name for each in lacking for name in each}), tokens
 
     async def resume(self) -> None:
         await self._answer(self._engine.resume_generation())

@@ -51,6 +51,7 @@ class _Gathering:
     """Before one of vLLM's schedulers."""
 
     kv_cache_manager: Any
+    requests: Any
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -68,6 +69,12 @@ class _Gathering:
         for request in requests:
             self._held.pop(request.request_id, None)
         return requests
+
+    def reset_prefix_cache(self, *asked: Any, **more: Any) -> Any:
+        """With requests: their ids -> their tokens so far, with those that were not reported yet; vLLM returns True."""
+        tokens = {name: request.num_output_tokens for name, request in self.requests.items()}
+        reset = super().reset_prefix_cache(*asked, **more)  # type: ignore[misc]
+        return tokens if reset and tokens else reset
 
     def _is_due(self, output: Any) -> bool:
         """Whether to tell it now, which it then does for all that were held back."""

@@ -13,7 +13,7 @@ class Sample:
     """One sample of one request. An engine fills in ``token_ids``, ``log_probs`` and ``finish_reason``.
 
     ``aborted`` counts from the first moment on, while an engine may know a request only after a while.
-    ``weight_version`` is raised by an update until the first token is there. No ``engine_id`` is the beginning of
+    ``versions`` are [first token, version of the weights] of each run of tokens. No ``engine_id`` is the beginning of
     another.
     """
 
@@ -21,7 +21,7 @@ class Sample:
         self.asked = asked
         self.index = index
         self.engine_id = engine_id
-        self.weight_version = weight_version
+        self.versions = [[0, weight_version]]
         self.aborted = False
         self.done = False
         self.token_ids: list[int] = []
@@ -33,6 +33,12 @@ class Sample:
         """56 bits: each sample of a request has a seed of its own."""
         digest = hashlib.sha256(f"{self.asked['seed']}/{self.index}".encode()).digest()
         return int.from_bytes(digest[:7], "big")
+
+    def updated(self, version: int, tokens: int) -> None:
+        """Tokens after the first ``tokens`` ones come from weights of this version."""
+        if self.versions[-1][0] == tokens:
+            self.versions.pop()
+        self.versions.append([tokens, version])
 
     async def run(self, generate: "Callable[[Sample], Awaitable[None]]") -> None:
         """Generate until it ends."""

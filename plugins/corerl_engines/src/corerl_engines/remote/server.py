@@ -64,11 +64,12 @@ class Engine(Protocol):
         """Load a bucket's tensors; of each worker the digests, where they are asked for."""
         ...
 
-    async def end_update(self, complete: bool) -> tuple[list[str], set[str]]:
+    async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int]]:
         """Drop what was cached of old weights.
 
         Returns:
-            The names of weights that were not loaded, and the requests that have a first token.
+            The names of weights that were not loaded, and by id of a running request its tokens so far; a request
+            without a token may be missing.
         """
         ...
 
@@ -180,7 +181,7 @@ class Server:
                 del self._samples[sample.engine_id]
         token_ids = [token for sample in samples for token in sample.token_ids]
         log_probs = [log_prob for sample in samples for log_prob in sample.log_probs]
-        facts = [[len(sample.token_ids), sample.finish_reason, sample.weight_version] for sample in samples]
+        facts = [[len(sample.token_ids), sample.finish_reason, sample.versions] for sample in samples]
         return {"samples": facts}, frames.pack_numbers(token_ids, log_probs)
 
     async def _abort(self, message: dict[str, Any], number: int) -> Answer:
@@ -208,15 +209,14 @@ class Server:
     async def _end_update(self, message: dict[str, Any], number: int) -> Answer:
         """``version`` is null for an update that is given up: nothing is generated before the next complete one."""
         version = message["version"]
-        missing, begun = await self._engine.end_update(version is not None)
+        missing, tokens = await self._engine.end_update(version is not None)
         self._updating = False
         if version is None or missing:
             for call in [call for call, task in self._calls.items() if call != number]:
                 self._calls[call].cancel()
             return {"missing": missing}, b""
         for sample in self._samples.values():
-            if sample.engine_id not in begun:
-                sample.weight_version = version
+            sample.updated(version, tokens.get(sample.engine_id, 0))
         self._version, self._no_weights = version, ""
         if not self._asleep:
             await self._engine.resume()

@@ -92,6 +92,7 @@ def write_rollouts(
 ) -> None:
     """One parquet row a response: prompt, response, score, components, error, lengths, weight version; its tokens."""
     episodes: Sequence[Episode | None] = rollouts.episodes or [None] * len(rollouts)
+    with_updates = any(completion.updates for completion in rollouts.completions)
     of_tokens: Sequence[dict[str, Any]] = tokens.columns(rollouts) if tokens else [{}] * len(rollouts)
     rows = [
         {
@@ -105,6 +106,7 @@ def write_rollouts(
             "response_length": len(completion.token_ids),
             "finish_reason": completion.finish_reason,
             "weight_version": completion.weight_version,
+            **({"weight_updates": [list(update) for update in completion.updates]} if with_updates else {}),
             "group": group,
             **({} if episode is None else episode_columns(episode)),
             **columns,

@@ -1,6 +1,7 @@
 """Faults in weight updates and sleep."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -92,6 +93,19 @@ class SkipsWhenBusy(Backend):
             super().update_weights(weights, version, verify=verify)
 
 
+class DividesWrongly(Backend):
+    """later tokens of a response that met an update carry its version, and are not from its weights"""
+
+    async def generate(
+        self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
+    ) -> list[list[Completion]]:
+        outputs = await super().generate(requests)
+        return [
+            [replace(each, updates=[(100, 51)]) if len(each.token_ids) > 100 else each for each in completions]
+            for completions in outputs
+        ]
+
+
 class TakesPart(Backend):
     """a tensor that an update lacks stays as it was"""
 
@@ -140,6 +154,7 @@ FAULTS = [
     planted(LoadsMatricesAlone, "update_is_used", "log-probs after a weight update (whose tensors are then"),
     planted(LoadsNoOutputLayer, "another_engine", "a request to one engine and the first to another have the same"),
     planted(SkipsWhenBusy, "update_while_generating", "log-probs after an update that met running requests are up to"),
+    planted(DividesWrongly, "update_while_generating", "token 100 of 300 carries version 51 (tokens 100 to 299 do)"),
     planted(
         TakesPart, "broken_updates", "an update that lacks a tensor ('model.layers.1.mlp.up_proj.weight') was taken"
     ),
