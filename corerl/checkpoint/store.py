@@ -69,7 +69,8 @@ class CheckpointStore:
 
     Each holds ``actor/`` (weights, optimizer, schedule, random states), ``critic/`` where there is one, ``model/``
     (what a model folder has beside weights), ``huggingface/`` (the policy as a model folder) where that is wanted,
-    ``random-0.pt`` (the controller's random states), ``state.json`` and ``manifest.json``.
+    ``random-0.pt`` (the controller's random states), ``groups.parquet`` (finished groups that wait to be trained),
+    ``state.json`` and ``manifest.json``.
 
     Args:
         max_to_keep: of those older than the newest, so many less one are kept; None: all.
@@ -121,18 +122,24 @@ class CheckpointStore:
                 export(temporary / "huggingface")
             self._copied = _Copied(path, temporary, ranks, stack.pop_all())
 
-    def write(self, state: Mapping[str, Any], random_states: dict[str, Any]) -> None:
+    def write(
+        self,
+        state: Mapping[str, Any],
+        random_states: dict[str, Any],
+        more: Callable[[Path], None] = lambda folder: None,
+    ) -> None:
         """Complete the checkpoint in a thread: see :meth:`settle`. Nothing is done after a :meth:`copy` that failed.
 
         Args:
             state: plain values for ``state.json``.
             random_states: the controller's.
+            more: writes further files into the checkpoint's folder, in the thread.
         """
         if self._copied is None:
             return
         begun = self._writing = _Writing(self._copied)
         self._copied = None
-        arguments = begun, state, random_states
+        arguments = begun, state, random_states, more
         begun.thread = threading.Thread(target=self._run, args=arguments, name="corerl-save", daemon=True)
         begun.thread.start()
 
@@ -160,7 +167,13 @@ class CheckpointStore:
         if self._writing is not None:
             self._writing.given_up.set()
 
-    def _run(self, begun: _Writing, state: Mapping[str, Any], random_states: dict[str, Any]) -> None:
+    def _run(
+        self,
+        begun: _Writing,
+        state: Mapping[str, Any],
+        random_states: dict[str, Any],
+        more: Callable[[Path], None],
+    ) -> None:
         copied = begun.copied
         step = step_of(copied.path)
         try:
@@ -168,6 +181,7 @@ class CheckpointStore:
                 with copied.rename:
                     self._await_ranks(begun)
                     random_state.write(random_states, copied.temporary)
+                    more(copied.temporary)
                     self._complete(copied.temporary, {"step": step, **state})
                     if begun.given_up.is_set():
                         raise SaveError(f"{copied.path} was abandoned")

@@ -89,12 +89,12 @@ class Completion:
     log_probs: Sequence[float]
     finish_reason: Literal["stop", "length", "abort"]
     weight_version: int
-    updates: Sequence[tuple[int, int]] = ()
+    updates: tuple[tuple[int, int], ...] = ()
 
     def version_runs(self) -> list[tuple[int, int, int]]:
         """(start, end, version) of each run of tokens that one version of the weights sampled; no run is empty.
 
-        >>> Completion([7, 8, 9], [-1.0, -1.0, -1.0], "stop", 4, [(2, 5)]).version_runs()
+        >>> Completion([7, 8, 9], [-1.0, -1.0, -1.0], "stop", 4, ((2, 5),)).version_runs()
         [(0, 2, 4), (2, 3, 5)]
         """
         begins = [(0, self.weight_version), *self.updates]

@@ -220,7 +220,7 @@ class _Episode:
         if not self.token_ids:
             self.token_ids, self.log_probs, self.mask = [end_token_id], [0.0], [False]
         (_, version), *updates = self.versions or [(0, 0)]
-        return Completion(self.token_ids, self.log_probs, self.finish_reason, version, updates)
+        return Completion(self.token_ids, self.log_probs, self.finish_reason, version, tuple(updates))
 
     def record(self) -> Episode:
         last = [{"role": "assistant", "content": text} for text in self.texts[-1:]]

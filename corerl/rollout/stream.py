@@ -9,6 +9,7 @@ do not depend on the order in which responses come. A group that the batch filte
 import asyncio
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.errors import RunError
+from corerl.rollout.buffer import FinishedGroup
 from corerl.rollout.episodes import episode_metrics
 from corerl.rollout.event_loop import EventLoop
 from corerl.rollout.player import Group, Player
@@ -39,14 +41,25 @@ class StepGroups:
         metrics: of the groups as a whole.
         seconds: by part, the controller's time.
         background: by part, the time in a thread of its own.
-        sampler: the sampler's state once these groups are trained, for a checkpoint.
     """
 
     scored: ScoredRollouts
     metrics: Mapping[str, float]
     seconds: Mapping[str, float]
-    sampler: Mapping[str, Any]
     background: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class StreamState:
+    """What of a stream a checkpoint keeps.
+
+    Attributes:
+        sampler: the sampler's state: which groups were trained or dropped.
+        finished: groups that wait to be trained; a resumed run plays every other group anew.
+    """
+
+    sampler: Mapping[str, Any]
+    finished: Sequence[FinishedGroup]
 
 
 @dataclasses.dataclass(eq=False)
@@ -61,7 +74,7 @@ class _Member:
     number: int
     version: int
     group: Group
-    started: float
+    started: float = dataclasses.field(default_factory=time.perf_counter)
     scored: ScoredRollouts | None = None
     baseline: ScoredRollouts | None = None
     finished: int = 0
@@ -76,6 +89,7 @@ class Stream:
         sampling: of training responses.
         greedy_baseline: also score a greedy response to every prompt.
         total_steps: no group is admitted for a later step.
+        finished: groups of a checkpoint, which are not played again.
     """
 
     def __init__(
@@ -90,6 +104,7 @@ class Stream:
         batch_filter: BatchFilter | None,
         greedy_baseline: bool,
         total_steps: int,
+        finished: Sequence[FinishedGroup] = (),
     ) -> None:
         self._config, self._player, self._prompts, self._sampler = config, player, prompts, sampler
         self._sampling, self._filter, self._total_steps = sampling, batch_filter, total_steps
@@ -106,7 +121,11 @@ class Stream:
         """the next number to be admitted; the lowest that was neither trained nor dropped"""
         self._done = set(sampler.done)
         """higher numbers that were"""
+        self._restored = {group.number: group for group in finished}
+        """groups of a checkpoint that are to be admitted"""
         self._version = self._places = self._finished = 0
+        self._ready = 0
+        """members that wait to be trained"""
         self._dropped: list[ScoredRollouts] = []
         self._failure: BaseException | None = None
         self._changed = asyncio.Event()
@@ -138,6 +157,10 @@ class Stream:
         check_error_rate(scored.results, scored.rollouts.responses, self._config.reward.max_error_rate)
         return scored
 
+    def state(self) -> StreamState:
+        """The state between two steps, for a checkpoint."""
+        return self._loop.run(self._state())
+
     def close(self) -> None:
         """End all groups."""
         self._loop.close()
@@ -153,20 +176,23 @@ class Stream:
             await self._changed.wait()
         dropped, self._dropped = self._dropped, []
         self._places -= self._size
+        self._ready -= len(members)
         for member in members:
-            del self._members[member.number]
-            self._finish(member.number)
+            self._leave(member)
         return self._of_step(step, members, dropped), max(member.group.generated for member in members)
 
     def _admit(self) -> None:
         """Begin groups, as many as there are places."""
         while len(self._members) < self._places and self._failure is None:
             if self._next not in self._done:
-                member = self._member(self._next)
-                self._members[self._next] = member
-                task = asyncio.get_running_loop().create_task(self._play(member))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                member = self._members[self._next] = self._member(self._next)
+                if (group := self._restored.pop(self._next, None)) is not None:
+                    member.version, member.baseline = group.version, group.baseline
+                    self._keep(member, group.scored)
+                else:
+                    task = asyncio.get_running_loop().create_task(self._play(member))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
             self._next += 1
 
     def _member(self, number: int) -> _Member:
@@ -174,18 +200,15 @@ class Stream:
         batch = "train" if self._filter is not None else f"train-{step + 1}"
         prompt = self._prompts[self._sampler.prompt(number)]
         group = Group(prompt, self._seeds_of(step + 1)[place], self._sampling, f"train-{number}", batch, number)
-        return _Member(number, self._version, group, time.perf_counter())
+        return _Member(number, self._version, group)
 
     async def _play(self, member: _Member) -> None:
         try:
             scored = await self._scored(member)
-            self._finished += 1
-            member.finished, member.ended = self._finished, time.perf_counter()
             if self._is_kept(scored):
-                member.scored = scored
+                self._keep(member, scored)
             else:
-                del self._members[member.number]
-                self._finish(member.number)
+                self._leave(member)
                 self._dropped.append(scored)
                 self._admit()
         except asyncio.CancelledError:
@@ -212,25 +235,42 @@ class Stream:
         groups = torch.zeros(len(scored), dtype=torch.int64)
         return bool(self._filter(FilterInputs(scores, has_score, groups, scored.components())).all())
 
-    def _finish(self, number: int) -> None:
+    def _keep(self, member: _Member, scored: ScoredRollouts) -> None:
+        """A group waits to be trained."""
+        self._ready += 1
+        self._finished += 1
+        member.scored, member.finished, member.ended = scored, self._finished, time.perf_counter()
+
+    def _leave(self, member: _Member) -> None:
         """A group is trained, or dropped."""
-        self._done.add(number)
+        del self._members[member.number]
+        self._done.add(member.number)
         while self._lowest in self._done:
             self._done.remove(self._lowest)
             self._lowest += 1
 
     def _chosen(self, step: int) -> list[_Member]:
         """The groups to be trained in ``step``, by number; none if more have to finish before."""
-        members = [self._members[number] for number in sorted(self._members)]
-        due = [member for member in members if member.version + self._max_staleness < step]
-        if self._order == "fifo":
-            due = members[: self._size]
-        if len(members) < self._size or not all(member.scored for member in due):
+        if self._ready < self._size:
             return []
-        window = members if self._order == "first_finished" else members[: self._size + self._window]
-        others = [member for member in window if member.scored and member not in due]
-        chosen = [*due, *sorted(others, key=lambda member: member.finished)][: self._size]
+        members = self._members.values()  # in the order of their numbers: they are admitted in it
+        if self._order == "fifo":
+            due = list(itertools.islice(members, self._size))
+            return due if all(member.scored for member in due) else []
+        oldest_open = next((member for member in members if not member.scored), None)
+        if oldest_open is not None and self._is_due(oldest_open, step):
+            return []
+        width = len(members) if self._order == "first_finished" else self._size + self._window
+        window = [member for member in itertools.islice(members, width) if member.scored]
+        chosen = sorted(
+            {*window, *(member for member in members if self._is_due(member, step))},
+            key=lambda member: (not self._is_due(member, step), member.finished),
+        )[: self._size]
         return sorted(chosen, key=lambda member: member.number) if len(chosen) == self._size else []
+
+    def _is_due(self, member: _Member, step: int) -> bool:
+        """A group that is not trained in ``step`` would become too old."""
+        return member.version + self._max_staleness < step
 
     def _check(self) -> None:
         """Raise what ended the stream."""
@@ -267,12 +307,20 @@ class Stream:
                 "training/num_gen_batches": float(-(-prompts // size)),
                 "training/num_gen_prompts": float(prompts),
             }
-        state, background = self._sampler.state_at(self._lowest, self._done), {}
+        background = {}
         if self._max_staleness:
             begun, ended = min(each.started for each in members), max(each.ended for each in members)
             generated = max(each.group.generated for each in members)
             background = {"gen": generated - begun, "reward": ended - generated}
-        return StepGroups(scored, metrics, {}, state, background)
+        return StepGroups(scored, metrics, {}, background)
+
+    async def _state(self) -> StreamState:
+        finished = [
+            FinishedGroup(each.number, each.version, each.group.prompt, each.scored, each.baseline)
+            for each in self._members.values()
+            if each.scored is not None
+        ]
+        return StreamState(self._sampler.state_at(self._lowest, self._done), [*finished, *self._restored.values()])
 
     def _staleness(self, step: int, scored: ScoredRollouts) -> dict[str, float]:
         lags = scored.staleness(step)

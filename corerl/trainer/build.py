@@ -23,6 +23,7 @@ from corerl.errors import CoreRLError, LostError
 from corerl.models import cpu_threads, model_files, resolve_device
 from corerl.registry import Entry, Selected
 from corerl.registry.parts import Parts
+from corerl.rollout.buffer import FILE, read_groups
 from corerl.rollout.engines import Engines
 from corerl.rollout.episodes import EpisodePlayer
 from corerl.rollout.player import Player
@@ -93,6 +94,7 @@ def _live(plan: Plan, restarts: Restarts) -> Path | Plan:
 def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restarts) -> Trainer:
     """Workers and what is around them; ``stack`` ends all of it."""
     config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
+    finished = read_groups(checkpoint.path / FILE, plan.train_prompts, plan.sampler) if checkpoint else []
     roles = _roles(config, parts)
     runtime = parts.runtime.load()(config.runtime)
     stack.callback(runtime.close)
@@ -143,6 +145,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
         greedy_baseline="greedy_baseline" in parts.adv_estimator.entry.needs,
         total_steps=plan.total_steps,
+        finished=finished,
     )
     stack.callback(stream.close)
     stack.callback(engines.close)

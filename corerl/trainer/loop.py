@@ -1,9 +1,8 @@
 """The training loop."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import torch
 
@@ -75,7 +74,6 @@ class Trainer:
     """times that the workers were lost and started again"""
     step: int = 0
     """the one that is being done; at the start, the last that was done"""
-    sampler_state: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     is_changed: bool = False
     """the step has changed what a checkpoint holds, and is not done"""
     failure: RunError | None = None
@@ -94,7 +92,6 @@ class Trainer:
                 with timers("handover"):
                     self.devices.to_training()
                 metrics |= self.compute(experience, timers)
-            self.sampler_state = taken.sampler
             with timers("adv"):
                 nonfinite = self.nonfinite.mask_samples(self.step, experience, batch)
                 if self.kl_penalty is not None:

@@ -1,14 +1,16 @@
 """When a checkpoint is saved, what is in it, and what happens when it cannot be written."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corerl.checkpoint import random_state
 from corerl.checkpoint.store import step_of
 from corerl.errors import DeadlineError, RunError, SaveError
 from corerl.models import DTYPES, compute_dtype, resolve_device
+from corerl.rollout.buffer import FILE, FinishedGroup, write_groups
 from corerl.terminal.notices import say
 from corerl.trainer.run import versions
 from corerl.trainer.workers import TrainedWorker
@@ -32,6 +34,7 @@ class Saving:
         self._done = self._saved = trainer.step
         self._state: Mapping[str, Any] = {}
         self._random_states: dict[str, Any] = {}
+        self._finished: Sequence[FinishedGroup] = ()
 
     def copy(self) -> float:
         """Copy the state of the present step, once the checkpoint before is written; the seconds that it took."""
@@ -45,9 +48,10 @@ class Saving:
         """The step is over, and recorded: from now on a checkpoint is of it."""
         trainer = self._trainer
         self._done = trainer.step
-        best = self._config.keep_best
+        best, stream = self._config.keep_best, trainer.stream.state()
+        self._finished = stream.finished
         self._state = {
-            "sampler": trainer.sampler_state,
+            "sampler": stream.sampler,
             "kl_coef": None if trainer.kl_penalty is None else trainer.kl_penalty.coef,
             "trackers": trainer.log.state(),
             "score": metrics.get(best) if best else None,
@@ -109,7 +113,12 @@ class Saving:
             self._failed(error, must=last)
 
     def _write(self) -> None:
-        self._trainer.checkpoints.write({**self._state, **self._fixed}, self._random_states)
+        finished = self._finished
+
+        def write_finished(folder: Path) -> None:
+            write_groups(folder / FILE, finished)
+
+        self._trainer.checkpoints.write({**self._state, **self._fixed}, self._random_states, write_finished)
 
     def _failed(self, error: RunError, *, must: bool) -> None:
         if must or self._config.on_save_error == "stop":

@@ -21,7 +21,7 @@ def test_staleness_counts_updates_between_the_weights_of_a_response_and_the_poli
 def test_each_token_carries_the_version_of_its_weights_and_counts_in_the_mean(scored_rollouts):
     scored = scored_rollouts([1.0, 0.0], version=4, lengths=[3, 1])
     first, second = scored.rollouts.completions
-    divided = dataclasses.replace(first, updates=[(1, 5), (2, 6)])
+    divided = dataclasses.replace(first, updates=((1, 5), (2, 6)))
     scored = dataclasses.replace(scored, rollouts=dataclasses.replace(scored.rollouts, completions=[divided, second]))
     assert scored.experience().weight_versions.tolist() == [[4, 5, 6], [4, 0, 0]]
     assert scored.staleness(7) == [2, 2]

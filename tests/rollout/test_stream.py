@@ -1,8 +1,10 @@
 """Groups: each trained once and none too old; dropped ones replaced; numbers that do not depend on time."""
 
 import asyncio
+import dataclasses
 import random
 import threading
+import time
 from collections import Counter
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.sampler import PromptSampler
 from corerl.errors import RunError
+from corerl.rollout.buffer import read_groups, write_groups
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.stream import Stream
@@ -84,12 +87,13 @@ def stream():
         prompts = [Prompt(index, (1, 1 + index), [], "s", "", {}) for index in range(PROMPTS)]
         sampler = PromptSampler(PROMPTS, size, shuffle=False, seed=0)
         if state is not None:
-            sampler.load_state_dict(state)
+            sampler.load_state_dict(state.sampler)
         player = Player(RequestQueue((engine or Engine()).generate), TOKENIZER, reward or Reward(), 6)
         sampling = SamplingParams(6, n=2, temperature=0.7)
         options = {"batch_filter": keep, "greedy_baseline": greedy, "total_steps": total_steps}
+        options["finished"] = state.finished if state else ()
         opened.append(Stream(config, player, prompts, sampler, SEEDS, sampling, **options))
-        opened[-1].config = config
+        opened[-1].config, opened[-1].prompts = config, prompts
         return opened[-1]
 
     yield make
@@ -120,7 +124,8 @@ def test_without_staleness_the_groups_of_a_step_are_begun_when_it_asks_for_them(
             "training/staleness/token_mean": 0.0,
         }
         assert set(taken.seconds) == {"gen", "reward"} and not taken.background
-        assert (taken.sampler["position"], taken.sampler["next"], taken.sampler["done"]) == (step, 2 * step, [])
+        state = made.state().sampler
+        assert (state["position"], state["next"], state["done"]) == (step, 2 * step, [])
         assert tokens(taken) == [2 * step - 1, 2 * step]
     assert [request.sampling.seed for request in engine.requests] == [
         seed for step in (1, 2) for seed in SEEDS.training_requests(step, 2)
@@ -134,7 +139,7 @@ def test_the_order_in_which_responses_come_changes_no_number(stream):
     for step in (1, 2, 3):
         prompt.version = late.version = step - 1
         one, two = made.take(step), other.take(step)
-        assert (one.scored, one.sampler) == (two.scored, two.sampler)
+        assert (one.scored, made.state()) == (two.scored, other.state())
 
 
 def test_each_row_has_the_score_of_the_greedy_response_to_its_own_prompt(stream):
@@ -190,13 +195,43 @@ def test_scores_of_a_whole_batch_are_of_its_groups_also_where_others_finish_earl
 
 def test_a_run_that_goes_on_trains_the_groups_that_were_overtaken(stream):
     engine = Engine({2: 0.6})
-    taken = stream(engine, max_staleness=1).take(1)
-    assert tokens(taken) == [1, 3]
-    assert (taken.sampler["next"], taken.sampler["done"]) == (1, [2])
+    made = stream(engine, max_staleness=1)
+    assert tokens(made.take(1)) == [1, 3]
+    state = made.state()
+    assert (state.sampler["next"], state.sampler["done"]) == (1, [2])
     engine = Engine()
-    resumed = stream(engine, max_staleness=1, state=taken.sampler)
+    resumed = stream(engine, max_staleness=1, state=state)
     for engine.version, trained in ((1, [2, 4]), (2, [5, 6])):
         assert tokens(resumed.take(engine.version + 1)) == trained
+
+
+@pytest.mark.parametrize("order", ["fifo", "windowed", "first_finished"])
+def test_no_group_is_trained_twice_or_lost_however_often_a_run_goes_on_from_its_state(stream, order, tmp_path):
+    """Every step is the last of a life; finished groups are not played again."""
+    draw, trained, restored, finished = random.Random(2), Counter(), 0, set()
+    state = None
+    for step in range(1, 19):
+        engine = Engine({token: 0.05 * draw.random() for token in range(1, 13)})
+        engine.version = step - 1
+        made = stream(engine, max_staleness=2, batch_order=order, total_steps=18, state=state)
+        taken = made.take(step)
+        trained.update(tokens(taken))
+        assert taken.metrics["training/staleness/max"] <= 2
+        time.sleep(0.03)
+        state = made.state()
+        made.close()
+        assert not finished & {name for name, _ in engine.asked}
+        finished = {f"train-{group.number}" for group in state.finished}
+        write_groups(tmp_path / "groups.parquet", state.finished)
+        sampler = PromptSampler(PROMPTS, 2, shuffle=False, seed=0)
+        sampler.load_state_dict(state.sampler)
+        groups = read_groups(tmp_path / "groups.parquet", made.prompts, sampler)
+        assert groups == sorted(state.finished, key=lambda group: group.number)
+        (tmp_path / "groups.parquet").unlink(missing_ok=True)
+        state = dataclasses.replace(state, finished=groups)
+        restored += len(finished)
+    assert set(trained.values()) == {3} and len(trained) == PROMPTS
+    assert restored > 18, "groups that need not be played again"
 
 
 def test_a_group_that_is_dropped_is_replaced_at_once_and_its_step_trains_the_first_that_are_kept(stream):
@@ -215,7 +250,7 @@ def test_a_group_that_is_dropped_is_replaced_at_once_and_its_step_trains_the_fir
         assert len(engine.asked) == 5
         assert taken.metrics["training/num_gen_prompts"] == 5.0
         assert taken.metrics["training/num_gen_batches"] == 2.0
-        assert taken.sampler["next"] == 5
+        assert made.state().sampler["next"] == 5
         engine.version = 1
         assert tokens(made.take(2)) == [7, 9, 11]
     assert seen[0] == (True, [0, 0], {})

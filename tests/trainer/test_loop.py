@@ -21,9 +21,7 @@ TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "respo
 def test_a_step_collects_computes_updates_and_hands_the_weights_over(trainer, batch):
     made = trainer(critic=True, reference=True, trainer__log_rollouts_freq=-1)
     scored, _ = batch()
-    made.stream.take = lambda step: StepGroups(
-        scored, {"training/epoch": 0.0}, {"gen": 2.0}, {"position": step}, {"reward": 3.0}
-    )
+    made.stream.take = lambda step: StepGroups(scored, {"training/epoch": 0.0}, {"gen": 2.0}, {"reward": 3.0})
     metrics = made.train_step()
     assert made.calls == [
         "to_training",
@@ -33,7 +31,6 @@ def test_a_step_collects_computes_updates_and_hands_the_weights_over(trainer, ba
         *["actor.update"] * 2,
         *("to_weights", "send_weights(1, verify=True)", "to_generation"),
     ]
-    assert made.sampler_state == {"position": 1}
     assert made.is_changed
     given = {
         "training/epoch": 0.0,

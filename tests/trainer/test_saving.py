@@ -8,6 +8,7 @@ import pytest
 
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.errors import DeadlineError, SaveError
+from corerl.rollout.stream import StreamState
 from corerl.trainer import saving as saving_module
 from corerl.trainer.saving import Saving
 
@@ -24,7 +25,8 @@ class Store:
             raise SaveError("no space for a copy")
         self.copied = Path(f"checkpoints/global_step_{step}")
 
-    def write(self, state, random_states):
+    def write(self, state, random_states, more):
+        self.more = more
         self.calls.append(("write", state, random_states))
         self.writing = self.copied
 
@@ -72,7 +74,7 @@ def trainer(monkeypatch):
             devices=SimpleNamespace(training_state=lambda: held("training_state")),
             kl_penalty=None,
             log=SimpleNamespace(state=lambda: {"wandb": "abc"}),
-            sampler_state={"position": 3},
+            stream=SimpleNamespace(state=lambda: StreamState({"position": 3}, [])),
             step=3,
             total_steps=10,
         )

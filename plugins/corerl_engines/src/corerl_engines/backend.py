@@ -307,7 +307,7 @@ def _completions(answer: Answer) -> list[Completion]:
     return completions
 
 
-def _versions(runs: Any, length: int) -> tuple[int, list[tuple[int, int]]]:
+def _versions(runs: Any, length: int) -> tuple[int, tuple[tuple[int, int], ...]]:
     """The version of the first token, and the updates before the end, of runs [first token, version].
 
     Raises:
@@ -317,4 +317,4 @@ def _versions(runs: Any, length: int) -> tuple[int, list[tuple[int, int]]]:
     numbers = [*starts, *versions]
     if starts[:1] != [0] or sorted({*starts}) != starts or not all(type(number) is int for number in numbers):
         raise ValueError(f"a sample of versions {runs!s:.100}")
-    return versions[0], [(start, version) for start, version in runs[1:] if start < length]
+    return versions[0], tuple((start, version) for start, version in runs[1:] if start < length)

@@ -101,7 +101,7 @@ class DividesWrongly(Backend):
     ) -> list[list[Completion]]:
         outputs = await super().generate(requests)
         return [
-            [replace(each, updates=[(100, 51)]) if len(each.token_ids) > 100 else each for each in completions]
+            [replace(each, updates=((100, 51),)) if len(each.token_ids) > 100 else each for each in completions]
             for completions in outputs
         ]
 
