@@ -1,10 +1,13 @@
 """A run that is killed at any instant and started again gives what one gives that is not, bit for bit."""
 
+from collections import Counter
 from signal import SIGKILL, SIGTERM
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from corerl_testing.lives import Life, Outcome, Trip
+from corerl_testing.lives import Life, Outcome, Trip, trained_prompts
 
 pytestmark = pytest.mark.xdist_group("ranks")
 
@@ -62,8 +65,8 @@ def begin(material, tmp_path):
     (tmp_path / "reward.py").write_text(SCORER)
     (tmp_path / "draws.py").write_text(DRAWS)
 
-    def start(name, trip=None):
-        overrides = [f"tracking.experiment_name={name}"]
+    def start(name, trip=None, *keys):
+        overrides = [f"tracking.experiment_name={name}", *keys]
         return Life(tmp_path / "config.yaml", overrides, tmp_path / f"{name}.log", trip)
 
     return start
@@ -83,3 +86,33 @@ def test_a_run_that_is_killed_again_and_again_gives_the_same_metrics_and_weights
     assert found.metrics == expected.metrics
     assert len(expected.files) > 6 and found.files == expected.files
     assert not [path.name for path in killed.rglob(".*.tmp")]
+
+
+FULL = (
+    Trip("corerl.checkpoint.manifest:write", 2),  # the second checkpoint is not complete
+    Trip("corerl.trainer.saving:write_groups", 3),
+    Trip("corerl_fsdp.single_device:SingleDeviceStrategy._step", 6),  # update
+)
+
+
+def test_groups_that_wait_to_be_trained_are_trained_once_whenever_a_run_is_killed(begin, tmp_path):
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"{number} + 1 ="}],
+            "data_source": "sums",
+            "reward_model": {"style": "rule", "ground_truth": str(number)},
+        }
+        for number in range(32)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "once.parquet")
+    keys = [f"data.train_files=[{tmp_path}/once.parquet]", "data.shuffle=false", "trainer.max_staleness=2"]
+    waiting = 0
+    for trip in FULL:
+        killed = begin("ahead", trip, *keys, "trainer.log_rollouts_freq=1")
+        assert killed.end() == -SIGKILL, (trip, (tmp_path / "ahead.log").read_text())
+        run = max((tmp_path / "runs" / "ahead").iterdir())
+        checkpoint = run / "checkpoints" / (run / "checkpoints" / "latest").read_text()
+        waiting += (checkpoint / "groups.parquet").is_file()
+    assert begin("ahead", None, *keys, "trainer.log_rollouts_freq=1").end() == 0, (tmp_path / "ahead.log").read_text()
+    assert trained_prompts(run) == Counter(map(str, range(32)))
+    assert waiting

@@ -1,15 +1,18 @@
 """Commands that are killed: each is a process of its own, forked from one that has everything imported."""
 
 import importlib
+import json
 import multiprocessing
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from corerl.data.files import read_parquet
 from corerl.telemetry.metrics_log import read_metrics
 from corerl_testing.ranks import heavy_modules
 
@@ -94,6 +97,15 @@ class Outcome:
             ],
             {str(path.relative_to(last)): path.read_bytes() for path in kept if path.is_file()},
         )
+
+
+def trained_prompts(run_folder: Path) -> Counter[str]:
+    """How often each prompt's ground truth was trained, by the sample rollouts of all steps, one group a prompt."""
+    counted: Counter[str] = Counter()
+    for file in sorted((run_folder / "rollouts").glob("step_*.parquet")):
+        rows = read_parquet(str(file), ["group", "ground_truth"])
+        counted.update({row["group"]: str(json.loads(row["ground_truth"])) for _, row in rows}.values())
+    return counted
 
 
 def _run(arguments: list[str], log: Path, trip: Trip | None) -> None:
