@@ -48,12 +48,13 @@ class EpisodePlayer:
         if answer.error is not None:
             say(f"the environment's close() {answer.error}")
 
-    async def play(self, prompt: Prompt, seed: int, sample: int, sampling: SamplingParams, name: str) -> Rollouts:
+    async def play(self, prompt: Prompt, seed: int, sampling: SamplingParams, name: str, sample: int) -> Rollouts:
         """One episode, which is one response of at most ``sampling.max_tokens``.
 
         Args:
-            seed: of the group; ``sample`` numbers its episodes.
+            seed: of the group.
             name: of the group, for the ids of requests.
+            sample: the episode's number in its group.
 
         Raises:
             RunError: the environment breaks its contract, or its messages do not fit the chat template or

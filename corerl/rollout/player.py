@@ -2,8 +2,10 @@
 
 import asyncio
 import dataclasses
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.reward_managers import RewardManager, RewardResult
@@ -15,6 +17,8 @@ from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scores import Scores
 from corerl.rollout.scoring import add_environment
+
+T = TypeVar("T")
 
 NO_SCORE = RewardResult(None, error="no scorer was asked", error_kind="unscored")
 
@@ -63,12 +67,12 @@ class Player:
     async def play(self, group: Group) -> ScoredRollouts:
         """``sampling.n`` scored responses to the group's prompt."""
         if self._episodes is None:
-            self._scores.expect(group.batch)
-            return await self._scored(await self._single_turn(group), group, group.place)
+            return await self._scored(group, group.place, functools.partial(self._single_turn, group))
         n = group.sampling.n
-        for _ in range(n):
-            self._scores.expect(group.batch)
-        played = await asyncio.gather(*(self._episode(self._episodes, group, sample) for sample in range(n)))
+        episode = functools.partial(self._episodes.play, group.prompt, group.seed, group.sampling, group.name)
+        played = await all_or_none(
+            self._scored(group, group.place * n + sample, functools.partial(episode, sample)) for sample in range(n)
+        )
         scored = ScoredRollouts.join(played)
         return dataclasses.replace(scored, rollouts=dataclasses.replace(scored.rollouts, group_ids=[0] * n))
 
@@ -80,7 +84,7 @@ class Player:
             Group(prompt, seed, sampling, f"{name}-{place}", name, place)
             for place, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
         ]
-        return ScoredRollouts.join(await asyncio.gather(*map(self.play, groups)))
+        return ScoredRollouts.join(await all_or_none(map(self.play, groups)))
 
     async def _single_turn(self, group: Group) -> Rollouts:
         sampling = dataclasses.replace(group.sampling, seed=group.seed)
@@ -90,13 +94,23 @@ class Player:
         )
         return Rollouts.collect([prompt], [completions], self._tokenizer.decode)
 
-    async def _episode(self, player: EpisodePlayer, group: Group, sample: int) -> ScoredRollouts:
-        rollouts = await player.play(group.prompt, group.seed, sample, group.sampling, group.name)
-        return await self._scored(rollouts, group, group.place * group.sampling.n + sample)
-
-    async def _scored(self, rollouts: Rollouts, group: Group, place: int) -> ScoredRollouts:
-        group.generated = time.perf_counter()
-        results = await self._scores.of(rollouts, group.batch, place)
+    async def _scored(self, group: Group, place: int, generate: Callable[[], Awaitable[Rollouts]]) -> ScoredRollouts:
+        with self._scores.expecting(group.batch, place) as part:
+            rollouts = await generate()
+            group.generated = time.perf_counter()
+            results = await self._scores.of(part, rollouts)
         if rollouts.episodes is not None:
             results = add_environment(results, rollouts.episodes)
         return ScoredRollouts(rollouts, results or [NO_SCORE] * len(rollouts))
+
+
+async def all_or_none(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; once one fails, the others are cancelled, and end before its error is raised."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -2,12 +2,32 @@
 
 import asyncio
 import concurrent.futures
-from collections import Counter
+import contextlib
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator
 
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.reward_managers import PartwiseRewardManager, RewardManager, RewardResult
 from corerl.rollout.scoring import check_results
 from corerl.threads import in_thread
+
+
+@dataclasses.dataclass(eq=False)
+class Part:
+    """Responses that are scored together with others of their batch.
+
+    Attributes:
+        rollouts: None as long as they are generated.
+        results: of a manager of whole batches, once the last part of the batch is there.
+    """
+
+    batch: str
+    place: int
+    rollouts: Rollouts | None = None
+    results: "asyncio.Future[list[RewardResult]]" = dataclasses.field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
 
 class Scores:
@@ -20,20 +40,30 @@ class Scores:
 
     def __init__(self, reward: RewardManager | None, max_response_length: int) -> None:
         self._reward, self._max_response_length = reward, max_response_length
-        self._expected: Counter[str] = Counter()
-        self._waiting: dict[str, list[tuple[int, Rollouts, asyncio.Future[list[RewardResult]]]]] = {}
+        self._batches: defaultdict[str, set[Part]] = defaultdict(set)
 
-    def expect(self, batch: str) -> None:
-        """Announce one more part of a batch, before any part of the batch is scored."""
-        if self._reward is not None and not isinstance(self._reward, PartwiseRewardManager):
-            self._expected[batch] += 1
-
-    async def of(self, rollouts: Rollouts, batch: str, place: int) -> list[RewardResult] | None:
-        """One result a response, or None if no response has a score.
+    @contextlib.contextmanager
+    def expecting(self, batch: str, place: int) -> Iterator[Part]:
+        """A part of a batch, from before its generation to its scores; if the block fails, its batch goes on without.
 
         Args:
-            batch: the part's, which has been announced.
             place: of the part in its batch: the parts are given in this order to a manager of whole batches.
+        """
+        part = Part(batch, place)
+        self._batches[batch].add(part)
+        try:
+            yield part
+        except BaseException:
+            self._batches[batch].discard(part)
+            self._score_if_whole(batch)
+            raise
+        finally:
+            self._batches[batch].discard(part)
+            if not self._batches[batch]:
+                del self._batches[batch]
+
+    async def of(self, part: Part, rollouts: Rollouts) -> list[RewardResult] | None:
+        """One result a response, or None if no response has a score.
 
         Raises:
             RunError: the reward manager breaks its contract.
@@ -41,7 +71,9 @@ class Scores:
         if self._reward is None:
             return None
         if not isinstance(self._reward, PartwiseRewardManager):
-            return await self._with_batch(self._reward, rollouts, batch, place)
+            part.rollouts = rollouts
+            self._score_if_whole(part.batch)
+            return await part.results
         under_way = self._reward.submit(rollouts.reward_requests(self._max_response_length))
         results: list[RewardResult]
         if isinstance(under_way, concurrent.futures.Future):
@@ -51,25 +83,22 @@ class Scores:
         check_results(results, len(rollouts))
         return results
 
-    async def _with_batch(
-        self, reward: RewardManager, rollouts: Rollouts, batch: str, place: int
-    ) -> list[RewardResult]:
-        """Wait until all parts of the batch that were announced are there; the last one scores them."""
-        future: asyncio.Future[list[RewardResult]] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(batch, [])
-        waiting.append((place, rollouts, future))
-        if len(waiting) == self._expected[batch]:
-            del self._waiting[batch], self._expected[batch]
-            self._score(reward, sorted(waiting, key=lambda part: part[0]))
-        return await future
-
-    def _score(
-        self, reward: RewardManager, parts: "list[tuple[int, Rollouts, asyncio.Future[list[RewardResult]]]]"
-    ) -> None:
-        whole = Rollouts.join([rollouts for _, rollouts, _ in parts])
-        results = reward.score(whole.reward_requests(self._max_response_length))
-        check_results(results, len(whole))
+    def _score_if_whole(self, batch: str) -> None:
+        """Score a batch once all of its parts are generated."""
+        waiting = [part for part in self._batches[batch] if not part.results.done()]
+        if self._reward is None or not waiting or any(part.rollouts is None for part in waiting):
+            return
+        waiting.sort(key=lambda part: part.place)
+        parts = [(part, part.rollouts) for part in waiting if part.rollouts is not None]
+        try:
+            whole = Rollouts.join([rollouts for _, rollouts in parts])
+            results = self._reward.score(whole.reward_requests(self._max_response_length))
+            check_results(results, len(whole))
+        except BaseException as error:
+            for part, _ in parts:
+                part.results.set_exception(error)
+            return
         start = 0
-        for _, rollouts, future in parts:
-            future.set_result(results[start : start + len(rollouts)])
+        for part, rollouts in parts:
+            part.results.set_result(results[start : start + len(rollouts)])
             start += len(rollouts)

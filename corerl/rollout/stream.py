@@ -21,15 +21,19 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
-from corerl.errors import RunError
+from corerl.errors import LostError, NonFiniteError, RunError
 from corerl.rollout.buffer import FinishedGroup
 from corerl.rollout.episodes import episode_metrics
 from corerl.rollout.event_loop import EventLoop
-from corerl.rollout.player import Group, Player
+from corerl.rollout.player import Group, Player, all_or_none
 from corerl.rollout.requests import greedy_sampling
 from corerl.rollout.scored import ScoredRollouts, score_tensors
 from corerl.rollout.scoring import check_error_rate
 from corerl.seeding import Seeds
+from corerl.terminal.notices import say
+
+SLOW = 1.0
+"""seconds that a step waits for scores before a notice"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,14 +131,19 @@ class Stream:
         self._ready = 0
         """members that wait to be trained"""
         self._dropped: list[ScoredRollouts] = []
+        self._left_out = 0
+        """groups so far, of which others took the places"""
+        self._failed: list[RunError] = []
+        """errors of groups that were left out since the last step"""
         self._failure: BaseException | None = None
+        self._is_slow = False
         self._changed = asyncio.Event()
 
     def take(self, step: int) -> StepGroups:
         """The groups of ``step``, the one after the last; the weights of version ``step - 1`` have been sent.
 
         Raises:
-            RunError: a group failed; too many groups were dropped, or responses have no score; or a response is older
+            RunError: too many groups failed or were dropped; too many responses have no score; or a response is older
                 than ``trainer.max_staleness`` allows.
         """
         start = time.perf_counter()
@@ -170,16 +179,34 @@ class Stream:
         ahead = min(self._max_staleness, self._total_steps - step)
         self._version, self._places = step - 1, self._size * (1 + ahead)
         self._admit()
+        start = time.perf_counter()
         while not (members := self._chosen(step)):
             self._changed.clear()
             self._check()
             await self._changed.wait()
-        dropped, self._dropped = self._dropped, []
+        generated = max(member.group.generated for member in members)
+        self._notice_slow_scores(start, generated)
+        (dropped, self._dropped), (failed, self._failed) = (self._dropped, []), (self._failed, [])
         self._places -= self._size
         self._ready -= len(members)
         for member in members:
             self._leave(member)
-        return self._of_step(step, members, dropped), max(member.group.generated for member in members)
+        taken = self._of_step(step, members, dropped)
+        metrics = {**taken.metrics, "rollout/failed_groups": float(len(failed))}
+        return dataclasses.replace(taken, metrics=metrics), generated
+
+    def _notice_slow_scores(self, start: float, generated: float) -> None:
+        """Say once that a step waited for scores for longer than for responses."""
+        now = time.perf_counter()
+        scoring = now - max(start, generated)
+        if self._max_staleness and not self._is_slow and scoring > max(SLOW, 0.5 * (now - start)):
+            self._is_slow = True
+            unscored = sum(member.scored is None and member.group.generated > 0 for member in self._members.values())
+            say(
+                f"scoring is slower than generation: a step waited {scoring:.1f} s for scores, and {unscored} more "
+                "groups wait for theirs; no further group begins before (raise reward.num_workers, or make the scorer "
+                "faster)"
+            )
 
     def _admit(self) -> None:
         """Begin groups, as many as there are places."""
@@ -197,15 +224,19 @@ class Stream:
 
     def _member(self, number: int) -> _Member:
         step, place = divmod(number, self._size)
-        batch = "train" if self._filter is not None else f"train-{step + 1}"
+        batch = "train" if self._filter is not None else f"train-{(number - self._left_out) // self._size + 1}"
         prompt = self._prompts[self._sampler.prompt(number)]
         group = Group(prompt, self._seeds_of(step + 1)[place], self._sampling, f"train-{number}", batch, number)
         return _Member(number, self._version, group)
 
     async def _play(self, member: _Member) -> None:
         try:
-            scored = await self._scored(member)
-            if self._is_kept(scored):
+            scored = await self._scored_or_again(member)
+            if scored is None:
+                self._leave(member)
+                self._left_out += 1
+                self._admit()
+            elif self._is_kept(scored):
                 self._keep(member, scored)
             else:
                 self._leave(member)
@@ -218,13 +249,27 @@ class Stream:
         finally:
             self._changed.set()
 
+    async def _scored_or_again(self, member: _Member) -> ScoredRollouts | None:
+        """The member's responses; None if the second attempt fails, too."""
+        for attempt in (1, 2):
+            try:
+                return await self._scored(member)
+            except (LostError, NonFiniteError):
+                raise  # engines end a run, or are started again, on their own terms
+            except RunError as error:
+                what = "is left out" if attempt == 2 else "is tried again"
+                say(f"group {member.number} (prompt {member.group.prompt.index}) failed and {what}: {error}")
+                last = error
+        self._failed.append(last)
+        return None
+
     async def _scored(self, member: _Member) -> ScoredRollouts:
         group = member.group
         if self._greedy is None:
             return await self._player.play(group)
         name, batch = f"{group.name}-greedy", f"{group.batch}-greedy"
         greedy = dataclasses.replace(group, sampling=self._greedy, name=name, batch=batch)
-        scored, baseline = await asyncio.gather(self._player.play(group), self._player.play(greedy))
+        scored, baseline = await all_or_none([self._player.play(group), self._player.play(greedy)])
         member.baseline = baseline
         return dataclasses.replace(scored, greedy_results=baseline.results * group.sampling.n)
 
@@ -276,6 +321,10 @@ class Stream:
         """Raise what ended the stream."""
         if self._failure is not None:
             raise self._failure
+        if len(self._failed) >= self._size:
+            raise RunError(
+                f"{len(self._failed)} groups failed twice each, as many as a step trains: {self._failed[-1]}"
+            ) from self._failed[-1]
         data, dropped = self._config.data, len(self._dropped)
         most = self._config.algorithm.filter_groups.max_num_gen_batches * (data.gen_batch_size or self._size)
         if dropped and dropped + self._size > most:

@@ -327,7 +327,7 @@ def test_images_stay_with_every_turn(tiny_tokenizer_dir):
     config = SimpleNamespace(rollout=RolloutConfig(), data=DataConfig(max_prompt_length=100))
     policy, images = Scripted("one", "bye"), [{"bytes": b"x"}]
     prompt = Prompt(0, turns.prompt(CHAT), CHAT, "acme", "42", {}, {"images": images})
-    asyncio.run(EpisodePlayer(config, Echo(), policy, turns).play(prompt, 1, 0, SamplingParams(500), "train"))
+    asyncio.run(EpisodePlayer(config, Echo(), policy, turns).play(prompt, 1, SamplingParams(500), "train", 0))
     assert [request.media["images"] is images for request in policy.requests] == [True, True]
 
 

@@ -53,14 +53,19 @@ def responses(*names):
 PARTS = [(2, responses("e", "f")), (0, responses("a")), (1, responses("b", "c", "d"))]
 
 
+async def score_part(scores, place, rollouts, seconds=0.0):
+    with scores.expecting("batch", place) as part:
+        await asyncio.sleep(seconds)
+        return await scores.of(part, rollouts)
+
+
 def scored(reward):
     """The scores of three parts of one batch, by place."""
 
     async def score():
         scores = Scores(reward, 8)
-        for _ in PARTS:
-            scores.expect("batch")
-        results = await asyncio.gather(*(scores.of(part, "batch", place) for place, part in PARTS))
+        results = await asyncio.gather(*(score_part(scores, place, part) for place, part in PARTS))
+        assert not scores._batches
         return {place: each and [one.score for one in each] for (place, _), each in zip(PARTS, results, strict=True)}
 
     return asyncio.run(score())
@@ -89,3 +94,50 @@ def test_a_manager_that_breaks_its_contract_ends_the_run(manager):
     reward.score = lambda requests: [RewardResult(float("nan"))] * len(requests)
     with pytest.raises(RunError, match="a score must be finite"):
         scored(reward)
+
+
+def test_a_part_that_fails_leaves_its_batch_which_is_scored_without_it():
+    async def fail(scores):
+        with scores.expecting("batch", 1):
+            await asyncio.sleep(0.05)
+            raise RunError("no response")
+
+    async def work():
+        scores = Scores(reward := Whole(), 8)
+        results = await asyncio.gather(
+            score_part(scores, 0, responses("a")),
+            fail(scores),
+            score_part(scores, 2, responses("b", "c")),
+            return_exceptions=True,
+        )
+        assert [len(each) for each in (results[0], results[2])] == [1, 2]
+        assert reward.asked == [["a", "b", "c"]] and not scores._batches
+        again = await asyncio.gather(*(score_part(scores, place, responses("d")) for place in (0, 1)))
+        assert reward.asked[1:] == [["d", "d"]] and len(again) == 2
+
+    asyncio.run(work())
+
+
+def test_a_part_that_is_cancelled_while_it_waits_for_the_others_leaves_its_batch():
+    async def work():
+        scores = Scores(reward := Whole(), 8)
+        late = asyncio.create_task(score_part(scores, 0, responses("a"), seconds=0.1))
+        waiting = asyncio.create_task(score_part(scores, 1, responses("b")))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        assert len(await late) == 1
+        assert reward.asked == [["a"]] and not scores._batches
+
+    asyncio.run(work())
+
+
+def test_an_error_of_the_manager_reaches_every_part_of_the_batch():
+    reward = Whole()
+    reward.score = lambda requests: 1 / 0
+
+    async def work():
+        scores = Scores(reward, 8)
+        parts = (score_part(scores, place, part) for place, part in PARTS)
+        return await asyncio.wait_for(asyncio.gather(*parts, return_exceptions=True), 10)
+
+    assert [type(each) for each in asyncio.run(work())] == [ZeroDivisionError] * 3

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.sampler import PromptSampler
-from corerl.errors import RunError
+from corerl.errors import DeadlineError, EngineDeadError, NonFiniteError, RunError
 from corerl.rollout.buffer import read_groups, write_groups
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
@@ -122,6 +123,7 @@ def test_without_staleness_the_groups_of_a_step_are_begun_when_it_asks_for_them(
             "training/staleness/mean": 0.0,
             "training/staleness/max": 0.0,
             "training/staleness/token_mean": 0.0,
+            "rollout/failed_groups": 0.0,
         }
         assert set(taken.seconds) == {"gen", "reward"} and not taken.background
         state = made.state().sampler
@@ -256,6 +258,110 @@ def test_a_group_that_is_dropped_is_replaced_at_once_and_its_step_trains_the_fir
     assert seen[0] == (True, [0, 0], {})
 
 
+class Failing(Engine):
+    """The first ``times`` requests to a prompt fail, ``late`` seconds after they came."""
+
+    def __init__(self, times, late=0.0, seconds=None):
+        super().__init__(seconds)
+        self.times, self.late = dict(times), late
+
+    async def generate(self, requests, on_finished):
+        left = []
+        for request in requests:
+            if self.times.get(request.prompt_ids[1], 0) > 0:
+                self.times[request.prompt_ids[1]] -= 1
+                left.append(request)
+        well = [request for request in requests if request not in left]
+        positions = [requests.index(request) for request in well]
+        await super().generate(well, lambda place, completions: on_finished(positions[place], completions))
+        if left:
+            self.asked += [(request.request_id, self.version) for request in left]
+            await asyncio.sleep(self.late)
+            raise DeadlineError(f"{len(left)} of {len(requests)} prompts had no responses")
+
+
+class Together(Reward):
+    """A manager of whole batches."""
+
+    submit = None
+
+    def __init__(self):
+        self.asked = []
+
+    def score(self, requests):
+        self.asked.append([request.response for request in requests])
+        return super().score(requests)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_group_that_fails_is_tried_again_with_its_seeds(stream, capsys, max_staleness, greedy):
+    engine, prompt = Failing({2: 1}, late=0.02), Engine()
+    made, other = (
+        stream(each, max_staleness=max_staleness, greedy=greedy, batch_order="fifo") for each in (engine, prompt)
+    )
+    for step in (1, 2):
+        engine.version = prompt.version = step - 1
+        one, two = made.take(step), other.take(step)
+        assert one.scored.results == two.scored.results and tokens(one) == tokens(two)
+        assert one.metrics["rollout/failed_groups"] == 0.0
+    seeds = {request.sampling.seed for request in engine.requests if request.prompt_ids[1] == 2}
+    assert seeds == {request.sampling.seed for request in prompt.requests if request.prompt_ids[1] == 2}
+    assert re.search(r"group 1 \(prompt 1\) failed and is tried again: 1 of \d prompts had no", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_a_group_that_fails_twice_is_left_out_and_counted_and_nothing_waits_for_it(stream, max_staleness):
+    engine = Failing({2: 2})
+    made, taken = stream(engine, max_staleness=max_staleness, batch_order="fifo"), []
+    for engine.version in (0, 1):
+        taken.append(made.take(engine.version + 1))
+    assert [tokens(each) for each in taken] == [[1, 3], [4, 5]]
+    assert [each.metrics["rollout/failed_groups"] for each in taken] == [1.0, 0.0]
+    assert made.state().sampler["next"] == 5
+
+
+def test_a_manager_of_whole_batches_does_not_wait_for_a_group_that_failed(stream):
+    reward, engine = Together(), Failing({2: 2})
+    made = stream(engine, reward=reward)
+    for engine.version, trained in ((0, [1, 3]), (1, [4, 5])):
+        assert tokens(made.take(engine.version + 1)) == trained
+    assert [len(asked) for asked in reward.asked] == [2, 2, 4]
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_as_many_failed_groups_as_a_step_trains_end_the_run(stream, max_staleness):
+    made = stream(Failing(dict.fromkeys(range(1, 13), 2)), max_staleness=max_staleness)
+    with pytest.raises(RunError, match=r"groups failed twice each, as many as a step trains: .* had no responses"):
+        made.take(1)
+
+
+@pytest.mark.parametrize("error", [EngineDeadError, NonFiniteError])
+def test_an_engine_that_is_lost_for_good_ends_the_run_at_once(stream, error):
+    class Broken(Engine):
+        async def generate(self, requests, on_finished):
+            self.asked += requests
+            raise error("over")
+
+    engine = Broken()
+    with pytest.raises(error, match=r"^over$"):
+        stream(engine).take(1)
+    assert len(engine.asked) == 2
+
+
+def test_scores_that_are_slower_than_generation_are_noticed_once_and_hold_up_admission(stream, capsys):
+    class Slow(Reward):
+        def submit(self, requests):
+            return SimpleNamespace(result=lambda: (time.sleep(1.2), self.score(requests))[1])
+
+    engine = Engine()
+    made = stream(engine, reward=Slow(), max_staleness=1, batch_order="fifo")
+    for step in (1, 2):
+        made.take(step)
+        assert len(engine.asked) <= 2 * (step + 1), "no group more than staleness allows"
+    assert capsys.readouterr().err.count("scoring is slower than generation: a step waited") == 1
+
+
 def test_a_filter_that_keeps_too_few_ends_the_run_with_its_count(stream):
     made = stream(keep=lambda inputs: inputs.scores // 100 == 2)
     made.config.algorithm.filter_groups.max_num_gen_batches = 2
@@ -285,9 +391,9 @@ def test_a_response_that_is_older_than_allowed_ends_the_run(stream):
 def test_the_error_of_a_group_reaches_the_step_that_asks(stream, max_staleness):
     class Broken(Engine):
         async def generate(self, requests, on_finished):
-            raise RunError("the engine ended")
+            raise EngineDeadError("the engine ended")
 
-    with pytest.raises(RunError, match="the engine ended"):
+    with pytest.raises(RunError, match=r"^the engine ended"):
         stream(Broken(), max_staleness=max_staleness).take(1)
 
 
