@@ -146,6 +146,11 @@ def _check_sampling(config: TrainConfig) -> Iterator[RequestError]:
             f"{validation.n} greedy responses to one prompt are all the same: set it to 1, "
             "or rollout.val_kwargs.do_sample to true",
         )
+    if rollout.max_concurrent_requests is not None and rollout.max_concurrent_requests < rollout.n:
+        yield ConfigError(
+            "rollout.max_concurrent_requests",
+            f"is {rollout.max_concurrent_requests}, less than the rollout.n = {rollout.n} responses to one prompt",
+        )
 
 
 def _check_optimizer(config: TrainConfig) -> Iterator[RequestError]:

@@ -25,7 +25,6 @@ FILE = "groups.parquet"
 SCHEMA = pa.schema(
     [
         ("number", pa.int64()),
-        ("version", pa.int64()),
         ("is_baseline", pa.bool_()),
         ("prompt_ids", pa.list_(pa.int32())),
         ("token_ids", pa.list_(pa.int32())),
@@ -42,13 +41,11 @@ class FinishedGroup:
 
     Attributes:
         number: its place in the sampler's order.
-        version: of the weights at its admission.
         prompt: the data's.
         baseline: its greedy response, if the estimator needs one.
     """
 
     number: int
-    version: int
     prompt: Prompt
     scored: ScoredRollouts
     baseline: ScoredRollouts | None = None
@@ -105,7 +102,6 @@ def _rows(group: FinishedGroup, scored: ScoredRollouts, *, is_baseline: bool) ->
         }
         yield {
             "number": group.number,
-            "version": group.version,
             "is_baseline": is_baseline,
             "prompt_ids": group.prompt.token_ids,
             "token_ids": completion.token_ids,
@@ -125,7 +121,7 @@ def _group(number: int, rows: Sequence[Mapping[str, Any]], prompt: Prompt, path:
     if greedy := [row for row in rows if row["is_baseline"]]:
         baseline = _scored(greedy, prompt)
         scored = dataclasses.replace(scored, greedy_results=baseline.results * len(scored))
-    return FinishedGroup(number, int(rows[0]["version"]), prompt, scored, baseline)
+    return FinishedGroup(number, prompt, scored, baseline)
 
 
 def _scored(rows: Sequence[Mapping[str, Any]], prompt: Prompt) -> ScoredRollouts:

@@ -6,7 +6,7 @@ the others do.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import UnionType
 from typing import Any
 
@@ -48,19 +48,28 @@ class EpisodePlayer:
         if answer.error is not None:
             say(f"the environment's close() {answer.error}")
 
-    async def play(self, prompt: Prompt, seed: int, sampling: SamplingParams, name: str, sample: int) -> Rollouts:
+    async def play(
+        self,
+        prompt: Prompt,
+        seed: int,
+        sampling: SamplingParams,
+        name: str,
+        sample: int,
+        on_begin: Callable[[], None] = lambda: None,
+    ) -> Rollouts:
         """One episode, which is one response of at most ``sampling.max_tokens``.
 
         Args:
             seed: of the group.
             name: of the group, for the ids of requests.
             sample: the episode's number in its group.
+            on_begin: called just before each request is sent.
 
         Raises:
             RunError: the environment breaks its contract, or its messages do not fit the chat template or
                 ``data.max_prompt_length``.
         """
-        episode = _Episode(prompt, seed, sample, f"{name}.{sample}")
+        episode = _Episode(prompt, seed, sample, f"{name}.{sample}", on_begin)
         try:
             try:
                 await self._begin(episode)
@@ -114,7 +123,8 @@ class EpisodePlayer:
                     max_tokens=min(longest, sampling.max_tokens - len(episode.token_ids)),
                 ),
                 episode.prompt.media,
-            )
+            ),
+            episode.on_begin,
         )
         [text] = self._turns.text([turn.token_ids])
         episode.write(turn, text)
@@ -151,6 +161,7 @@ class _Episode:
     seed: int
     sample: int
     name: str
+    on_begin: Callable[[], None]
     state: Any = None
     begun: bool = False
     going: bool = True

@@ -32,6 +32,7 @@ class Group:
         name: unique in the run, for the ids of requests.
         batch: the name of the groups that are scored together by a reward manager of whole batches.
         place: in that batch.
+        on_begin: called just before its first request is sent.
         generated: when its last response was complete, on the clock of ``time.perf_counter``.
     """
 
@@ -41,6 +42,7 @@ class Group:
     name: str
     batch: str
     place: int
+    on_begin: Callable[[], None] = lambda: None
     generated: float = 0.0
 
 
@@ -69,7 +71,9 @@ class Player:
         if self._episodes is None:
             return await self._scored(group, group.place, functools.partial(self._single_turn, group))
         n = group.sampling.n
-        episode = functools.partial(self._episodes.play, group.prompt, group.seed, group.sampling, group.name)
+        episode = functools.partial(
+            self._episodes.play, group.prompt, group.seed, group.sampling, group.name, on_begin=group.on_begin
+        )
         played = await all_or_none(
             self._scored(group, group.place * n + sample, functools.partial(episode, sample)) for sample in range(n)
         )
@@ -90,7 +94,7 @@ class Player:
         sampling = dataclasses.replace(group.sampling, seed=group.seed)
         prompt = group.prompt
         completions = await self._queue.complete(
-            GenerationRequest(group.name, prompt.token_ids, sampling, prompt.media)
+            GenerationRequest(group.name, prompt.token_ids, sampling, prompt.media), group.on_begin
         )
         return Rollouts.collect([prompt], [completions], self._tokenizer.decode)
 

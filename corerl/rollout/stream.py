@@ -4,12 +4,16 @@ A group is admitted if it can still be trained at most ``trainer.max_staleness``
 begin it. During step s, k · B groups beyond the step's own B are therefore open or wait to be trained; B is
 ``data.train_batch_size``. With k = 0 a step's groups are begun by the weights of the step before, and their numbers
 do not depend on the order in which responses come. A group that the batch filter drops gives its place to the next.
+
+A group that began with version v must be trained by step v + 1 + k, its deadline. A step may take groups in another
+order than that of their numbers as long as all others can still meet their deadlines.
 """
 
 import asyncio
 import dataclasses
 import functools
 import itertools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,12 +75,12 @@ class _Member:
     """A group that was admitted.
 
     Attributes:
-        version: of the weights at its admission.
+        version: of the weights that begin it; None as long as no request of it is sent.
         finished: how many had finished when it did, itself included; 0: it is open.
     """
 
     number: int
-    version: int
+    version: int | None
     group: Group
     started: float = dataclasses.field(default_factory=time.perf_counter)
     scored: ScoredRollouts | None = None
@@ -185,7 +189,7 @@ class Stream:
             self._check()
             await self._changed.wait()
         generated = max(member.group.generated for member in members)
-        self._notice_slow_scores(start, generated)
+        self._notice_slow_scores(start, generated, max(member.ended for member in members))
         (dropped, self._dropped), (failed, self._failed) = (self._dropped, []), (self._failed, [])
         self._places -= self._size
         self._ready -= len(members)
@@ -195,11 +199,10 @@ class Stream:
         metrics = {**taken.metrics, "rollout/failed_groups": float(len(failed))}
         return dataclasses.replace(taken, metrics=metrics), generated
 
-    def _notice_slow_scores(self, start: float, generated: float) -> None:
-        """Say once that a step waited for scores for longer than for responses."""
-        now = time.perf_counter()
-        scoring = now - max(start, generated)
-        if self._max_staleness and not self._is_slow and scoring > max(SLOW, 0.5 * (now - start)):
+    def _notice_slow_scores(self, start: float, generated: float, ended: float) -> None:
+        """Say once that a step, which waits since ``start``, waited for scores for longer than for responses."""
+        scoring = ended - max(start, generated)
+        if self._max_staleness and not self._is_slow and scoring > max(SLOW, 0.5 * (ended - start)):
             self._is_slow = True
             unscored = sum(member.scored is None and member.group.generated > 0 for member in self._members.values())
             say(
@@ -214,7 +217,7 @@ class Stream:
             if self._next not in self._done:
                 member = self._members[self._next] = self._member(self._next)
                 if (group := self._restored.pop(self._next, None)) is not None:
-                    member.version, member.baseline = group.version, group.baseline
+                    member.baseline = group.baseline
                     self._keep(member, group.scored)
                 else:
                     task = asyncio.get_running_loop().create_task(self._play(member))
@@ -227,7 +230,14 @@ class Stream:
         batch = "train" if self._filter is not None else f"train-{(number - self._left_out) // self._size + 1}"
         prompt = self._prompts[self._sampler.prompt(number)]
         group = Group(prompt, self._seeds_of(step + 1)[place], self._sampling, f"train-{number}", batch, number)
-        return _Member(number, self._version, group)
+        member = _Member(number, None, group)
+        group.on_begin = functools.partial(self._begin, member)
+        return member
+
+    def _begin(self, member: _Member) -> None:
+        """Requests of a group are sent."""
+        if member.version is None:
+            member.version = self._version
 
     async def _play(self, member: _Member) -> None:
         try:
@@ -284,6 +294,7 @@ class Stream:
         """A group waits to be trained."""
         self._ready += 1
         self._finished += 1
+        member.version = min(completion.weight_version for completion in scored.rollouts.completions)
         member.scored, member.finished, member.ended = scored, self._finished, time.perf_counter()
 
     def _leave(self, member: _Member) -> None:
@@ -302,20 +313,26 @@ class Stream:
         if self._order == "fifo":
             due = list(itertools.islice(members, self._size))
             return due if all(member.scored for member in due) else []
-        oldest_open = next((member for member in members if not member.scored), None)
-        if oldest_open is not None and self._is_due(oldest_open, step):
-            return []
         width = len(members) if self._order == "first_finished" else self._size + self._window
-        window = [member for member in itertools.islice(members, width) if member.scored]
-        chosen = sorted(
-            {*window, *(member for member in members if self._is_due(member, step))},
-            key=lambda member: (not self._is_due(member, step), member.finished),
-        )[: self._size]
+        window = sorted(
+            (member for member in itertools.islice(members, width) if member.scored), key=lambda member: member.finished
+        )
+        chosen: list[_Member] = []
+        for deadline in range(step, step + self._max_staleness + 1):
+            due = [member for member in members if self._deadline(member) <= deadline]
+            later = self._size * (deadline - step)  # as many can be trained in the steps between
+            lacking = len(due) - later - sum(self._deadline(member) <= deadline for member in chosen)
+            if lacking > 0:
+                ready = [member for member in due if member.scored and member not in chosen]
+                if len(ready) < lacking:
+                    return []
+                chosen += sorted(ready, key=lambda member: member.finished)[:lacking]
+        chosen += [member for member in window if member not in chosen][: self._size - len(chosen)]
         return sorted(chosen, key=lambda member: member.number) if len(chosen) == self._size else []
 
-    def _is_due(self, member: _Member, step: int) -> bool:
-        """A group that is not trained in ``step`` would become too old."""
-        return member.version + self._max_staleness < step
+    def _deadline(self, member: _Member) -> float:
+        """The last step that may train a group."""
+        return math.inf if member.version is None else member.version + 1 + self._max_staleness
 
     def _check(self) -> None:
         """Raise what ended the stream."""
@@ -365,7 +382,7 @@ class Stream:
 
     async def _state(self) -> StreamState:
         finished = [
-            FinishedGroup(each.number, each.version, each.group.prompt, each.scored, each.baseline)
+            FinishedGroup(each.number, each.group.prompt, each.scored, each.baseline)
             for each in self._members.values()
             if each.scored is not None
         ]

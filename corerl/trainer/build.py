@@ -129,7 +129,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     vocabulary_reference = None
     if reference and any("logits" in part.entry.needs for part in (parts.kl_loss, parts.kl_penalty) if part):
         vocabulary_reference = VocabularyReference(reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb)
-    queue = RequestQueue(engines.generate)
+    queue = RequestQueue(engines.generate, config.rollout.max_concurrent_requests)
     episodes = episode_player(config, parts.environment, queue, plan.tokenizer)
     if episodes is not None:
         stack.callback(episodes.close)

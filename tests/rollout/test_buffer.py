@@ -34,7 +34,7 @@ def finished(scored_rollouts):
         prompts = [PROMPTS[number]] * 2
         rollouts = dataclasses.replace(scored.rollouts, prompts=prompts)
         scored = dataclasses.replace(scored, rollouts=rollouts, **changes)
-        return FinishedGroup(number, version, PROMPTS[number], scored, baseline)
+        return FinishedGroup(number, PROMPTS[number], scored, baseline)
 
     return make
 
@@ -97,7 +97,6 @@ def test_a_group_that_was_trained_is_refused(finished, sampler, tmp_path, number
         {"facts": '{"start": {"index": 3}}'},
         {"token_ids": []},
         {"log_probs": [-0.5]},
-        {"version": None},
         {"number": None},
         {"prompt_ids": None},
     ],

@@ -32,7 +32,7 @@ class Scripted:
     def __init__(self, *turns):
         self.turns, self.requests = turns, []
 
-    async def complete(self, request):
+    async def complete(self, request, on_sent=None):
         self.requests.append(request)
         number = int(request.request_id.rpartition("-")[2])
         ids = [*self.turns[number].encode(), END][: request.sampling.max_tokens]
@@ -174,7 +174,7 @@ def test_an_environment_that_fails_costs_the_episode_and_no_reward_of_0(play):
 
 def test_an_aborted_turn_costs_the_episode(play):
     class Aborting(Scripted):
-        async def complete(self, request):
+        async def complete(self, request, on_sent=None):
             [turn] = await super().complete(request)
             return [dataclasses.replace(turn, finish_reason="abort")]
 
