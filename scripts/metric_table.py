@@ -141,6 +141,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric(
             "training/num_gen_prompts", "prompts", "prompts generated for this step, with those that the filter dropped"
         ),
+        Metric("rollout/failed_groups", "groups", "groups that failed twice and were left out, since the last step"),
         Metric(
             "training/staleness/{mean,max,token_mean}",
             "updates",
