@@ -81,8 +81,8 @@ class Plugins:
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         self._modules: dict[str, ModuleType] = {}
-        for _, registry in self.registries:
-            self._open(registry)
+        for name, registry in self.registries:
+            self._open(name, registry)
         self._load(
             PluginRecord("corerl", corerl.__version__, "corerl.builtins"),
             functools.partial(importlib.import_module, "corerl.builtins"),
@@ -92,7 +92,7 @@ class Plugins:
         self._check_disabled(disable)
         for path in {Path(path).expanduser().resolve(): path for path in load}.values():
             self._load(PluginRecord(path, "", path), functools.partial(load_file, path))
-        self._hooks = self._hook_names()
+        self.hooks = self._hook_names()
         for record in self.records:  # once all kinds are there
             if record.status == "ok":
                 self._register(record)
@@ -137,9 +137,11 @@ class Plugins:
             else:
                 self._load(record, functools.partial(_import_entry_point, point, distribution))
 
-    def _open(self, registry: Registry[Any]) -> None:
+    def _open(self, name: str, registry: Registry[Any]) -> None:
         registry.missing_hint = self._missing_hint
         registry.trusted = not self._is_restricted
+        hook = hookspecs.registration_hook(name)
+        self._manager.add_hookspecs(type("Registration", (), {hook: hookspecs.hookspec(_registration)}))
 
     def _load(self, record: PluginRecord, import_module: Callable[[], ModuleType]) -> None:
         """Import one plugin, and add its kinds."""
@@ -161,9 +163,7 @@ class Plugins:
         module.add_kinds(kinds.append)
         record.hook_seconds["add_kinds"] = time.perf_counter() - start
         for kind in kinds:
-            self._open(self.registries.add(kind))
-            hook = hookspecs.registration_hook(kind.registry)
-            self._manager.add_hookspecs(type("Kinds", (), {hook: hookspecs.hookspec(_registration)}))
+            self._open(kind.registry, self.registries.add(kind))
 
     def _register(self, record: PluginRecord) -> None:
         """Let one plugin register; what it registers counts only when all of its hooks succeed."""
@@ -183,7 +183,7 @@ class Plugins:
     def _hook_names(self) -> list[str]:
         """Every hook, those of added kinds too."""
         own = [name for name in vars(hookspecs) if self._manager.parse_hookspec_opts(hookspecs, name) is not None]
-        return [*own, *map(hookspecs.registration_hook, self.registries.added)]
+        return [*own, *(hookspecs.registration_hook(name) for name, _ in self.registries)]
 
     def _register_hooks(self, record: PluginRecord, module: ModuleType) -> None:
         """Make the module's hooks known.
@@ -191,7 +191,7 @@ class Plugins:
         Raises:
             PluginError: a misspelt hook, or a function named like a hook that is not marked as one.
         """
-        for name in self._hooks:
+        for name in self.hooks:
             defined_here = getattr(vars(module).get(name), "__module__", None) == module.__name__
             if defined_here and self._manager.parse_hookimpl_opts(module, name) is None:
                 raise PluginError(f"the function {name} is not marked with @hookimpl")
@@ -199,7 +199,7 @@ class Plugins:
         for caller in self._manager.get_hookcallers(module) or ():
             optional = all(implementation.optionalhook for implementation in caller.get_hookimpls())
             if not caller.has_spec() and not optional:
-                raise PluginError(f"there is no hook '{caller.name}'{did_you_mean(caller.name, self._hooks)}")
+                raise PluginError(f"there is no hook '{caller.name}'{did_you_mean(caller.name, self.hooks)}")
 
     def _registrations(self, record: PluginRecord) -> list[tuple[str, Entry[Any], bool]]:
         """(registry name, entry, override) of everything that this plugin's hooks register."""
@@ -307,8 +307,8 @@ def _import_entry_point(point: EntryPoint, distribution: str) -> ModuleType:
     return module
 
 
-def _registration(register: Any) -> None:
-    """What the hook of a kind that a plugin adds is like."""
+def _registration(register: hookspecs.Register[Any]) -> None:
+    """Register parts of one kind."""
 
 
 def _check_api(module: ModuleType) -> None:
