@@ -6,8 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from types import FunctionType, MethodType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from corerl.contracts.kinds import NoFacts, code_facts
 from corerl.contracts.options import CompositeOptions, did_you_mean
@@ -102,23 +101,6 @@ class Entry(Generic[T]):
             raise PluginError(
                 f"{self.kind} '{self.name}'{whence or ' cannot be imported'}: {type(error).__name__}: {error}"
             ) from error
-
-    def source(self) -> tuple[str, int]:
-        """The file and line that define the target; ``("<unknown>", 0)`` for one that was not written in Python.
-
-        Raises:
-            PluginError: the target cannot be imported.
-        """
-        target: Any = self.load()
-        target = inspect.unwrap(getattr(target, "callback", target))  # a click command, a decorated function
-        while isinstance(target, functools.partial):
-            target = target.func
-        if not isinstance(target, type | FunctionType | MethodType):  # an instance with __call__
-            target = type(target)
-        try:
-            return inspect.getsourcefile(target) or "<unknown>", inspect.getsourcelines(target)[1]
-        except (OSError, TypeError):
-            return "<unknown>", 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,12 +231,6 @@ class Registry(Generic[T]):
             "register it with override=True"
         )
 
-    def status(self, entry: Entry[T]) -> Literal["ok", "clash", "overridden"]:
-        """Whether ``entry.name`` means this entry, nobody's until a clash is settled, or another plugin's."""
-        if entry.name in self._clashes:
-            return "clash"
-        return "ok" if self._entries.get(entry.name) is entry else "overridden"
-
     def get(self, name: str) -> Entry[T]:
         """The entry that a config means by ``name``.
 
@@ -292,9 +268,8 @@ class Registry(Generic[T]):
             case str():
                 return self.select_named(value, {}, name_key=key, options_key=key)
             case {"name": str(name), **options}:
-                return self.select_named(
-                    name, {str(option): options[option] for option in options}, name_key=key, options_key=key
-                )
+                named = {str(option): value for option, value in options.items()}
+                return self.select_named(name, named, name_key=key, options_key=key)
         raise ConfigError(key, f"must be the name of a {self.kind}, or a mapping with 'name' and its options")
 
     def select_named(self, name: str, options: Mapping[str, Any], *, name_key: str, options_key: str) -> Selected[T]:
@@ -306,11 +281,7 @@ class Registry(Generic[T]):
         return self.with_options(entry, options, options_key)
 
     def with_options(self, entry: Entry[T], options: Mapping[str, Any], key: str) -> Selected[T]:
-        """``entry`` with ``options`` (plain values), which are checked and filled in.
-
-        Raises:
-            ConfigError: an unknown option, a wrong type or a value out of range; ``key`` is in the message.
-        """
+        """``entry`` with ``options`` (plain values), checked and filled in; errors as for :meth:`select`."""
         from corerl.config import typed
 
         declared = entry.load_options()
