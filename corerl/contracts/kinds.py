@@ -40,7 +40,7 @@ class Kind:
         words: the kind in the singular, for messages ("sampler").
         contract: Protocol of its targets, or ``"module:attribute"``; the docstring documents the kind.
         config_key: key of a config that selects one, for messages; '' if there is none.
-        needs: name of each need that an entry may declare -> its effect.
+        needs: name of each need that an entry may declare -> its effect; or ``"module:attribute"``.
         facts: frozen dataclass whose fields, made by :func:`fact`, are further arguments of ``register``.
     """
 
@@ -48,5 +48,5 @@ class Kind:
     words: str
     contract: type | str
     config_key: str = ""
-    needs: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, str] | str = field(default_factory=dict)
     facts: type = NoFacts

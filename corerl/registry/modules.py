@@ -41,12 +41,6 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def whole_path(reference: str) -> str:
-    """A reference that holds in any working folder: ``./file.py:attribute`` with the file's whole path."""
-    path, _, attribute = reference.rpartition(":")
-    return f"{Path(path).expanduser().resolve()}:{attribute}" if path.endswith(".py") else reference
-
-
 def is_missing_file(reference: str) -> bool:
     """Whether ``./file.py:attribute`` names a file that is not there; false of ``package.module:attribute``."""
     path = reference.rpartition(":")[0]

@@ -17,11 +17,12 @@ import click
 from corerl import errors, hookspecs
 from corerl.contracts.config import TrainConfig
 from corerl.plugins import Plugins
-from corerl.registry import Registry
+from corerl.registry import KINDS, Registry
 from scripts.known_names import ROOT, plugin_files, plugins_of
 from scripts.pages.markdown import from_docstring, options, table
 
 FOLDER = ROOT / "docs" / "reference"
+OF_CORE = {kind.registry for kind in KINDS}
 NOTE = "\nThis page is made from {source} by [`scripts/pages/reference.py`](../../scripts/pages/reference.py).\n"
 
 
@@ -85,7 +86,7 @@ def hooks() -> str:
     text += f"\n{from_docstring(inspect.getdoc(hookspecs) or '', 'toml')}"
     examples = hook_examples()
     for name, registry in plugins().registries:
-        if name not in plugins().registries.added:
+        if name in OF_CORE:
             plural, anchor = name.replace("_", " ").replace("kl ", "KL "), registry.kind.lower().replace(" ", "-")
             words = f"Register [{plural}](kinds.md#{anchor})."
             if name == "commands":  # kinds.md leaves them out
@@ -125,8 +126,7 @@ def kind(name: str, registry: "Registry[object]") -> str:
     package = module.partition(".")[0]
     path = ("" if package == "corerl" else f"plugins/{package}/src/") + module.replace(".", "/") + ".py"
     key = f"Key `{registry.config_key}`, hook" if registry.config_key else "Hook"
-    of_core = name not in plugins().registries.added
-    hook = f"[`register_{name}`](hooks.md#register_{name})" if of_core else f"`register_{name}`"
+    hook = f"[`register_{name}`](hooks.md#register_{name})" if name in OF_CORE else f"`register_{name}`"
     text = f"{key} {hook}, contract `{registry.contract.__name__}` in\n"
     text += f"[`{path}`](../../{path}).\n\n{from_docstring(inspect.getdoc(registry.contract) or '')}\n"
     declared = [(f'`needs={{"{need}"}}`', effect) for need, effect in registry.needs.items()]
