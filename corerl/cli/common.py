@@ -89,10 +89,9 @@ def read_train_values(
             different values.
     """
     from corerl.config import typed
-    from corerl.config.aliases import canonical
+    from corerl.config.aliases import canonical, read_over_preset
     from corerl.config.load import read
     from corerl.contracts.config import PluginsConfig, TrainConfig
-    from corerl.registry.presets import read_over_preset
 
     values = read(TrainConfig, file, overrides)
     section = values.get("plugins")
@@ -105,7 +104,7 @@ def read_train_values(
         plugins = load_plugins(tuple(plugin), tuple(disable), tuple(wanted.load))
     if values.get("preset") is not None:
         preset = plugins.registries.presets.select(values["preset"], "preset").load()()
-        values = read_over_preset(preset, file, overrides, plugins.config_aliases())
+        values = read_over_preset(TrainConfig, preset, file, overrides, plugins.config_aliases())
     else:
         values = canonical(TrainConfig, values, plugins.config_aliases())
     if load or disable:

@@ -1,10 +1,11 @@
 """Aliases: other spellings of keys, which become the keys before anything is checked."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from corerl.config.load import assign
+from corerl.config.load import assign, read
 from corerl.errors import ConfigError
 
 MISSING = object()
@@ -33,6 +34,28 @@ def canonical(cls: type[Any], values: Mapping[str, Any], aliases: Mapping[str, s
             raise ConfigError(alias, f"is {value}, but {key} is {present}: both are one key, so give one of them")
         assign(cls, result, key.split("."), value)
     return result
+
+
+def read_over_preset(
+    cls: type[Any], preset: Mapping[str, Any], file: Path | None, overrides: Sequence[str], aliases: Mapping[str, str]
+) -> dict[str, Any]:
+    """The values of file and overrides over those of the preset, without aliases.
+
+    Options of the preset's part stay if file and overrides select the same part. An alias that is null removes the
+    preset's option.
+
+    Raises:
+        ConfigError: as for :func:`corerl.config.load.read` and :func:`canonical`.
+    """
+    own = canonical(cls, read(cls, file, overrides), aliases)
+    values: dict[str, Any] = renamed(read(cls, file, overrides, canonical(cls, preset, aliases)), aliases)
+    for alias, key in aliases.items():
+        value = take(values, alias)
+        if value is None and at(own, key) is MISSING:
+            take(values, key)
+        elif value is not MISSING and value is not None:
+            assign(cls, values, key.split("."), value)
+    return values
 
 
 def at(values: Any, key: str) -> Any:

@@ -147,25 +147,38 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 
 def assign(cls: type[Any], values: dict[str, Any], key: list[str], value: Any) -> None:
-    """Put ``value`` at ``key``; on the way sections are made, and a selected name becomes ``{name: …}``."""
-    for depth, part in enumerate(key[:-1], start=1):
+    """Put ``value`` at ``key``; missing sections are made, and a selected name becomes ``{name: …}``.
+
+    The options of a part stay if ``value`` is the part's name, and go if it is the name of another part.
+    """
+    *sections, last = key
+    for depth, part in enumerate(sections, start=1):
         present = values.get(part)
         if present is None:
             present = _default_name(cls, key[:depth])
         if isinstance(present, str):
             present = {"name": present}
+        elif last == "name" and depth == len(sections) and selects_part(_hint(cls, sections)):
+            present = present if isinstance(present, dict) and present.get("name") == value else {}
         values[part] = values = present if isinstance(present, dict) else {}
-    values[key[-1]] = value
+    present = values.get(last)
+    if not (isinstance(present, dict) and isinstance(value, str) and present.get("name") == value):
+        values[last] = value
+
+
+def _hint(cls: type[Any], key: list[str]) -> Any:
+    """The declared type at a key, or None."""
+    hint: Any = cls
+    for part in key:
+        hint = typing.get_type_hints(hint).get(part) if dataclasses.is_dataclass(hint) else None
+    return hint
 
 
 def _default_name(cls: type[Any], key: list[str]) -> str | None:
     """The default of a key that selects a registered name, or None."""
-    owner: Any = cls
-    for part in key[:-1]:
-        owner = typing.get_type_hints(owner).get(part) if dataclasses.is_dataclass(owner) else None
-    if not dataclasses.is_dataclass(owner) or not selects_part(typing.get_type_hints(owner).get(key[-1])):
+    if not selects_part(_hint(cls, key)):
         return None
-    default = next(field.default for field in dataclasses.fields(owner) if field.name == key[-1])
+    default = next(field.default for field in dataclasses.fields(_hint(cls, key[:-1])) if field.name == key[-1])
     return default if isinstance(default, str) else None
 
 
