@@ -150,7 +150,7 @@ def _converted(hint: Any, value: Any, key: str) -> Any:
         return value
     if origin is typing.Union:
         for member in arguments:
-            if type(value) is (typing.get_origin(member) or member):
+            if type(value) is (typing.get_origin(member) or member) or value in _choices(member):
                 return _converted(member, value, key)
     elif dataclasses.is_dataclass(hint) and isinstance(value, dict):
         hints = typing.get_type_hints(hint)
@@ -161,11 +161,15 @@ def _converted(hint: Any, value: Any, key: str) -> Any:
     elif origin is dict and isinstance(value, dict):
         item_hint = arguments[1] if arguments else Any
         return {str(name): _converted(item_hint, item, _join(key, str(name))) for name, item in value.items()}
-    elif origin is typing.Literal and value in arguments:
+    elif value in _choices(hint):
         return value
     elif hint in _SCALARS and (scalar := _scalar(hint, value)) is not None:
         return scalar
     raise ConfigError(key, _must_be(hint, optional, value))
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
 
 
 def _scalar(kind: type[Any], value: Any) -> bool | int | float | str | None:
