@@ -1,4 +1,4 @@
-"""Kinds of parts, of the core and of plugins: what an entry of a kind may declare, and what a plugin adds a kind by."""
+"""Kinds of parts, of the core and of plugins, and the declarations of their entries."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ def fact(default: Any, help: str, *, contract: type | None = None, takes_options
     """Declare one fact: a field of a frozen dataclass, the facts of a kind.
 
     Args:
-        default: value if a plugin declares none. Other values have its type; if it is None, they have any.
+        default: value without a declaration. Other values have its type, or any type if it is None.
         help: effect, in one phrase.
         contract: Protocol of a fact that is code: an object or ``"module:attribute"``.
         takes_options: code that gets the options of its entry.
@@ -20,7 +20,7 @@ def fact(default: Any, help: str, *, contract: type | None = None, takes_options
 
 
 def code_facts(facts: Any) -> "list[dataclasses.Field[Any]]":
-    """The facts that are code and that are given."""
+    """The given facts that are code."""
     declared = [each for each in dataclasses.fields(facts) if each.metadata["contract"] is not None]
     return [each for each in declared if getattr(facts, each.name) is not None]
 

@@ -8,7 +8,7 @@ class Metric:
     """One metric, or several of one kind.
 
     Attributes:
-        name: the written name; ``{mean,max}`` stands for either, ``<name>`` for a name that the run supplies.
+        name: the written name; ``{mean,max}`` stands for either, ``<name>`` for a name of the run.
         unit: '' for none.
         definition: one phrase.
     """
