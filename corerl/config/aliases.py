@@ -1,4 +1,4 @@
-"""Aliases: other spellings of keys, which become the keys before anything is checked."""
+"""Aliases: other spellings of keys, replaced by the keys before all checks."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,11 @@ MISSING = object()
 
 
 def canonical(cls: type[Any], values: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
-    """``values`` (nested plain values of the config ``cls``) with every alias replaced by its key.
-
-    An alias that is null is left out. In interpolations, ``${alias}`` becomes ``${key}``.
+    """``values`` (nested plain values of the config ``cls``) with every alias, also in interpolations, replaced by its
+    key.
 
     Args:
-        aliases: alias -> key, both dotted; an option of a selected part is a key too.
+        aliases: alias -> key, both dotted; an option of a selected part is a key too. An alias that is null is removed.
 
     Raises:
         ConfigError: an alias and its key have different values.
@@ -73,7 +72,7 @@ def take(values: dict[str, Any], key: str) -> Any:
 
 
 def renamed(value: Any, aliases: Mapping[str, str]) -> Any:
-    """A copy of nested values, with keys in the place of aliases in its interpolations."""
+    """A copy of nested values, with keys for the aliases in its interpolations."""
     if isinstance(value, Mapping):
         return {name: renamed(item, aliases) for name, item in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""How much the interpolations of a config come to: ten lines of ``${a}${a}`` would fill any memory.
+"""The length of a config's interpolations, before they are resolved: ten lines of ``${a}${a}`` would fill any memory.
 
-The characters are counted before anything is resolved. Every name in a text with an interpolation counts as the value
-that it may mean, so the count may be too large and is never too small.
+Every name in a text with an interpolation counts as the value that it may mean, so the count may be too large and is
+never too small.
 """
 
 import re
@@ -24,12 +24,9 @@ Place = tuple[str, ...]
 
 
 def check_length(values: Mapping[str, Any], path: str = "") -> None:
-    """
-    Args:
-        path: put before the key of an error.
-
-    Raises:
-        ConfigError: a value comes to more than LONGEST characters, or names another by an interpolation.
+    """Raises:
+    ConfigError: a value has more than LONGEST characters, or an interpolation that names another one. ``path``
+        precedes its key.
     """
     texts = dict(_texts(values, ()))
     if not any("${" in text for text in texts.values()):
@@ -55,7 +52,7 @@ class _Counted:
                 self._below.setdefault(place[:depth], []).append(place)
 
     def length(self, place: Place) -> int:
-        """Of a value with all that it may name; in a circle, which OmegaConf refuses, of the text alone."""
+        """Of a value with all values that it may name; in a circle, which OmegaConf refuses, of the text alone."""
         if place not in self._lengths:
             text = self._texts[place]
             self._lengths[place] = max(LEAST, len(text))
@@ -64,7 +61,7 @@ class _Counted:
         return self._lengths[place]
 
     def _named(self, place: Place, text: str) -> Iterator[Place]:
-        """Values below a name, which is a path from the root or from a section around the value."""
+        """Values below a name: a path from the root or from a section around the value."""
         for name in _NAME.findall(text):
             parts = tuple(part for part in re.split(r"[.\[\]]+", name) if part)
             for depth in range(len(place)) if parts else ():

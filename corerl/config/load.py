@@ -29,16 +29,15 @@ LARGEST_BITS = 1024
 
 
 def load(cls: type[C], file: Path | None, overrides: Sequence[str] = ()) -> C:
-    """The config ``cls`` that a file and overrides describe; ``dataclasses.asdict`` gives it as plain values.
+    """The config ``cls`` of a file and overrides; ``dataclasses.asdict`` gives it as plain values.
 
     Args:
         file: YAML; None for the defaults.
-        overrides: ``key=value`` with a dotted key and a YAML value, applied in order. A mapping or a list replaces what
-            was there. ``actor.policy_loss.clip_ratio=0.1`` gives an option to the part selected by
-            ``actor.policy_loss``.
+        overrides: ``key=value`` with a dotted key and a YAML value, applied in order. A mapping or a list replaces the
+            old value. ``actor.policy_loss.clip_ratio=0.1`` gives an option to the part of ``actor.policy_loss``.
 
     Raises:
-        ConfigError: the file cannot be read, an override is malformed, or as for :func:`corerl.config.typed.build`.
+        ConfigError: an unreadable file, a malformed override, or as for :func:`corerl.config.typed.build`.
     """
     return typed.build(cls, read(cls, file, overrides))
 
@@ -46,10 +45,8 @@ def load(cls: type[C], file: Path | None, overrides: Sequence[str] = ()) -> C:
 def read(
     cls: type[Any], file: Path | None, overrides: Sequence[str] = (), preset: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What the file and the overrides say, as nested plain values: no defaults, nothing checked, nothing resolved.
-
-    Args:
-        preset: values that they come on top of.
+    """The values of the file and the overrides over ``preset``, as nested plain values without defaults, checks and
+    resolution.
     """
     values: dict[str, Any] = _over(copy.deepcopy(dict(preset or {})), _read_file(file) if file is not None else {})
     for override in overrides:
@@ -59,7 +56,7 @@ def read(
 
 
 def _over(base: Any, values: Any) -> Any:
-    """``values`` on top of ``base``; what selects another name than ``base`` does takes nothing from it."""
+    """``values`` over ``base``; another name than that of ``base`` takes nothing from it."""
     if isinstance(base, str) and isinstance(values, dict):
         base = {"name": base}
     if isinstance(values, str) and isinstance(base, Mapping) and base.get("name") == values:
@@ -72,11 +69,7 @@ def _over(base: Any, values: Any) -> Any:
 
 
 def check_nesting(text: str) -> None:
-    """YAML's readers take minutes for thousands of brackets within each other, and recurse.
-
-    Raises:
-        yaml.YAMLError: there are more than any config has.
-    """
+    """Raise YAMLError for too many brackets: YAML's readers recurse, and take minutes for thousands."""
     depth = 0
     for match in re.finditer(r"[\[\]{}]", text):
         depth += 1 if match[0] in "[{" else -1
@@ -85,10 +78,8 @@ def check_nesting(text: str) -> None:
 
 
 def check_numbers(values: Any, where: str, key: str = "") -> None:
-    """Python prints no integer of more than 4,300 digits, which hexadecimal can write.
-
-    Raises:
-        ConfigError: an integer in nested plain values has more than LARGEST_BITS.
+    """Raise ConfigError for an integer over LARGEST_BITS: Python prints at most 4,300 digits, hexadecimal can have
+    more.
     """
     named = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
     for name, value in named:
@@ -119,11 +110,7 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def parse_override(override: str) -> tuple[str, Any]:
-    """The dotted key and the plain value of ``key=value``.
-
-    Raises:
-        ConfigError: it is not written so, or the value is no YAML.
-    """
+    """The dotted key and the plain value of ``key=value``; ConfigError for another form or a value that is no YAML."""
     key, separator, text = override.partition("=")
     if not separator or not _KEY.fullmatch(key):
         bare = override.lstrip("+-")

@@ -1,4 +1,4 @@
-"""The registered parts that a config selects; names and options are checked, nothing heavy is imported."""
+"""The registered parts of a config; names and options are checked, nothing heavy is imported."""
 
 # ruff: noqa: RUF009  _of() is a field
 
@@ -31,16 +31,16 @@ def _of(key: str, registry: str) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What a training run is made of.
+    """The parts of a training run.
 
     Attributes:
         kl_loss: None unless ``actor.use_kl_loss``.
         kl_penalty, kl_controller: None unless ``algorithm.use_kl_in_reward``.
         batch_filter: None unless ``algorithm.filter_groups.enable``.
         value_loss, critic_strategy: None unless the advantage estimator needs a critic.
-        scorer: scores every row that ``scorers`` does not; None when each data source has its own.
-        scorers: data source, or pattern -> the scorer that the config gives it.
-        environment: None when a response is one turn.
+        scorer: of rows outside ``scorers``; None: each data source has its own.
+        scorers: data source, or pattern -> scorer.
+        environment: None for responses of one turn.
     """
 
     adv_estimator: Selected[AdvantageEstimator] = _of("algorithm.adv_estimator", "advantage_estimators")
@@ -72,7 +72,7 @@ class Parts:
         return "ref" in self.policy_loss.entry.needs or any("logits" not in part.entry.needs for part in kl_types)
 
     def selected(self) -> Iterator[tuple[str, Selected[Any]]]:
-        """(config key, part) pairs of everything that is selected."""
+        """(config key, part) pairs of all selected parts."""
         for field in dataclasses.fields(self):
             key, part = field.metadata["key"], getattr(self, field.name)
             if isinstance(part, Mapping):
@@ -122,7 +122,7 @@ def _select(registry: Registry[Any], config: TrainConfig, key: str) -> Any:
 
 
 def select_rollout_backend(rollout: RolloutConfig, registries: Registries) -> Selected[RolloutBackendFactory]:
-    """The rollout backend of a config, for what needs no other part; errors as for :func:`resolve_parts`."""
+    """The rollout backend of a config; errors as for :func:`resolve_parts`."""
     return registries.rollout_backends.select_named(
         rollout.name, rollout.options, name_key="rollout.name", options_key="rollout.options"
     )
