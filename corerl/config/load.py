@@ -5,7 +5,7 @@ import dataclasses
 import io
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,22 +91,39 @@ def check_numbers(values: Any, where: str, key: str = "") -> None:
 def _read_file(file: Path) -> dict[str, Any]:
     try:
         text = read_text(file)
-        check_nesting(text)
-        content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
     except OSError as error:
         raise ConfigError("", f"cannot read the config file {file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigError("", f"{file}: must be a YAML file in UTF-8") from None
-    except yaml.YAMLError as error:
-        raise ConfigError("", f"{file}{_describe(error)}") from None
-    except OmegaConfBaseException as error:
-        raise ConfigError(error.full_key or "", f"{typed.explain(error)} ({file})") from None
-    except (RecursionError, ValueError) as error:  # sections within each other by indentation; a number too long
-        raise ConfigError("", f"{file}: not valid YAML: {str(error).splitlines()[0]}") from None
-    check_numbers(content, f" ({file})")
+    content = _parsed(text, lambda: OmegaConf.load(io.StringIO(text)), "", file)
     if not isinstance(content, dict):
         raise ConfigError("", f"{file}: must be a mapping of sections such as 'model:', not a {type(content).__name__}")
     return typing.cast(dict[str, Any], content)
+
+
+def _parsed(text: str, parse: Callable[[], Any], key: str, file: Path | None = None) -> Any:
+    """Plain values of YAML, whose errors name the key, or the file with line and column."""
+    start, end = (f"{file}: ", f" ({file})") if file else ("", "")
+    try:
+        check_nesting(text)
+        content = OmegaConf.to_container(parse(), resolve=False)
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        mark = getattr(error, "problem_mark", None)
+        if file:
+            place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+            raise ConfigError("", f"{file}{place}: not valid YAML: {problem}") from None
+        raise ConfigError(key, f"'{text}' is not valid YAML: {problem}") from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(key or error.full_key or "", f"{typed.explain(error)}{end}") from None
+    except (
+        RecursionError,
+        ValueError,
+        OSError,
+    ) as error:  # a text that is a number; sections within each other by indentation; a number too long
+        raise ConfigError(key, f"{start}not valid YAML: {str(error).splitlines()[0]}") from None
+    check_numbers(content, end, key)
+    return content
 
 
 def parse_override(override: str) -> tuple[str, Any]:
@@ -114,23 +131,10 @@ def parse_override(override: str) -> tuple[str, Any]:
     key, separator, text = override.partition("=")
     if not separator or not _KEY.fullmatch(key):
         bare = override.lstrip("+-")
-        remedy = (
-            f"write {bare}"
-            if bare != override and "=" in bare
-            else "one is written key=value, e.g. actor.optim.lr=1e-5"
-        )
+        signed = bare != override and "=" in bare
+        remedy = f"write {bare}" if signed else "one is written key=value, e.g. actor.optim.lr=1e-5"
         raise ConfigError("", f"'{override}' is not an override; {remedy}")
-    try:
-        check_nesting(text)
-        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)
-    except yaml.YAMLError as error:
-        raise ConfigError(key, f"'{text}' is not valid YAML: {_problem(error)}") from None
-    except OmegaConfBaseException as error:
-        raise ConfigError(key, typed.explain(error)) from None
-    except (RecursionError, ValueError) as error:
-        raise ConfigError(key, f"is not valid YAML: {str(error).splitlines()[0]}") from None
-    check_numbers(parsed, "", key)
-    return key, typing.cast(dict[str, Any], parsed)["value"]
+    return key, _parsed(text, lambda: OmegaConf.from_dotlist([f"value={text}"]), key)["value"]
 
 
 def assign(cls: type[Any], values: dict[str, Any], key: list[str], value: Any) -> None:
@@ -167,13 +171,3 @@ def _default_name(cls: type[Any], key: list[str]) -> str | None:
         return None
     default = next(field.default for field in dataclasses.fields(_hint(cls, key[:-1])) if field.name == key[-1])
     return default if isinstance(default, str) else None
-
-
-def _describe(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return f"{place}: not valid YAML: {_problem(error)}"
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    return getattr(error, "problem", None) or str(error).splitlines()[0]
