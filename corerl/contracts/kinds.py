@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def fact(default: Any, help: str, *, contract: type | None = None, takes_options: bool = False) -> Any:
+def fact(default: Any, help: str, *, contract: type | str | None = None, takes_options: bool = False) -> Any:
     """Declare one fact: a field of a frozen dataclass, the facts of a kind.
 
     Args:
         default: value without a declaration. Other values have its type, or any type if it is None.
         help: effect, in one phrase.
-        contract: Protocol of a fact that is code: an object or ``"module:attribute"``.
+        contract: Protocol of a fact that is code, or its ``"module:attribute"``.
         takes_options: code that gets the options of its entry.
     """
     metadata = {"help": help, "contract": contract, "takes_options": takes_options}

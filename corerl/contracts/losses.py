@@ -4,18 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from corerl.contracts.kinds import fact
-from corerl.contracts.metrics import Metric
-
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@dataclass(frozen=True)
-class LossFacts:
-    """Facts of a policy or value loss."""
-
-    metrics: tuple[Metric, ...] = fact((), "describes the metrics, under whole names, in docs/metrics.md")
 
 
 @dataclass(frozen=True)

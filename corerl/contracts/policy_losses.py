@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from corerl.contracts.kinds import fact
-from corerl.contracts.losses import LossFacts, LossOutput, Mean
+from corerl.contracts.losses import LossOutput, Mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LossOutput", "Mean", "PolicyLoss", "PolicyLossFacts", "PolicyLossInputs", "TokenSelector"]
+__all__ = ["LossOutput", "Mean", "PolicyLoss", "PolicyLossInputs", "TokenSelector"]
 
 NEEDS = {
     "groups": "requires `rollout.n` of at least 2",
@@ -68,15 +67,3 @@ class TokenSelector(Protocol):
     """
 
     def __call__(self, inputs: PolicyLossInputs, uniforms: "Tensor") -> "Tensor": ...
-
-
-@dataclass(frozen=True)
-class PolicyLossFacts(LossFacts):
-    """Facts of a policy loss."""
-
-    select_tokens: TokenSelector | str | None = fact(
-        None,
-        "calls this function on each whole mini-batch; `inputs.selected`",
-        contract=TokenSelector,
-        takes_options=True,
-    )

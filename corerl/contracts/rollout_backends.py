@@ -4,20 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from corerl.contracts.kinds import fact
 from corerl.errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from corerl.contracts.config import ModelConfig, RolloutConfig
-
-
-@dataclass(frozen=True)
-class BackendFacts:
-    """Facts of a rollout backend."""
-
-    media: tuple[str, ...] = fact((), "accepts these columns of the data (`images`, `videos`); `request.media`")
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,10 @@
 """Scorers: one response against its ground truth."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
-
-from corerl.contracts.kinds import fact
 
 ARGUMENTS = ("response", "ground_truth", "data_source", "extra_info")
 """what a scorer is called with, by position"""
-
-
-@dataclass(frozen=True)
-class ScorerFacts:
-    """Facts of a scorer."""
-
-    data_sources: tuple[str, ...] = fact((), "selects the scorer for these values, or patterns, of `data_source`")
 
 
 class Scorer(Protocol):

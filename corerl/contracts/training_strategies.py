@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from corerl.contracts.kinds import fact
-
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -129,16 +127,6 @@ class CheckpointReader(Protocol):
     def __call__(self, folder: Path, model: "ModelConfig") -> "Iterator[tuple[str, Tensor]]":
         """Every weight by its name in model files or transformers, adapters merged; tied weights once."""
         ...
-
-
-@dataclass(frozen=True)
-class StrategyFacts:
-    """Facts of a training strategy."""
-
-    distributed: bool = fact(False, "allows several workers, with `RANK` and `WORLD_SIZE` in their environment")
-    read_checkpoint: CheckpointReader | str | None = fact(
-        None, "no effect on the run; `corerl export` reads checkpoints with this function", contract=CheckpointReader
-    )
 
 
 class TrainingStrategyFactory(Protocol):

@@ -3,12 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from corerl.contracts.facts import BackendFacts, LossFacts, PolicyLossFacts, ScorerFacts, StrategyFacts
 from corerl.contracts.kinds import Kind
-from corerl.contracts.losses import LossFacts
-from corerl.contracts.policy_losses import PolicyLossFacts
-from corerl.contracts.rollout_backends import BackendFacts
-from corerl.contracts.scorers import ScorerFacts
-from corerl.contracts.training_strategies import StrategyFacts
 from corerl.errors import PluginError
 from corerl.registry.base import Entry, Owner, Registry, Selected
 from corerl.registry.coroutines import blocking

@@ -145,12 +145,12 @@ class Registry(Generic[T]):
     @functools.cached_property
     def contract(self) -> type:
         """The Protocol of all targets, imported at first use."""
-        return typing.cast(type, _imported(self.declared_contract))
+        return typing.cast(type, loaded(self.declared_contract))
 
     @functools.cached_property
     def needs(self) -> Mapping[str, str]:
         """Name of each need that an entry may declare -> its effect; imported at first use."""
-        return typing.cast(Mapping[str, str], _imported(self.declared_needs))
+        return typing.cast(Mapping[str, str], loaded(self.declared_needs))
 
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
@@ -293,7 +293,8 @@ class Registry(Generic[T]):
         return dataclasses.replace(entry, options=options)
 
 
-def _imported(declared: Any) -> Any:
+def loaded(declared: Any) -> Any:
+    """An object, imported if it is given as ``"module:attribute"``."""
     return modules.load_object(declared) if isinstance(declared, str) else declared
 
 
