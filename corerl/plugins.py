@@ -238,14 +238,14 @@ class Plugins:
                 return f"; it may come from {', '.join(self._untrusted)}, which was not loaded: --trust loads it"
             broken = [f"{record.name} ({record.error})" for record in self.records if record.status == "broken"]
             return f"; it may be of a broken plugin: {', '.join(broken)}" if broken else ""
-        reason = f"not installed (pip install {distribution})"
+        reason = f"which is not installed (pip install {distribution})"
         for record in self.records:
             if _normal(record.name) == distribution:
                 reason = {
-                    "disabled": f"disabled (plugins.disable or {DISABLE_VARIABLE})",
-                    "broken": f"broken ({record.error})",
-                }.get(record.status, f"installed in version {record.version}, which lacks it")
-        return f": it comes with {distribution}, which is {reason}"
+                    "disabled": f"which is disabled (plugins.disable or {DISABLE_VARIABLE})",
+                    "broken": f"which is broken ({record.error})",
+                }.get(record.status, f"which is installed in version {record.version} without it")
+        return f": it comes with {distribution}, {reason}"
 
 
 def load_plugins(
