@@ -1,4 +1,4 @@
-"""Discovery: which plugins there are, what each registers, and which of them are broken."""
+"""Discovery of plugins, their registrations and their faults."""
 
 import contextlib
 import dataclasses
@@ -8,6 +8,7 @@ import os
 import re
 import time
 import traceback
+import typing
 from collections.abc import Callable, Collection, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -33,17 +34,17 @@ _NOT_THEIRS = ("<frozen", *(str(Path(package.__file__ or "").parent) for package
 
 @dataclasses.dataclass
 class PluginRecord:
-    """What became of one plugin.
+    """One plugin and its state.
 
     Attributes:
         name: its distribution, or the path of a file.
         version: of the distribution, '' for a file.
-        module: where its hooks are.
-        status: ``clash`` when a name that it registers is another plugin's too; the rest of it works.
-        error: one line, '' when all is well.
+        module: of its hooks.
+        status: ``clash``: another plugin registered one of its names; its other names work.
+        error: one line, or ''.
         entries: (registry name, entry) pairs.
-        import_seconds: that its import took; of modules that others had imported, nothing.
-        hook_seconds: hook -> seconds, of those that it implements and that were called at start-up.
+        import_seconds: of its import, without modules that were imported before.
+        hook_seconds: hook -> seconds, of its hooks at start-up.
     """
 
     name: str
@@ -57,16 +58,15 @@ class PluginRecord:
 
 
 class Plugins:
-    """The plugins of this process, loaded.
+    """The loaded plugins of this process.
 
     Args:
-        load: Python files with hooks, beside what is installed.
-        disable: distributions to leave out; those in the variable ``CORERL_DISABLE_PLUGINS`` (commas) are added.
-        untrusted: files that a config names and that are not loaded; then no ``module:attribute`` is imported either.
-            None: everything is trusted.
+        load: Python files with hooks, beside the installed plugins.
+        disable: distributions to leave out, in addition to the variable ``CORERL_DISABLE_PLUGINS`` (commas).
+        untrusted: files of a config that are not loaded; no ``module:attribute`` is imported either. None: all is
+            trusted.
 
-    A plugin that cannot be imported is recorded as broken and hides nothing else: its error is raised when a name is
-    asked for that it would have supplied.
+    A plugin with a failed import is recorded as broken. Its error is raised when one of its names is selected.
 
     Raises:
         PluginError: ``disable`` names a distribution that is neither installed nor one of CoreRL's.
@@ -76,23 +76,22 @@ class Plugins:
         self, load: Sequence[str] = (), disable: Sequence[str] = (), untrusted: Sequence[str] | None = None
     ) -> None:
         self.registries = Registries()
-        self._untrusted, self._is_restricted = untrusted or (), untrusted is not None
         self.records: list[PluginRecord] = []
+        self._untrusted = untrusted
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
+        self.hooks = [
+            name for name in vars(hookspecs) if self._manager.parse_hookspec_opts(hookspecs, name) is not None
+        ]
         self._modules: dict[str, ModuleType] = {}
-        for _, registry in self.registries:
-            self._open(registry)
-        self._load(
-            PluginRecord("corerl", corerl.__version__, "corerl.builtins"),
-            functools.partial(importlib.import_module, "corerl.builtins"),
-        )
-        points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-        self._load_installed(points, {_normal(name) for name in (*disable, *_disabled_by_variable())})
+        for name, registry in self.registries:
+            self._open(name, registry)
+        core = PluginRecord("corerl", corerl.__version__, "corerl.builtins")
+        self._load(core, lambda: importlib.import_module("corerl.builtins"))
+        self._load_installed({_normal(name) for name in (*disable, *_disabled_by_variable())})
         self._check_disabled(disable)
         for path in {Path(path).expanduser().resolve(): path for path in load}.values():
             self._load(PluginRecord(path, "", path), functools.partial(load_file, path))
-        self._hooks = self._hook_names()
         for record in self.records:  # once all kinds are there
             if record.status == "ok":
                 self._register(record)
@@ -117,9 +116,8 @@ class Plugins:
         return aliases
 
     def explain_key(self, key: str) -> str | None:
-        """What a plugin knows of a key that the config does not have, as the end of a sentence; None: nothing."""
-        explanation: str | None = self.hook.explain_config_key(key=key)
-        return explanation
+        """A plugin's remedy for an unknown key of the config, as the end of a sentence, or None."""
+        return typing.cast(str | None, self.hook.explain_config_key(key=key))
 
     def raise_if_broken(self, names: Collection[str]) -> None:
         """Raise PluginError for the first of these plugins that is broken."""
@@ -127,8 +125,8 @@ class Plugins:
             if record.status == "broken" and record.name in names:
                 raise PluginError(f"plugin {record.name} is broken: {record.error}")
 
-    def _load_installed(self, points: Sequence[EntryPoint], disabled: set[str]) -> None:
-        for point in points:
+    def _load_installed(self, disabled: set[str]) -> None:
+        for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
             distribution, version = _distribution(point)
             record = PluginRecord(distribution, version, point.value)
             if _normal(distribution) in disabled:
@@ -137,9 +135,12 @@ class Plugins:
             else:
                 self._load(record, functools.partial(_import_entry_point, point, distribution))
 
-    def _open(self, registry: Registry[Any]) -> None:
+    def _open(self, name: str, registry: Registry[Any]) -> None:
         registry.missing_hint = self._missing_hint
-        registry.trusted = not self._is_restricted
+        registry.trusted = self._untrusted is None
+        hook = hookspecs.registration_hook(name)
+        self.hooks.append(hook)
+        self._manager.add_hookspecs(type("Registration", (), {hook: hookspecs.hookspec(_registration)}))
 
     def _load(self, record: PluginRecord, import_module: Callable[[], ModuleType]) -> None:
         """Import one plugin, and add its kinds."""
@@ -161,12 +162,10 @@ class Plugins:
         module.add_kinds(kinds.append)
         record.hook_seconds["add_kinds"] = time.perf_counter() - start
         for kind in kinds:
-            self._open(self.registries.add(kind))
-            hook = hookspecs.registration_hook(kind.registry)
-            self._manager.add_hookspecs(type("Kinds", (), {hook: hookspecs.hookspec(_registration)}))
+            self._open(kind.registry, self.registries.add(kind))
 
     def _register(self, record: PluginRecord) -> None:
-        """Let one plugin register; what it registers counts only when all of its hooks succeed."""
+        """Call the registration hooks of one plugin; its registrations count if all of them succeed."""
         try:
             self._register_hooks(record, self._modules[record.name])
             registrations = self._registrations(record)
@@ -180,18 +179,13 @@ class Plugins:
             with contextlib.suppress(NameClashError):  # raised again when the name is asked for
                 getattr(self.registries, registry_name).add(entry, override=override)
 
-    def _hook_names(self) -> list[str]:
-        """Every hook, those of added kinds too."""
-        own = [name for name in vars(hookspecs) if self._manager.parse_hookspec_opts(hookspecs, name) is not None]
-        return [*own, *map(hookspecs.registration_hook, self.registries.added)]
-
     def _register_hooks(self, record: PluginRecord, module: ModuleType) -> None:
-        """Make the module's hooks known.
+        """Add the module's hooks.
 
         Raises:
-            PluginError: a misspelt hook, or a function named like a hook that is not marked as one.
+            PluginError: a misspelt hook, or a function with the name of a hook and without its mark.
         """
-        for name in self._hooks:
+        for name in self.hooks:
             defined_here = getattr(vars(module).get(name), "__module__", None) == module.__name__
             if defined_here and self._manager.parse_hookimpl_opts(module, name) is None:
                 raise PluginError(f"the function {name} is not marked with @hookimpl")
@@ -199,42 +193,33 @@ class Plugins:
         for caller in self._manager.get_hookcallers(module) or ():
             optional = all(implementation.optionalhook for implementation in caller.get_hookimpls())
             if not caller.has_spec() and not optional:
-                raise PluginError(f"there is no hook '{caller.name}'{did_you_mean(caller.name, self._hooks)}")
+                raise PluginError(f"there is no hook '{caller.name}'{did_you_mean(caller.name, self.hooks)}")
 
     def _registrations(self, record: PluginRecord) -> list[tuple[str, Entry[Any], bool]]:
         """(registry name, entry, override) of everything that this plugin's hooks register."""
         found: list[tuple[str, Entry[Any], bool]] = []
-        others = [plugin for name, plugin in self._manager.list_name_plugin() if name != record.name]
         owner = Owner(record.name, record.version)
-        implemented = {caller.name for caller in self._manager.get_hookcallers(self._modules[record.name]) or ()}
-        for registry_name, registry in self.registries:
+
+        def registered(registry_name: str, name: str, target: Any, *, override: bool = False, **declared: Any) -> None:
+            entry = getattr(self.registries, registry_name).entry(name, target, owner, **declared)
+            _check_registration(entry)
+            found.append((registry_name, entry, override))
+
+        others = [plugin for name, plugin in self._manager.list_name_plugin() if name != record.name]
+        callers = {caller.name for caller in self._manager.get_hookcallers(self._modules[record.name]) or ()}
+        for registry_name, _ in self.registries:
             hook = hookspecs.registration_hook(registry_name)
-            if hook not in implemented:
-                continue
-
-            def register(
-                name: str,
-                target: Any,
-                *,
-                override: bool = False,
-                registry_name: str = registry_name,
-                registry: Registry[Any] = registry,
-                **declared: Any,
-            ) -> None:
-                entry = registry.entry(name, target, owner, **declared)
-                _check_registration(entry)
-                found.append((registry_name, entry, override))
-
-            start = time.perf_counter()
-            self._manager.subset_hook_caller(hook, others)(register=register)
-            record.hook_seconds[hook] = time.perf_counter() - start
+            if hook in callers:
+                start = time.perf_counter()
+                register = functools.partial(registered, registry_name)
+                self._manager.subset_hook_caller(hook, others)(register=register)
+                record.hook_seconds[hook] = time.perf_counter() - start
         return found
 
     def _mark_clashes(self) -> None:
         for record in self.records:
             for registry_name, entry in record.entries:
-                message = getattr(self.registries, registry_name).clash(entry.name)
-                if message:
+                if message := getattr(self.registries, registry_name).clash(entry.name):
                     record.status, record.error = "clash", message
 
     def _check_disabled(self, disable: Sequence[str]) -> None:
@@ -246,34 +231,33 @@ class Plugins:
                 raise PluginError(f"plugins.disable: no plugin is called '{name}'{did_you_mean(name, known)}")
 
     def _missing_hint(self, kind: str, name: str) -> str:
-        """Where an unknown name could come from: a plugin not installed, disabled or broken; '' when nobody knows."""
+        """The possible source of an unknown name: a plugin that is not installed, disabled or broken; else ''."""
         distribution = known_names(kind).get(name)
-        if distribution is not None:
-            record = next((record for record in self.records if _normal(record.name) == distribution), None)
-            if record is None:
-                return f": it comes with {distribution}, which is not installed (pip install {distribution})"
-            if record.status == "disabled":
-                return f": it comes with {distribution}, which is disabled (plugins.disable or {DISABLE_VARIABLE})"
-            if record.status == "broken":
-                return f": it comes with {distribution}, which is broken ({record.error})"
-            return f": it comes with another version of {distribution} than {record.version}, which is installed"
-        if self._untrusted:
-            return f"; it may come from {', '.join(self._untrusted)}, which was not loaded: --trust loads it"
-        broken = [f"{record.name} ({record.error})" for record in self.records if record.status == "broken"]
-        return f"; it may be of a broken plugin: {', '.join(broken)}" if broken else ""
+        if distribution is None:
+            if self._untrusted:
+                return f"; it may come from {', '.join(self._untrusted)}, which was not loaded: --trust loads it"
+            broken = [f"{record.name} ({record.error})" for record in self.records if record.status == "broken"]
+            return f"; it may be of a broken plugin: {', '.join(broken)}" if broken else ""
+        reason = f"which is not installed (pip install {distribution})"
+        for record in self.records:
+            if _normal(record.name) == distribution:
+                reason = {
+                    "disabled": f"which is disabled (plugins.disable or {DISABLE_VARIABLE})",
+                    "broken": f"which is broken ({record.error})",
+                }.get(record.status, f"which is installed in version {record.version} without it")
+        return f": it comes with {distribution}, {reason}"
 
 
 def load_plugins(
     load: tuple[str, ...] = (), disable: tuple[str, ...] = (), untrusted: tuple[str, ...] | None = None
 ) -> Plugins:
-    """The plugins of this process; the same arguments give the same object, so that loading twice is free.
+    """The plugins of this process, cached by the arguments: plain strings, so worker processes load the same plugins.
 
     Args:
-        load, disable, untrusted: as for :class:`Plugins`. They are plain strings, so that a worker
-            process loads the same plugins.
+        load, disable, untrusted: as for :class:`Plugins`.
 
     Raises:
-        PluginError: one of the files in ``load``, which were asked for by name, is broken.
+        PluginError: a file in ``load`` is broken.
     """
     return _loaded(load, disable, untrusted)
 
@@ -286,12 +270,12 @@ def _loaded(load: tuple[str, ...], disable: tuple[str, ...], untrusted: tuple[st
 
 
 def forget_plugins() -> None:
-    """Load them again at the next call of :func:`load_plugins`; for tests."""
+    """Empty the cache of :func:`load_plugins`; for tests."""
     _loaded.cache_clear()
 
 
 def _distribution(point: EntryPoint) -> tuple[str, str]:
-    """Name and version of its distribution, whose metadata are parsed at each access."""
+    """Name and version of its distribution; each access to the metadata parses them."""
     if point.dist is None:
         return point.name, ""
     metadata = point.dist.metadata
@@ -307,8 +291,8 @@ def _import_entry_point(point: EntryPoint, distribution: str) -> ModuleType:
     return module
 
 
-def _registration(register: Any) -> None:
-    """What the hook of a kind that a plugin adds is like."""
+def _registration(register: hookspecs.Register[Any]) -> None:
+    """Register parts of one kind."""
 
 
 def _check_api(module: ModuleType) -> None:

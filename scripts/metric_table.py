@@ -3,6 +3,9 @@
 A loss declares its own metrics at its registration, as ``metrics``.
 """
 
+import re
+from collections.abc import Iterable
+
 from corerl.contracts.metrics import Metric
 
 SPREAD = "{mean,max,min}"
@@ -205,3 +208,19 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
 }
 
 METRICS = tuple(metric for metrics in SECTIONS.values() for metric in metrics)
+
+
+def matches(metric: Metric, name: str) -> bool:
+    """Whether ``name`` is this metric."""
+    pattern = ""
+    for piece in re.split(r"(\{[^}]*\}|<[^>]*>)", metric.name):
+        if piece.startswith("{"):
+            pattern += f"(?:{'|'.join(map(re.escape, piece[1:-1].split(',')))})"
+        else:
+            pattern += ".+" if piece.startswith("<") else re.escape(piece)
+    return re.fullmatch(pattern, name) is not None
+
+
+def find(name: str, metrics: Iterable[Metric]) -> Metric | None:
+    """The metric with this name; None if no table has it."""
+    return next((metric for metric in metrics if matches(metric, name)), None)

@@ -36,6 +36,11 @@ def files() -> Iterator[tuple[str, Path]]:
             yield plugin, path
 
 
+def protocols(path: Path) -> list[str]:
+    """The Protocols of a file that ``isinstance`` takes."""
+    return re.findall(r"^@runtime_checkable\nclass (\w+)", path.read_text(), re.MULTILINE)
+
+
 def is_public(module: str, known: set[str]) -> bool:
     return module in known or module.startswith("corerl.contracts.")
 
@@ -89,8 +94,10 @@ def test_every_optional_method_has_a_protocol_that_the_code_uses_and_the_page_na
     declared = [
         f"{path.stem}.{name}"
         for path in sorted((ROOT / "corerl" / "contracts").glob("*.py"))
-        for name in re.findall(r"^@runtime_checkable\nclass (\w+)", path.read_text(), re.MULTILINE)
+        for name in protocols(path)
     ]
+    shares = ROOT / "plugins" / "corerl_check" / "src" / "corerl_check" / "shares.py"
+    declared += [f"corerl_check.{name}" for name in protocols(shares)]
     assert listed == sorted(declared)
     code = "".join(path.read_text() for folder in ("corerl", "plugins") for path in (ROOT / folder).rglob("*.py"))
     unused = [name for name in declared if not re.search(rf"isinstance\(.*\b{name.partition('.')[2]}\b", code)]

@@ -1,4 +1,4 @@
-"""What several commands share: the options about plugins, loading a training config."""
+"""Shared parts of commands: the options about plugins, loading of a training config."""
 
 import typing
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ def plugin_options(command: F) -> F:
 
 
 def plain_option(command: F) -> F:
-    """Add ``--plain``: no live view, on a terminal too."""
+    """Add ``--plain``: no live view on a terminal."""
 
     def switch(context: click.Context, parameter: click.Parameter, plain: bool) -> None:
         if plain:
@@ -37,7 +37,7 @@ def plain_option(command: F) -> F:
 
 
 class LoadedConfig(typing.NamedTuple):
-    """A training config that passed every check that needs no data and no model."""
+    """A training config after all checks without data and model."""
 
     config: "TrainConfig"
     parts: "Parts"
@@ -47,14 +47,13 @@ class LoadedConfig(typing.NamedTuple):
 def load_train_config(
     file: Path | None, overrides: Sequence[str], plugin: Sequence[str] = (), disable_plugin: Sequence[str] = ()
 ) -> LoadedConfig:
-    """Read a training config, load its plugins, look up its parts, check the rules between its keys.
+    """Read a training config, load its plugins, select its parts, check the rules between its keys.
 
     Args:
-        plugin, disable_plugin: of the command line; they are added to the config's own, so that the resolved config of
-            the run tells about both.
+        plugin, disable_plugin: of the command line, in addition to the config's; the resolved config has both.
 
     Raises:
-        RequestError: anything is wrong with it.
+        RequestError: the config is wrong.
     """
     from corerl.config import typed
     from corerl.contracts.config import TrainConfig
@@ -79,20 +78,18 @@ def read_train_values(
     *,
     trust: bool = True,
 ) -> tuple[dict[str, Any], Plugins]:
-    """The plain values of a training, from preset, file and overrides and without aliases, and the plugins of it.
+    """The plain values of a training, from preset, file and overrides and without aliases, and its plugins.
 
     Args:
-        trust: false: none of the code that the config names is run; ``plugin``, of the command line, is loaded.
+        trust: false: no code of the config runs; ``plugin``, of the command line, is loaded.
 
     Raises:
-        RequestError: something cannot be read, the preset or a plugin is not there, or an alias and its key have
-            different values.
+        RequestError: an unreadable file, a missing preset or plugin, or different values of an alias and its key.
     """
     from corerl.config import typed
-    from corerl.config.aliases import canonical
+    from corerl.config.aliases import canonical, read_over_preset
     from corerl.config.load import read
     from corerl.contracts.config import PluginsConfig, TrainConfig
-    from corerl.registry.presets import read_over_preset
 
     values = read(TrainConfig, file, overrides)
     section = values.get("plugins")
@@ -105,7 +102,7 @@ def read_train_values(
         plugins = load_plugins(tuple(plugin), tuple(disable), tuple(wanted.load))
     if values.get("preset") is not None:
         preset = plugins.registries.presets.select(values["preset"], "preset").load()()
-        values = read_over_preset(preset, file, overrides, plugins.config_aliases())
+        values = read_over_preset(TrainConfig, preset, file, overrides, plugins.config_aliases())
     else:
         values = canonical(TrainConfig, values, plugins.config_aliases())
     if load or disable:

@@ -1,4 +1,4 @@
-"""``corerl``: the program. Commands are registered like any plugin's part and imported when they are called."""
+"""``corerl``: the program. Commands are registered like parts and imported when called."""
 
 import os
 import re
@@ -58,14 +58,14 @@ class _Commands(click.Group):
         return command
 
     def _wanted(self, name: str) -> str:
-        """The name of a command, or, of the first word of commands that are not installed, that of one of them."""
+        """The name of a command; for the first word of commands that are not installed, one of their names."""
         wanted = self.prefix + name
         known = [] if wanted in _registry() else sorted(known_names("command"))
         typed = ".".join([self.prefix + self.words[0], *self.words[1:2]])
         return typed if typed in known else next((each for each in known if each.startswith(f"{wanted}.")), wanted)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands with the summaries they were registered with: nothing is imported."""
+        """The commands with their registered summaries; nothing is imported."""
         entries = [entry for entry in _registry() if entry.name.startswith(self.prefix)]
         with formatter.section("Commands"):
             formatter.write_dl(
@@ -121,13 +121,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         echo("interrupted", err=True)
         return INTERRUPTED
     except Exception as error:
-        _tell_of(error)
+        _print_error(error)
         return 1
     return result if isinstance(result, int) else 0
 
 
-def _tell_of(error: Exception) -> None:
-    """An error that nobody raised on purpose: a known one with its remedy, of a disk in one line."""
+def _print_error(error: Exception) -> None:
+    """Print an unforeseen error: a known one with its remedy, one of the disk in one line."""
     of_disk = isinstance(error, OSError) and error.errno in DISK
     if not of_disk:
         echo("".join(traceback.format_exception(error, limit=-6, chain=False)), err=True, nl=False)
@@ -147,7 +147,7 @@ def _tell_of(error: Exception) -> None:
 
 
 def _as_key(error: click.UsageError) -> str:
-    """How a key of the config is written, where one was given as an option."""
+    """The form of a config key that was written as an option."""
     name = error.option_name.lstrip("-") if isinstance(error, click.NoSuchOption) else ""
     return f" Keys of a config are written without dashes: {name}=VALUE." if "." in name or name == "preset" else ""
 

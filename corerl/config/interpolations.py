@@ -1,7 +1,7 @@
-"""How much the interpolations of a config come to: ten lines of ``${a}${a}`` would fill any memory.
+"""The length of a config's interpolations, before they are resolved: ten lines of ``${a}${a}`` would fill any memory.
 
-The characters are counted before anything is resolved. Every name in a text with an interpolation counts as the value
-that it may mean, so the count may be too large and is never too small.
+Every name in a text with an interpolation counts as the value that it may mean, so the count may be too large and is
+never too small.
 """
 
 import re
@@ -25,50 +25,41 @@ Place = tuple[str, ...]
 
 def check_length(values: Mapping[str, Any], path: str = "") -> None:
     """
-    Args:
-        path: put before the key of an error.
-
     Raises:
-        ConfigError: a value comes to more than LONGEST characters, or names another by an interpolation.
+        ConfigError: a value has more than LONGEST characters, or an interpolation that names another one. ``path``
+            precedes its key.
     """
     texts = dict(_texts(values, ()))
     if not any("${" in text for text in texts.values()):
         return
-    counted = _Counted(texts)
+    below: dict[Place, list[Place]] = {}
+    for place in texts:
+        for depth in range(len(place) + 1):
+            below.setdefault(place[:depth], []).append(place)
+    lengths: dict[Place, int] = {}
+
+    def length(place: Place) -> int:
+        """Of a value with all values that it may name; in a circle, which OmegaConf refuses, of the text alone."""
+        if place not in lengths:
+            text = texts[place]
+            lengths[place] = max(LEAST, len(text))
+            if "${" in text:
+                lengths[place] += sum(length(each) for name in _named(place, text) for each in below.get(name, ()))
+        return lengths[place]
+
     for place, text in texts.items():
         key = ".".join(part for part in (path, *place) if part)
         if NESTED.search(text):
             raise ConfigError(key, "has an interpolation within an interpolation; write ${section.key}")
-        if counted.length(place) > LONGEST:
+        if length(place) > LONGEST:
             raise ConfigError(key, f"comes to more than {LONGEST:,} characters with its interpolations")
 
 
-class _Counted:
-    """Characters of values, each counted once."""
-
-    def __init__(self, texts: Mapping[Place, str]) -> None:
-        self._texts = texts
-        self._lengths: dict[Place, int] = {}
-        self._below: dict[Place, list[Place]] = {}
-        for place in texts:
-            for depth in range(len(place) + 1):
-                self._below.setdefault(place[:depth], []).append(place)
-
-    def length(self, place: Place) -> int:
-        """Of a value with all that it may name; in a circle, which OmegaConf refuses, of the text alone."""
-        if place not in self._lengths:
-            text = self._texts[place]
-            self._lengths[place] = max(LEAST, len(text))
-            named = self._named(place, text) if "${" in text else ()
-            self._lengths[place] += sum(self.length(each) for each in named)
-        return self._lengths[place]
-
-    def _named(self, place: Place, text: str) -> Iterator[Place]:
-        """Values below a name, which is a path from the root or from a section around the value."""
-        for name in _NAME.findall(text):
-            parts = tuple(part for part in re.split(r"[.\[\]]+", name) if part)
-            for depth in range(len(place)) if parts else ():
-                yield from self._below.get((*place[:depth], *parts), ())
+def _named(place: Place, text: str) -> Iterator[Place]:
+    """The places that a text may name: paths from the root, or from a section around ``place``."""
+    for name in _NAME.findall(text):
+        parts = tuple(part for part in re.split(r"[.\[\]]+", name) if part)
+        yield from ((*place[:depth], *parts) for depth in range(len(place)) if parts)
 
 
 def _texts(values: Any, place: Place) -> Iterator[tuple[Place, str]]:

@@ -1,4 +1,4 @@
-"""For an unknown key: the known ones it may have been meant to be."""
+"""For an unknown key: the known keys that are near."""
 
 import dataclasses
 import difflib
@@ -21,10 +21,10 @@ def dotted_keys(cls: type[Any], path: str = "") -> list[str]:
 def unknown(
     key: str, value: Any, known: list[str], explain: Callable[[str], str | None] | None = None
 ) -> tuple[str, str]:
-    """The key and the message of the error for ``key``, which holds ``value`` and is not among ``known``.
+    """The key and the message of the error for ``key`` with ``value``, which is not among ``known``.
 
     Args:
-        explain: gives the remedy of a key that a plugin knows, or None.
+        explain: gives a plugin's remedy for a key, or None.
     """
     while isinstance(value, Mapping) and value:  # a section that does not exist: speak of the first key in it
         name, value = next(iter(value.items()))

@@ -2,18 +2,16 @@
 
 import dataclasses
 import functools
-import re
+import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException, ValidationError
+from omegaconf import OmegaConf
+from omegaconf.errors import GrammarParseError, InterpolationResolutionError, OmegaConfBaseException
 
 from corerl.config import nearest_keys
 from corerl.config.interpolations import check_length
-from corerl.config.unions import declared, is_mixed, plain_class, without_none
 from corerl.contracts.options import check_ranges, did_you_mean, selects_part
 from corerl.errors import ConfigError
 from corerl.secrets import public
@@ -23,51 +21,55 @@ C = TypeVar("C")
 Explain = Callable[[str], str | None]
 """a remedy for an unknown key, as the end of a sentence, or None"""
 
+Unknown = Callable[[str, Any], tuple[str, str]]
+"""key and value -> key and message of the error"""
+
 OmegaConf.register_resolver("env", lambda name: f"${{env:{name}}}", replace=True)  # :mod:`corerl.secrets`
 OmegaConf.register_resolver("oc.env", public, replace=True)
 
+MISSING = "???"
+"""a required value that is not given"""
+
 _SCALARS = {bool: "true or false", int: "an integer", float: "a number", str: "a string"}
 _PLURALS = {bool: "of true and false", int: "of integers", float: "of numbers", str: "of strings"}
+_TRUTH = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
 
 def build(cls: type[C], values: Mapping[str, Any], path: str = "", explain_key: Explain | None = None) -> C:
     """An instance of the dataclass ``cls`` with ``values`` (nested plain values) over its defaults.
 
     Args:
-        explain_key: is asked about an unknown key before the nearest keys are named.
+        explain_key: gives the remedy for an unknown key, or None.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, a missing value or a number out of range; ``path`` is put before
-            the key.
+        ConfigError: an unknown key, a wrong type, a missing value or a number out of range; ``path`` precedes the key.
     """
-    merged = _merge(cls, values, path, explain_key)
-    with _readable(cls, values, path):
-        missing = sorted(OmegaConf.missing_keys(merged))
-        if missing:
-            raise ConfigError(_join(path, missing[0]), f"must be given: {type_words(_type_at(cls, missing[0]))}")
-        try:
-            instance = declared(cls, OmegaConf.to_object(merged))
-        except OmegaConfBaseException:
-            raise
-        except ValueError as error:  # the dataclass's own __post_init__
-            raise ConfigError(path, str(error)) from None
-    assert isinstance(instance, cls)
+    filled = fill(cls, values, explain_key, path)
+    try:
+        instance: C = _instance(cls, filled, path)
+    except ValueError as error:  # of a __post_init__
+        raise ConfigError(path, str(error)) from None
     check_ranges(instance, path)
     return instance
 
 
-def fill(cls: type[Any], values: Mapping[str, Any], explain_key: Explain | None = None) -> dict[str, Any]:
-    """``values`` over the defaults of ``cls`` as nested plain values, ``"???"`` where a required value is missing.
-
-    Args:
-        explain_key: as for :func:`build`.
+def fill(
+    cls: type[Any], values: Mapping[str, Any], explain_key: Explain | None = None, path: str = ""
+) -> dict[str, Any]:
+    """``values`` over the defaults of ``cls`` as nested plain values, MISSING for a required value.
 
     Raises:
-        ConfigError: an unknown key or a wrong type.
+        ConfigError: as for :func:`build`, except missing values and ranges.
     """
-    merged = _merge(cls, values, "", explain_key)
-    with _readable(cls, values, ""):
-        return typing.cast(dict[str, Any], OmegaConf.to_container(merged, resolve=True))
+    known = nearest_keys.dotted_keys(cls, path)
+    unknown = functools.partial(nearest_keys.unknown, known=known, explain=explain_key)
+    merged = _over_defaults(cls, {}, values, path, unknown)
+    check_length(values, path)
+    try:
+        resolved = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_join(path, error.full_key or ""), explain(error)) from None
+    return typing.cast(dict[str, Any], _converted(cls, resolved, path))
 
 
 def type_words(hint: Any) -> str:
@@ -76,7 +78,7 @@ def type_words(hint: Any) -> str:
     >>> type_words(list[float] | None)
     'a list of numbers, or null'
     """
-    hint, optional = without_none(hint)
+    hint, optional = _without_none(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint in _SCALARS:
         words = _SCALARS[hint]
@@ -95,72 +97,113 @@ def type_words(hint: Any) -> str:
     return f"{words}, or null" if optional else words
 
 
-def _merge(cls: type[Any], values: Mapping[str, Any], path: str, explain_key: Explain | None) -> DictConfig:
-    known = nearest_keys.dotted_keys(cls, path)
-    _check_shape(cls, values, path, functools.partial(nearest_keys.unknown, known=known, explain=explain_key))
-    check_length(values, path)
-    sections: dict[str, Any] = {
-        key: {} for key, hint in typing.get_type_hints(cls).items() if dataclasses.is_dataclass(hint)
-    }
-    given: dict[str, Any] = {**sections, **values}
-    with _readable(cls, values, path):
-        return typing.cast(DictConfig, OmegaConf.merge(OmegaConf.structured(plain_class(cls)), OmegaConf.create(given)))
-
-
-def _check_shape(hint: Any, value: Any, key: str, unknown: Callable[[str, Any], tuple[str, str]]) -> None:
-    """Raise for unknown keys and for mappings, lists and scalars in the wrong place; OmegaConf converts the scalars."""
-    hint, optional = without_none(hint)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if (isinstance(value, str) and ("${" in value or value == "???")) or hint is Any or (value is None and optional):
-        return
-    fits = True
-    if is_mixed(hint):
-        member = next((each for each in arguments if isinstance(value, typing.get_origin(each) or each)), None)
-        fits = member is not None
-        if fits:
-            _check_shape(member, value, key, unknown)
-    elif dataclasses.is_dataclass(hint):
-        fits = isinstance(value, Mapping)
-        hints = typing.get_type_hints(hint)
-        for name, item in value.items() if fits else ():
-            if name not in hints:
-                raise ConfigError(*unknown(_join(key, str(name)), item))
-            _check_shape(hints[name], item, _join(key, name), unknown)
-    elif origin is list:
-        fits = isinstance(value, list)
-        for index, item in enumerate(value) if fits and arguments else ():
-            _check_shape(arguments[0], item, f"{key}[{index}]", unknown)
-    elif origin is dict:
-        fits = isinstance(value, Mapping)
-        for name, item in value.items() if fits and arguments else ():
-            _check_shape(arguments[1], item, _join(key, str(name)), unknown)
-    elif hint in _SCALARS or origin is typing.Literal:
-        fits = not isinstance(value, Mapping | list) and not (hint is str and isinstance(value, bool))
-    if not fits:
-        raise ConfigError(key, _must_be(hint, optional, value))
-
-
-@contextmanager
-def _readable(cls: type[Any], values: Mapping[str, Any], path: str) -> Iterator[None]:
-    """Turn OmegaConf's errors into ConfigErrors that speak of keys and values."""
-    try:
-        yield
-    except OmegaConfBaseException as error:
-        key = error.full_key or ""
-        raise ConfigError(_join(path, key), explain(error, cls, values)) from None
-
-
-def explain(error: OmegaConfBaseException, cls: type[Any] | None = None, values: Any = None) -> str:
-    """What OmegaConf's error means for the person who wrote the config."""
+def explain(error: OmegaConfBaseException) -> str:
+    """The meaning of OmegaConf's error for the author of the config."""
     text = str(error.msg or error).splitlines()[0]
     if isinstance(error, GrammarParseError):
         return f"{text}; an interpolation is written ${{section.key}} or ${{oc.env:VARIABLE}}"
     if isinstance(error, InterpolationResolutionError):
         return text.rpartition("while resolving interpolation: ")[2].strip('"')
-    if isinstance(error, ValidationError) and cls is not None and error.full_key:
-        hint, optional = without_none(_type_at(cls, error.full_key))
-        return _must_be(hint, optional, _value_at(values, error.full_key))
     return text
+
+
+def _over_defaults(
+    cls: type[Any], defaults: Mapping[str, Any], values: Mapping[str, Any], path: str, unknown: Unknown
+) -> dict[str, Any]:
+    """``values`` over ``defaults`` over those of ``cls``, section by section; nothing is converted."""
+    hints = typing.get_type_hints(cls)
+    for name, item in values.items():
+        if name not in hints:
+            raise ConfigError(*unknown(_join(path, str(name)), item))
+    merged = {}
+    for field in dataclasses.fields(cls):
+        name, section = field.name, _without_none(hints[field.name])[0]
+        default = defaults.get(name, _default(field, section))
+        value = values.get(name, default)
+        if dataclasses.is_dataclass(section) and isinstance(value, Mapping):
+            inner: Any = section
+            value = _over_defaults(inner, default or {}, value, _join(path, name), unknown)
+        merged[name] = value
+    return merged
+
+
+def _default(field: "dataclasses.Field[Any]", hint: Any) -> Any:
+    """The default of a field as a plain value; of a section without one, {}."""
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    elif field.default is not dataclasses.MISSING:
+        value = field.default
+    else:
+        return {} if dataclasses.is_dataclass(hint) else MISSING
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(hint) and value is not None else value
+
+
+def _converted(hint: Any, value: Any, key: str) -> Any:
+    """A plain value of the declared type.
+
+    Raises:
+        ConfigError: it has another type.
+    """
+    hint, optional = _without_none(hint)
+    origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if hint is Any or value == MISSING or (value is None and optional):
+        return value
+    if origin is typing.Union:
+        for member in arguments:
+            if type(value) is (typing.get_origin(member) or member) or value in _choices(member):
+                return _converted(member, value, key)
+    elif dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        hints = typing.get_type_hints(hint)
+        return {name: _converted(hints[name], item, _join(key, name)) for name, item in value.items()}
+    elif origin in (list, tuple) and isinstance(value, list):
+        item_hint = arguments[0] if arguments else Any
+        return [_converted(item_hint, item, f"{key}[{index}]") for index, item in enumerate(value)]
+    elif origin is dict and isinstance(value, dict):
+        item_hint = arguments[1] if arguments else Any
+        return {str(name): _converted(item_hint, item, _join(key, str(name))) for name, item in value.items()}
+    elif value in _choices(hint):
+        return value
+    elif hint in _SCALARS and (scalar := _scalar(hint, value)) is not None:
+        return scalar
+    raise ConfigError(key, _must_be(hint, optional, value))
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
+
+
+def _scalar(kind: type[Any], value: Any) -> bool | int | float | str | None:
+    """A value as a bool, int, float or str, also written as text; None if it is of another type."""
+    if kind is bool:
+        return _TRUTH.get(str(value).lower())
+    takes_fraction = kind is not int
+    if isinstance(value, bool) or not isinstance(value, str | int | (float if takes_fraction else int)):
+        return None
+    try:
+        return typing.cast(int | float | str, kind(value))
+    except ValueError:
+        return None
+
+
+def _instance(hint: Any, value: Any, key: str) -> Any:
+    """Filled values as what ``hint`` declares: dataclasses, and tuples."""
+    if value == MISSING:
+        raise ConfigError(key, f"must be given: {type_words(hint)}")
+    hint, _ = _without_none(hint)
+    if dataclasses.is_dataclass(hint) and value is not None:
+        hints = typing.get_type_hints(hint)
+        return typing.cast(Any, hint)(
+            **{name: _instance(hints[name], item, _join(key, name)) for name, item in value.items()}
+        )
+    return tuple(value) if typing.get_origin(hint) is tuple and value is not None else value
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """``X | None`` → (X, True); anything else → (itself, False)."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return hint, False
+    members = [member for member in typing.get_args(hint) if member is not types.NoneType]
+    return typing.Union[tuple(members)], len(members) < len(typing.get_args(hint))  # noqa: UP007
 
 
 def _must_be(hint: Any, optional: bool, value: Any) -> str:
@@ -180,28 +223,6 @@ def _shown(value: Any) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _parts(key: str) -> list[str]:
-    return [part for part in re.split(r"[.\[\]]+", key) if part]
-
-
-def _type_at(cls: type[Any], key: str) -> Any:
-    """The declared type of ``optim.betas[0]`` below ``cls``; Any where none is declared."""
-    hint: Any = cls
-    for part in _parts(key):
-        hint, _ = without_none(hint)
-        if dataclasses.is_dataclass(hint):
-            hint = typing.get_type_hints(hint).get(part, Any)
-        else:
-            hint = (typing.get_args(hint) or (Any,))[-1]
-    return hint
-
-
-def _value_at(values: Any, key: str) -> Any:
-    for part in _parts(key):
-        values = values[int(part)] if isinstance(values, list) else values.get(part)
-    return values
 
 
 def _join(path: str, key: str) -> str:

@@ -18,22 +18,20 @@ NEEDS = {
 
 @dataclass(frozen=True)
 class AdvantageInputs:
-    """What an estimator is given; B responses, T response tokens, everything on one device, every number finite.
+    """Inputs: B responses, T response tokens, all on one device, all finite.
 
     Attributes:
-        rewards: (B, T) float32 token rewards; 0 where ``response_mask`` is 0. An outcome score is on the last token.
-        response_mask: (B, T) bool, true on tokens that the policy generated. A row without a true token (a response
-            whose scorer failed, say) takes no part: it counts in no mean and no deviation, and its advantages are 0.
-        group_ids: (B,) int64; responses to one prompt share an id. Ids are 0 … G-1, rows in any order.
-        values: (B, T) float32 critic values, when the entry needs ``critic``. The value at a token is the
-            critic's prediction before that token; 0 where ``response_mask`` is 0.
-        greedy_scores: (B,) float32 score of the greedy response to the row's prompt, with need ``greedy_baseline``.
+        rewards: (B, T) float32 token rewards; 0 outside ``response_mask``. An outcome score is on the last token.
+        response_mask: (B, T) bool, true on tokens of the policy. A row without a true token (failed scorer) counts in
+            no mean and no deviation; its advantages are 0.
+        group_ids: (B,) int64, 0 … G-1, equal for responses to one prompt; rows are in any order.
+        values: (B, T) float32, the critic's prediction before each token, 0 outside ``response_mask``; need ``critic``.
+        greedy_scores: (B,) float32 score of the greedy response to the row's prompt; need ``greedy_baseline``.
         log_probs: (B, T) float32, log pi of the sampled tokens under the policy at the start of the step.
-        sum_pi_squared: (B, T) float32, the sum of pi(v)^2 over the vocabulary at each token, under that policy, with
-            need ``sum_pi_squared``.
-        components: name -> (B,) float32, named parts of the scores, 0 in a row that lacks one.
-        rollout_weights: (B, T) float32, what rollout correction multiplies the terms of the policy loss by, 0 at a
-            token that it rejects; None if it changes no term.
+        sum_pi_squared: (B, T) float32, sum of pi(v)^2 over the vocabulary, under that policy; need ``sum_pi_squared``.
+        components: name -> (B,) float32, named parts of the scores, 0 in a row without the part.
+        rollout_weights: (B, T) float32 factors of the policy loss's terms by rollout correction, 0 at rejected tokens;
+            None if all are 1.
     """
 
     rewards: "Tensor"
@@ -55,11 +53,10 @@ class Advantages(NamedTuple):
 
 
 class AdvantageEstimator(Protocol):
-    """A pure, vectorised function: no Python loop over responses, tokens or groups, same device and dtype in and out.
+    """A pure, vectorised function without a loop over responses, tokens or groups; device and dtype are kept.
 
-    A group with one scored response has no spread and no baseline: every estimator that compares the responses of a
-    group gives it advantages of 0. With options it also takes ``options``, an instance of the dataclass it was
-    registered with.
+    An estimator that compares responses gives a group with one scored response advantages of 0. With options it takes
+    ``options``, an instance of its options dataclass.
     """
 
     def __call__(self, inputs: AdvantageInputs) -> Advantages: ...

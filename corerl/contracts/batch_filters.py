@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FilterInputs:
-    """What a filter is given; B responses.
+    """Inputs: B responses.
 
     Attributes:
-        scores: (B,) float32, 0 where there is none.
-        scored: (B,) bool, which responses have a score.
-        group_ids: (B,) int64, 0 … G-1; responses to one prompt share an id.
-        components: name -> (B,) float32, the named parts of the scores, 0 in a row that lacks one.
+        scores: (B,) float32, 0 without a score.
+        scored: (B,) bool, the responses with a score.
+        group_ids: (B,) int64, 0 … G-1, equal for responses to one prompt.
+        components: name -> (B,) float32, named parts of the scores, 0 in a row without the part.
     """
 
     scores: "Tensor"
@@ -26,13 +26,13 @@ class FilterInputs:
 
 
 class BatchFilter(Protocol):
-    """A pure, vectorised function: which rows are kept, whole groups only.
+    """A pure, vectorised function that keeps whole groups. With options it takes ``options``.
 
-    The trainer asks about each group as it is scored, and replaces one that is not kept by the next of the data. A step
-    generates at most ``algorithm.filter_groups.max_num_gen_batches`` batches. With options it also takes ``options``.
+    The trainer calls it for each scored group, and replaces a dropped group by the next of the data. A step generates
+    at most ``algorithm.filter_groups.max_num_gen_batches`` batches.
 
     Returns:
-        (B,) bool, the same for all rows of a group.
+        (B,) bool, true on kept rows, equal within a group.
     """
 
     def __call__(self, inputs: FilterInputs) -> "Tensor": ...

@@ -4,9 +4,8 @@ from typing import Protocol
 
 
 class Command(Protocol):
-    """A ``click.Command``; imported only when it is called, so that ``corerl --help`` stays quick.
-
-    A dot in its name makes words of it: ``engine.install.x`` is called as ``corerl engine install x``.
+    """A ``click.Command``, imported when it is called. A dot in its name makes words: ``acme.login`` is called as
+    ``corerl acme login``.
     """
 
     name: str | None

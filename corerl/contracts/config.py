@@ -26,16 +26,9 @@ class ModelConfig:
     trust_remote_code: bool = option(False, "run Python code from the model's folder")
     lora_rank: int = option(0, "train adapters of this rank instead of the model's weights; 0: no adapters", ge=0)
     lora_alpha: int = option(16, "with lora_rank: adapters are multiplied by lora_alpha / lora_rank", ge=1)
-    target_modules: str | list[str] = option(
+    target_modules: Literal["all-linear"] | list[str] = option(
         "all-linear", "with lora_rank: names of layers, or all-linear: all but the output layer"
     )
-
-    def __post_init__(self) -> None:
-        names = self.target_modules
-        if names != "all-linear" and not (
-            isinstance(names, list) and names and all(isinstance(each, str) for each in names)
-        ):
-            raise ValueError(f"model.target_modules must be all-linear or a list of layers' names, not {names!r}")
 
 
 @dataclass
@@ -45,9 +38,7 @@ class DataConfig:
     train_files: list[str] = option(help="parquet files of training prompts", factory=list)
     val_files: list[str] = option(help="parquet files of evaluation prompts", factory=list)
     train_batch_size: int = option(256, "prompts in a step", ge=1)
-    gen_batch_size: int | None = option(
-        None, "prompts generated at a time, with algorithm.filter_groups; null: train_batch_size", ge=1
-    )
+    gen_batch_size: int | None = option(None, "with filter_groups, prompts at a time; null: train_batch_size", ge=1)
     val_batch_size: int | None = option(None, "prompts generated at a time in evaluation; null: all", ge=1)
     val_max_samples: int | None = option(None, "evaluate only this many first rows; null: all", ge=1)
     max_prompt_length: int = option(512, "largest number of tokens in a prompt", ge=1)
@@ -92,9 +83,7 @@ class RolloutCorrectionConfig:
         "truncate", "truncate: at most the threshold; clip: also at least the lower one; mask: outside of both 0"
     )
     rollout_is_threshold: float = option(2.0, "largest weight", gt=0)
-    rollout_is_threshold_lower: float | None = option(
-        None, "smallest weight, of mask and clip; null: 1 / rollout_is_threshold", ge=0
-    )
+    rollout_is_threshold_lower: float | None = option(None, "mask, clip: smallest weight; null: 1 / largest", ge=0)
     rollout_is_batch_normalize: bool = option(
         False, "divide the weights by their mean: of token over tokens, of sequence and geometric over responses"
     )
@@ -109,9 +98,7 @@ class RolloutCorrectionConfig:
         "exp(-k1)",
         gt=0,
     )
-    rollout_rs_threshold_lower: float | None = option(
-        None, "k1: the ratio rejected below; null: 1 / rollout_rs_threshold", gt=0
-    )
+    rollout_rs_threshold_lower: float | None = option(None, "k1: ratio rejected below; null: 1 / the upper", gt=0)
     max_log_prob_diff: float | None = option(
         None,
         "stop when log pi_old and log pi_rollout of the same weights differ by more, mean over tokens; null: what "
@@ -139,9 +126,7 @@ class AlgorithmConfig:
     kl_penalty: Part = option("low_var_kl", "KL type of the penalty in the reward")
     kl_ctrl: KLControlConfig = option(help="coefficient of the penalty in the reward", factory=KLControlConfig)
     filter_groups: FilterGroupsConfig = option(help="dynamic sampling", factory=FilterGroupsConfig)
-    rollout_correction: RolloutCorrectionConfig = option(
-        help="the rollout backend against the trainer", factory=RolloutCorrectionConfig
-    )
+    rollout_correction: RolloutCorrectionConfig = option(help="engine against trainer", factory=RolloutCorrectionConfig)
 
 
 @dataclass
@@ -186,9 +171,7 @@ class RefConfig:
     path: str | None = option(None, "reference model; null: model.path")
     log_prob_max_token_len_per_gpu: int | None = option(None, "tokens in a micro-batch; null: the actor's", ge=1)
     log_prob_micro_batch_size_per_gpu: int | None = option(None, "sequences in a micro-batch; null: the actor's", ge=1)
-    max_vocabulary_log_probs_gb: float = option(
-        4.0, "largest memory in GiB for a mini-batch's log-probs of the whole vocabulary (KL type full)", gt=0
-    )
+    max_vocabulary_log_probs_gb: float = option(4.0, "KL type full: largest GiB of a mini-batch's log-probs", gt=0)
 
 
 @dataclass
@@ -225,14 +208,10 @@ class MultiTurnConfig:
     environment: Part | None = option(None, "environment; null: a response is one turn")
     max_assistant_turns: int = option(8, "turns of the policy in a response", ge=1)
     max_turn_length: int | None = option(None, "tokens of one turn; null: the rest of max_response_length", ge=1)
-    max_tool_response_length: int = option(
-        2048, "characters of one message of the environment; longer messages lose their middle", ge=16
-    )
+    max_tool_response_length: int = option(2048, "characters of a message; longer messages lose their middle", ge=16)
     tool_timeout: float = option(30.0, "deadline of one call of the environment, in seconds", gt=0)
     num_workers: int = option(64, "largest number of concurrent calls of the environment", ge=1)
-    score_response: bool = option(
-        True, "score: the environment's rewards plus the scorer's score of the policy's text; false: the rewards only"
-    )
+    score_response: bool = option(True, "add the scorer's score of the text to the environment's rewards")
 
 
 @dataclass
@@ -252,16 +231,10 @@ class RolloutConfig:
     )
     max_restarts: int = option(3, "largest number of engine restarts in a run; then all workers are lost", ge=0)
     nnodes: int = option(1, "with n_gpus_per_node: machines of the engines' own GPUs", ge=1)
-    n_gpus_per_node: int = option(
-        0, "GPUs of each machine for the engines only; 0: engines share the trainer's GPUs", ge=0
-    )
+    n_gpus_per_node: int = option(0, "GPUs of each machine for engines only; 0: GPUs shared with the trainer", ge=0)
     tensor_model_parallel_size: int = option(1, "GPUs that hold one copy of the model", ge=1)
-    free_cache_engine: bool | None = option(
-        None, "free the engine's memory during training; null: true if engine and trainer share GPUs"
-    )
-    verify_weights_freq: int = option(
-        1, "updates between comparisons of digests of all weights, from the first update on; -1: only the first", ge=-1
-    )
+    free_cache_engine: bool | None = option(None, "free engine memory in training; null: true with shared GPUs")
+    verify_weights_freq: int = option(1, "updates between comparisons of all weights; -1: only the first", ge=-1)
     multi_turn: MultiTurnConfig = option(help="environments", factory=MultiTurnConfig)
     val_kwargs: ValSamplingConfig = option(help="evaluation", factory=ValSamplingConfig)
 
@@ -282,9 +255,7 @@ class RewardConfig:
         "deadline of one score in seconds; in worker processes, without waits for a processor or the disk",
         gt=0,
     )
-    max_error_rate: float = option(
-        0.5, "largest share of a batch's responses without a score; above it, the run stops", ge=0, le=1
-    )
+    max_error_rate: float = option(0.5, "largest share of a batch without a score; beyond, the run stops", ge=0, le=1)
 
 
 @dataclass
@@ -302,9 +273,7 @@ class TrainerConfig:
         "auto: continue the experiment's newest run from its newest checkpoint, unless it is finished; disable: a new "
         "run; or the folder of a run or of a checkpoint",
     )
-    resume_with_changes: bool = option(
-        False, "continue with another config or other plugin versions than the checkpoint's"
-    )
+    resume_with_changes: bool = option(False, "continue with another config or other versions of plugins")
     max_restarts: int = option(
         3,
         "largest number of restarts of lost workers from the last checkpoint; then the run stops. An hour of work "
@@ -323,9 +292,7 @@ class TrainerConfig:
         "continue", "if a checkpoint cannot be written (full disk): print a notice and continue, or stop"
     )
     output_dir: str = option("runs", "folder of runs: <output_dir>/<experiment_name>/<time>")
-    max_staleness: int = option(
-        0, "largest age of a response's weights, in updates; above 0, generation continues during training", ge=0
-    )
+    max_staleness: int = option(0, "largest age of weights in updates; above 0, training overlaps generation", ge=0)
     batch_order: Literal["fifo", "windowed", "first_finished"] | None = option(
         None,
         "groups of a step: fifo: the next of the data; windowed: the first finished of the next train_batch_size + "
@@ -333,18 +300,14 @@ class TrainerConfig:
         "max_staleness, fifo without",
     )
     batch_window: int | None = option(None, "groups beyond a batch, for batch_order=windowed; null: a batch", ge=1)
-    offload_while_generating: bool = option(
-        False, "keep weights and optimizer state of the training roles on the CPU during generation"
-    )
+    offload_while_generating: bool = option(False, "keep the training models on the CPU during generation")
     critic_warmup: int = option(0, "first steps, which update only the critic", ge=0)
     on_nonfinite: Literal["stop", "skip"] = option(
         "stop", "for a NaN or infinite loss, gradient or log-prob: stop, or skip the update or leave out the samples"
     )
     log_val_generations: int = option(0, "responses of each evaluation to send to the trackers as a table", ge=0)
     log_rollouts_freq: int = option(10, "steps between sample rollouts; -1: none", ge=-1)
-    log_rollouts_tokens: int = option(
-        16, "sample rollouts of a step with every token, its log-probs and its advantage", ge=0
-    )
+    log_rollouts_tokens: int = option(16, "sample rollouts of a step with tokens, log-probs and advantages", ge=0)
 
 
 @dataclass
@@ -364,9 +327,7 @@ class TrackingConfig:
     loggers: list[Part] = option(help="trackers", factory=lambda: ["console"])
     project_name: str = option("corerl", "project of the trackers")
     experiment_name: str = option("default", "name in the trackers, and of the folder of runs")
-    timeout: float = option(
-        60.0, "deadline of one call of a tracker in seconds; a late tracker is called no more", gt=0
-    )
+    timeout: float = option(60.0, "deadline of one call in seconds; a late tracker is called no more", gt=0)
 
 
 @dataclass

@@ -1,6 +1,6 @@
-"""How a call on a group reaches its workers: each worker method declares it.
+"""Dispatch of a call on a group to its workers, declared by each worker method.
 
-A method without a declaration cannot be called on a group. ``local`` has one worker, to whom a call is a plain call.
+A method without a declaration cannot be called on a group. ``local`` has one worker and makes plain calls.
 """
 
 from collections.abc import Callable
@@ -18,19 +18,18 @@ _ATTRIBUTE = "__corerl_dispatch__"
 
 @dataclass(frozen=True)
 class Dispatch:
-    """What a method declares.
+    """The declaration of a method.
 
     Attributes:
-        mode: ``all``: every worker gets the same arguments, the result is that of rank 0. ``revive``: the same, once
-            workers whose processes have ended are started again. ``rank_zero``: only rank 0 is called. ``one_each``:
-            every argument is a list with an element for each rank, and so is the result. ``split``: the first
-            argument, an Experience or a sequence, is split by data-parallel rank; workers of one data-parallel rank
-            get the same share. ``spread``: the first argument, a sequence of GenerationRequest, is handed out to the
-            worker with the least left to do, in several calls if need be. The second is called with the position of a
-            request and its result, as results come. The method is a coroutine function, and so is the group's; calls
-            may overlap.
-        merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) are put together in the order of
-            the rows. ``rank_zero``: every rank returns the same, and that of rank 0 is taken.
+        mode: ``all``: every worker gets the same arguments, the result is that of rank 0. ``revive``: the same, after
+            the restart of ended workers. ``rank_zero``: only rank 0 is called. ``one_each``: every argument is a list
+            with an element for each rank, and so is the result. ``split``: the first argument, an Experience or a
+            sequence, is split by data-parallel rank; workers of one data-parallel rank get the same share. ``spread``:
+            the first argument, a sequence of GenerationRequest, goes to the workers with the least remaining work, in
+            several calls if needed; the second is called with the position of a request and its result as results come.
+            The method and the group's are coroutine functions; calls may overlap.
+        merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) in the order of the rows.
+            ``rank_zero``: every rank returns the same.
     """
 
     mode: Mode
@@ -39,7 +38,7 @@ class Dispatch:
 
 @dataclass(frozen=True)
 class Place:
-    """Which share of split work a worker gets."""
+    """A worker's share of split work."""
 
     data_parallel_rank: int = 0
     data_parallel_size: int = 1
@@ -49,12 +48,12 @@ class Future(Protocol):
     """A call under way."""
 
     def result(self) -> Any:
-        """Wait for the call's result, as long as a call may take; raise what it raised."""
+        """Wait for the result, at most the deadline of a call; raise the call's error."""
         ...
 
 
 def dispatch(mode: Mode, *, merge: Merge = "join") -> Callable[[F], F]:
-    """Declare how calls of a worker's method are dispatched; the method itself stays as it is."""
+    """Declare the dispatch of a worker's method, which stays as it is."""
 
     def declare(method: F) -> F:
         setattr(method, _ATTRIBUTE, Dispatch(mode, merge))
@@ -64,10 +63,10 @@ def dispatch(mode: Mode, *, merge: Merge = "join") -> Callable[[F], F]:
 
 
 def dispatch_of(worker: type, name: str) -> Dispatch:
-    """What the method ``name`` of a worker class declares.
+    """The declaration of the method ``name`` of a worker class.
 
     Raises:
-        AttributeError: there is no such method, or it declares nothing.
+        AttributeError: there is no such method or no declaration.
     """
     declared = getattr(getattr(worker, name, None), _ATTRIBUTE, None)
     if not isinstance(declared, Dispatch):

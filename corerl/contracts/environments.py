@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 @dataclass(frozen=True)
 class Task:
-    """What a row of the data says; not to be changed, since all episodes of the row share it."""
+    """A row of the data. All episodes of the row share it: do not change it."""
 
     messages: Sequence[Mapping[str, Any]]
     """the row's ``prompt``"""
@@ -18,10 +18,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Start:
-    """How an episode begins.
+    """The beginning of an episode.
 
     Attributes:
-        state: whatever :meth:`Environment.step` needs of this episode; nobody else looks at it.
+        state: of the episode, for :meth:`Environment.step` alone.
         messages: the chat that the policy continues; None: the row's.
     """
 
@@ -34,11 +34,11 @@ class Turn:
     """The answer to one turn of the policy.
 
     Attributes:
-        messages: what the policy reads next, each with ``role`` (as the chat template knows it) and ``content``. Not
-            looked at in a turn that is done; else at least one.
-        reward: finite; the rewards of an episode are added up.
+        messages: input of the policy's next turn, each with ``role`` (of the chat template) and ``content``; at least
+            one unless ``done``.
+        reward: finite; the sum over the turns is the episode's.
         done: the episode is over.
-        tool_calls, tool_errors: for the metrics: calls in this turn, and those that failed by the policy's fault.
+        tool_calls, tool_errors: for the metrics: calls in this turn, and calls that failed by the policy's fault.
     """
 
     messages: Sequence[Mapping[str, Any]] = ()
@@ -49,27 +49,27 @@ class Turn:
 
 
 class Environment(Protocol):
-    """One object a run; many episodes are under way at a time, each with a state of its own.
+    """One object a run; many episodes run at a time, each with its own state.
 
-    ``reset`` and ``step`` may be ``async def`` (all of a run's in one event loop) or plain (each call in a thread, at
-    most ``rollout.multi_turn.num_workers`` at a time). A call that raises, or takes longer than
-    ``rollout.multi_turn.tool_timeout``, ends its episode, which then takes no part in training: what is the policy's
-    fault, such as a malformed call, belongs in a Turn.
+    ``reset`` and ``step`` may be ``async def`` (all in one event loop) or plain (each call in a thread, at most
+    ``rollout.multi_turn.num_workers`` at a time). A call that raises, or exceeds ``rollout.multi_turn.tool_timeout``,
+    ends its episode, which takes no part in training. A fault of the policy, such as a malformed call, belongs in a
+    Turn.
     """
 
     def reset(self, task: Task, seed: int) -> Start | Awaitable[Start]:
         """Begin an episode.
 
         Args:
-            seed: of everything random in it; the same for all responses to one prompt.
+            seed: of all randomness in it; equal for all responses to one prompt.
         """
         ...
 
     def step(self, state: Any, response: str) -> Turn | Awaitable[Turn]:
-        """Answer one turn of the policy; called one after the other for the same ``state``.
+        """Answer one turn of the policy; calls with the same ``state`` do not overlap.
 
         Args:
-            response: what the policy wrote in this turn, special tokens left out; it may be cut off or empty.
+            response: text of this turn without special tokens; it may be cut off or empty.
         """
         ...
 
@@ -80,19 +80,16 @@ class Environment(Protocol):
 
 @runtime_checkable
 class EndingEnvironment(Environment, Protocol):
-    """One that learns when an episode is over, to close its sandbox or to give a last reward.
+    """An environment that closes an episode, for example its sandbox, or gives a final reward.
 
-    ``end`` is plain or ``async def``, and has the deadline of the other methods. One that fails leaves the episode
-    without a score, as a ``step`` does.
+    ``end`` is plain or ``async def``, with the deadline of the other methods. If it fails, the episode has no score.
     """
 
     def end(self, state: Any) -> float | Awaitable[float | None] | None:
-        """Called once for each episode that was begun, however it ended: done, by a limit, by a call that failed.
-
-        A ``step`` that was given up as late may be running still.
-
+        """Called once for each episode, after its last turn, a limit or a failure; a late ``step`` may still be
+        running.
         Returns:
-            A last reward, which is finite, or None.
+            A finite final reward, or None.
         """
         ...
 

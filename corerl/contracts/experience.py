@@ -13,23 +13,23 @@ from torch import Tensor
 class Experience:
     """B responses with their prompts, right-padded, on the CPU.
 
-    A row of ``input_ids`` is the prompt followed at once by the response. All (B, T) tensors are aligned to the
-    response: column t belongs to its t-th token.
+    A row of ``input_ids`` is the prompt followed by the response. Column t of a (B, T) tensor belongs to the response's
+    t-th token.
 
     Attributes:
         input_ids: (B, S) int64.
         prompt_lengths, response_lengths: (B,) int64, tokens; their sum is a row's length, at most S.
-        response_mask: (B, T) bool, true on trained tokens: those the policy generated, in rows with a score.
+        response_mask: (B, T) bool, true on trained tokens: those of the policy, in rows with a score.
         group_ids: (B,) int64, equal for responses to one prompt.
-        rollout_log_probs: (B, T) float32 of the sampled tokens, as the rollout backend reported them.
+        rollout_log_probs: (B, T) float32 of the sampled tokens, from the rollout backend.
         weight_versions: (B, T) int32, the version of the weights that sampled each token; 0 in other columns.
-        old_log_probs, ref_log_probs: (B, T) float32, before the update, under the policy and the reference.
-        ref_vocabulary_log_probs: (B, T, V) float32, the reference's log-probs of every token of the vocabulary.
+        old_log_probs, ref_log_probs: (B, T) float32, before the update, of the policy and the reference.
+        ref_vocabulary_log_probs: (B, T, V) float32, the reference's log-probs of the whole vocabulary.
         values: (B, T) float32, the critic's predictions before the update.
         sum_pi_squared: (B, T) float32, the policy's sum of squared probabilities before the update.
         rewards, advantages, returns: (B, T) float32.
-        greedy_scores: (B,) float32, the score of the greedy response to the row's prompt.
-        rollout_weights: (B, T) float32, what the policy loss's terms are multiplied by (rollout correction).
+        greedy_scores: (B,) float32, score of the greedy response to the row's prompt.
+        rollout_weights: (B, T) float32, factors of the policy loss's terms (rollout correction).
         selected: (B, T) bool, the choice of the policy loss's token selector.
         loss_weights: (B, T) float64; the loss is the sum of per-token terms times these.
     """
@@ -75,7 +75,7 @@ class Experience:
         return self.map(pick)
 
     def tokens(self) -> "Experience":
-        """What a model reads of the rows: no other column need travel to where it is."""
+        """The columns that a model reads."""
         return Experience(
             self.input_ids, self.prompt_lengths, self.response_lengths, self.response_mask, self.group_ids
         )
@@ -85,21 +85,21 @@ class Experience:
         return self.map(lambda _, tensor: tensor.to(device, non_blocking=True))
 
     def map(self, change: Callable[[str, Tensor], Tensor]) -> "Experience":
-        """A copy in which every tensor is what ``change(name, tensor)`` makes of it."""
+        """A copy with ``change(name, tensor)`` for every tensor."""
         return Experience(**{name: change(name, tensor) for name, tensor in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
-        """Name -> tensor, those that are there."""
+        """Name -> tensor, without None."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: tensor for name, tensor in given.items() if tensor is not None}
 
     def prediction_index(self, width: int) -> tuple[Tensor, Tensor]:
-        """Where the response tokens are predicted.
+        """Positions of the logits of response tokens.
 
         Returns:
-            (positions, real): ``real`` is (B, T) bool, true on response tokens (masked ones too); ``positions`` is
-            (N,) int64, for each true element of ``real`` in row-major order the index, in ``input_ids[:, :width]``
-            flattened, of the position before it, whose logits predict it.
+            (positions, real): ``real`` is (B, T) bool, true on response tokens, masked ones included. ``positions`` is
+            (N,) int64: for each true element of ``real``, in row-major order, the index in ``input_ids[:, :width]``
+            flattened of the position before the token.
         """
         steps = torch.arange(self.response_mask.shape[1], device=self.input_ids.device)
         real = steps < self.response_lengths[:, None]
@@ -118,7 +118,7 @@ def collate(
     """Pad B prompts and responses (token ids) into an Experience.
 
     Args:
-        masks: which response tokens are trained on; None: all.
+        masks: trained response tokens; None: all.
         log_probs: of the response tokens, from the rollout backend.
     """
     prompt_lengths, response_lengths = _lengths(prompts), _lengths(responses)
@@ -147,7 +147,7 @@ def _mask(lengths: Tensor) -> Tensor:
 
 
 def _pad(rows: Iterable[Iterable[float]], mask: Tensor, dtype: type[np.generic]) -> Tensor:
-    """The values of all rows, one after the other, where ``mask`` is true; a tensor for each row would be slow."""
+    """The values of all rows end to end, where ``mask`` is true; a tensor for each row would be slow."""
     values = torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype))
     padded = torch.zeros(mask.shape, dtype=values.dtype)
     padded[mask] = values

@@ -1,4 +1,4 @@
-"""Kinds of parts, of the core and of plugins: what an entry of a kind may declare, and what a plugin adds a kind by."""
+"""Kinds of parts, of the core and of plugins, and the declarations of their entries."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-def fact(default: Any, help: str, *, contract: type | None = None, takes_options: bool = False) -> Any:
+def fact(default: Any, help: str, *, contract: type | str | None = None, takes_options: bool = False) -> Any:
     """Declare one fact: a field of a frozen dataclass, the facts of a kind.
 
     Args:
-        default: value if a plugin declares none. Other values have its type; if it is None, they have any.
+        default: value without a declaration. Other values have its type, or any type if it is None.
         help: effect, in one phrase.
-        contract: Protocol of a fact that is code: an object or ``"module:attribute"``.
+        contract: Protocol of a fact that is code, or its ``"module:attribute"``.
         takes_options: code that gets the options of its entry.
     """
     metadata = {"help": help, "contract": contract, "takes_options": takes_options}
@@ -20,7 +20,7 @@ def fact(default: Any, help: str, *, contract: type | None = None, takes_options
 
 
 def code_facts(facts: Any) -> "list[dataclasses.Field[Any]]":
-    """The facts that are code and that are given."""
+    """The given facts that are code."""
     declared = [each for each in dataclasses.fields(facts) if each.metadata["contract"] is not None]
     return [each for each in declared if getattr(facts, each.name) is not None]
 
@@ -40,7 +40,7 @@ class Kind:
         words: the kind in the singular, for messages ("sampler").
         contract: Protocol of its targets, or ``"module:attribute"``; the docstring documents the kind.
         config_key: key of a config that selects one, for messages; '' if there is none.
-        needs: name of each need that an entry may declare -> its effect.
+        needs: name of each need that an entry may declare -> its effect; or ``"module:attribute"``.
         facts: frozen dataclass whose fields, made by :func:`fact`, are further arguments of ``register``.
     """
 
@@ -48,5 +48,5 @@ class Kind:
     words: str
     contract: type | str
     config_key: str = ""
-    needs: Mapping[str, str] = field(default_factory=dict)
+    needs: Mapping[str, str] | str = field(default_factory=dict)
     facts: type = NoFacts

@@ -10,10 +10,10 @@ NEEDS = {"logits": "computes (b, T, V) log-probs of the whole vocabulary"}
 
 
 class KLType(Protocol):
-    """(b, T) log-probs of the sampled tokens under the policy and the reference in, (b, T) KL terms out.
+    """(b, T) log-probs of the sampled tokens under policy and reference in, (b, T) KL terms out; differentiable in
+    ``log_probs``.
 
-    Differentiable in ``log_probs``. An entry that needs ``logits`` gets (b, T, V) log-probs of the whole
-    vocabulary instead, 0 outside the responses.
+    An entry with need ``logits`` gets (b, T, V) log-probs of the whole vocabulary instead, 0 outside the responses.
     """
 
     def __call__(self, log_probs: "Tensor", ref_log_probs: "Tensor") -> "Tensor": ...

@@ -1,26 +1,16 @@
-"""What policy losses and value losses have in common: terms for each token, and metrics that are means."""
+"""Common parts of policy and value losses: terms for each token, and metrics that are means."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from corerl.contracts.kinds import fact
-from corerl.contracts.metrics import Metric
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True)
-class LossFacts:
-    """Facts of a policy or value loss."""
-
-    metrics: tuple[Metric, ...] = fact((), "describes the metrics, under whole names, in docs/metrics.md")
-
-
-@dataclass(frozen=True)
 class Mean:
-    """A metric that is a mean: its sum and its count, so that any partition of the batch gives the same number."""
+    """A metric as sum and count: any partition of a batch gives the same mean."""
 
     total: "Tensor | float"
     count: "Tensor | float"
@@ -42,7 +32,7 @@ def add_means(sums: dict[str, Mean], metrics: Mapping[str, Mean]) -> None:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """Per-token terms (b, T), to be minimised, and metrics; a policy loss's ``clipfrac`` becomes ``actor/clipfrac``."""
+    """Per-token terms (b, T) to be minimised, and metrics; a policy loss's ``clipfrac`` becomes ``actor/clipfrac``."""
 
     terms: "Tensor"
     metrics: Mapping[str, Mean] = field(default_factory=dict)

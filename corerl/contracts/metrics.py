@@ -1,7 +1,5 @@
 """Metrics: a name, a unit and a definition, for docs/metrics.md."""
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -10,7 +8,7 @@ class Metric:
     """One metric, or several of one kind.
 
     Attributes:
-        name: the written name; ``{mean,max}`` stands for either, ``<name>`` for a name that the run supplies.
+        name: the written name; ``{mean,max}`` stands for either, ``<name>`` for a name of the run.
         unit: '' for none.
         definition: one phrase.
     """
@@ -21,18 +19,3 @@ class Metric:
 
     def __str__(self) -> str:
         return self.name
-
-    def matches(self, name: str) -> bool:
-        """Whether ``name`` is this metric."""
-        pattern = ""
-        for piece in re.split(r"(\{[^}]*\}|<[^>]*>)", self.name):
-            if piece.startswith("{"):
-                pattern += f"(?:{'|'.join(map(re.escape, piece[1:-1].split(',')))})"
-            else:
-                pattern += ".+" if piece.startswith("<") else re.escape(piece)
-        return re.fullmatch(pattern, name) is not None
-
-
-def find(name: str, metrics: Iterable[Metric]) -> Metric | None:
-    """The metric with this name; None if no table has it."""
-    return next((metric for metric in metrics if metric.matches(name)), None)

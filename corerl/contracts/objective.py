@@ -1,4 +1,4 @@
-"""Objectives: what a strategy minimises on a micro-batch."""
+"""Objectives: the loss of a strategy's micro-batch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ class ObjectiveOutput:
     """One micro-batch's share.
 
     Attributes:
-        loss: scalar to be minimised; the mini-batch's loss is the sum over its micro-batches.
-        parts: named scalars that add up over the micro-batches in the same way.
+        loss: scalar to be minimised; the sum over the micro-batches is the mini-batch's loss.
+        parts: named scalars with the same sum.
         metrics: means over any partition.
     """
 
@@ -28,11 +28,11 @@ class ObjectiveOutput:
 
 
 class Objective(Protocol):
-    """Maps what the model says about the tokens of a micro-batch to a loss; ``batch`` has its ``loss_weights``."""
+    """Maps a model's outputs at the tokens of a micro-batch to a loss; ``batch`` has its ``loss_weights``."""
 
     @property
     def wanted(self) -> "frozenset[Output]":
-        """Which outputs of the model the loss is made of."""
+        """The model's outputs in the loss."""
         ...
 
     def __call__(self, outputs: "TokenOutputs", batch: "Experience") -> ObjectiveOutput: ...

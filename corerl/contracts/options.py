@@ -1,4 +1,4 @@
-"""Options: dataclass fields that carry their help text and their range."""
+"""Options: dataclass fields with help and range."""
 
 import dataclasses
 import operator
@@ -57,20 +57,15 @@ def option(
 
 @runtime_checkable
 class CompositeOptions(Protocol):
-    """Options that name further entries of the same kind, as those of a scorer made of scorers do."""
+    """Options that name further entries of their kind, such as a scorer made of scorers."""
 
     def resolve(self, select: Callable[[Any, str], Any], key: str) -> None:
-        """Select them.
-
-        Args:
-            select: :meth:`corerl.registry.Registry.select`.
-            key: of the options themselves.
-        """
+        """Select them by ``select`` (:meth:`corerl.registry.Registry.select`); ``key`` is that of these options."""
         ...
 
 
 def check_ranges(instance: Any, path: str) -> None:
-    """Raise ConfigError for the first number in ``instance`` (a dataclass, nested ones included) outside its range."""
+    """Raise ConfigError for the first number outside its range in a dataclass, nested ones included."""
     for field in dataclasses.fields(instance):
         value = getattr(instance, field.name)
         key = f"{path}.{field.name}" if path else field.name

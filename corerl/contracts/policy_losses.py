@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from corerl.contracts.kinds import fact
-from corerl.contracts.losses import LossFacts, LossOutput, Mean
+from corerl.contracts.losses import LossOutput, Mean
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LossOutput", "Mean", "PolicyLoss", "PolicyLossFacts", "PolicyLossInputs", "TokenSelector"]
+__all__ = ["LossOutput", "Mean", "PolicyLoss", "PolicyLossInputs", "TokenSelector"]
 
 NEEDS = {
     "groups": "requires `rollout.n` of at least 2",
@@ -20,16 +19,16 @@ NEEDS = {
 
 @dataclass(frozen=True)
 class PolicyLossInputs:
-    """What a loss is given; b responses of one micro-batch, T response tokens. Every number is finite.
+    """Inputs: b responses of one micro-batch, T response tokens, all finite.
 
     Attributes:
-        log_probs: (b, T) float32, log pi of the sampled tokens under the policy being trained; carries the gradient.
+        log_probs: (b, T) float32, log pi of the sampled tokens under the trained policy; carries the gradient.
         old_log_probs: (b, T) float32, log pi_old, under the policy at the start of the step.
         advantages: (b, T) float32.
-        response_mask: (b, T) bool. Elsewhere the other tensors are 0 and the terms are ignored.
-        rollout_log_probs: (b, T) float32 as the rollout backend reported them, when it does.
+        response_mask: (b, T) bool. Elsewhere the other tensors are 0, and terms are ignored.
+        rollout_log_probs: (b, T) float32 from the rollout backend, or None.
         ref_log_probs: (b, T) float32 under the reference model, with need ``ref``.
-        selected: (b, T) bool, what the entry's ``select_tokens`` chose, for an entry that has one.
+        selected: (b, T) bool, the choice of the entry's ``select_tokens``.
     """
 
     log_probs: "Tensor"
@@ -42,43 +41,29 @@ class PolicyLossInputs:
 
 
 class PolicyLoss(Protocol):
-    """A function of each response alone: the terms of one row do not depend on which rows stand beside it.
+    """A function of each response alone: the terms of a row do not depend on the other rows.
 
-    A sequence-level loss spreads its term over the row's tokens, so that the aggregation gives the paper's formula.
-    With options it also takes ``options``, an instance of the dataclass it was registered with. A loss that must see
-    the whole mini-batch is registered with a :class:`TokenSelector`, ``select_tokens="module:function"``.
+    A sequence-level loss spreads its term over the row's tokens: the aggregation then gives the paper's formula. With
+    options it takes ``options``, an instance of its options dataclass. A loss of the whole mini-batch has a
+    :class:`TokenSelector`, ``select_tokens="module:function"``.
     """
 
     def __call__(self, inputs: PolicyLossInputs) -> LossOutput: ...
 
 
 class TokenSelector(Protocol):
-    """Chooses tokens of a whole mini-batch, on all ranks, before it is cut.
+    """Chooses tokens of a whole mini-batch, on all ranks, before it is cut; the loss gets the choice as ``selected``.
 
-    The choice reaches the loss as ``selected``.
-
-    It takes the same options as the loss that it is registered with.
+    It takes the options of its loss.
 
     Args:
-        inputs: of all B responses of the mini-batch; ``log_probs`` are those of the policy as it is just before this
-            update, without gradient.
-        uniforms: (B, T) float64, an independent number in [0, 1) for each token: the only randomness that a choice may
-            use, so that the same tokens are chosen in whatever order the rows stand.
+        inputs: of all B responses of the mini-batch; ``log_probs`` are those of the policy just before this update,
+            without gradient.
+        uniforms: (B, T) float64, an independent number in [0, 1) for each token, the only source of randomness: the
+            choice is then independent of the order of rows.
 
     Returns:
         (B, T) bool.
     """
 
     def __call__(self, inputs: PolicyLossInputs, uniforms: "Tensor") -> "Tensor": ...
-
-
-@dataclass(frozen=True)
-class PolicyLossFacts(LossFacts):
-    """Facts of a policy loss."""
-
-    select_tokens: TokenSelector | str | None = fact(
-        None,
-        "calls this function on each whole mini-batch; `inputs.selected`",
-        contract=TokenSelector,
-        takes_options=True,
-    )

@@ -5,9 +5,6 @@ from typing import Any, Protocol
 
 
 class Preset(Protocol):
-    """Nested plain values as in a config file, without arguments: they take the place of the schema's defaults.
-
-    The config file and overrides come on top of them.
-    """
+    """Returns nested plain values as in a config file: new defaults beneath file and overrides."""
 
     def __call__(self) -> Mapping[str, Any]: ...

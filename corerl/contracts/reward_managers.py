@@ -31,13 +31,13 @@ class RewardResult:
     """One score.
 
     Attributes:
-        score: finite, or None when scoring failed: then ``error`` says why, and the sample takes no part in training.
+        score: finite, or None after a failure: ``error`` has the reason, and the sample takes no part in training.
         components: named parts of the score, for the metrics.
-        extracted: what the scorer compared with the ground truth, for the reader of sample rollouts.
-        error: one line, None when all went well.
-        error_kind: one word for the metric ``reward/errors/<kind>``: ``timeout``, ``memory``, ``crash`` (its process
-            ended), ``exception``, ``value`` (the scorer returned no number), ``unscored`` (no scorer), or one of the
-            manager's own; None counts as ``other``.
+        extracted: the text that the scorer compared with the ground truth, for sample rollouts.
+        error: one line, or None.
+        error_kind: one word for the metric ``reward/errors/<kind>``: ``timeout``, ``memory``, ``crash`` (end of its
+            process), ``exception``, ``value`` (no number), ``unscored`` (no scorer), or the manager's own; None counts
+            as ``other``.
     """
 
     score: float | None
@@ -48,30 +48,30 @@ class RewardResult:
 
 
 def error_kind(result: RewardResult) -> str:
-    """``result.error_kind``, ``other`` where the manager gives none."""
+    """``result.error_kind``, or ``other``."""
     return result.error_kind or "other"
 
 
 class RewardManager(Protocol):
-    """Scores a batch; results come in the order of the requests."""
+    """Scores a batch; results are in the order of the requests."""
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]: ...
 
     def close(self) -> None:
-        """Give back threads and processes."""
+        """End threads and processes."""
         ...
 
 
 @runtime_checkable
 class PartwiseRewardManager(RewardManager, Protocol):
-    """One whose scores do not depend on what else is in the batch.
+    """A manager whose scores do not depend on the rest of the batch.
 
-    It is given a batch in parts, each as soon as its responses are generated, in whatever order they finish; one
-    without ``submit`` is asked once, for the whole batch, when all are there.
+    It gets a batch in parts as responses are generated, in any order. A manager without ``submit`` gets the whole batch
+    at the end.
     """
 
     def submit(self, requests: Sequence[RewardRequest]) -> Future:
-        """As ``score``, without waiting: the future of a list of results. What was submitted before may be running."""
+        """As ``score``, without waiting: the future of a list of results. Earlier calls may still be running."""
         ...
 
 
@@ -79,12 +79,11 @@ class RewardManagerFactory(Protocol):
     """Builds the manager.
 
     Args:
-        scorers: the scorer of each data source that the run's data holds, options bound. Each is a function that can be
-            imported by its name, or a ``functools.partial`` of one, wherever it was registered by its name: pickling
-            it names it, so that a manager may load it in another process. Plugin files, ``./file.py``, must be loaded
-            there first (:func:`corerl.registry.modules.load_file`).
-        num_workers: scorers that may run at a time.
-        timeout: seconds that one call of a scorer may take.
+        scorers: data source -> scorer, options bound: a function that can be imported by its name, or a
+            ``functools.partial`` of one. Its pickle is its name, so another process can load it, after the plugin
+            files, ``./file.py`` (:func:`corerl.registry.modules.load_file`).
+        num_workers: largest number of concurrent scorers.
+        timeout: deadline of one call of a scorer, in seconds.
     """
 
     def __call__(self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float) -> RewardManager: ...

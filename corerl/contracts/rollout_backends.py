@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from corerl.contracts.kinds import fact
 from corerl.errors import RunError
 
 if TYPE_CHECKING:
@@ -14,26 +13,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BackendFacts:
-    """Facts of a rollout backend."""
-
-    media: tuple[str, ...] = fact((), "accepts these columns of the data (`images`, `videos`); `request.media`")
-
-
-@dataclass(frozen=True)
 class SamplingParams:
-    """How one request is sampled.
+    """Sampling of one request.
 
     Attributes:
-        max_tokens: at most this many tokens are generated, 1 or more.
+        max_tokens: largest number of generated tokens, 1 or more.
         n: independent samples of the prompt.
-        temperature: logits are divided by it; 0 is greedy.
-        top_p: the smallest set of tokens whose probability reaches it is kept; 1 keeps all.
-        top_k: the k most likely tokens are kept; -1 keeps all.
-        stop_token_ids: generation ends after one of these; it is part of the response.
-        ignore_eos: the stop tokens do not stop (for measurements).
-        seed: the same seed, prompt and weights give the same tokens from one backend on one machine: sample i of a
-            prompt depends neither on ``n`` nor on what else is generated.
+        temperature: divisor of the logits; 0 is greedy.
+        top_p: the smallest set of tokens with this probability is kept; 1 keeps all.
+        top_k: number of most likely tokens to keep; -1 keeps all.
+        stop_token_ids: generation ends after one of these, which is part of the response.
+        ignore_eos: stop tokens do not stop (for measurements).
+        seed: the same seed, prompt and weights give the same tokens on one machine. Sample i of a prompt depends
+            neither on ``n`` nor on other requests.
     """
 
     max_tokens: int
@@ -48,11 +40,11 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One prompt. ``request_id`` names it for :meth:`RolloutBackend.abort`.
+    """One prompt. ``request_id`` is its name for :meth:`RolloutBackend.abort`.
 
     Attributes:
-        media: column of the prompt's row (``images``, ``videos``) -> what stands there, as it was read. A backend is
-            only asked for columns that it is registered with (``media=("images",)``).
+        media: column of the row (``images``, ``videos``) -> content, as read. A backend gets the columns of its
+            registration alone (``media=("images",)``).
     """
 
     request_id: str
@@ -61,7 +53,7 @@ class GenerationRequest:
     media: Mapping[str, Any] = field(default_factory=dict)
 
     def check_prompt(self, vocabulary: int) -> None:
-        """Raise RunError for an empty prompt, and for a token outside a model's vocabulary of this size."""
+        """Raise RunError for an empty prompt or a token outside a vocabulary of this size."""
         if not self.prompt_ids:
             raise RunError(f"request '{self.request_id}' has an empty prompt: at least one token is needed")
         if min(self.prompt_ids) < 0 or max(self.prompt_ids) >= vocabulary:
@@ -76,7 +68,7 @@ class Completion:
     """One sampled response.
 
     Attributes:
-        token_ids: the generated tokens, the stop token included.
+        token_ids: the generated tokens with the stop token.
         log_probs: log softmax(logits / temperature) of each token, over the whole vocabulary, before top-p and top-k
             (at temperature 0: of the logits themselves).
         finish_reason: ``stop`` (a stop token), ``length`` (max_tokens) or ``abort``.
@@ -113,50 +105,48 @@ class RolloutBackend(Protocol):
     async def generate(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
     ) -> list[list[Completion]]:
-        """Generate; the outer list follows ``requests``, each inner one holds ``sampling.n`` completions.
+        """Generate; the outer list follows ``requests``, each inner list has ``sampling.n`` completions.
 
-        Calls may overlap; a backend that batches by itself lets them share its batch.
+        Calls may overlap; a backend with its own batching shares the batch among them.
 
         Args:
-            on_finished: to be called once for each request, in the event loop's thread, when all of its completions
-                are there: they are scored while others are generated. A backend that learns it only at the end may
-                leave out this argument.
+            on_finished: to be called once for each request, in the event loop's thread, when its completions are there:
+                scoring then overlaps generation. A backend without this knowledge may leave out the argument.
         """
         ...
 
     def update_weights(self, weights: "Iterable[tuple[str, Tensor]]", version: int, *, verify: bool = False) -> None:
-        """Take over all weights, under their names in model files, and drop whatever was cached of the old ones.
+        """Load every weight by its name in model files, and drop all caches of the old weights.
 
-        Requests may be running: they go on, and their further tokens come from the new weights; a backend that cannot
-        change weights then waits until they are done.
+        Running requests continue with the new weights; a backend that cannot change them meanwhile waits for their end.
 
         Args:
-            weights: tensors on any device, each valid until the next is asked for.
-            verify: compare a digest of every tensor as it was given with one as it arrived.
+            weights: tensors on any device, each valid until the next is taken.
+            verify: compare a digest of every tensor at both ends.
 
         Raises:
-            RunError: a tensor is missing, unknown or of another shape, or arrived changed; it is named.
+            RunError: names a missing, unknown, misshapen or changed tensor.
         """
         ...
 
     def sleep(self) -> None:
-        """Give device memory back to training; no request is running."""
+        """Give device memory to training; no request is running."""
         ...
 
     def wake(self, *, kv_cache: bool = True) -> None:
-        """Undo :meth:`sleep`; weights must be sent again before generating.
+        """Undo :meth:`sleep`; weights must be sent again before generation.
 
         Args:
-            kv_cache: False takes memory for the weights alone; a second call, once they were sent, takes the rest.
+            kv_cache: False takes memory for the weights alone; a second call after them takes the rest.
         """
         ...
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """End these requests; their completions come back with what they have and ``finish_reason="abort"``."""
+        """End these requests: their partial completions have ``finish_reason="abort"``."""
         ...
 
     def health(self) -> None:
-        """Return if the engine answers, raise RunError if not."""
+        """Return if the engine answers; otherwise raise RunError."""
         ...
 
     def close(self) -> None: ...
@@ -167,7 +157,7 @@ class LoggingBackend(Protocol):
     """A rollout backend whose engine has a log."""
 
     def last_lines(self) -> str:
-        """The end of the log, for the error of generation that takes too long."""
+        """End of the log, for the error of late generation."""
         ...
 
 

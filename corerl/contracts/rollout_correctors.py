@@ -1,4 +1,4 @@
-"""Rollout correctors: from log-probs of trainer and engine to weights of tokens and the tokens to train on."""
+"""Rollout correctors: from log-probs of trainer and engine to weights of tokens and the trained tokens."""
 
 from typing import NamedTuple, Protocol
 
@@ -9,7 +9,7 @@ from corerl.contracts.losses import Mean
 
 
 class Correction(NamedTuple):
-    """(B, T) each: the weights of the policy loss's terms, or None; the tokens that are trained on."""
+    """(B, T) each: weights of the policy loss's terms, or None; trained tokens."""
 
     weights: Tensor | None
     response_mask: Tensor
@@ -24,7 +24,7 @@ class RolloutCorrector(Protocol):
         ...
 
     def of_batch(self, experience: Experience, staleness: int) -> tuple[Correction | None, dict[str, Mean]]:
-        """The correction of a whole batch, if there is one, and measures of the mismatch.
+        """The correction of a whole batch, or None, and measures of the mismatch.
 
         Args:
             staleness: largest of the batch, in versions of the weights.
@@ -35,11 +35,11 @@ class RolloutCorrector(Protocol):
         ...
 
     def weights(self, correction: Correction | None) -> Tensor | None:
-        """(B, T) float32, the factors of the loss's terms, 0 at rejected tokens; None if all are 1."""
+        """(B, T) float32 factors of the loss's terms, 0 at rejected tokens; None if all are 1."""
         ...
 
     def apply(self, correction: Correction | None, experience: Experience) -> None:
-        """Give a batch its weights, and take the rejected tokens out of it."""
+        """Add the weights to a batch, and remove the rejected tokens from its mask."""
         ...
 
     def of_mini_batch(self, mini_batch: Experience, present: Tensor) -> dict[str, Mean]:

@@ -1,4 +1,4 @@
-"""Runs, as life-cycle hooks see them."""
+"""Runs, for life-cycle hooks."""
 
 from pathlib import Path
 from typing import Protocol

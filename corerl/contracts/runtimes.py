@@ -1,4 +1,4 @@
-"""Runtimes: where workers live and how a call reaches them."""
+"""Runtimes: the places of workers, and calls to them."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ class Pool:
 
 @dataclass(frozen=True)
 class Role:
-    """What the workers of one group are there for.
+    """The purpose of one group of workers.
 
     Attributes:
         name: ``actor``, ``critic``, ``ref`` or ``rollout``.
-        key: the config key of the part that the workers run.
+        key: config key of the part that the workers run.
         part: that part's name.
-        distributed: several workers can share the work. Strategies are registered with this fact; of a rollout
-            backend every worker is a replica.
+        distributed: several workers can share the work. A fact of strategies; every worker of a rollout backend is a
+            replica.
         gpus: of one worker; more than 1 for a rollout backend under tensor parallelism.
-        pool: machines and GPUs of its own; None: it shares those of the other roles.
+        pool: machines and GPUs of its own; None: shared with the other roles.
     """
 
     name: str
@@ -45,22 +45,21 @@ class Runtime(Protocol):
     """Places workers."""
 
     def reserve(self, roles: Collection[Role]) -> None:
-        """Take the places of these roles, before the first of them is spawned.
+        """Take the places of these roles, before the first spawn.
 
         Raises:
-            ConfigError: there are too few for all of them together, or a role asks for what the runtime cannot give.
+            ConfigError: there are too few for all, or a role asks for something that the runtime lacks.
         """
         ...
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
-        """Start the workers of one role, each built as ``worker(*args)``; how many is the runtime's business.
+        """Start the workers of one role, each built as ``worker(*args)``; the runtime chooses their number.
 
-        Returns something that has the worker's methods and is used like a single worker: whole batches in, whole
-        batches out, however many workers share the work. A call is dispatched as the worker's method declares
-        (:mod:`corerl.contracts.dispatch`).
+        Returns an object with the worker's methods, used like a single worker: whole batches in, whole batches out. A
+        call is dispatched by the declaration of the method (:mod:`corerl.contracts.dispatch`).
 
-        Each worker finds ``RANK`` and ``WORLD_SIZE`` in its environment where there are several; a
-        :class:`corerl.contracts.workers.PlacedWorker` says which share of split work it gets, others are replicas.
+        Each of several workers has ``RANK`` and ``WORLD_SIZE`` in its environment; a
+        :class:`corerl.contracts.workers.PlacedWorker` returns its share of split work, others are replicas.
 
         Raises:
             ConfigError: ``role`` is not distributed, and there would be several workers.
@@ -70,14 +69,14 @@ class Runtime(Protocol):
     def send_weights(
         self, actor: "WeightSource", rollout: "WeightTarget", version: int, *, verify: bool = False
     ) -> None:
-        """Give the policy's weights to all rollout workers, as ``version``; they may be generating.
+        """Send the policy's weights to all rollout workers, as ``version``; they may be generating.
 
         Args:
-            actor, rollout: what :meth:`spawn` returned.
-            verify: compare a digest of every tensor on both sides.
+            actor, rollout: results of :meth:`spawn`.
+            verify: compare a digest of every tensor at both ends.
 
         Raises:
-            RunError: a tensor arrived changed, or not at all; it is named.
+            RunError: names a changed or missing tensor.
         """
         ...
 
@@ -88,7 +87,7 @@ class Runtime(Protocol):
 
 @runtime_checkable
 class LocatedOptions(Protocol):
-    """Options of a runtime that know whether all workers are on this machine; without options, they are."""
+    """Options of a runtime with the fact that all workers are on this machine; without options, they are."""
 
     @property
     def works_here(self) -> bool: ...

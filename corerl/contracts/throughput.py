@@ -9,13 +9,13 @@ PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "H800": 989.0, "H20": 148.0, "A100"
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What the FLOPs of a pass depend on, the vocabulary's size, and the workers that share the work.
+    """Size of a model and its workers, for FLOPs.
 
     Attributes:
-        parameters: that each token meets: of a mixture of experts, not all.
+        parameters: used by each token: of a mixture of experts, not all.
         device_name: of each worker's device; '' on a CPU.
         workers: with a device each.
-        data_parallel_size: shares that a batch is cut into.
+        data_parallel_size: number of shares of a batch.
     """
 
     parameters: int
@@ -39,7 +39,7 @@ def training_flops(shape: ModelShape, lengths: Sequence[int]) -> float:
 
 
 def mfu(shape: ModelShape, lengths: Sequence[int], seconds: float) -> float | None:
-    """Share of all devices' peak that training reached; None where the device's peak is not known."""
+    """Share of all devices' peak; None for a device of unknown peak."""
     peak = next((rate for name, rate in PEAK_TFLOPS.items() if name in shape.device_name), None)
     if peak is None or seconds <= 0:
         return None

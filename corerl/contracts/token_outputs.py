@@ -9,7 +9,7 @@ Output = Literal["log_probs", "entropy", "sum_pi_squared", "vocabulary_log_probs
 
 
 class TokenOutputs(NamedTuple):
-    """What a model says about the response tokens: (B, T) each, 0 outside the responses, None what was not wanted.
+    """A model's outputs at the response tokens: (B, T) each, 0 outside the responses, None if not wanted.
 
     ``pi`` is softmax(logits / temperature) at the position that predicts the token.
 
@@ -17,8 +17,8 @@ class TokenOutputs(NamedTuple):
         log_probs: log pi of the token.
         entropy: of pi, in nats.
         sum_pi_squared: the sum of pi(v)^2 over the vocabulary.
-        vocabulary_log_probs: (B, T, V), log pi of every token of the vocabulary.
-        values: of a critic, its prediction before the token.
+        vocabulary_log_probs: (B, T, V), log pi of the whole vocabulary.
+        values: of a critic, the prediction before the token.
     """
 
     log_probs: "Tensor | None" = None

@@ -1,8 +1,8 @@
-"""Trackers: where a run's metrics go.
+"""Trackers: destinations of a run's metrics.
 
-The core calls each tracker, its factory included, in a thread of its own, one call at a time. One that raises is told
-about once and called again at the next step; one that takes longer than ``tracking.timeout`` is called no more. Neither
-holds up the run, and all metrics are in ``metrics.jsonl`` whatever becomes of a tracker.
+Each tracker, its factory included, is called in a thread of its own, one call at a time. A tracker that raises is
+reported once and called again at the next step; a call over ``tracking.timeout`` is the last. Neither delays the run,
+and ``metrics.jsonl`` has all metrics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ class Tracker(Protocol):
 
 @runtime_checkable
 class SampleTracker(Tracker, Protocol):
-    """A tracker that has tables too."""
+    """A tracker with tables."""
 
     def log_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
         """Show responses of the evaluation at ``step``; each row has a cell for each column."""
@@ -32,10 +32,10 @@ class SampleTracker(Tracker, Protocol):
 
 @runtime_checkable
 class ResumableTracker(Tracker, Protocol):
-    """A tracker whose service knows runs by an id; checkpoints keep it.
+    """A tracker whose service has ids of runs.
 
     Attributes:
-        run_id: what the factory is given when the run goes on.
+        run_id: stored in checkpoints, and given to the factory of a continued run.
     """
 
     run_id: str
@@ -43,16 +43,16 @@ class ResumableTracker(Tracker, Protocol):
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of the run.
+    """The run, for a tracker.
 
     Attributes:
         project_name, experiment_name: ``tracking.project_name`` and ``tracking.experiment_name``.
-        folder: the run's, for files of the tracker.
+        folder: of the run, for files of the tracker.
         config: the whole configuration as plain values.
-        total_steps: the run's length.
-        resumed_from: the step of the checkpoint that it goes on from; what was logged of later ones comes again. -1: of
-            all steps, in a run that starts again without a checkpoint; None: in one that starts.
-        run_id: the tracker's, of which the checkpoint knows; '' where there is none.
+        total_steps: of the run.
+        resumed_from: step of the checkpoint that the run continues; metrics of later steps are sent again. -1: the run
+            restarts without a checkpoint; None: a new run.
+        run_id: of the tracker, from the checkpoint, or ''.
     """
 
     project_name: str

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from corerl.contracts.kinds import fact
-
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -27,10 +25,7 @@ ARCHITECTURE = (
 
 @dataclass(frozen=True)
 class MicroBatching:
-    """How a batch is cut: at most so many tokens, or at most so many sequences, whichever is given.
-
-    A row longer than ``max_tokens`` stands alone.
-    """
+    """Limit of a micro-batch: tokens or sequences. A row longer than ``max_tokens`` is one by itself."""
 
     max_tokens: int | None = None
     max_sequences: int | None = None
@@ -38,15 +33,15 @@ class MicroBatching:
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """What a strategy is asked to build.
+    """The model that a strategy builds.
 
     Attributes:
-        model: what to load and in which precision.
+        model: source and precision.
         device: ``cpu`` or ``cuda``.
-        optim: the optimizer, or None for a model that is never updated (the reference).
-        total_steps: optimizer steps in the whole run, for the learning-rate schedule.
-        temperature: log-probs are those of softmax(logits / temperature), the distribution that was sampled from.
-        micro_batching: how forward-only passes and mini-batches are cut into micro-batches.
+        optim: the optimizer, or None for a model without updates (the reference).
+        total_steps: optimizer steps of the whole run, for the learning-rate schedule.
+        temperature: log-probs are those of softmax(logits / temperature), the distribution of the samples.
+        micro_batching: of forward-only passes and mini-batches.
         grad_clip: largest gradient norm.
         seed: of random weights (``model.load_format: dummy``, and the value head).
         head: ``lm`` for a language model; ``value`` for a critic: the same body with one number for each token.
@@ -70,18 +65,18 @@ class TrainingStrategy(Protocol):
     data_parallel_size: int
 
     def forward(self, batch: "Experience", wanted: "Collection[Output]") -> "TokenOutputs":
-        """What is wanted, without gradients: float32, on the CPU."""
+        """The wanted outputs without gradients: float32, on the CPU."""
         ...
 
     def update(self, mini_batch: "Experience", objective: "Objective") -> "dict[str, Mean]":
         """One optimizer step on this rank's share of a mini-batch, cut into micro-batches.
 
-        The gradient is that of the whole mini-batch's loss, whatever the cut. Returns the objective's metrics and
+        The gradient is that of the whole mini-batch's loss for every cut. Returns the objective's metrics,
         ``grad_norm`` (before clipping) and ``lr`` (of this step).
 
         Raises:
-            NonFiniteError: the loss or the gradient norm is not finite. Weights and optimizer are as before the call,
-                and ``rows`` are the samples of the mini-batch whose own loss or gradient is not finite.
+            NonFiniteError: the loss or the gradient norm is not finite. Weights and optimizer are unchanged; ``rows``
+                are the samples with such a loss or gradient of their own.
         """
         ...
 
@@ -90,11 +85,11 @@ class TrainingStrategy(Protocol):
         ...
 
     def weights(self, dtype: "torch.dtype | None" = None) -> "Iterator[tuple[str, Tensor]]":
-        """Every weight under the name that it has in model files, as a full tensor; tied weights once.
+        """Every weight by its name in model files, as a full tensor; tied weights once.
 
         Args:
-            dtype: of the floating-point tensors, each rounded once from what the model holds (adapters merged into
-                it in float32) and before ranks gather it; None: as the model holds them.
+            dtype: of the floating-point tensors, each rounded once, from the model's own (adapters merged in float32),
+                before ranks gather it; None: the model's.
         """
         ...
 
@@ -109,42 +104,32 @@ class TrainingStrategy(Protocol):
     def save(self, folder: Path) -> Callable[[], None] | None:
         """Write weights, optimizer and schedule into an existing folder, for :meth:`load`.
 
-        A strategy that can copies them to memory of its own instead, and returns what writes the copy: called once, in
-        another thread of each rank, while training goes on. It touches neither the model nor other collectives' groups.
+        A strategy may copy them to its own memory and return a function that writes the copy: it is called once, in
+        another thread of each rank, during training, and uses neither the model nor the groups of other collectives.
         """
         ...
 
     def load(self, folder: Path) -> None:
-        """Read what :meth:`save` wrote; training goes on bit for bit."""
+        """Read the files of :meth:`save`; training continues bit for bit."""
         ...
 
     def export(self, folder: Path) -> None:
-        """Write a Hugging Face model folder (weights, config, tokenizer) that ``model.path`` can name."""
+        """Write a Hugging Face model folder (weights, config, tokenizer) for ``model.path``."""
         ...
 
 
 class CheckpointReader(Protocol):
-    """Reads the policy out of a folder that :meth:`TrainingStrategy.save` wrote, for ``corerl export``.
+    """Reads the policy from a folder of :meth:`TrainingStrategy.save`, for ``corerl export``.
 
-    It runs in one process without a process group or a device, and holds a part of the model at a time.
+    It runs in one process without process group and device, and holds a part of the model at a time.
     """
 
     def __call__(self, folder: Path, model: "ModelConfig") -> "Iterator[tuple[str, Tensor]]":
-        """Every weight under its name in model files or in transformers, adapters merged; tied weights once."""
+        """Every weight by its name in model files or transformers, adapters merged; tied weights once."""
         ...
 
 
-@dataclass(frozen=True)
-class StrategyFacts:
-    """Facts of a training strategy."""
-
-    distributed: bool = fact(False, "allows several workers, with `RANK` and `WORLD_SIZE` in their environment")
-    read_checkpoint: CheckpointReader | str | None = fact(
-        None, "no effect on the run; `corerl export` reads checkpoints with this function", contract=CheckpointReader
-    )
-
-
 class TrainingStrategyFactory(Protocol):
-    """Builds the model of one rank and everything that trains it."""
+    """Builds the model of one rank with its training."""
 
     def __call__(self, spec: StrategySpec) -> TrainingStrategy: ...

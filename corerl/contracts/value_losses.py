@@ -1,4 +1,4 @@
-"""Value losses: what a critic minimises, as per-token terms."""
+"""Value losses: per-token terms of a critic's loss."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -13,10 +13,10 @@ __all__ = ["LossOutput", "Mean", "ValueLoss", "ValueLossInputs"]
 
 @dataclass(frozen=True)
 class ValueLossInputs:
-    """What a value loss is given; b responses of one micro-batch, T response tokens. Every number is finite.
+    """Inputs: b responses of one micro-batch, T response tokens, all finite.
 
     Attributes:
-        values: (b, T) float32, what the critic predicts before each response token; carries the gradient.
+        values: (b, T) float32, the critic's prediction before each response token; carries the gradient.
         old_values: (b, T) float32, the same at the start of the step.
         returns: (b, T) float32, the target.
         response_mask: (b, T) bool. Elsewhere the terms are ignored.
@@ -29,9 +29,8 @@ class ValueLossInputs:
 
 
 class ValueLoss(Protocol):
-    """A function of each response alone, as a policy loss is; a metric ``clipfrac`` becomes ``critic/clipfrac``.
-
-    With options it also takes ``options``, an instance of the dataclass it was registered with.
+    """A function of each response alone; a metric ``clipfrac`` becomes ``critic/clipfrac``. With options it takes
+    ``options``.
     """
 
     def __call__(self, inputs: ValueLossInputs) -> LossOutput: ...

@@ -1,4 +1,4 @@
-"""Workers, as a runtime that moves weights between them sees them."""
+"""Workers, for a runtime that moves weights between them."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,20 +22,20 @@ class WeightTarget(Protocol):
     """Rollout workers."""
 
     def update_weights(self, weights: "Iterable[tuple[str, Tensor]]", version: int, *, verify: bool = False) -> None:
-        """Replace the engine's weights by ``weights``, as ``version``.
+        """Replace the engine's weights, as ``version``.
 
         Args:
             verify: compare a digest of every tensor.
 
         Raises:
-            RunError: a tensor arrived changed, or is missing; the message names it.
+            RunError: names a changed or missing tensor.
         """
         ...
 
 
 @runtime_checkable
 class PlacedWorker(Protocol):
-    """A worker of several that share work."""
+    """One of several workers that share work."""
 
     def place(self) -> Place:
         """The worker's share."""
@@ -44,22 +44,19 @@ class PlacedWorker(Protocol):
 
 @runtime_checkable
 class ClosingWorker(Protocol):
-    """A worker with something to end, such as an engine."""
+    """A worker with an end, such as that of an engine."""
 
     def close(self) -> None: ...
 
 
 class SavingWorkers(Protocol):
-    """The workers of a role that is part of a checkpoint."""
+    """The workers of a role in a checkpoint."""
 
     def save(self, folder: Path, written: Path) -> int:
-        """Copy the state, and write it to ``folder`` in a thread of each worker.
+        """Copy the state, and write it to ``folder`` in a thread of each worker; return the number of ranks.
 
         Args:
             written: folder into which each rank puts a file at the end: empty, or with the error.
-
-        Returns:
-            The number of ranks.
 
         Raises:
             SaveError: it could not be written.

@@ -1,20 +1,10 @@
-"""The registries: one for each kind of thing that a plugin can supply.
-
-Each kind has one page here: what goes in, what comes out, and the Protocol.
-"""
-
-# ruff: noqa: RUF009  _of() is a field
+"""The registries, one for each kind of part; corerl.contracts has a page for each kind."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from corerl.contracts.facts import BackendFacts, LossFacts, PolicyLossFacts, ScorerFacts, StrategyFacts
 from corerl.contracts.kinds import Kind
-from corerl.contracts.losses import LossFacts
-from corerl.contracts.policy_losses import PolicyLossFacts
-from corerl.contracts.rollout_backends import BackendFacts
-from corerl.contracts.scorers import ScorerFacts
-from corerl.contracts.training_strategies import StrategyFacts
 from corerl.errors import PluginError
 from corerl.registry.base import Entry, Owner, Registry, Selected
 from corerl.registry.coroutines import blocking
@@ -52,71 +42,66 @@ __all__ = [
 ]
 
 
-def _of(kind: str, contract: str, config_key: str = "", needs: str = "", **more: Any) -> Any:
-    """A registry of the core; its contract and its needs are imported at first use, from a page of the contracts."""
-    declared = (f"corerl.contracts.{needs}",) if needs else ()
-    return field(default_factory=lambda: Registry(kind, f"corerl.contracts.{contract}", config_key, *declared, **more))
+def _kind(registry: str, words: str, contract: str, config_key: str = "", *, needs: bool = False, **facts: Any) -> Kind:
+    """A kind of the core, whose page of contracts is imported at first use."""
+    page = f"corerl.contracts.{registry}"
+    return Kind(registry, words, f"{page}:{contract}", config_key, f"{page}:NEEDS" if needs else {}, **facts)
 
 
-@dataclass(frozen=True)
+KINDS = (
+    _kind("advantage_estimators", "advantage estimator", "AdvantageEstimator", "algorithm.adv_estimator", needs=True),
+    _kind("policy_losses", "policy loss", "PolicyLoss", "actor.policy_loss", needs=True, facts=PolicyLossFacts),
+    _kind("kl_types", "KL type", "KLType", "actor.kl_loss_type", needs=True),
+    _kind("kl_controllers", "KL controller", "KLController", "algorithm.kl_ctrl.type"),
+    _kind("value_losses", "value loss", "ValueLoss", "critic.value_loss", facts=LossFacts),
+    _kind("batch_filters", "batch filter", "BatchFilter", "algorithm.filter_groups.filter"),
+    _kind("presets", "preset", "Preset", "preset"),
+    _kind("reward_managers", "reward manager", "RewardManagerFactory", "reward.manager"),
+    _kind("scorers", "scorer", "Scorer", "reward.scorer", facts=ScorerFacts),
+    _kind("rollout_backends", "rollout backend", "RolloutBackendFactory", "rollout.name", facts=BackendFacts),
+    _kind("environments", "environment", "EnvironmentFactory", "rollout.multi_turn.environment"),
+    _kind("training_strategies", "training strategy", "TrainingStrategyFactory", "actor.strategy", facts=StrategyFacts),
+    _kind("runtimes", "runtime", "RuntimeFactory", "runtime.name"),
+    _kind("trackers", "tracker", "TrackerFactory", "tracking.loggers"),
+    _kind("commands", "command", "Command"),
+)
+"""kinds of the core"""
+
+
 class Registries:
     """All registries; the hook of each is ``register_<name>``."""
 
-    advantage_estimators: "Registry[AdvantageEstimator]" = _of(
-        "advantage estimator",
-        "advantage_estimators:AdvantageEstimator",
-        "algorithm.adv_estimator",
-        "advantage_estimators:NEEDS",
-    )
-    policy_losses: "Registry[PolicyLoss]" = _of(
-        "policy loss", "policy_losses:PolicyLoss", "actor.policy_loss", "policy_losses:NEEDS", facts=PolicyLossFacts
-    )
-    kl_types: "Registry[KLType]" = _of("KL type", "kl_types:KLType", "actor.kl_loss_type", "kl_types:NEEDS")
-    kl_controllers: "Registry[KLController]" = _of(
-        "KL controller", "kl_controllers:KLController", "algorithm.kl_ctrl.type"
-    )
-    value_losses: "Registry[ValueLoss]" = _of(
-        "value loss", "value_losses:ValueLoss", "critic.value_loss", facts=LossFacts
-    )
-    batch_filters: "Registry[BatchFilter]" = _of(
-        "batch filter", "batch_filters:BatchFilter", "algorithm.filter_groups.filter"
-    )
-    presets: "Registry[Preset]" = _of("preset", "presets:Preset", "preset")
-    reward_managers: "Registry[RewardManagerFactory]" = _of(
-        "reward manager", "reward_managers:RewardManagerFactory", "reward.manager"
-    )
-    scorers: "Registry[Scorer]" = _of("scorer", "scorers:Scorer", "reward.scorer", facts=ScorerFacts)
-    rollout_backends: "Registry[RolloutBackendFactory]" = _of(
-        "rollout backend", "rollout_backends:RolloutBackendFactory", "rollout.name", facts=BackendFacts
-    )
-    environments: "Registry[EnvironmentFactory]" = _of(
-        "environment", "environments:EnvironmentFactory", "rollout.multi_turn.environment"
-    )
-    training_strategies: "Registry[TrainingStrategyFactory]" = _of(
-        "training strategy", "training_strategies:TrainingStrategyFactory", "actor.strategy", facts=StrategyFacts
-    )
-    runtimes: "Registry[RuntimeFactory]" = _of("runtime", "runtimes:RuntimeFactory", "runtime.name")
-    trackers: "Registry[TrackerFactory]" = _of("tracker", "trackers:TrackerFactory", "tracking.loggers")
-    commands: "Registry[Command]" = _of("command", "commands:Command")
+    advantage_estimators: "Registry[AdvantageEstimator]"
+    policy_losses: "Registry[PolicyLoss]"
+    kl_types: "Registry[KLType]"
+    kl_controllers: "Registry[KLController]"
+    value_losses: "Registry[ValueLoss]"
+    batch_filters: "Registry[BatchFilter]"
+    presets: "Registry[Preset]"
+    reward_managers: "Registry[RewardManagerFactory]"
+    scorers: "Registry[Scorer]"
+    rollout_backends: "Registry[RolloutBackendFactory]"
+    environments: "Registry[EnvironmentFactory]"
+    training_strategies: "Registry[TrainingStrategyFactory]"
+    runtimes: "Registry[RuntimeFactory]"
+    trackers: "Registry[TrackerFactory]"
+    commands: "Registry[Command]"
 
-    added: dict[str, Registry[Any]] = field(default_factory=dict)
-    """of kinds that plugins add"""
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Registry[Any]:
+            """A registry of a kind that a plugin adds."""
+
+    def __init__(self) -> None:
+        for kind in KINDS:
+            self.add(kind)
 
     def __iter__(self) -> Iterator[tuple[str, Registry[Any]]]:
-        """(field name, registry) pairs."""
-        yield from ((each.name, getattr(self, each.name)) for each in fields(self) if each.name != "added")
-        yield from self.added.items()
-
-    def __getattr__(self, name: str) -> Registry[Any]:
-        """A registry of a kind that a plugin adds."""
-        try:
-            added: dict[str, Registry[Any]] = self.__dict__["added"]
-            return added[name]
-        except KeyError:
-            raise AttributeError(f"there is no registry '{name}'") from None
+        """(name, registry) pairs."""
+        return iter(vars(self).items())
 
     def add(self, kind: Kind) -> Registry[Any]:
-        """The empty registry of a kind that a plugin adds.
+        """The empty registry of a new kind.
 
         Raises:
             PluginError: there is a kind of this name, or the name is no identifier.
@@ -125,5 +110,6 @@ class Registries:
             raise PluginError(f"the kind '{kind.words}' needs another name of its registry than '{kind.registry}'")
         if kind.words in {registry.kind for _, registry in self}:
             raise PluginError(f"there is a kind '{kind.words}' already")
-        self.added[kind.registry] = Registry(kind.words, kind.contract, kind.config_key, kind.needs, kind.facts)
-        return self.added[kind.registry]
+        registry: Registry[Any] = Registry(kind.words, kind.contract, kind.config_key, kind.needs, kind.facts)
+        setattr(self, kind.registry, registry)
+        return registry

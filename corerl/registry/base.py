@@ -1,4 +1,4 @@
-"""Registry, Entry and Selected: a name in a config becomes an object, and only when it is used."""
+"""Registry, Entry and Selected: a name in a config becomes an object at its first use."""
 
 import dataclasses
 import functools
@@ -6,8 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from types import FunctionType, MethodType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from corerl.contracts.kinds import NoFacts, code_facts
 from corerl.contracts.options import CompositeOptions, did_you_mean
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Owner:
-    """Who registered an entry: a distribution and its version, or a file and ''."""
+    """The distribution and version of an entry, or a file and ''."""
 
     distribution: str
     version: str = ""
@@ -34,13 +33,11 @@ class Entry(Generic[T]):
 
     Attributes:
         kind: the registry's kind, in words ("advantage estimator").
-        name: what a config writes.
+        name: value in a config.
         target: the object, or ``"module:attribute"``, imported by :meth:`load`.
-        owner: who registered it.
         summary: one line for ``corerl plugins list``.
-        options: the dataclass that the entry's options are checked against, ``"module:attribute"``, imported by
-            :meth:`load_options`, or None when it has none.
-        needs: what the run must compute or be for it; the kind knows the names.
+        options: dataclass of the entry's options, or ``"module:attribute"``; None without options.
+        needs: inputs or conditions of the run, from those of the kind.
         facts: an instance of the kind's dataclass of facts.
     """
 
@@ -57,15 +54,15 @@ class Entry(Generic[T]):
         """Import the target.
 
         Raises:
-            PluginError: it cannot be imported; the message names the owner and the cause.
+            PluginError: the import failed; the message has the owner and the cause.
         """
         return typing.cast(T, self._import(self.target))
 
     def load_options(self) -> type | None:
-        """Import ``options``; None when the entry has none.
+        """Import ``options``; None without options.
 
         Raises:
-            PluginError: as for :meth:`load`, or it is no dataclass.
+            PluginError: as for :meth:`load`, or ``options`` is no dataclass.
         """
         options = None if self.options is None else self._import(self.options)
         if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
@@ -78,15 +75,11 @@ class Entry(Generic[T]):
         return () if options is None else dataclasses.fields(options)
 
     def load_fact(self, name: str) -> Any:
-        """Import a fact that is code; None if the entry has none.
-
-        Raises:
-            PluginError: as for :meth:`load`.
-        """
+        """Import a fact that is code, or None; errors as for :meth:`load`."""
         return self._import(getattr(self.facts, name))
 
     def load_all(self) -> None:
-        """Import the target and every fact that is code; errors as for :meth:`load`."""
+        """Import the target, the options and every fact that is code; errors as for :meth:`load`."""
         self.load()
         self.load_options()
         for fact in code_facts(self.facts):
@@ -103,40 +96,23 @@ class Entry(Generic[T]):
                 f"{self.kind} '{self.name}'{whence or ' cannot be imported'}: {type(error).__name__}: {error}"
             ) from error
 
-    def source(self) -> tuple[str, int]:
-        """The file and line that define the target; ``("<unknown>", 0)`` for one that was not written in Python.
-
-        Raises:
-            PluginError: the target cannot be imported.
-        """
-        target: Any = self.load()
-        target = inspect.unwrap(getattr(target, "callback", target))  # a click command, a decorated function
-        while isinstance(target, functools.partial):
-            target = target.func
-        if not isinstance(target, type | FunctionType | MethodType):  # an instance with __call__
-            target = type(target)
-        try:
-            return inspect.getsourcefile(target) or "<unknown>", inspect.getsourcelines(target)[1]
-        except (OSError, TypeError):
-            return "<unknown>", 0
-
 
 @dataclasses.dataclass(frozen=True)
 class Selected(Generic[T]):
-    """An entry together with the options that a config gives it."""
+    """An entry with the options of a config."""
 
     entry: Entry[T]
     options: Any = None
 
     def load(self) -> T:
-        """Import the target; where the entry has options they are bound as the keyword ``options``.
+        """Import the target, and bind options as the keyword ``options``.
 
-        An ``async`` function becomes one that is called without ``await`` (:mod:`corerl.registry.coroutines`).
+        The result for an ``async`` function is called without ``await`` (:mod:`corerl.registry.coroutines`).
         """
         return typing.cast(T, self._bind(self.entry.load()))
 
     def load_fact(self, name: str) -> Any:
-        """Import a fact that is code, with the same options; None if the entry has none."""
+        """Import a fact that is code, with the same options; None without the fact."""
         code = self.entry.load_fact(name)
         return None if code is None else self._bind(code)
 
@@ -150,12 +126,8 @@ class Registry(Generic[T]):
     """The named implementations of one kind.
 
     Args:
-        kind: what is registered, in words and in the singular, e.g. ``"advantage estimator"``.
-        declared_contract: the Protocol that every target satisfies, or ``"module:attribute"``; its docstring is the
-            kind's documentation.
-        config_key: where a config selects one, for error messages ('' when no config does).
-        declared_needs, facts: what an entry may declare, as for :class:`corerl.contracts.kinds.Kind`; needs may be
-            ``"module:attribute"``.
+        kind: in words and in the singular, e.g. ``"advantage estimator"``.
+        declared_contract, config_key, declared_needs, facts: as for :class:`corerl.contracts.kinds.Kind`.
         trusted: ``module:attribute`` and ``./file.py:attribute`` may be imported.
     """
 
@@ -172,13 +144,13 @@ class Registry(Generic[T]):
 
     @functools.cached_property
     def contract(self) -> type:
-        """The Protocol that every target satisfies; imported at first use, as :attr:`needs` is."""
-        return typing.cast(type, _imported(self.declared_contract))
+        """The Protocol of all targets, imported at first use."""
+        return typing.cast(type, loaded(self.declared_contract))
 
     @functools.cached_property
     def needs(self) -> Mapping[str, str]:
-        """Name of each need that an entry may declare -> its effect."""
-        return typing.cast(Mapping[str, str], _imported(self.declared_needs))
+        """Name of each need that an entry may declare -> its effect; imported at first use."""
+        return typing.cast(Mapping[str, str], loaded(self.declared_needs))
 
     def __iter__(self) -> Iterator[Entry[T]]:
         return iter(sorted(self._entries.values(), key=lambda entry: entry.name))
@@ -197,10 +169,10 @@ class Registry(Generic[T]):
         needs: Collection[str] = (),
         **facts: Any,
     ) -> Entry[T]:
-        """An entry of this kind, which :meth:`add` adds.
+        """An entry of this kind, for :meth:`add`.
 
         Raises:
-            PluginError: the kind has no such need or fact, or a fact is of another type.
+            PluginError: the kind lacks a need or a fact, or a fact has another type.
         """
         what = f"the {self.kind} '{name}'"
         wanted = frozenset({needs} if isinstance(needs, str) else needs)
@@ -223,10 +195,10 @@ class Registry(Generic[T]):
         return self.facts(**facts)
 
     def add(self, entry: Entry[T], *, override: bool = False) -> None:
-        """Add an entry. Which one a name means does not depend on the order in which plugins are loaded.
+        """Add an entry. The meaning of a name does not depend on the order of plugins.
 
         Raises:
-            NameClashError: the name is taken, and neither entry, or both, ask to override the other.
+            NameClashError: the name is taken, and neither entry, or both, override the other.
         """
         present = self._entries.get(entry.name)
         overridden = entry.name in self._overriding
@@ -240,7 +212,7 @@ class Registry(Generic[T]):
             raise NameClashError(self.clash(entry.name))
 
     def clash(self, name: str) -> str:
-        """Who registered ``name`` and what to do about it, or '' when the name is not disputed."""
+        """The owners of a disputed name and the remedy, or ''."""
         if name not in self._clashes:
             return ""
         owners = " and ".join(f"by {owner}" for owner in self._clashes[name])
@@ -249,22 +221,16 @@ class Registry(Generic[T]):
             "register it with override=True"
         )
 
-    def status(self, entry: Entry[T]) -> Literal["ok", "clash", "overridden"]:
-        """Whether ``entry.name`` means this entry, nobody's until a clash is settled, or another plugin's."""
-        if entry.name in self._clashes:
-            return "clash"
-        return "ok" if self._entries.get(entry.name) is entry else "overridden"
-
     def get(self, name: str) -> Entry[T]:
-        """The entry that a config means by ``name``.
+        """The entry of a name in a config.
 
         Args:
             name: a registered name, ``package.module:attribute`` or ``./file.py:attribute``.
 
         Raises:
-            UnknownNameError: nobody registered it; the message names the nearest name or the package to install.
+            UnknownNameError: the name is not registered; the message has the nearest name or the package to install.
             NameClashError: two plugins registered it.
-            PluginError: a ``module:attribute`` that cannot be imported.
+            PluginError: the import of a ``module:attribute`` failed.
             UntrustedError: a ``module:attribute``, and the registry is not ``trusted``.
         """
         if name in self._clashes:
@@ -281,24 +247,23 @@ class Registry(Generic[T]):
         raise UnknownNameError(f"unknown {self.kind} '{name}'{near}{hint}; known: {known}")
 
     def select(self, value: Any, key: str = "") -> Selected[T]:
-        """What a config's ``name`` or ``{name: …, option: …}`` selects, its options checked and filled in.
+        """The selection of ``name`` or ``{name: …, option: …}`` in a config, with checked and complete options.
 
         Raises:
             ConfigError: no name, an unknown option, a wrong type or a value out of range; ``key`` is in the message.
-            UnknownNameError, NameClashError, PluginError: as for :meth:`get`.
+            UnknownNameError, NameClashError, PluginError, UntrustedError: as for :meth:`get`.
         """
         key = key or self.config_key
         match value:
             case str():
                 return self.select_named(value, {}, name_key=key, options_key=key)
             case {"name": str(name), **options}:
-                return self.select_named(
-                    name, {str(option): options[option] for option in options}, name_key=key, options_key=key
-                )
+                named = {str(option): value for option, value in options.items()}
+                return self.select_named(name, named, name_key=key, options_key=key)
         raise ConfigError(key, f"must be the name of a {self.kind}, or a mapping with 'name' and its options")
 
     def select_named(self, name: str, options: Mapping[str, Any], *, name_key: str, options_key: str) -> Selected[T]:
-        """As :meth:`select`, for a config that keeps the name and the options under two keys."""
+        """As :meth:`select`, for a name and options under two keys."""
         try:
             entry = self.get(name)
         except (UnknownNameError, NameClashError, PluginError, UntrustedError) as error:
@@ -306,11 +271,7 @@ class Registry(Generic[T]):
         return self.with_options(entry, options, options_key)
 
     def with_options(self, entry: Entry[T], options: Mapping[str, Any], key: str) -> Selected[T]:
-        """``entry`` with ``options`` (plain values), which are checked and filled in.
-
-        Raises:
-            ConfigError: an unknown option, a wrong type or a value out of range; ``key`` is in the message.
-        """
+        """``entry`` with ``options`` (plain values), checked and filled in; errors as for :meth:`select`."""
         from corerl.config import typed
 
         declared = entry.load_options()
@@ -324,7 +285,7 @@ class Registry(Generic[T]):
         return Selected(entry, built)
 
     def _ad_hoc(self, name: str) -> Entry[T]:
-        """An entry for an object named directly; its options are the annotation of its ``options`` parameter."""
+        """An entry for an object named directly; the annotation of its parameter ``options`` gives its options."""
         entry = self.entry(name, name, Owner(name.rpartition(":")[0]))
         options = _options_annotation(entry.load())
         if options is not None and not (isinstance(options, type) and dataclasses.is_dataclass(options)):
@@ -332,12 +293,13 @@ class Registry(Generic[T]):
         return dataclasses.replace(entry, options=options)
 
 
-def _imported(declared: Any) -> Any:
+def loaded(declared: Any) -> Any:
+    """An object, imported if it is given as ``"module:attribute"``."""
     return modules.load_object(declared) if isinstance(declared, str) else declared
 
 
 def _options_annotation(target: Any) -> Any:
-    """The annotation of the parameter ``options``, or None; the others may name types that are not imported."""
+    """The annotation of the parameter ``options``, or None; others may name types that are not imported."""
     if isinstance(target, type):
         function = vars(target).get("__init__", target.__init__)  # type: ignore[misc]
     else:
@@ -354,7 +316,7 @@ KNOWN_NAMES = Path(__file__).parent / "known_names.json"
 def known_names(kind: str) -> dict[str, str]:
     """Name → distribution of everything of one kind that a CoreRL distribution registers, installed or not.
 
-    ``known_names.json`` is generated from ``plugins/`` by ``scripts/known_names.py``; a test checks that it is current.
+    ``scripts/known_names.py`` writes ``known_names.json``.
     """
     import json
 

@@ -1,8 +1,8 @@
-"""Functions written with ``async``, for callers that do not await.
+"""``async`` functions for callers that do not await.
 
-All of a process run in one event loop, in a thread of its own: a client session that the first call opens is there for
-the next, and calls from several threads wait for their servers at the same time. A function that blocks (``time.sleep``
-and not ``asyncio.sleep``) therefore holds up the others.
+All coroutines of a process run in one event loop, in a thread of its own: calls from several threads share client
+sessions and wait at the same time. A function that blocks (``time.sleep`` instead of ``asyncio.sleep``) delays all
+others.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ _loop: "asyncio.AbstractEventLoop | None" = None
 
 
 def is_async(target: Any) -> bool:
-    """Whether calling ``target`` gives something to await: it is an async function, or has such a ``__call__``."""
+    """Whether ``target`` is an async function, or has such a ``__call__``."""
     if isinstance(target, type):
         return False
     function = inspect.unwrap(target)
@@ -32,10 +32,10 @@ def is_async(target: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class blocking:
-    """``func`` as one that returns what it would be awaited for; it can be called from any thread.
+    """``func`` with its awaited result, callable from any thread; picklable if ``func`` is.
 
-    What it raises is raised here; SystemExit and KeyboardInterrupt, which would end the loop of all, as RuntimeError.
-    It can be pickled where ``func`` can.
+    Errors of ``func`` are raised here, SystemExit and KeyboardInterrupt, which would end the shared loop, as
+    RuntimeError.
     """
 
     func: Callable[..., Any]
@@ -68,7 +68,7 @@ def _running_loop() -> "asyncio.AbstractEventLoop":
 
 
 def _forget() -> None:
-    """A forked process has none of its parent's threads."""
+    """A forked process lacks its parent's threads."""
     global _lock, _loop
     _lock, _loop = threading.Lock(), None
 

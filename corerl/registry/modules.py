@@ -1,4 +1,4 @@
-"""Import an object named ``package.module:attribute`` or ``./file.py:attribute``."""
+"""Import of an object named ``package.module:attribute`` or ``./file.py:attribute``."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ def load_object(reference: str) -> Any:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """The garbage collector is off: a fifth of the time that torch and transformers take to import is its own."""
+    """Turn the garbage collector off: it takes a fifth of the import time of torch and transformers."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -41,20 +41,14 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def whole_path(reference: str) -> str:
-    """A reference that holds in any working folder: ``./file.py:attribute`` with the file's whole path."""
-    path, _, attribute = reference.rpartition(":")
-    return f"{Path(path).expanduser().resolve()}:{attribute}" if path.endswith(".py") else reference
-
-
 def is_missing_file(reference: str) -> bool:
-    """Whether ``./file.py:attribute`` names a file that is not there; false of ``package.module:attribute``."""
+    """Whether ``./file.py:attribute`` names a missing file; false for ``package.module:attribute``."""
     path = reference.rpartition(":")[0]
     return path.endswith(".py") and not Path(path).expanduser().is_file()
 
 
 def load_file(path: str) -> ModuleType:
-    """Import a Python file that is in no package, once in a process however often it is asked for."""
+    """Import a Python file outside packages, once in a process."""
     file = Path(path).expanduser().resolve()
     if not file.is_file():
         raise FileNotFoundError(f"no file {path}")

@@ -1,8 +1,11 @@
-"""The registered parts that a config selects; names and options are checked, nothing heavy is imported."""
+"""The registered parts of a config; names and options are checked, nothing heavy is imported."""
+
+# ruff: noqa: RUF009  _of() is a field
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from operator import attrgetter
+from typing import Any
 
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.batch_filters import BatchFilter
@@ -20,39 +23,42 @@ from corerl.contracts.training_strategies import TrainingStrategyFactory
 from corerl.contracts.value_losses import ValueLoss
 from corerl.registry import Registries, Registry, Selected
 
-T = TypeVar("T")
+
+def _of(key: str, registry: str) -> Any:
+    """A part that a key of the config selects."""
+    return dataclasses.field(metadata={"key": key, "registry": registry})
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What a training run is made of.
+    """The parts of a training run.
 
     Attributes:
         kl_loss: None unless ``actor.use_kl_loss``.
         kl_penalty, kl_controller: None unless ``algorithm.use_kl_in_reward``.
         batch_filter: None unless ``algorithm.filter_groups.enable``.
         value_loss, critic_strategy: None unless the advantage estimator needs a critic.
-        scorer: scores every row that ``scorers`` does not; None when each data source has its own.
-        scorers: data source, or pattern -> the scorer that the config gives it.
-        environment: None when a response is one turn.
+        scorer: of rows outside ``scorers``; None: each data source has its own.
+        scorers: data source, or pattern -> scorer.
+        environment: None for responses of one turn.
     """
 
-    adv_estimator: Selected[AdvantageEstimator]
-    policy_loss: Selected[PolicyLoss]
-    kl_loss: Selected[KLType] | None
-    kl_penalty: Selected[KLType] | None
-    kl_controller: Selected[KLController] | None
-    batch_filter: Selected[BatchFilter] | None
-    strategy: Selected[TrainingStrategyFactory]
-    value_loss: Selected[ValueLoss] | None
-    critic_strategy: Selected[TrainingStrategyFactory] | None
-    rollout_backend: Selected[RolloutBackendFactory]
-    reward_manager: Selected[RewardManagerFactory]
-    scorer: Selected[Scorer] | None
-    scorers: Mapping[str, Selected[Scorer]]
-    environment: Selected[EnvironmentFactory] | None
-    runtime: Selected[RuntimeFactory]
-    trackers: tuple[Selected[TrackerFactory], ...]
+    adv_estimator: Selected[AdvantageEstimator] = _of("algorithm.adv_estimator", "advantage_estimators")
+    policy_loss: Selected[PolicyLoss] = _of("actor.policy_loss", "policy_losses")
+    kl_loss: Selected[KLType] | None = _of("actor.kl_loss_type", "kl_types")
+    kl_penalty: Selected[KLType] | None = _of("algorithm.kl_penalty", "kl_types")
+    kl_controller: Selected[KLController] | None = _of("algorithm.kl_ctrl.type", "kl_controllers")
+    batch_filter: Selected[BatchFilter] | None = _of("algorithm.filter_groups.filter", "batch_filters")
+    strategy: Selected[TrainingStrategyFactory] = _of("actor.strategy", "training_strategies")
+    value_loss: Selected[ValueLoss] | None = _of("critic.value_loss", "value_losses")
+    critic_strategy: Selected[TrainingStrategyFactory] | None = _of("critic.strategy", "training_strategies")
+    rollout_backend: Selected[RolloutBackendFactory] = _of("rollout.name", "rollout_backends")
+    environment: Selected[EnvironmentFactory] | None = _of("rollout.multi_turn.environment", "environments")
+    reward_manager: Selected[RewardManagerFactory] = _of("reward.manager", "reward_managers")
+    scorer: Selected[Scorer] | None = _of("reward.scorer", "scorers")
+    scorers: Mapping[str, Selected[Scorer]] = _of("reward.scorers", "scorers")
+    runtime: Selected[RuntimeFactory] = _of("runtime.name", "runtimes")
+    trackers: tuple[Selected[TrackerFactory], ...] = _of("tracking.loggers", "trackers")
 
     @property
     def needs_ref(self) -> bool:
@@ -65,27 +71,16 @@ class Parts:
         kl_types = [part for part in (self.kl_loss, self.kl_penalty) if part is not None]
         return "ref" in self.policy_loss.entry.needs or any("logits" not in part.entry.needs for part in kl_types)
 
-    def selected(self) -> list[tuple[str, Selected[Any]]]:
-        """(config key, part) pairs of everything that is selected."""
-        pairs: list[tuple[str, Selected[Any] | None]] = [
-            ("algorithm.adv_estimator", self.adv_estimator),
-            ("actor.policy_loss", self.policy_loss),
-            ("actor.kl_loss_type", self.kl_loss),
-            ("algorithm.kl_penalty", self.kl_penalty),
-            ("algorithm.kl_ctrl.type", self.kl_controller),
-            ("algorithm.filter_groups.filter", self.batch_filter),
-            ("actor.strategy", self.strategy),
-            ("critic.value_loss", self.value_loss),
-            ("critic.strategy", self.critic_strategy),
-            ("rollout.name", self.rollout_backend),
-            ("rollout.multi_turn.environment", self.environment),
-            ("reward.manager", self.reward_manager),
-            ("reward.scorer", self.scorer),
-            *((f"reward.scorers.{source}", scorer) for source, scorer in self.scorers.items()),
-            ("runtime.name", self.runtime),
-            *((f"tracking.loggers[{index}]", tracker) for index, tracker in enumerate(self.trackers)),
-        ]
-        return [(key, part) for key, part in pairs if part is not None]
+    def selected(self) -> Iterator[tuple[str, Selected[Any]]]:
+        """(config key, part) pairs of all selected parts."""
+        for field in dataclasses.fields(self):
+            key, part = field.metadata["key"], getattr(self, field.name)
+            if isinstance(part, Mapping):
+                yield from ((f"{key}.{name}", each) for name, each in part.items())
+            elif isinstance(part, tuple):
+                yield from ((f"{key}[{index}]", each) for index, each in enumerate(part))
+            elif part is not None:
+                yield key, part
 
 
 def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
@@ -95,57 +90,39 @@ def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
         ConfigError: an option is unknown, of a wrong type or out of range.
         UnknownNameError, NameClashError, PluginError: as for :meth:`corerl.registry.Registry.get`.
     """
-    algorithm, actor, critic = config.algorithm, config.actor, config.critic
-    rollout, reward, runtime = config.rollout, config.reward, config.runtime
-    kl_types = registries.kl_types
-    penalized, filtered = algorithm.use_kl_in_reward, algorithm.filter_groups.enable
+    algorithm = config.algorithm
+    used = {
+        "kl_loss": config.actor.use_kl_loss,
+        "kl_penalty": algorithm.use_kl_in_reward,
+        "kl_controller": algorithm.use_kl_in_reward,
+        "batch_filter": algorithm.filter_groups.enable,
+    }
+    chosen: dict[str, Any] = {}
+    for field in dataclasses.fields(Parts):
+        registry, key = getattr(registries, field.metadata["registry"]), field.metadata["key"]
+        chosen[field.name] = _select(registry, config, key) if used.get(field.name, True) else None
+        if field.name == "adv_estimator":
+            used["value_loss"] = used["critic_strategy"] = "critic" in chosen["adv_estimator"].entry.needs
+    if used["critic_strategy"] and chosen["critic_strategy"] is None:
+        chosen["critic_strategy"] = chosen["strategy"]
+    return Parts(**chosen)
 
-    def select(registry: Registry[T], value: Any, key: str) -> Selected[T]:
-        return registry.select(value, key)
 
-    adv_estimator = select(registries.advantage_estimators, algorithm.adv_estimator, "algorithm.adv_estimator")
-    strategy = select(registries.training_strategies, actor.strategy, "actor.strategy")
-    critic_strategy = None
-    if "critic" in adv_estimator.entry.needs:
-        critic_strategy = (
-            select(registries.training_strategies, critic.strategy, "critic.strategy") if critic.strategy else strategy
-        )
-    return Parts(
-        adv_estimator=adv_estimator,
-        policy_loss=select(registries.policy_losses, actor.policy_loss, "actor.policy_loss"),
-        kl_loss=select(kl_types, actor.kl_loss_type, "actor.kl_loss_type") if actor.use_kl_loss else None,
-        kl_penalty=select(kl_types, algorithm.kl_penalty, "algorithm.kl_penalty") if penalized else None,
-        kl_controller=select(registries.kl_controllers, algorithm.kl_ctrl.type, "algorithm.kl_ctrl.type")
-        if penalized
-        else None,
-        batch_filter=select(registries.batch_filters, algorithm.filter_groups.filter, "algorithm.filter_groups.filter")
-        if filtered
-        else None,
-        strategy=strategy,
-        value_loss=select(registries.value_losses, critic.value_loss, "critic.value_loss") if critic_strategy else None,
-        critic_strategy=critic_strategy,
-        rollout_backend=select_rollout_backend(rollout, registries),
-        reward_manager=select(registries.reward_managers, reward.manager, "reward.manager"),
-        scorer=None if reward.scorer is None else select(registries.scorers, reward.scorer, "reward.scorer"),
-        scorers={
-            source: select(registries.scorers, value, f"reward.scorers.{source}")
-            for source, value in reward.scorers.items()
-        },
-        environment=None
-        if rollout.multi_turn.environment is None
-        else select(registries.environments, rollout.multi_turn.environment, "rollout.multi_turn.environment"),
-        runtime=registries.runtimes.select_named(
-            runtime.name, runtime.options, name_key="runtime.name", options_key="runtime.options"
-        ),
-        trackers=tuple(
-            select(registries.trackers, logger, f"tracking.loggers[{index}]")
-            for index, logger in enumerate(config.tracking.loggers)
-        ),
-    )
+def _select(registry: Registry[Any], config: TrainConfig, key: str) -> Any:
+    """The part, the tuple or the mapping of parts that a key selects, or None."""
+    value = attrgetter(key)(config)
+    if key.endswith(".name"):
+        options_key = f"{key.rpartition('.')[0]}.options"
+        return registry.select_named(value, attrgetter(options_key)(config), name_key=key, options_key=options_key)
+    if isinstance(value, list):
+        return tuple(registry.select(each, f"{key}[{index}]") for index, each in enumerate(value))
+    if key == "reward.scorers":
+        return {source: registry.select(each, f"{key}.{source}") for source, each in value.items()}
+    return None if value is None else registry.select(value, key)
 
 
 def select_rollout_backend(rollout: RolloutConfig, registries: Registries) -> Selected[RolloutBackendFactory]:
-    """The rollout backend of a config, for what needs no other part; errors as for :func:`resolve_parts`."""
+    """The rollout backend of a config; errors as for :func:`resolve_parts`."""
     return registries.rollout_backends.select_named(
         rollout.name, rollout.options, name_key="rollout.name", options_key="rollout.options"
     )

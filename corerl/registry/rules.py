@@ -1,4 +1,4 @@
-"""Rules between keys: what is surely wrong is said before anything is loaded."""
+"""Rules between keys, checked before anything is loaded."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -11,13 +11,13 @@ from corerl.secrets import plain_secrets
 
 
 def check(config: TrainConfig, parts: Parts) -> None:
-    """Raise RequestError for the first rule that does not hold."""
+    """Raise RequestError for the first broken rule."""
     for violation in violations(config, parts):
         raise violation
 
 
 def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
-    """An error for every rule that does not hold; of a part's own rules the first."""
+    """An error for every broken rule; of a part's own rules the first."""
     yield from plain_secrets(asdict(config))
     yield from _check_parts(config, parts)
     yield from _check_workers(config, parts)
@@ -115,7 +115,7 @@ def _check_mini_batch(key: str, mini: int, batch: int) -> Iterator[RequestError]
 
 
 def _check_staleness(config: TrainConfig) -> Iterator[RequestError]:
-    """What generates during training has its memory and weights all the time."""
+    """Generation during training keeps its memory and weights."""
     if not config.trainer.max_staleness:
         return
     for key, value in (
@@ -130,7 +130,7 @@ def _check_staleness(config: TrainConfig) -> Iterator[RequestError]:
 
 
 def check_sampling(config: TrainConfig) -> None:
-    """Raise ConfigError for the first rule of sampling alone that does not hold, for what trains nothing."""
+    """Raise ConfigError for the first broken rule of sampling, for commands without training."""
     for violation in _check_sampling(config):
         raise violation
 

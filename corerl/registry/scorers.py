@@ -1,4 +1,4 @@
-"""Scorers: one response against its ground truth; and which one scores which data source."""
+"""The scorer of a data source, and a scorer's arguments."""
 
 import dataclasses
 import inspect
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def table_of_sources(entries: "Iterable[Entry[Scorer]]") -> "dict[str, list[Entry[Scorer]]]":
-    """Data source, or pattern such as ``aime*`` -> the scorers registered for it; more than one is a clash."""
+    """Data source, or pattern such as ``aime*`` -> its registered scorers; more than one is a clash."""
     table: dict[str, list[Entry[Scorer]]] = {}
     for entry in entries:
         for source in entry.facts.data_sources:
@@ -24,7 +24,7 @@ def table_of_sources(entries: "Iterable[Entry[Scorer]]") -> "dict[str, list[Entr
 
 
 def keys_for(source: str, keys: Iterable[str]) -> list[str]:
-    """The keys of a table that speak of a data source: its own name where that is there, else the patterns it fits.
+    """The keys of a table for a data source: its own name, else the patterns that it fits.
 
     >>> keys_for("aime24", ["aime24", "aime*"]), keys_for("aime25", ["aime24", "aime*"])
     (['aime24'], ['aime*'])
@@ -34,23 +34,19 @@ def keys_for(source: str, keys: Iterable[str]) -> list[str]:
 
 
 def timed(selected: "Selected[Scorer]", timeout: float) -> "Selected[Scorer]":
-    """``selected`` with the options that it uses under ``reward.timeout``.
-
-    Raises:
-        ConfigError: as for :meth:`TimedOptions.within`.
-    """
+    """``selected`` with its options under ``reward.timeout``; errors as for :meth:`TimedOptions.within`."""
     if not isinstance(selected.options, TimedOptions):
         return selected
     return dataclasses.replace(selected, options=selected.options.within(timeout))
 
 
 def load_scorer(selected: "Selected[Scorer]", timeout: float) -> Scorer:
-    """The scorer that a config selects, for scores of at most ``timeout`` seconds.
+    """The selected scorer, for scores of at most ``timeout`` seconds.
 
     Raises:
-        ConfigError: it cannot keep what its options promise on this machine.
-        PluginError: it cannot be imported, cannot be called with four arguments, or names these in another order:
-            (data_source, solution_str, ground_truth, extra_info), say, would compare the wrong texts without a word.
+        ConfigError: the scorer cannot keep the promise of its options on this machine.
+        PluginError: the import failed, or the four arguments have other names or another order: (data_source,
+            solution_str, …) would compare the wrong texts.
     """
     scorer = timed(selected, timeout).load()
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.losses import LossFacts
+from corerl.contracts.facts import LossFacts
 from corerl.registry import Entry
 from scripts.known_names import ROOT
 from scripts.pages.markdown import from_docstring, options, table

@@ -8,6 +8,7 @@ Run it after one of them, or its docstring, has changed::
 import dataclasses
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Iterator
 
@@ -16,11 +17,12 @@ import click
 from corerl import errors, hookspecs
 from corerl.contracts.config import TrainConfig
 from corerl.plugins import Plugins
-from corerl.registry import Registry
+from corerl.registry import KINDS, Registry
 from scripts.known_names import ROOT, plugin_files, plugins_of
 from scripts.pages.markdown import from_docstring, options, table
 
 FOLDER = ROOT / "docs" / "reference"
+OF_CORE = {kind.registry for kind in KINDS}
 NOTE = "\nThis page is made from {source} by [`scripts/pages/reference.py`](../../scripts/pages/reference.py).\n"
 
 
@@ -78,16 +80,34 @@ def described(name: str, command: click.Command) -> str:
 
 
 def hooks() -> str:
-    """Every hook: its arguments, its docstring and its example."""
+    """Every hook: its arguments, its docstring, and its example, which the page has already."""
     text = "# Hooks\n" + NOTE.format(source="[`corerl/hookspecs.py`](../../corerl/hookspecs.py)")
+    text += "The examples are written here; a test runs each of them.\n"
     text += f"\n{from_docstring(inspect.getdoc(hookspecs) or '', 'toml')}"
+    examples = hook_examples()
+    for name, registry in plugins().registries:
+        if name in OF_CORE:
+            plural, anchor = name.replace("_", " ").replace("kl ", "KL "), registry.kind.lower().replace(" ", "-")
+            words = f"Register [{plural}](kinds.md#{anchor})."
+            if name == "commands":  # kinds.md leaves them out
+                words = f"Register commands.\n\n{from_docstring(inspect.getdoc(registry.contract) or '')}"
+            text += hook(hookspecs.registration_hook(name), "register", words, examples)
     for name, function in vars(hookspecs).items():
         if hasattr(function, "corerl_spec"):
             arguments = ", ".join(inspect.signature(function).parameters)
-            text += (
-                f"\n## {name}\n\n`{name}({arguments})`\n\n{from_docstring(inspect.getdoc(function) or '', 'python')}"
-            )
+            text += hook(name, arguments, from_docstring(inspect.getdoc(function) or ""), examples)
     return text
+
+
+def hook(name: str, arguments: str, words: str, examples: dict[str, str]) -> str:
+    """The section of a hook."""
+    return f"\n## {name}\n\n`{name}({arguments})`\n\n{words.strip()}\n\n```python\n{examples.get(name, '')}```\n"
+
+
+def hook_examples() -> dict[str, str]:
+    """Hook -> its example in the page."""
+    page = (FOLDER / "hooks.md").read_text()
+    return dict(re.findall(r"^## (\w+)\n(?:(?!^## ).*\n)*?```python\n((?:(?!```).*\n)*)```$", page, re.MULTILINE))
 
 
 def kinds() -> str:
@@ -106,8 +126,7 @@ def kind(name: str, registry: "Registry[object]") -> str:
     package = module.partition(".")[0]
     path = ("" if package == "corerl" else f"plugins/{package}/src/") + module.replace(".", "/") + ".py"
     key = f"Key `{registry.config_key}`, hook" if registry.config_key else "Hook"
-    of_core = hasattr(hookspecs, f"register_{name}")
-    hook = f"[`register_{name}`](hooks.md#register_{name})" if of_core else f"`register_{name}`"
+    hook = f"[`register_{name}`](hooks.md#register_{name})" if name in OF_CORE else f"`register_{name}`"
     text = f"{key} {hook}, contract `{registry.contract.__name__}` in\n"
     text += f"[`{path}`](../../{path}).\n\n{from_docstring(inspect.getdoc(registry.contract) or '')}\n"
     declared = [(f'`needs={{"{need}"}}`', effect) for need, effect in registry.needs.items()]

@@ -91,15 +91,8 @@ def test_the_help_imports_plugin_modules_and_no_parts_options_or_contracts() -> 
     surplus = {"asyncio", "numpy", "rich", "difflib", "corerl_check", "corerl.config", "corerl.secrets"}
     assert (HEAVY | surplus) & modules == set()
     contracts = {name for name in modules if name.startswith("corerl.contracts.")}
-    declared = (
-        "advantage_estimators",
-        "kl_types",
-        "losses",
-        "policy_losses",
-        "rollout_backends",
-        "training_strategies",
-    )
-    known = {"commands", "kinds", "metrics", "options", "scorers", *declared}  # those with facts and needs
+    declared = ("advantage_estimators", "kl_types", "policy_losses")
+    known = {"commands", "facts", "kinds", "losses", "metrics", "options", "scorers", *declared}  # those with needs
     assert contracts <= {f"corerl.contracts.{name}" for name in known}
     own = {name.partition(".")[2] for name in modules if name.startswith("corerl_")}
     assert own - {""} <= {"plugin", "sources"}  # corerl_rewards.sources: data sources of scorers

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from corerl.config.aliases import read_over_preset
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
-from corerl.registry.presets import part_keys, read_over_preset
 
 PRESET = {
     "algorithm": {"adv_estimator": {"name": "gae", "lam": 0.95}},
@@ -19,7 +19,7 @@ ALIASES = {"actor.clip_low": "actor.policy_loss.clip_ratio_low", "actor.clip_hig
 def read(text: str, tmp_path: Path, *overrides: str, preset: dict[str, Any] = PRESET) -> dict[str, Any]:
     file = tmp_path / "config.yaml"
     file.write_text(text)
-    return read_over_preset(preset, file, overrides, ALIASES)
+    return read_over_preset(TrainConfig, preset, file, overrides, ALIASES)
 
 
 def test_what_neither_file_nor_override_says_is_the_presets(tmp_path: Path) -> None:
@@ -109,9 +109,3 @@ def test_an_alias_that_is_null_sets_the_option_back(tmp_path: Path) -> None:
 def test_an_alias_and_its_key_are_compared_within_file_and_overrides_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^actor.clip_high: is 0.3, but actor.policy_loss.clip_ratio_high is 0.4: "):
         read("actor: {clip_high: 0.3}", tmp_path, "actor.policy_loss.clip_ratio_high=0.4")
-
-
-def test_the_keys_that_select_a_part_are_found_by_their_type() -> None:
-    keys = set(part_keys(TrainConfig))
-    assert {"actor.policy_loss", "critic.strategy", "algorithm.kl_ctrl.type", "reward.scorer"} <= keys
-    assert not keys & {"actor", "rollout.name", "model.target_modules", "rollout.options", "reward.scorers"}

@@ -18,12 +18,11 @@ import yaml
 
 from corerl.cli.main import corerl, run
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.metrics import find
 from corerl.contracts.runtimes import Runtime
 from corerl.errors import UnknownNameError
 from corerl.plugins import load_plugins
 from corerl_tools.sft.config import SftConfig
-from scripts.metric_table import METRICS
+from scripts.metric_table import METRICS, find
 
 pytest.importorskip("corerl_hf")
 pytest.importorskip("corerl_rewards")

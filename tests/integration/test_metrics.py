@@ -5,10 +5,9 @@ from statistics import median
 
 import pytest
 
-from corerl.contracts.metrics import find
 from corerl.plugins import Plugins
 from corerl.telemetry.metrics_log import read_metrics
-from scripts.metric_table import METRICS
+from scripts.metric_table import METRICS, find
 
 PARTS = """
 import json, time

@@ -159,7 +159,7 @@ def test_a_known_name_that_the_installed_version_lacks_names_that_version(
     make_distribution: MakeDistribution, abacus: None
 ) -> None:
     make_distribution("corerl-abacus", "0.1", scorer("x"))
-    with pytest.raises(UnknownNameError, match=r"another version of corerl-abacus than 0\.1"):
+    with pytest.raises(UnknownNameError, match=r"corerl-abacus, which is installed in version 0\.1 without it"):
         Plugins().registries.trackers.get("abacus")
 
 

@@ -98,7 +98,7 @@ def test_without_the_plugin_of_its_kind_a_part_is_refused(make_distribution):
     [
         (('"samplers", "sampler"', '"scorers", "sampler"'), "the kind 'sampler' needs another name"),
         (('"samplers", "sampler"', '"samp lers", "sampler"'), "the kind 'sampler' needs another name"),
-        (('"samplers", "sampler"', '"added", "sampler"'), "the kind 'sampler' needs another name"),
+        (('"samplers", "sampler"', '"add", "sampler"'), "the kind 'sampler' needs another name"),
         (('"samplers", "sampler"', '"samplers", "scorer"'), "there is a kind 'scorer' already"),
     ],
 )

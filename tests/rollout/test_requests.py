@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig, ValSamplingConfig
-from corerl.contracts.rollout_backends import BackendFacts, SamplingParams
+from corerl.contracts.facts import BackendFacts
+from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.errors import DataError
 from corerl.rollout.requests import (

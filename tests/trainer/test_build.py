@@ -8,8 +8,8 @@ import pytest
 
 from corerl.checkpoint.resume import Checkpoint
 from corerl.contracts.config import TrainConfig
+from corerl.contracts.facts import StrategyFacts
 from corerl.contracts.runtimes import Pool, Role
-from corerl.contracts.training_strategies import StrategyFacts
 from corerl.errors import ConfigError, EngineDeadError, RunError
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected

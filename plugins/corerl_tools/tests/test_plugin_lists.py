@@ -1,5 +1,6 @@
 """``corerl plugins``."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,10 @@ from typing import Any
 import pytest
 
 from corerl.cli.main import run
+from corerl.registry import Entry, Owner
+from corerl_tools.plugin_lists import source_of
+
+THIS = Path(__file__)
 
 PLUGIN = """
 from dataclasses import dataclass
@@ -211,3 +216,26 @@ def test_check_a_broken_plugin_fails(capsys: pytest.CaptureFixture[str], tmp_pat
 
 def test_everything_of_the_core_passes_its_checks(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(result["ok"] for result in as_json(capsys, "check", "corerl"))
+
+
+def plain() -> None: ...
+
+
+@functools.wraps(plain)
+def decorated() -> None: ...
+
+
+class Callable:
+    def __call__(self) -> None: ...
+
+
+@pytest.mark.parametrize("target", [plain, decorated, functools.partial(plain), Callable, Callable()])
+def test_the_source_of_a_target_is_the_file_and_line_of_its_definition(target: Any) -> None:
+    file, line = source_of(Entry("scorer", "x", target, Owner("acme")))
+    assert Path(file) == THIS
+    name = "class Callable" if isinstance(target, Callable) or target is Callable else "def plain"
+    assert THIS.read_text().splitlines()[line - 1].startswith(name)
+
+
+def test_the_source_of_something_not_written_in_python_is_unknown() -> None:
+    assert source_of(Entry("scorer", "x", "builtins:len", Owner("acme"))) == ("<unknown>", 0)

@@ -13,7 +13,6 @@ from corerl.cli.main import run
 from corerl.config import typed
 from corerl.config.load import load
 from corerl.config.nearest_keys import dotted_keys
-from corerl.config.unions import is_mixed
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.options import selects_part
 from corerl.registry.modules import load_file
@@ -42,7 +41,7 @@ def takes_options(key: str) -> bool:
     hint: Any = TrainConfig
     for part in key.split("."):
         hint = typing.get_type_hints(hint).get(part) if dataclasses.is_dataclass(hint) else None
-    return selects_part(hint) or is_mixed(hint) or typing.get_origin(hint) is dict
+    return selects_part(hint) or dict in map(typing.get_origin, (hint, *typing.get_args(hint)))
 
 
 @pytest.mark.parametrize("key", sorted({here for row in TABLE for here in row.here} | set(DEFAULTS)))

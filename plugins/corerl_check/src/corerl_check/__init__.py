@@ -4,11 +4,20 @@
 :mod:`shares` and :mod:`size` hold bytes of models, :mod:`installed` looks at the parts that a config selects.
 """
 
-from corerl.contracts.checks import CpuBound, Finding, GenerationShare, Machine, ModelSize, TrainingShare
+from corerl.contracts.checks import Finding, Machine
 from corerl_check.findings import finding, from_error
 from corerl_check.machine import GIB, detect
-from corerl_check.shares import PROCESS, longest, whole
-from corerl_check.size import model_size
+from corerl_check.shares import (
+    PROCESS,
+    CpuBound,
+    GenerationShare,
+    SharesGeneration,
+    SharesTraining,
+    TrainingShare,
+    longest,
+    whole,
+)
+from corerl_check.size import ModelSize, model_size
 
 __all__ = [
     "GIB",
@@ -18,6 +27,8 @@ __all__ = [
     "GenerationShare",
     "Machine",
     "ModelSize",
+    "SharesGeneration",
+    "SharesTraining",
     "TrainingShare",
     "detect",
     "finding",

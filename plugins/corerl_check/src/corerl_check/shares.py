@@ -1,11 +1,100 @@
-"""Memory of one GPU under a strategy or a backend without an estimate of its own, in bytes."""
+"""Memory of one GPU in bytes: estimates of options, and of a strategy without one."""
 
-from corerl.contracts.checks import ModelSize, TrainingShare
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl_check.machine import GIB
+from corerl_check.size import ModelSize
 
 PROCESS = 0.6 * GIB
 """of a process with CUDA: its context and the libraries' own"""
+
+
+@dataclass(frozen=True)
+class TrainingShare:
+    """What one rank holds of one model.
+
+    Attributes:
+        weights: while it works, with copies in the dtype of compute.
+        gradients, optimizer: 0 of a model that is not updated.
+        at_rest: between its calls.
+        optimizer_apart: the optimizer's state is on the device in its step alone, when activations are gone.
+        tensor: ranks that divide the heads, the MLP and the vocabulary.
+        sequence: ranks that divide the tokens of what tensor parallelism leaves whole.
+        context: ranks that divide the tokens of a row.
+        checkpointing: layers keep their input alone.
+        logit_positions: positions whose logits exist at a time; None: all of a micro-batch.
+        bytes_per_logit: of all their copies.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    at_rest: float
+    optimizer_apart: bool = False
+    tensor: int = 1
+    sequence: int = 1
+    context: int = 1
+    checkpointing: bool = False
+    logit_positions: int | None = None
+    bytes_per_logit: float = 12.0
+
+
+@dataclass(frozen=True)
+class CpuBound:
+    """When an engine's scheduler on the CPU, not the GPU, sets the pace of generation.
+
+    Attributes:
+        responses: of a step, from which on it does.
+        key, sentence: of the note that tells so.
+    """
+
+    responses: int
+    key: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class GenerationShare:
+    """What one GPU holds of an engine.
+
+    Attributes:
+        weights, other: of its copy of the model; activations, graphs and what else it needs.
+        kv_cache: room for keys and values; None: not known.
+        bytes_per_token: of the cache, on this GPU.
+        asleep: what it keeps while the policy trains.
+        cpu_bound: None: not that anyone knows.
+    """
+
+    weights: float
+    kv_cache: float | None
+    bytes_per_token: float
+    other: float = 0.0
+    asleep: float = 0.0
+    cpu_bound: CpuBound | None = None
+
+    @property
+    def total(self) -> float:
+        return self.weights + (self.kv_cache or 0.0) + self.other
+
+
+@runtime_checkable
+class SharesTraining(Protocol):
+    """Options of a training strategy with an estimate of its memory."""
+
+    def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
+        """What one of ``ranks`` holds; ``updated``: an optimizer belongs to it."""
+        ...
+
+
+@runtime_checkable
+class SharesGeneration(Protocol):
+    """Options of a rollout backend with an estimate of its memory."""
+
+    def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
+        """What one GPU holds; ``memory``: bytes that it has, None: not known."""
+        ...
 
 
 def whole(size: ModelSize, model: ModelConfig, *, updated: bool) -> TrainingShare:

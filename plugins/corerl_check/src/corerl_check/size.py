@@ -1,9 +1,44 @@
 """The size of a model, from its config alone: built on the meta device, so that no weight is read or made."""
 
+from dataclasses import dataclass
 from typing import Literal
 
-from corerl.contracts.checks import ModelSize
 from corerl.contracts.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """What the memory of a model depends on.
+
+    Attributes:
+        parameters: all of them, tied ones once.
+        trained: those that an optimizer would change: all, or adapters and a value head with ``model.lora_rank``.
+        layer, beside: parameters of one decoder layer, and of what stands beside the layers (embedding, output layer).
+        intermediate: width of the MLP; of a mixture of experts, of the experts that see one token together.
+        vocabulary: 1 of a critic.
+        bytes: of a number in the dtype of compute.
+        stores_scores: attention keeps its matrix of scores (``eager``).
+    """
+
+    parameters: int
+    trained: int
+    layer: int
+    beside: int
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    vocabulary: int
+    bytes: int
+    positions: int
+    stores_scores: bool = False
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of one token's keys and values in all layers."""
+        return 2 * self.layers * self.key_value_heads * self.head_size * self.bytes
 
 
 def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "lm") -> ModelSize:

@@ -9,6 +9,7 @@ from corerl.contracts.kinds import code_facts
 from corerl.contracts.options import check_ranges
 from corerl.errors import CoreRLError, PluginError
 from corerl.registry import Entry, Registry
+from corerl.registry.base import loaded
 from corerl_testing.results import CheckFailed, CheckSkipped, Run
 
 ENGINES = ("rollout backend", "training strategy", "runtime", "tracker")
@@ -96,8 +97,8 @@ def _contract(registry: Registry[Any], entry: Entry[Any]) -> None:
         raise CheckFailed("a preset has no options: it is called without arguments")
     for fact in code_facts(entry.facts):
         code = entry.load_fact(fact.name)
-        takes_options = fact.metadata["takes_options"]
-        _signature(entry, fact.metadata["contract"], code, getattr(code, "__name__", fact.name), options=takes_options)
+        contract, takes_options = loaded(fact.metadata["contract"]), fact.metadata["takes_options"]
+        _signature(entry, contract, code, getattr(code, "__name__", fact.name), options=takes_options)
 
 
 def _command(target: Any) -> None:

@@ -84,7 +84,7 @@ def _anywhere(selected: Selected[Any]) -> Selected[Any]:
     target = selected.entry.target
     if not isinstance(target, str):
         return selected
-    return replace(selected, entry=replace(selected.entry, target=modules.whole_path(target)))
+    return replace(selected, entry=replace(selected.entry, target=whole_path(target)))
 
 
 def _compare(expected: list[tuple[str, str]], given: list[tuple[str, str]], where: str) -> None:
@@ -144,7 +144,7 @@ def _called(reference: str, options: Any, arguments: tuple[Any, ...]) -> Any:
 def _reference(selected: Selected[Any]) -> str:
     """``module:attribute`` of the target."""
     if isinstance(selected.entry.target, str):
-        return modules.whole_path(selected.entry.target)
+        return whole_path(selected.entry.target)
     target: Any = selected.entry.target
     name = getattr(target, "__module__", None) or type(target).__module__
     module = sys.modules.get(name)
@@ -153,3 +153,9 @@ def _reference(selected: Selected[Any]) -> str:
             if value is target:
                 return f"{getattr(module, '__file__', '') if name.startswith('corerl_file_') else name}:{attribute}"
     raise CheckSkipped("another process cannot import it: it is not at the top level of a module")
+
+
+def whole_path(reference: str) -> str:
+    """A reference that holds in any working folder: ``./file.py:attribute`` with the file's whole path."""
+    path, _, attribute = reference.rpartition(":")
+    return f"{Path(path).expanduser().resolve()}:{attribute}" if path.endswith(".py") else reference

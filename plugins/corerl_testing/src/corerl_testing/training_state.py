@@ -11,8 +11,9 @@ import torch
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.training_strategies import TrainingStrategy, TrainingStrategyFactory
-from corerl.registry import Owner, Registries, Selected, modules
+from corerl.registry import Owner, Registries, Selected
 from corerl_testing import zygote
+from corerl_testing.fresh import whole_path
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.training_reference import DEADLINE, FALLING, batch, build, copied_weights, require_equal, step
 from corerl_testing.zygote import OTHER_SEED, Job, Kind
@@ -87,7 +88,7 @@ def _a_fresh_process(selected: Factory) -> None:
     if not isinstance(selected.entry.target, str):
         raise CheckSkipped("its target is no module:attribute, which another process could import")
     kind = Kind(OTHER_SEED, (__name__,))
-    given = (modules.whole_path(selected.entry.target), selected.options, torch.get_num_threads())
+    given = (whole_path(selected.entry.target), selected.options, torch.get_num_threads())
     with tempfile.TemporaryDirectory() as folder:  # for the model that it makes
         job = Job(environment={**os.environ, "TMPDIR": folder})
         how, answer = zygote.call(kind, job, DEADLINE, told, *given)

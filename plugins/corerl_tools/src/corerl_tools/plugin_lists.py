@@ -1,10 +1,12 @@
 """``corerl plugins``: what there is, who supplies it, and whether it keeps its contract."""
 
 import dataclasses
+import functools
 import inspect
 import json
 import typing
 from collections.abc import Iterable, Iterator
+from types import FunctionType, MethodType
 from typing import Any
 
 import click
@@ -146,7 +148,7 @@ def _entry_row(item: Item) -> dict[str, str]:
         "name": entry.name,
         "owner": entry.owner.distribution,
         "version": entry.owner.version,
-        "status": registry.status(entry),
+        "status": _status(registry, entry),
         "summary": entry.summary,
     }
 
@@ -171,7 +173,7 @@ def _owner(row: dict[str, str]) -> str:
 
 def _entry_facts(registry: Registry[Any], entry: Entry[Any]) -> dict[str, Any]:
     try:
-        file, line = entry.source()
+        file, line = source_of(entry)
         source, error = f"{file}:{line}", ""
     except PluginError as failure:
         source, error = "", str(failure)
@@ -186,6 +188,31 @@ def _entry_facts(registry: Registry[Any], entry: Entry[Any]) -> dict[str, Any]:
         "options": _option_facts(options) if (options := entry.load_options()) else [],
         "contract": f"{registry.contract.__name__}: {inspect.getdoc(registry.contract) or ''}",
     }
+
+
+def _status(registry: Registry[Any], entry: Entry[Any]) -> str:
+    """Whether ``entry.name`` means this entry, or another plugin's, or none before its clash is settled."""
+    if registry.clash(entry.name):
+        return "clash"
+    return "ok" if registry.get(entry.name) is entry else "overridden"
+
+
+def source_of(entry: Entry[Any]) -> tuple[str, int]:
+    """File and line of the definition of a target; ``("<unknown>", 0)`` if it is not written in Python.
+
+    Raises:
+        PluginError: the target cannot be imported.
+    """
+    target: Any = entry.load()
+    target = inspect.unwrap(getattr(target, "callback", target))  # a click command, a decorated function
+    while isinstance(target, functools.partial):
+        target = target.func
+    if not isinstance(target, type | FunctionType | MethodType):  # an instance with __call__
+        target = type(target)
+    try:
+        return inspect.getsourcefile(target) or "<unknown>", inspect.getsourcelines(target)[1]
+    except (OSError, TypeError):
+        return "<unknown>", 0
 
 
 def _plain(value: Any) -> Any:

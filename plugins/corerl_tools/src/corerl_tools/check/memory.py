@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from corerl.contracts.checks import SharesGeneration, SharesTraining
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.registry import Selected
 from corerl.registry.parts import Parts
@@ -16,6 +15,8 @@ from corerl_check import (
     GenerationShare,
     Machine,
     ModelSize,
+    SharesGeneration,
+    SharesTraining,
     TrainingShare,
     finding,
     longest,
