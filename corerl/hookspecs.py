@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from corerl.contracts.advantage_estimators import AdvantageEstimator
     from corerl.contracts.batch_filters import BatchFilter
     from corerl.contracts.commands import Command
-    from corerl.contracts.config import TrainConfig
+    from corerl.contracts.config import ModelConfig, TrainConfig
     from corerl.contracts.environments import EnvironmentFactory
     from corerl.contracts.evaluations import ValidationSample
     from corerl.contracts.experience import Experience
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from corerl.contracts.runtimes import RuntimeFactory
     from corerl.contracts.scorers import Scorer
     from corerl.contracts.throughput import ModelShape
+    from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.contracts.trackers import TrackerFactory
     from corerl.contracts.training_strategies import TrainingStrategyFactory
     from corerl.contracts.value_losses import ValueLoss
@@ -506,6 +507,23 @@ def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "Rollo
     """
 
 
+@hookspec(firstresult=True)
+def load_tokenizer(model: "ModelConfig") -> "ChatTokenizer | None":
+    """Load the tokenizer of a model (:mod:`corerl.contracts.tokenizers`); None for models of other plugins.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def load_tokenizer(model):
+            if model.path.startswith("acme://"):
+                from acme.tokenizer import AcmeTokenizer
+
+                return AcmeTokenizer(model.path)
+    """
+
+
 @hookspec
 def validation_metrics(samples: "Sequence[ValidationSample]", n: int) -> Mapping[str, float] | None:
     """Further metrics of an evaluation with ``n`` responses to each prompt.
@@ -532,7 +550,7 @@ def write_rollouts(
     """Write sample rollouts to a file, one row a response; True if it is written.
 
     ``rollouts`` are :class:`corerl.batch.rollouts.Rollouts`. With an experience, the tokens of the first ``token_rows``
-    responses are written too; the tokenizer is a :class:`corerl.data.tokenizer.ChatTokenizer`.
+    responses are written too; the tokenizer is a :class:`corerl.contracts.tokenizers.ChatTokenizer`.
 
     Example::
 

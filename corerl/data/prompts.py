@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from corerl.contracts.config import DataConfig
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.custom import custom_rows
 from corerl.data.progress import batches
 from corerl.data.report import EXAMPLES, LoadReport, name_places
 from corerl.data.schema import Message, PromptRecord, read_prompt_records
-from corerl.data.tokenizer import ChatTokenizer, check_template_kwargs
 from corerl.errors import ConfigError, DataError
 
 
@@ -70,7 +70,6 @@ def load_prompts(
     """
     if not files:
         raise ConfigError(f"data.{split}_files", "must name at least one parquet file")
-    check_template_kwargs(data.apply_chat_template_kwargs)
     report = LoadReport()
     rows = custom_rows(data, files, tokenizer.tokenizer, split)
     records = read_prompt_records(files, report, data.val_max_samples if split == "val" else None, rows)

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.report import Location
 from corerl.data.schema import Message
-from corerl.data.tokenizer import ChatTokenizer
 
 _PROBE = "corerl\ue000turn"
 

@@ -20,8 +20,8 @@ from corerl.contracts.rollout_backends import SamplingParams
 from corerl.contracts.rollout_correctors import Correction, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt
-from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import EngineDeadError, NonFiniteError, RunError
 from corerl.objective import loss_weights, policy_loss_inputs
 from corerl.rollout.engines import Engines

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data import read_jsonl
 from corerl.data.files import Row, located_rows, read_parquet_file
 from corerl.data.report import Location, Skipped, name_places
 from corerl.data.schema import REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
-from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import DataError
 
 _SHOWN = 50
