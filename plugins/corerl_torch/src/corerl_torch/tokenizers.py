@@ -67,7 +67,7 @@ class HFTokenizer:
         try:
             with bounded(TEMPLATE_SECONDS, TEMPLATE_BYTES):
                 text = self.tokenizer.apply_chat_template(
-                    list(messages),
+                    [dict(message) for message in messages],
                     tokenize=False,
                     add_generation_prompt=add_generation_prompt,
                     **(template_kwargs or {}),

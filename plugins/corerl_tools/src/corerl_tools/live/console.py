@@ -1,13 +1,13 @@
-"""Tracker ``console`` of corerl-tools: a live view on a terminal, a line a step elsewhere."""
+"""Tracker ``console``: a live view on a terminal, a line a step elsewhere."""
 
 from collections.abc import Mapping
 
 from corerl.contracts.trackers import TrackedRun
-from corerl.telemetry.console import CURVES, ConsoleTracker
+from corerl_tools.live.lines import CURVES, LineTracker
 from corerl_tools.live.view import LiveView
 
 
-class LiveConsole(ConsoleTracker):
+class LiveConsole(LineTracker):
     """Step, parts of the step under way, curves, tokens a second and time left."""
 
     def __init__(self, run: TrackedRun) -> None:

@@ -1,11 +1,11 @@
-"""Tracker ``console``: a line a step. corerl-tools overrides it by a live view on a terminal."""
+"""Tracker ``console`` without a terminal: a line a step."""
 
 from collections.abc import Mapping
 
 from corerl.contracts.trackers import TrackedRun
-from corerl.telemetry.clock import Clock
 from corerl.terminal.consoles import error_console
 from corerl.terminal.output import printable
+from corerl_tools.live.clock import Clock
 
 MOST_LINES = 100
 """in a pipe, a run of more steps prints only every so many"""
@@ -24,7 +24,7 @@ CURVES = (
 COLUMNS = (*CURVES, ("tokens/s", "perf/throughput", "{:.0f}"))
 
 
-class ConsoleTracker:
+class LineTracker:
     """Reward, length, KL, tokens a second and time left."""
 
     def __init__(self, run: TrackedRun) -> None:
