@@ -16,17 +16,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def in_threads(
-    items: Sequence[T], call: Callable[[T], R], late: Callable[[T], R], *, num_workers: int, timeout: float
-) -> list[R]:
-    """What :class:`CallQueue` makes of the items, in their order."""
-    queue = CallQueue(call, late, num_workers=num_workers, timeout=timeout)
-    try:
-        return queue.submit(items).result()
-    finally:
-        queue.close()
-
-
 async def in_thread(call: Callable[..., T], *args: Any) -> T:
     """Await a function that blocks, in a thread of its own, which does not hold up the end of the process."""
     import asyncio  # takes a third of the time of `corerl --help`

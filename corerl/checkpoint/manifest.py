@@ -51,11 +51,6 @@ def damage(folder: Path) -> str:
     return ""
 
 
-def names(folder: Path) -> list[Path]:
-    """The files that were written, seen from ``folder``, which has no :func:`damage`."""
-    return [Path(name) for name in json.loads(read_text(folder / NAME))["files"]]
-
-
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != NAME)
 

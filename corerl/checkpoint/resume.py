@@ -22,6 +22,8 @@ from corerl.terminal.notices import say
 
 KEY = "trainer.resume_mode"
 
+_NOT_THERE = "not there"
+
 FREE = (
     "tracking.*",
     "runtime.*",
@@ -293,10 +295,5 @@ def _same_spelling(values: Mapping[str, Any], other: Mapping[str, Any]) -> dict[
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    missing = object()
-
-    def shown(value: Any) -> str:
-        return "not there" if value is missing else str(value)
-
-    pairs = {key: (before.get(key, missing), now.get(key, missing)) for key in {**before, **now}}
-    return [f"{key}: {shown(old)} -> {shown(new)}" for key, (old, new) in pairs.items() if old != new]
+    pairs = {key: (before.get(key, _NOT_THERE), now.get(key, _NOT_THERE)) for key in {**before, **now}}
+    return [f"{key}: {old} -> {new}" for key, (old, new) in pairs.items() if old != new]

@@ -1,6 +1,5 @@
 """Prompts: parquet rows through the chat template to token ids of a bounded length."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -41,11 +40,6 @@ class PromptDataset:
 
     prompts: tuple[Prompt, ...]
     report: LoadReport
-
-    @property
-    def data_sources(self) -> Counter[str]:
-        """Prompts of each data source."""
-        return Counter(prompt.data_source for prompt in self.prompts)
 
     def __len__(self) -> int:
         return len(self.prompts)

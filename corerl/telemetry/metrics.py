@@ -55,16 +55,10 @@ def step_metrics(
 
 def group_metrics(experience: Experience, results: Sequence[RewardResult]) -> dict[str, float]:
     """``reward/groups_without_spread``: share of prompts whose scored responses all have one score."""
-    ids = experience.group_ids
-    infinity = float("inf")
-    none = torch.full((int(ids.max()) + 1,), infinity)
-    low = none.scatter_reduce(
-        0, ids, torch.tensor([infinity if result.score is None else result.score for result in results]), "amin"
-    )
-    high = (-none).scatter_reduce(
-        0, ids, torch.tensor([-infinity if result.score is None else result.score for result in results]), "amax"
-    )
-    return {"reward/groups_without_spread": float((low >= high).float().mean())}
+    scores: dict[int, set[float]] = {}
+    for group, result in zip(experience.group_ids.tolist(), results, strict=True):
+        scores.setdefault(group, set()).update([] if result.score is None else [result.score])
+    return {"reward/groups_without_spread": sum(len(different) < 2 for different in scores.values()) / len(scores)}
 
 
 def score_metrics(results: Sequence[RewardResult]) -> dict[str, float]:

@@ -20,11 +20,6 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def one_line(text: str) -> str:
-    r"""As :func:`printable`, with line feeds and tabs as escapes too."""
-    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
-
-
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
     """Print for the reader, on standard output or standard error; every command prints by this."""
     click.echo(printable(text), err=err, nl=nl)

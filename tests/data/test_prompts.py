@@ -32,7 +32,7 @@ def test_token_ids_are_the_templated_chat_with_the_generation_prompt(
     assert [prompt.index for prompt in dataset] == [0, 1]
     assert dataset[1].messages == chat
     assert (dataset[0].ground_truth, dataset[0].extra_info) == ("2", {"index": 7})
-    assert dataset.data_sources == {"sums": 1, "products": 1}
+    assert [prompt.data_source for prompt in dataset] == ["sums", "products"]
 
 
 def test_token_ids_are_those_of_transformers_own_path(
