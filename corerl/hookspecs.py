@@ -525,6 +525,26 @@ def load_tokenizer(model: "ModelConfig") -> "ChatTokenizer | None":
 
 
 @hookspec
+def step_metrics(
+    experience: "Experience",
+    results: "Sequence[RewardResult]",
+    truncated: Sequence[bool],
+    max_prompt_length: int,
+    data_parallel_size: int,
+) -> Mapping[str, float] | None:
+    """Metrics of the batch of a training step; ``truncated``: of each response, whether it ended by its length.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def step_metrics(truncated):
+            return {"acme/complete": float(len(truncated) - sum(truncated))}
+    """
+
+
+@hookspec
 def validation_metrics(samples: "Sequence[ValidationSample]", n: int) -> Mapping[str, float] | None:
     """Further metrics of an evaluation with ``n`` responses to each prompt.
 

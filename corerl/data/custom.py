@@ -1,8 +1,8 @@
 """``data.custom_cls``: rows from a class of the user's, in place of the rows of parquet files.
 
 The class is called once for each split, as ``MyData(files, data=…, tokenizer=…, split=…)``, and gives mappings with the
-columns of :mod:`corerl.data.schema`. ``files`` are ``data.train_files`` or ``data.val_files`` of any format; ``data`` is
-the config's section; ``tokenizer`` is the model's; ``split`` is ``train`` or ``val``.
+columns of :mod:`corerl.data.schema`. ``files`` are ``data.train_files`` or ``data.val_files`` of any format; ``data``
+is the config's section; ``tokenizer`` is the model's; ``split`` is ``train`` or ``val``.
 """
 
 from collections.abc import Mapping, Sequence

@@ -30,7 +30,7 @@ from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scoring import Notices
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
-from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, step_metrics, time_metrics
+from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, time_metrics
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.timers import Timers
 from corerl.terminal.notices import say
@@ -107,8 +107,14 @@ class Trainer:
                 nonfinite += self.nonfinite.mask_samples(self.step, experience, batch)
             with timers("metrics"):
                 metrics["training/nonfinite_samples"] = float(nonfinite)
-                longest, ranks = self.run.config.data.max_prompt_length, self.shape.data_parallel_size
-                metrics |= step_metrics(experience, batch.results, batch.rollouts.truncated, longest, ranks)
+                for more in self.run.plugins.hook.step_metrics(
+                    experience=experience,
+                    results=batch.results,
+                    truncated=batch.rollouts.truncated,
+                    max_prompt_length=self.run.config.data.max_prompt_length,
+                    data_parallel_size=self.shape.data_parallel_size,
+                ):
+                    metrics |= more
             metrics |= self.update(experience, batch, correction, timers)
             self.hand_over(timers)
             metrics["rollout/restarts"] = float(self.engines.restarts)

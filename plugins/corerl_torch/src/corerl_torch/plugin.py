@@ -1,11 +1,14 @@
-"""The hook for tokenizers."""
+"""Tokenizers of Hugging Face models, and the metrics of a batch."""
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from corerl import hookimpl
 
 if TYPE_CHECKING:
     from corerl.contracts.config import ModelConfig
+    from corerl.contracts.experience import Experience
+    from corerl.contracts.reward_managers import RewardResult
     from corerl_torch.tokenizers import HFTokenizer
 
 
@@ -14,3 +17,16 @@ def load_tokenizer(model: "ModelConfig") -> "HFTokenizer":
     from corerl_torch.tokenizers import load_tokenizer
 
     return load_tokenizer(model)
+
+
+@hookimpl
+def step_metrics(
+    experience: "Experience",
+    results: "Sequence[RewardResult]",
+    truncated: Sequence[bool],
+    max_prompt_length: int,
+    data_parallel_size: int,
+) -> Mapping[str, float]:
+    from corerl_torch.batch_metrics import step_metrics
+
+    return step_metrics(experience, results, truncated, max_prompt_length, data_parallel_size)
