@@ -545,6 +545,28 @@ def step_metrics(
 
 
 @hookspec
+def time_metrics(
+    experience: "Experience",
+    seconds: Mapping[str, float],
+    background: Mapping[str, float],
+    shape: "ModelShape",
+    passes: int,
+) -> Mapping[str, float] | None:
+    """Metrics of the time of a training step, in which an update goes ``passes`` times through the batch.
+
+    ``seconds``: part -> seconds, of all of it as ``step``; ``background``: of parts beside the step.
+
+    Example::
+
+        from corerl import hookimpl
+
+        @hookimpl
+        def time_metrics(seconds):
+            return {"acme/minutes": seconds["step"] / 60}
+    """
+
+
+@hookspec
 def validation_metrics(samples: "Sequence[ValidationSample]", n: int) -> Mapping[str, float] | None:
     """Further metrics of an evaluation with ``n`` responses to each prompt.
 

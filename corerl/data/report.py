@@ -28,13 +28,10 @@ class Skipped:
     count: int = 0
     examples: list[Location] = field(default_factory=list)
 
-    def add(self, location: Location) -> bool:
-        """Count one more; whether it is among the examples."""
+    def add(self, location: Location) -> None:
+        """Count one more."""
         self.count += 1
-        if len(self.examples) == EXAMPLES:
-            return False
-        self.examples.append(location)
-        return True
+        self.examples += [location] if self.count <= EXAMPLES else []
 
 
 @dataclass

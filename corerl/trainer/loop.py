@@ -30,7 +30,7 @@ from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scoring import Notices
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
-from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, time_metrics
+from corerl.telemetry.metrics import merge_means, policy_metrics
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.timers import Timers
 from corerl.terminal.notices import say
@@ -123,8 +123,12 @@ class Trainer:
                 self.tell(experience, batch)
         metrics["training/global_step"] = float(self.step)
         seconds, passes = {**timers.seconds, **taken.seconds}, self.run.config.actor.ppo_epochs
-        times = time_metrics(seconds, taken.background, experience)
-        return metrics | self.actor.measured() | times | performance_metrics(seconds, experience, self.shape, passes)
+        metrics |= self.actor.measured()
+        for more in self.run.plugins.hook.time_metrics(
+            experience=experience, seconds=seconds, background=taken.background, shape=self.shape, passes=passes
+        ):
+            metrics |= more
+        return metrics
 
     def hand_over(self, timers: Timers) -> None:
         """Give the engines the policy as it is after ``step``; where they have ended for good, the step is done."""

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face models, and the metrics of a batch."""
+"""Tokenizers of Hugging Face models, and the metrics of a step."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from corerl.contracts.config import ModelConfig
     from corerl.contracts.experience import Experience
     from corerl.contracts.reward_managers import RewardResult
+    from corerl.contracts.throughput import ModelShape
     from corerl_torch.tokenizers import HFTokenizer
 
 
@@ -30,3 +31,16 @@ def step_metrics(
     from corerl_torch.batch_metrics import step_metrics
 
     return step_metrics(experience, results, truncated, max_prompt_length, data_parallel_size)
+
+
+@hookimpl
+def time_metrics(
+    experience: "Experience",
+    seconds: Mapping[str, float],
+    background: Mapping[str, float],
+    shape: "ModelShape",
+    passes: int,
+) -> Mapping[str, float]:
+    from corerl_torch.time_metrics import performance_metrics, time_metrics
+
+    return time_metrics(seconds, background, experience) | performance_metrics(seconds, experience, shape, passes)
