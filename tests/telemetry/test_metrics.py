@@ -3,7 +3,6 @@ import torch
 
 from corerl.contracts.experience import collate
 from corerl.contracts.losses import Mean
-from corerl.contracts.throughput import ModelShape, mfu, training_flops
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.telemetry.metrics import (
     merge_means,
@@ -11,8 +10,6 @@ from corerl.telemetry.metrics import (
 )
 from corerl.trainer.rounding import RoundingLoss
 from corerl.trainer.workers import PolicyWorker
-
-SHAPE = ModelShape(parameters=1000, layers=2, hidden_size=8)
 
 
 def experience():
@@ -45,11 +42,3 @@ def test_memory_of_the_device_is_in_gib(monkeypatch):
     assert worker.measured() == peak
     worker.rounding.value = 0.5
     assert worker.measured() == peak | {"weights/update_lost_in_rounding": 0.5}
-
-
-def test_training_flops_and_utilisation_by_hand():
-    flops = training_flops(SHAPE, [3, 4])
-    assert flops == 6 * 1000 * 7 + 6 * 2 * 8 * (9 + 16)
-    h200 = ModelShape(1000, 2, 8, "NVIDIA H200")
-    assert mfu(h200, [3, 4], 1e-9) == pytest.approx(flops / 1e-9 / 989e12)
-    assert mfu(SHAPE, [3, 4], 1.0) is None

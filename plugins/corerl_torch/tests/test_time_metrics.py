@@ -5,6 +5,7 @@ import torch
 
 from corerl.contracts.experience import collate
 from corerl.contracts.throughput import ModelShape
+from corerl_torch.throughput import mfu, training_flops
 from corerl_torch.time_metrics import performance_metrics, time_metrics
 
 SHAPE = ModelShape(parameters=1000, layers=2, hidden_size=8)
@@ -52,3 +53,11 @@ def test_memory_of_the_process_is_what_the_kernel_says():
     used, peak = (int(status[name].split()[0]) / 2**20 for name in ("VmRSS", "VmHWM"))  # KiB
     assert metrics["perf/cpu_memory_used_gb"] == pytest.approx(used, rel=0.05)
     assert metrics["perf/cpu_memory_peak_gb"] == pytest.approx(peak, rel=0.05)
+
+
+def test_training_flops_and_utilisation_by_hand():
+    flops = training_flops(SHAPE, [3, 4])
+    assert flops == 6 * 1000 * 7 + 6 * 2 * 8 * (9 + 16)
+    h200 = ModelShape(1000, 2, 8, "NVIDIA H200")
+    assert mfu(h200, [3, 4], 1e-9) == pytest.approx(flops / 1e-9 / 989e12)
+    assert mfu(SHAPE, [3, 4], 1.0) is None

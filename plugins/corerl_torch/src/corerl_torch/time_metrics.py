@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from corerl.contracts.experience import Experience
-from corerl.contracts.throughput import ModelShape, mfu
+from corerl.contracts.throughput import ModelShape
+from corerl_torch.throughput import mfu
 
 STATM = Path("/proc/self/statm")
 
