@@ -13,10 +13,10 @@ THREADS_BESIDE_A_GPU = 8
 
 
 def resolve_device(device: str, key: str = "actor.device") -> str:
-    """``cpu`` or ``cuda`` for what stands at ``key``.
+    """``cpu`` or ``cuda``, for the value at ``key``.
 
     Raises:
-        ConfigError: cuda is asked for and torch sees none.
+        ConfigError: ``device`` is cuda, and torch sees no CUDA device.
     """
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -26,9 +26,9 @@ def resolve_device(device: str, key: str = "actor.device") -> str:
 
 
 def cpu_threads(available: int, device: str) -> int:
-    """How many threads torch should use on the CPU, of so many, where a worker computes on ``device``.
+    """The number of torch's CPU threads, at most ``available``, for a worker on ``device``.
 
-    Beside a GPU a few: a batch's tensors are small, and many threads may wait for each other longer than they work.
+    Beside a GPU a few: the tensors of a batch are small, and many threads wait for each other longer than they work.
     ``OMP_NUM_THREADS`` overrules.
     """
     few = device == "cuda" and "OMP_NUM_THREADS" not in os.environ

@@ -9,7 +9,7 @@ def mini_batches(group_ids: Tensor, groups: int) -> list[Tensor]:
 
     Args:
         group_ids: (B,) int64.
-        groups: prompts in a mini-batch; the last one holds what is left.
+        groups: prompts in a mini-batch; the last may have fewer.
     """
     unique = torch.unique(group_ids)
     return [torch.isin(group_ids, ids).nonzero().squeeze(1) for ids in torch.split(unique, groups)]

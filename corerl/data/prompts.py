@@ -18,11 +18,11 @@ class Prompt:
     """One prompt.
 
     Attributes:
-        index: its place in the dataset.
-        token_ids: the templated chat up to where the response begins, at most ``data.max_prompt_length`` ids.
+        index: in the dataset.
+        token_ids: the templated chat up to the response, at most ``data.max_prompt_length`` ids.
         messages: the chat.
-        data_source, ground_truth, extra_info: as in its row, for the scorer.
-        media: column -> what stands there, of ``images`` and ``videos`` in its row; for the rollout backend.
+        data_source, ground_truth, extra_info: of its row, for the scorer.
+        media: ``images`` and ``videos`` of its row, for the rollout backend.
     """
 
     index: int
@@ -36,7 +36,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class PromptDataset:
-    """All usable prompts, in the order of their files, and what was left out."""
+    """All usable prompts, in the order of their files, and the counts of the others."""
 
     prompts: tuple[Prompt, ...]
     report: LoadReport
@@ -59,8 +59,8 @@ def load_prompts(
     Of ``val`` at most the first ``data.val_max_samples`` rows are read.
 
     Raises:
-        DataError: a file or a row is wrong, no row can be used, or a prompt is too long under ``truncation: error``.
-        ConfigError: no file is given, or ``data.apply_chat_template_kwargs`` holds what is no variable of a template.
+        DataError: a file or a row is wrong, no row is usable, or a prompt is too long under ``truncation: error``.
+        ConfigError: no file is given, or a key of ``data.apply_chat_template_kwargs`` is no variable of a template.
     """
     if not files:
         raise ConfigError(f"data.{split}_files", "must name at least one parquet file")
@@ -87,7 +87,7 @@ def load_prompts(
 
 
 def truncate(token_ids: Sequence[int], max_length: int, side: Literal["left", "right", "middle"]) -> tuple[int, ...]:
-    """Cut to ``max_length`` tokens: away goes the left, the right or the middle.
+    """Cut to ``max_length`` tokens; ``side`` is removed.
 
     ``middle`` keeps the first half and the last half of ``max_length``, the odd token at the end.
 

@@ -47,7 +47,7 @@ class RunStatus:
 
 
 class StatusFile:
-    """The status of a run that goes on."""
+    """Writes the status of a run."""
 
     def __init__(self, folder: Path, total_steps: int) -> None:
         pid = os.getpid()
@@ -60,7 +60,7 @@ class StatusFile:
         self._change(restarts=self._status.restarts + 1)
 
     def end(self, state: str, error: str | None) -> None:
-        """Write how the run ended."""
+        """Write the end of the run."""
         self._change(state=state, ended=time(), error=error)
 
     def _change(self, **values: Any) -> None:
@@ -71,7 +71,7 @@ class StatusFile:
 
 @contextmanager
 def recorded(folder: Path, total_steps: int) -> Iterator[StatusFile]:
-    """Write that the run goes on, and at the end how it ended."""
+    """Write the status of a run, now and at its end."""
     status = StatusFile(folder, total_steps)
     state, message = "failed", None
     try:

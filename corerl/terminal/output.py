@@ -1,4 +1,4 @@
-"""Text on a terminal: what comes from data, models and files cannot control the terminal."""
+"""Text on a terminal, which data, models and files cannot control."""
 
 import re
 
