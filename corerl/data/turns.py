@@ -14,8 +14,8 @@ class TurnTokenizer:
     """Encodes the messages of an environment, alone, with the text of the chat template around them.
 
     The template renders the conversation with a probe as the policy's last turn; the text behind the probe is encoded
-    and appended to the generated token ids. The policy is therefore trained on the ids that it generated from, even if the
-    template rewrites earlier turns (leaves out their reasoning, for example).
+    and appended to the generated token ids. The policy is therefore trained on the ids that it generated from, even if
+    the template rewrites earlier turns (leaves out their reasoning, for example).
     """
 
     def __init__(self, tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any] | None = None) -> None:
