@@ -67,6 +67,7 @@ def register_trackers(register: "Register[TrackerFactory]") -> None:
         "console",
         "corerl_tools.live.console:LiveConsole",
         summary="a live view on a terminal, otherwise a line a step",
+        override=True,
     )
 
 

@@ -1,9 +1,9 @@
 from corerl.contracts.trackers import TrackedRun
-from corerl_tools.live.lines import LineTracker, summary
+from corerl.telemetry.console import ConsoleTracker, summary
 
 
 def tracker(total_steps):
-    return LineTracker(TrackedRun("p", "e", None, {}, total_steps))
+    return ConsoleTracker(TrackedRun("p", "e", None, {}, total_steps))
 
 
 def test_the_line_shows_what_the_metrics_hold():
