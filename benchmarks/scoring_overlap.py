@@ -17,9 +17,10 @@ from typing import Any, cast
 
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
 from corerl.contracts.reward_managers import RewardManager
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
-from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.data.tokenizer import load_tokenizer
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.requests import training_sampling

@@ -1,4 +1,4 @@
-"""Writing files so that a kill at any instant leaves the last complete one readable; reading those of strangers."""
+"""Atomic writes; readers of files from others."""
 
 import errno
 import os
@@ -12,18 +12,20 @@ from pathlib import Path
 from corerl.errors import ConfigError, CoreRLError, RequestError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE)
-"""what a disk says that is full, cannot be written, or is gone"""
+"""errors of a disk that is full, read-only or gone"""
 
 LARGEST_TEXT = 256 * 2**20
-"""bytes of a file that is read at once"""
+"""bytes of a text file, at most"""
 
 
 @contextmanager
 def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
-    """A temporary name beside ``path`` to write to (an empty folder with ``folder``); renamed to ``path`` on success.
+    """A temporary name beside ``path``, renamed to ``path`` on success and removed after an exception.
 
-    On an exception what was written is removed and ``path`` is as before. An existing file is replaced at once, an
-    existing folder by two renames.
+    An existing file is replaced at once, an existing folder by two renames.
+
+    Args:
+        folder: make an empty folder of the temporary name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
@@ -46,11 +48,10 @@ def atomic_path(path: Path, *, folder: bool = False) -> Iterator[Path]:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a file that anybody may have written: a pipe does not wait for its other end, and a device that
-    has no end is not read.
+    """A descriptor of a file from others. Pipes and devices are refused, without a wait for their other end.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: the file cannot be opened, or is no regular file.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     mode = os.fstat(descriptor).st_mode
@@ -63,11 +64,11 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    """The text of a file that anybody may have written.
+    """The text of a file from others.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or has more than LARGEST_TEXT bytes.
-        UnicodeDecodeError: it has another encoding.
+        OSError: the file cannot be read, is no regular file, or has more than LARGEST_TEXT bytes.
+        UnicodeDecodeError: the file has another encoding.
     """
     with os.fdopen(open_regular(path), encoding=encoding) as file:
         if (size := os.fstat(file.fileno()).st_size) > LARGEST_TEXT:
@@ -77,11 +78,10 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """A block that reads a file or a folder which anybody may have written.
+    """A block that reads a file or a folder from others.
 
     Raises:
-        RequestError: the block raised what is not CoreRL's own, not of the disk and not of another file: the file is
-            damaged.
+        RequestError: the file is damaged: the block raised an error that is not of CoreRL, the disk or another file.
     """
     try:
         yield
@@ -94,10 +94,10 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading_file(path: Path) -> Iterator[Path]:
-    """As :func:`reading`, of one file, for readers that would wait for a pipe or read a device without end.
+    """As :func:`reading`, of one regular file, for readers that do not refuse pipes and devices.
 
     Raises:
-        RequestError: also if the file is missing or no regular one.
+        RequestError: the file is damaged, missing, or no regular file.
     """
     try:
         os.close(open_regular(path))
@@ -110,10 +110,13 @@ def reading_file(path: Path) -> Iterator[Path]:
 
 
 def require_writable(folder: Path, key: str) -> None:
-    """Try to write to ``folder`` or, while it is not there, to the nearest folder above it; nothing is left behind.
+    """Try to write to ``folder``, or to the nearest existing folder above it; nothing is left behind.
+
+    Args:
+        key: of the config, which names the folder.
 
     Raises:
-        ConfigError: nothing can be written there; ``key`` is the one that names the folder.
+        ConfigError: nothing can be written there.
     """
     absolute = folder.expanduser().absolute()
     present = next(path for path in (absolute, *absolute.parents) if os.path.lexists(path))
@@ -126,14 +129,14 @@ def require_writable(folder: Path, key: str) -> None:
 
 
 def _is_elsewhere(error: OSError, path: Path) -> bool:
-    """Whether it is of the disk, or of a file that is not below ``path``."""
+    """Whether the error is of the disk, or of a file outside of ``path``."""
     file = error.filename
     outside = isinstance(file, str) and not Path(file).absolute().is_relative_to(path.absolute())
     return error.errno in DISK or outside
 
 
 def room(path: Path) -> str:
-    """How many bytes are free at a path, for messages of a disk; the nearest folder that is there is named."""
+    """The free bytes at a path, for messages; the nearest existing folder is named."""
     folder = next((each for each in (path, *path.absolute().parents) if each.is_dir()), Path("/"))
     try:
         return f"{folder} has {shutil.disk_usage(folder).free:,} bytes free"

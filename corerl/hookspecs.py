@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import pluggy
 
 if TYPE_CHECKING:
-    from corerl.contracts.config import TrainConfig
+    from corerl.contracts.config import ModelConfig, TrainConfig
     from corerl.contracts.evaluations import ValidationSample
     from corerl.contracts.experience import Experience
     from corerl.contracts.kinds import Kind
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from corerl.contracts.rollout_correctors import RolloutCorrector
     from corerl.contracts.runs import Run
     from corerl.contracts.throughput import ModelShape
+    from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.errors import RequestError
 
 hookspec = pluggy.HookspecMarker("corerl")
@@ -106,6 +107,36 @@ def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "Rollo
     """Make the corrector of a run (:mod:`corerl.contracts.rollout_correctors`) for a model of this shape."""
 
 
+@hookspec(firstresult=True)
+def load_tokenizer(model: "ModelConfig") -> "ChatTokenizer | None":
+    """Load the tokenizer of a model (:mod:`corerl.contracts.tokenizers`); None for models of other plugins."""
+
+
+@hookspec
+def step_metrics(
+    experience: "Experience",
+    results: "Sequence[RewardResult]",
+    truncated: Sequence[bool],
+    max_prompt_length: int,
+    data_parallel_size: int,
+) -> Mapping[str, float] | None:
+    """Metrics of the batch of a training step; ``truncated``: of each response, whether it ended by its length."""
+
+
+@hookspec
+def time_metrics(
+    experience: "Experience",
+    seconds: Mapping[str, float],
+    background: Mapping[str, float],
+    shape: "ModelShape",
+    passes: int,
+) -> Mapping[str, float] | None:
+    """Metrics of the time of a training step, in which an update goes ``passes`` times through the batch.
+
+    ``seconds``: part -> seconds, of all of it as ``step``; ``background``: of parts beside the step.
+    """
+
+
 @hookspec
 def validation_metrics(samples: "Sequence[ValidationSample]", n: int) -> Mapping[str, float] | None:
     """Further metrics of an evaluation with ``n`` responses to each prompt."""
@@ -123,7 +154,8 @@ def write_rollouts(
     """Write sample rollouts to a file, one row a response; True if it is written.
 
     ``rollouts`` are :class:`corerl.batch.rollouts.Rollouts`. With an experience, the tokens of the first ``token_rows``
-    responses are written too; the tokenizer is a :class:`corerl.data.tokenizer.ChatTokenizer`."""
+    responses are written too; the tokenizer is a :class:`corerl.contracts.tokenizers.ChatTokenizer`.
+    """
 
 
 @hookspec(firstresult=True)

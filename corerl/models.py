@@ -1,14 +1,10 @@
-"""Devices, dtypes and files of Hugging Face models."""
+"""Devices and dtypes of models."""
 
 import os
-import tempfile
-from contextlib import suppress
-from pathlib import Path
 
 import torch
 
 from corerl.contracts.config import ModelConfig
-from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -17,10 +13,10 @@ THREADS_BESIDE_A_GPU = 8
 
 
 def resolve_device(device: str, key: str = "actor.device") -> str:
-    """``cpu`` or ``cuda`` for what stands at ``key``.
+    """``cpu`` or ``cuda``, for the value at ``key``.
 
     Raises:
-        ConfigError: cuda is asked for and torch sees none.
+        ConfigError: ``device`` is cuda, and torch sees no CUDA device.
     """
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -30,9 +26,9 @@ def resolve_device(device: str, key: str = "actor.device") -> str:
 
 
 def cpu_threads(available: int, device: str) -> int:
-    """How many threads torch should use on the CPU, of so many, where a worker computes on ``device``.
+    """The number of torch's CPU threads, at most ``available``, for a worker on ``device``.
 
-    Beside a GPU a few: a batch's tensors are small, and many threads may wait for each other longer than they work.
+    Beside a GPU a few: the tensors of a batch are small, and many threads wait for each other longer than they work.
     ``OMP_NUM_THREADS`` overrules.
     """
     few = device == "cuda" and "OMP_NUM_THREADS" not in os.environ
@@ -44,16 +40,3 @@ def compute_dtype(model: ModelConfig, device: str) -> torch.dtype:
     if model.dtype == "auto":
         return torch.bfloat16 if device == "cuda" else torch.float32
     return DTYPES[model.dtype]
-
-
-def model_files(model: ModelConfig) -> dict[str, bytes]:
-    """Name -> content of what a model folder has beside weights: config, generation config, tokenizer."""
-    from transformers import AutoConfig, GenerationConfig
-
-    path = str(Path(model.path).expanduser())
-    with tempfile.TemporaryDirectory() as folder:
-        AutoConfig.from_pretrained(path, trust_remote_code=model.trust_remote_code).save_pretrained(folder)
-        with suppress(OSError):  # a model may have none
-            GenerationConfig.from_pretrained(path).save_pretrained(folder)
-        load_tokenizer(model).tokenizer.save_pretrained(folder)
-        return {file.name: file.read_bytes() for file in Path(folder).iterdir() if file.is_file()}

@@ -1,7 +1,6 @@
-"""Secrets: a config names the environment variable that holds one, ``${env:NAME}``, and never the secret itself.
+"""Secrets: a config names an environment variable, ``${env:NAME}``, and never the secret itself.
 
-The reference stays in the config, so that a run folder, a checkpoint and a report show the reference. Its value is read
-from the environment where it is used, by :func:`reveal`.
+Run folders, checkpoints and reports show the reference. :func:`reveal` reads the value at its use.
 """
 
 import os
@@ -50,7 +49,7 @@ def reveal(text: str) -> str:
 
 
 def public(name: str, default: Any = _NONE) -> Any:
-    """What ``${oc.env:NAME}`` stands for: a variable's value, which is written into files and shown.
+    """The value of ``${oc.env:NAME}``, which is written into files and shown.
 
     Raises:
         KeyError: the variable is not set, and there is no default.

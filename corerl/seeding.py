@@ -14,9 +14,9 @@ def episode_seed(seed: int, sample: int, turn: int) -> int:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Independent seeds for everything random, derived from ``trainer.seed`` and the place of use alone.
+    """Independent seeds, derived from ``trainer.seed`` and the place of use alone.
 
-    Nothing draws from a global state: evaluation does not disturb training, and a resumed run needs no saved one.
+    Without a global state, evaluation does not affect training, and a resumed run needs no saved state.
     """
 
     seed: int

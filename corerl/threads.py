@@ -1,4 +1,4 @@
-"""Calls that block, several at a time in threads, each with a deadline that it cannot overrun."""
+"""Blocking calls in threads, each with a deadline."""
 
 import threading
 import time
@@ -10,25 +10,14 @@ from typing import Any, Generic, TypeVar
 from corerl.errors import RunError
 
 ALONE = 0.02
-"""seconds that calls wait for a thread that works alone: threads in each other's way make quick calls much slower"""
+"""seconds in which one thread works alone: quick calls are much slower in threads that compete"""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def in_threads(
-    items: Sequence[T], call: Callable[[T], R], late: Callable[[T], R], *, num_workers: int, timeout: float
-) -> list[R]:
-    """What :class:`CallQueue` makes of the items, in their order."""
-    queue = CallQueue(call, late, num_workers=num_workers, timeout=timeout)
-    try:
-        return queue.submit(items).result()
-    finally:
-        queue.close()
-
-
 async def in_thread(call: Callable[..., T], *args: Any) -> T:
-    """Await a function that blocks, in a thread of its own, which does not hold up the end of the process."""
+    """Await a blocking function in a thread of its own, which does not hold up the end of the process."""
     import asyncio  # takes a third of the time of `corerl --help`
 
     future: Future[T] = Future()
@@ -45,11 +34,10 @@ async def in_thread(call: Callable[..., T], *args: Any) -> T:
 
 
 class CallQueue(Generic[T, R]):
-    """``call(item)`` for each item that is submitted; ``late(item)`` where that takes longer than ``timeout`` seconds.
+    """``call(item)`` for each submitted item, or ``late(item)`` after ``timeout`` seconds.
 
-    Python cannot end a thread: one whose call hangs is left behind as a daemon, which holds up neither the others nor
-    the end of the process, and another takes its place. Threads are there while there is work. Nothing is scheduled for
-    each item, so a quick call costs a lock and a clock reading more than its own time.
+    Python cannot end a thread: a thread whose call hangs stays behind as a daemon, and another takes its place. Threads
+    exist while there is work. A quick call costs a lock and a clock reading more than its own time.
 
     Args:
         call: raises nothing.
@@ -61,7 +49,7 @@ class CallQueue(Generic[T, R]):
         self._num_workers, self._timeout = num_workers, timeout
         self._waiting: deque[tuple[_Job[T, R], int]] = deque()
         self._running: dict[threading.Thread, tuple[_Job[T, R], int, float]] = {}
-        """thread -> the item it has, and since when; one that is not here was given up"""
+        """thread -> its item, and the start of the call; late threads are not here"""
         self._alone_until = 0.0
         self._is_watched = False
         self._changed = threading.Condition()
@@ -81,13 +69,13 @@ class CallQueue(Generic[T, R]):
         return job.future
 
     def close(self) -> None:
-        """Begin no further call; who still waits for results gets a RunError."""
+        """Begin no further call; futures without results raise RunError."""
         with self._changed:
             self._fail(RunError("the calls were given up: their queue is closed"))
             self._changed.notify()
 
     def _fail(self, error: RunError) -> None:
-        """Give up all that is not done; the lock is held."""
+        """Give up all open calls; the lock is held."""
         for job in {*(job for job, _ in self._waiting), *(job for job, _, _ in self._running.values())}:
             job.future.set_exception(error)
         self._waiting.clear()
@@ -141,14 +129,14 @@ class CallQueue(Generic[T, R]):
                 taken = self._running.get(thread)
 
     def _give_up_late(self, now: float) -> None:
-        """Settle every item past its deadline; the watcher starts a new thread in the place of its worker."""
+        """Settle every item past its deadline; its thread is replaced."""
         late = [thread for thread, (_, _, start) in self._running.items() if now - start >= self._timeout]
         for thread in late:
             job, index, _ = self._running.pop(thread)
             job.settle(index, self._late(job.items[index]))
 
     def _until_next_look(self) -> float:
-        """Seconds until the longest-running call is late, or a waiting one may have a thread of its own."""
+        """Seconds until the longest-running call is late, or a further thread may start."""
         moments = [min(start for _, _, start in self._running.values()) + self._timeout]
         if self._waiting and len(self._running) < self._num_workers:
             moments.append(self._alone_until)

@@ -22,7 +22,6 @@ from rich.table import Table
 
 from corerl.contracts.config import ModelConfig, OptimConfig
 from corerl.contracts.experience import Experience, collate
-from corerl.contracts.throughput import training_flops
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
 from corerl.objective import PolicyObjective, loss_weights
 from corerl_fsdp.fsdp import FsdpStrategy
@@ -30,6 +29,7 @@ from corerl_fsdp.options import FsdpOptions
 from corerl_grpo.losses.options import VanillaOptions
 from corerl_grpo.losses.vanilla import vanilla
 from corerl_testing.published_shapes import SHAPES, published_config
+from corerl_torch.throughput import training_flops
 
 PROMPT, RESPONSE, TOKENS = 128, 512, 16384
 

@@ -21,7 +21,6 @@ import torch.distributed as dist
 from fsdp_update import random_batch, training, update
 
 from corerl.contracts.experience import Experience
-from corerl.contracts.throughput import training_flops
 from corerl.contracts.training_strategies import TrainingStrategy
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions
@@ -30,6 +29,7 @@ from corerl_megatron.options import MegatronOptions
 from corerl_megatron.strategy import MegatronStrategy
 from corerl_testing.published_shapes import published_config
 from corerl_torch import ranks
+from corerl_torch.throughput import training_flops
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "tp1": {},

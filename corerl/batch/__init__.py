@@ -1,5 +1,1 @@
-"""What flows through a step: rollouts, and the padded tensors that training sees."""
-
-from corerl.batch.cuts import balance, balanced_partitions
-
-__all__ = ["balance", "balanced_partitions"]
+"""The rollouts of a step, and their mini-batches."""

@@ -1,28 +1,7 @@
-"""Cutting a batch: into mini-batches of whole groups, and by tokens."""
-
-import heapq
+"""Cutting a batch into mini-batches of whole groups."""
 
 import torch
 from torch import Tensor
-
-IMBALANCE = 1.02
-"""The largest share of tokens, over the mean, with which a batch is cut in place."""
-
-
-def balanced_partitions(lengths: Tensor, count: int) -> list[list[int]]:
-    """Row indices of so many parts: the longest row left goes to the part with the fewest tokens.
-
-    Args:
-        lengths: (B,) tokens in each row.
-    """
-    parts: list[list[int]] = [[] for _ in range(count)]
-    loads = [(0, 0, part) for part in range(count)]  # tokens, rows
-    tokens_of = lengths.tolist()
-    for row in torch.argsort(lengths, descending=True, stable=True).tolist():
-        tokens, rows, part = loads[0]
-        parts[part].append(row)
-        heapq.heapreplace(loads, (tokens + tokens_of[row], rows + 1, part))
-    return parts
 
 
 def mini_batches(group_ids: Tensor, groups: int) -> list[Tensor]:
@@ -30,28 +9,7 @@ def mini_batches(group_ids: Tensor, groups: int) -> list[Tensor]:
 
     Args:
         group_ids: (B,) int64.
-        groups: prompts in a mini-batch; the last one holds what is left.
+        groups: prompts in a mini-batch; the last may have fewer.
     """
     unique = torch.unique(group_ids)
     return [torch.isin(group_ids, ids).nonzero().squeeze(1) for ids in torch.split(unique, groups)]
-
-
-def balance(lengths: Tensor, ranks: int) -> list[Tensor]:
-    """Row indices for each rank, ascending, with about the same number of tokens.
-
-    Consecutive rows where that is balanced to ``IMBALANCE``, as it is for large batches: such shares are views, and
-    nothing is copied. Otherwise the longest row left goes to the rank with the fewest tokens.
-
-    Args:
-        lengths: (B,) tokens in each row.
-    """
-    if ranks == 1:
-        return [torch.arange(len(lengths))]
-    total = int(lengths.sum())
-    ends = torch.cumsum(lengths, 0)
-    targets = torch.arange(1, ranks) * total // ranks
-    cuts = torch.searchsorted(ends - lengths // 2, targets)
-    ranges = list(torch.tensor_split(torch.arange(len(lengths)), cuts))
-    if max(int(lengths[rows].sum()) for rows in ranges) * ranks <= IMBALANCE * total:
-        return ranges
-    return [torch.tensor(sorted(rows), dtype=torch.int64) for rows in balanced_partitions(lengths, ranks)]

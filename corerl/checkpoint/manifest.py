@@ -1,7 +1,6 @@
-"""``manifest.json``: size and checksums of every other file of a checkpoint, so that damage is seen before it is read.
+"""``manifest.json``: size and checksums of every other file of a checkpoint. Damage is found before a file is read.
 
-A checksum is a CRC-32 of each block of 64 MiB: it finds what disks and copies do by accident, and blocks of one file
-are read by several threads at a time, so that a large checkpoint is checked about as fast as its disk reads.
+The checksums are CRC-32 of blocks of 64 MiB. Several threads read the blocks of one file, about as fast as the disk.
 """
 
 import json
@@ -21,7 +20,7 @@ THREADS = 8
 
 
 def write(folder: Path) -> None:
-    """Write the manifest of what is in ``folder`` now; all of it has reached the disk when this returns."""
+    """Write the manifest of a folder; at the return all of its files have reached the disk."""
     files = {str(path.relative_to(folder)): _described(path) for path in _files(folder)}
     manifest = folder / NAME
     manifest.write_text(json.dumps({"block": BLOCK, "files": files}))
@@ -30,7 +29,7 @@ def write(folder: Path) -> None:
 
 
 def damage(folder: Path) -> str:
-    """What is wrong with a checkpoint, in words; '' when every file is as it was written."""
+    """The first damage of a checkpoint, in words; '' if every file is as it was written."""
     try:
         manifest = json.loads(read_text(folder / NAME))
         block, files = int(manifest["block"]), {name: dict(written) for name, written in manifest["files"].items()}
@@ -49,11 +48,6 @@ def damage(folder: Path) -> str:
         if _checksums(path, block) != written.get("crc32"):
             return f"{name} differs from the written content"
     return ""
-
-
-def names(folder: Path) -> list[Path]:
-    """The files that were written, seen from ``folder``, which has no :func:`damage`."""
-    return [Path(name) for name in json.loads(read_text(folder / NAME))["files"]]
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""The random states of a process. CoreRL draws from none of them; a plugin, a model or a scorer may."""
+"""The random states of a process, for plugins, models and scorers; CoreRL itself draws from none."""
 
 import io
 import os
@@ -13,20 +13,20 @@ from corerl.files import reading_file
 
 
 def seed(seed: int) -> None:
-    """Let a run begin with states that follow from ``trainer.seed``."""
+    """Set the states that follow from ``trainer.seed``."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def seed_rank(seed_of_run: int) -> None:
-    """In the process of a rank, which does not have the controller's states: let it begin with states of its own."""
+    """As :func:`seed`, in the process of a rank; each rank has states of its own."""
     if "RANK" in os.environ:
         seed(seed_of_run + int(os.environ["RANK"]))
 
 
 def present() -> dict[str, Any]:
-    """A copy of those of this process; quick."""
+    """A copy of the states of this process."""
     kind, keys, *rest = np.random.get_state()
     state: dict[str, Any] = {
         "python": random.getstate(),
@@ -39,14 +39,14 @@ def present() -> dict[str, Any]:
 
 
 def write(states: dict[str, Any], folder: Path) -> None:
-    """Write what :func:`present` gave, as ``random-<rank>.pt``."""
-    copied = io.BytesIO()  # torch's own way into a file tells of a full disk in riddles
+    """Write the states from :func:`present` as ``random-<rank>.pt``."""
+    copied = io.BytesIO()  # torch's own writer gives no clear error of a full disk
     torch.save(states, copied)
     _file(folder).write_bytes(copied.getbuffer())
 
 
 def restore(folder: Path) -> None:
-    """Set what :func:`write` wrote; nothing where this rank was not there.
+    """Set the states from :func:`write`; nothing without a file of this rank.
 
     Raises:
         RequestError: the file is damaged.

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, and whether it may."""
+"""The checkpoint that a run resumes, and the changes that are allowed."""
 
 import contextlib
 import errno
@@ -21,6 +21,8 @@ from corerl.files import open_regular, read_text, reading
 from corerl.terminal.notices import say
 
 KEY = "trainer.resume_mode"
+
+_NOT_THERE = "not there"
 
 FREE = (
     "tracking.*",
@@ -53,7 +55,7 @@ FREE = (
     "*_per_gpu",
     "*.max_vocabulary_log_probs_gb",
 )
-"""keys that say how long a run is, what it writes, where it runs and how much it does at a time: they may change"""
+"""keys that may change: length of a run, its files, its machines, the sizes of its calls"""
 
 STATE: Mapping[str, Any] = {
     "step": int,
@@ -71,7 +73,7 @@ class Checkpoint:
     """A checkpoint to resume from.
 
     Attributes:
-        trackers: what the trackers asked to be kept, plain values.
+        trackers: run ids of trackers.
     """
 
     path: Path
@@ -90,7 +92,7 @@ class Checkpoint:
     def read(cls, path: Path) -> "Checkpoint":
         """
         Raises:
-            RequestError: ``state.json`` is none, or values in it have other types.
+            RequestError: ``state.json`` is damaged, or its values have other types.
         """
         file = path / "state.json"
         with reading(file):
@@ -102,7 +104,7 @@ class Checkpoint:
 
 
 def find_checkpoint(config: TrainConfig, total_steps: int) -> Checkpoint | None:
-    """What ``trainer.resume_mode`` says: None for a run that begins.
+    """The checkpoint that ``trainer.resume_mode`` selects; None for a new run.
 
     Raises:
         ConfigError: there is no such checkpoint, it is damaged, or another process trains in its run.
@@ -131,13 +133,13 @@ def find_checkpoint(config: TrainConfig, total_steps: int) -> Checkpoint | None:
 def check_same(
     checkpoint: Checkpoint, config: TrainConfig, versions: Mapping[str, str], aliases: Mapping[str, str]
 ) -> None:
-    """
+    """Compare config, plugins and architecture with those of the checkpoint.
+
     Args:
-        aliases: alias -> key of the config; the checkpoint's config may have aliases.
+        aliases: alias -> key; the config of a checkpoint may have aliases.
 
     Raises:
-        ConfigError: config or plugins are not those of the checkpoint, and ``trainer.resume_with_changes`` is false;
-            or ``model.path`` names a folder with a model of another architecture.
+        ConfigError: they differ, and ``trainer.resume_with_changes`` is false; or the architecture is another.
     """
     _check_architecture(checkpoint, config.model.path)
     saved = saved_config(checkpoint, aliases)
@@ -203,10 +205,10 @@ def differences(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[st
 
 @contextlib.contextmanager
 def taken(run_folder: Path) -> Iterator[None]:
-    """Mark a run as one in which this process trains, until it ends in whatever way.
+    """Lock a run for this process, until the block or the process ends.
 
     Raises:
-        ConfigError: another process does, or its ``.lock`` is a link or no file.
+        ConfigError: another process has the lock, or ``.lock`` is no regular file.
     """
     with os.fdopen(_open_lock(run_folder), "w") as file:
         try:
@@ -219,7 +221,7 @@ def taken(run_folder: Path) -> Iterator[None]:
 
 
 def _open_lock(run_folder: Path) -> int:
-    """The lock of a run that somebody else may have made: a link would have another file changed."""
+    """The lock of a run, perhaps from others: a link could change another file."""
     try:
         return open_regular(run_folder / ".lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW)
     except OSError as error:
@@ -250,7 +252,7 @@ def _newest_run(config: TrainConfig) -> Path | None:
 
 
 def newest_whole(run_folder: Path) -> Checkpoint | None:
-    """The one that ``latest`` names, or the one before it where that is damaged, and so on."""
+    """The newest undamaged checkpoint, from the one that ``latest`` names backwards."""
     folder = run_folder / "checkpoints"
     present = [path for path in paths(folder) if (path / "state.json").is_file()]
     latest = _latest_step(folder / "latest") if present else None
@@ -265,7 +267,7 @@ def newest_whole(run_folder: Path) -> Checkpoint | None:
 
 
 def _latest_step(pointer: Path) -> int | None:
-    """The step that the file names; None where it names none, as after a machine that lost its power."""
+    """The step in the file; None without one, as after a loss of power."""
     if not os.path.lexists(pointer):
         return None
     try:
@@ -288,15 +290,10 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _same_spelling(values: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """A part that ``other`` selects by ``key: name`` is selected so too, and not by ``key.name: name``."""
+    """Write ``key.name: name`` as ``key: name`` if ``other`` does."""
     return {short if (short := key.removesuffix(".name")) in other else key: value for key, value in values.items()}
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    missing = object()
-
-    def shown(value: Any) -> str:
-        return "not there" if value is missing else str(value)
-
-    pairs = {key: (before.get(key, missing), now.get(key, missing)) for key in {**before, **now}}
-    return [f"{key}: {shown(old)} -> {shown(new)}" for key, (old, new) in pairs.items() if old != new]
+    pairs = {key: (before.get(key, _NOT_THERE), now.get(key, _NOT_THERE)) for key in {**before, **now}}
+    return [f"{key}: {old} -> {new}" for key, (old, new) in pairs.items() if old != new]

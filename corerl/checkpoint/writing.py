@@ -1,4 +1,4 @@
-"""What goes wrong while a checkpoint is written, in words, also of a rank that writes in the background."""
+"""Errors while a checkpoint is written, in words, also of ranks that write in the background."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ MOST_TOLD = 2000
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Of a full disk every library makes an exception of its own, not all of them OSErrors.
+    """A block that writes a checkpoint; libraries have exceptions of their own for a full disk.
 
     Raises:
-        SaveError: whatever was raised within.
+        SaveError: the block raised an exception.
     """
     try:
         yield
@@ -26,7 +26,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_and_tell(write: Callable[[], None], path: Path) -> None:
-    """Write, then leave a file: empty, or with what went wrong. It has its room before: the disk may be full then."""
+    """Write, then leave a file: empty, or with the error. Its room is taken before, because the disk may be full."""
     error, telling = b"", path.with_name(f"{path.name}.tmp")
     with contextlib.suppress(OSError):  # the folder is gone once nobody waits
         telling.write_bytes(b" " * MOST_TOLD)
@@ -44,6 +44,6 @@ def write_and_tell(write: Callable[[], None], path: Path) -> None:
 
 
 def described(error: BaseException) -> str:
-    """In a line; OSErrors say themselves what they are."""
+    """The error in one line, with its kind unless it is an OSError."""
     text = " ".join(str(error).split())
     return text if isinstance(error, OSError) else f"{type(error).__name__}: {text}"

@@ -1,7 +1,12 @@
-"""``data.custom_cls``: rows from a class of the user's, in place of the rows of parquet files."""
+"""``data.custom_cls``: rows from a class of the user's, in place of the rows of parquet files.
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+The class is called once for each split, as ``MyData(files, data=…, tokenizer=…, split=…)``, and gives mappings with the
+columns of :mod:`corerl.data.schema`. ``files`` are ``data.train_files`` or ``data.val_files`` of any format; ``data``
+is the config's section; ``tokenizer`` is the model's; ``split`` is ``train`` or ``val``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from corerl.contracts.config import DataConfig
 from corerl.data.files import Row, check_columns
@@ -10,53 +15,29 @@ from corerl.data.schema import REQUIRED_COLUMNS
 from corerl.errors import ConfigError, DataError
 from corerl.registry.modules import load_object
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-
-class CustomDataset(Protocol):
-    """Called once a split, gives its rows: mappings with the columns of :mod:`corerl.data.schema`.
-
-    Args:
-        files: ``data.train_files`` or ``data.val_files``, of whatever format.
-        data: the config's section.
-        tokenizer: of the model.
-        split: ``train`` or ``val``.
-    """
-
-    def __call__(
-        self,
-        files: Sequence[str],
-        *,
-        data: DataConfig,
-        tokenizer: "PreTrainedTokenizerBase",
-        split: Literal["train", "val"],
-    ) -> Iterable[Mapping[str, Any]]: ...
-
 
 def custom_rows(
-    data: DataConfig, files: Sequence[str], tokenizer: "PreTrainedTokenizerBase", split: Literal["train", "val"]
+    data: DataConfig, files: Sequence[str], tokenizer: Any, split: Literal["train", "val"]
 ) -> list[Row] | None:
-    """The rows of ``data.custom_cls``; None where there is none.
+    """The rows of ``data.custom_cls``; None without one.
 
     Raises:
         ConfigError: it cannot be imported.
-        DataError: it gives no rows, or one that is none.
+        DataError: it gives no rows, or something else than rows.
     """
     name = _reference(data.custom_cls)
     if name is None:
         return None
     try:
-        dataset: CustomDataset = load_object(name)
+        dataset = load_object(name)
     except Exception as error:
         raise ConfigError("data.custom_cls", f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     rows: list[Row] = []
     for number, row in enumerate(dataset(files, data=data, tokenizer=tokenizer, split=split)):
         location = Location(name, number)
         if not isinstance(row, Mapping):
-            raise DataError(
-                f"{location}: must be a mapping with the columns of a prompt file, not {type(row).__name__}"
-            )
+            kind = type(row).__name__
+            raise DataError(f"{location}: must be a mapping with the columns of a prompt file, not {kind}")
         check_columns(str(location), REQUIRED_COLUMNS, list(row))
         rows.append((location, row))
     if not rows:
@@ -67,9 +48,7 @@ def custom_rows(
 def _reference(value: Any) -> str | None:
     """``path:Class``, which may be written as {path, name}."""
     if isinstance(value, Mapping) and set(value) <= {"path", "name"}:
-        if value.get("path") is None:
-            return None
-        value = f"{value['path']}:{value.get('name')}"
+        value = None if value.get("path") is None else f"{value['path']}:{value.get('name')}"
     if value is None or (isinstance(value, str) and ":" in value):
         return value
     raise ConfigError("data.custom_cls", f"must be ./file.py:Class or package.module:Class, not {value!r}")

@@ -16,7 +16,7 @@ Row = tuple[Location, Mapping[str, Any]]
 
 
 def read_parquet(file: str, required: Sequence[str], optional: Sequence[str] | None = ()) -> list[Row]:
-    """The named columns of one parquet file; ``~`` stands for the home folder, other columns are not read.
+    """The named columns of one parquet file; ``~`` is the home folder.
 
     Args:
         optional: None: all other columns.
@@ -31,7 +31,7 @@ def located_rows(file: str, table: Any) -> list[Row]:
     """The rows of a pyarrow table that was read from ``file``.
 
     Raises:
-        DataError: a value is none of Python: a date beyond the year 9999, an unknown time zone, a field twice.
+        DataError: Python has no such value: a date beyond the year 9999, an unknown time zone, a field twice.
     """
     try:
         rows = table.to_pylist()
@@ -60,7 +60,7 @@ def read_parquet_file(file: str, required: Sequence[str] = (), optional: Sequenc
 
 
 def read_jsonl(file: str) -> list[Row]:
-    """One JSON object a line; empty lines are passed over.
+    """One JSON object a line, without empty lines.
 
     Raises:
         DataError: the file is missing or empty, or a line is not a JSON object.

@@ -1,16 +1,15 @@
 """Prompts: parquet rows through the chat template to token ids of a bounded length."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from corerl.contracts.config import DataConfig
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.custom import custom_rows
 from corerl.data.progress import batches
 from corerl.data.report import EXAMPLES, LoadReport, name_places
 from corerl.data.schema import Message, PromptRecord, read_prompt_records
-from corerl.data.tokenizer import ChatTokenizer, check_template_kwargs
 from corerl.errors import ConfigError, DataError
 
 
@@ -19,11 +18,11 @@ class Prompt:
     """One prompt.
 
     Attributes:
-        index: its place in the dataset.
-        token_ids: the templated chat up to where the response begins, at most ``data.max_prompt_length`` ids.
+        index: in the dataset.
+        token_ids: the templated chat up to the response, at most ``data.max_prompt_length`` ids.
         messages: the chat.
-        data_source, ground_truth, extra_info: as in its row, for the scorer.
-        media: column -> what stands there, of ``images`` and ``videos`` in its row; for the rollout backend.
+        data_source, ground_truth, extra_info: of its row, for the scorer.
+        media: ``images`` and ``videos`` of its row, for the rollout backend.
     """
 
     index: int
@@ -37,15 +36,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class PromptDataset:
-    """All usable prompts, in the order of their files, and what was left out."""
+    """All usable prompts, in the order of their files, and the counts of the others."""
 
     prompts: tuple[Prompt, ...]
     report: LoadReport
-
-    @property
-    def data_sources(self) -> Counter[str]:
-        """Prompts of each data source."""
-        return Counter(prompt.data_source for prompt in self.prompts)
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -65,12 +59,11 @@ def load_prompts(
     Of ``val`` at most the first ``data.val_max_samples`` rows are read.
 
     Raises:
-        DataError: a file or a row is wrong, no row can be used, or a prompt is too long under ``truncation: error``.
-        ConfigError: no file is given, or ``data.apply_chat_template_kwargs`` holds what is no variable of a template.
+        DataError: a file or a row is wrong, no row is usable, or a prompt is too long under ``truncation: error``.
+        ConfigError: no file is given, or a key of ``data.apply_chat_template_kwargs`` is no variable of a template.
     """
     if not files:
         raise ConfigError(f"data.{split}_files", "must name at least one parquet file")
-    check_template_kwargs(data.apply_chat_template_kwargs)
     report = LoadReport()
     rows = custom_rows(data, files, tokenizer.tokenizer, split)
     records = read_prompt_records(files, report, data.val_max_samples if split == "val" else None, rows)
@@ -94,7 +87,7 @@ def load_prompts(
 
 
 def truncate(token_ids: Sequence[int], max_length: int, side: Literal["left", "right", "middle"]) -> tuple[int, ...]:
-    """Cut to ``max_length`` tokens: away goes the left, the right or the middle.
+    """Cut to ``max_length`` tokens; ``side`` is removed.
 
     ``middle`` keeps the first half and the last half of ``max_length``, the odd token at the end.
 

@@ -1,4 +1,4 @@
-"""What became of the rows that were read: kept, or skipped and why."""
+"""Counts of rows that were read: kept, or skipped with a reason."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 from corerl.errors import DataError
 
 EXAMPLES = 3
-"""places that are named"""
+"""named places, at most"""
 
 
 class Location(NamedTuple):
-    """Where a row stands: rows of a parquet file count from 0, lines of a JSONL file from 1."""
+    """The place of a row: rows of a parquet file count from 0, lines of a JSONL file from 1."""
 
     file: str
     number: int
@@ -23,18 +23,15 @@ class Location(NamedTuple):
 
 @dataclass
 class Skipped:
-    """Rows left out for one reason: how many, and where the first three stand."""
+    """Rows left out for one reason: their number, and the first three places."""
 
     count: int = 0
     examples: list[Location] = field(default_factory=list)
 
-    def add(self, location: Location) -> bool:
-        """Count one more; whether it is among the examples."""
+    def add(self, location: Location) -> None:
+        """Count one more."""
         self.count += 1
-        if len(self.examples) == EXAMPLES:
-            return False
-        self.examples.append(location)
-        return True
+        self.examples += [location] if self.count <= EXAMPLES else []
 
 
 @dataclass
@@ -76,10 +73,10 @@ class LoadReport:
 
 
 def name_places(places: Sequence[Location], total: int | None = None) -> str:
-    """The first three places, each file named once, and how many more there are.
+    """The first three places, each file named once, and the number of others.
 
     Args:
-        total: of which ``places`` are the first; None: they are all.
+        total: number of all places; None: ``places`` are all.
 
     >>> name_places([Location("a.parquet", 3), Location("a.parquet", 8)], 10)
     'a.parquet, row 3; row 8; and 8 more'

@@ -9,8 +9,8 @@
     images         any, may be missing          handed to the rollout backend as it is, as are videos
     ability        string, may be missing       for the reader; nothing here depends on it
 
-Other columns are not read. A row without a ground truth cannot be scored: it is skipped and counted. Anything else
-that is wrong in a row ends the reading with its file, row and column.
+Other columns are not read. A row without a ground truth is skipped and counted. Any other error in a row ends the
+reading and names file, row and column.
 """
 
 import math
@@ -24,7 +24,7 @@ from corerl.data.report import LoadReport, Location
 from corerl.errors import DataError
 
 Message = dict[str, Any]
-"""``role`` and ``content``, and whatever else the file gives for the chat template (``name``, ``tool_calls``, …)"""
+"""``role``, ``content`` and further fields for the chat template (``name``, ``tool_calls``, …)"""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -54,11 +54,11 @@ def read_prompt_records(
     Args:
         files: parquet files with the columns above.
         report: receives the counts; rows with an empty ground truth are skipped.
-        max_rows: look at the first so many rows of all files together.
+        max_rows: number of first rows of all files together.
         rows: in place of those of the files.
 
     Raises:
-        DataError: a file or a row is wrong; it is named.
+        DataError: a file or a row is wrong.
     """
     if rows is None:
         rows = [row for file in files for row in read_parquet(file, REQUIRED_COLUMNS, OPTIONAL_COLUMNS)]
@@ -74,7 +74,7 @@ def read_prompt_records(
 
 
 def check_messages(value: object, location: Location, column: str) -> list[Message]:
-    """Chat messages, fields that are null left out.
+    """Chat messages without null fields.
 
     Raises:
         DataError: not a list, no message, a message without role or content, an unknown role.
@@ -107,7 +107,7 @@ def _message(value: object, where: str) -> Message:
 
 
 def _is_parts(content: Any) -> bool:
-    """Whether a message's content is a list of {type, …}, as templates of models with images and videos take it."""
+    """Whether content is a list of {type, …}, for models with images and videos."""
     return isinstance(content, list) and all(
         isinstance(part, Mapping) and isinstance(part.get("type"), str) for part in content
     )
@@ -134,7 +134,7 @@ def read_record(location: Location, row: Mapping[str, Any]) -> PromptRecord:
 
 
 def is_empty(ground_truth: Any) -> bool:
-    """No answer: null, NaN, blank text, or a struct or list of nothing else. 0 and false are answers."""
+    """Whether there is no answer: null, NaN, blank text, or a struct or list of these. 0 and false are answers."""
     if isinstance(ground_truth, str):
         return not ground_truth.strip()
     if isinstance(ground_truth, Mapping):

@@ -1,23 +1,21 @@
-"""The tokens between two turns of the policy: what it generated is never tokenised again."""
+"""The tokens between two turns of the policy; generated tokens are never tokenised again."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.report import Location
 from corerl.data.schema import Message
-from corerl.data.tokenizer import ChatTokenizer
 
 _PROBE = "corerl\ue000turn"
 
 
 class TurnTokenizer:
-    """Encodes what an environment appends, alone, with the pieces that the chat template puts around it.
+    """Encodes the messages of an environment, alone, with the text of the chat template around them.
 
-    The template renders the conversation with a probe in the place of the policy's last turn; what follows the probe is
-    encoded and appended to the token ids as they were generated. For a template that leaves earlier turns as they are,
-    and text that the tokenizer would cut as the policy generated it, the ids are those of the whole conversation
-    rendered at once. Where a template rewrites earlier turns (leaves out their reasoning, say) the policy still sees
-    what it wrote: the ids that it is trained on are always those that it generated from.
+    The template renders the conversation with a probe as the policy's last turn; the text behind the probe is encoded
+    and appended to the generated token ids. The policy is therefore trained on the ids that it generated from, even if
+    the template rewrites earlier turns (leaves out their reasoning, for example).
     """
 
     def __init__(self, tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any] | None = None) -> None:
@@ -25,7 +23,7 @@ class TurnTokenizer:
         self._template_kwargs = template_kwargs or {}
 
     def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """The templated chat, up to where a response begins.
+        """The templated chat, up to the response.
 
         Raises:
             DataError: the template refuses the messages.
@@ -33,13 +31,12 @@ class TurnTokenizer:
         return tuple(self._tokenizer.encode([self._render(messages)])[0])
 
     def between(self, history: Sequence[Message], replies: Sequence[Message], last_token_id: int) -> tuple[int, ...]:
-        """What follows a turn of the policy, up to where its next one begins.
+        """The tokens behind a turn of the policy, up to its next turn.
 
         Args:
             history: the messages before that turn.
             replies: the messages after it.
-            last_token_id: the last token of the turn. Where it is the one with which the template ends a turn it is not
-                written again; after a turn that was cut off, or stopped by another token, it is.
+            last_token_id: of the turn. If the template ends a turn with this token, the token is not repeated.
 
         Raises:
             DataError: the template refuses the messages.

@@ -1,4 +1,4 @@
-"""From per-token terms to the one scalar that is minimised."""
+"""From per-token terms to one scalar."""
 
 from corerl.objective.aggregation import loss_weights
 from corerl.objective.objectives import PolicyObjective, SupervisedObjective, ValueObjective, policy_loss_inputs

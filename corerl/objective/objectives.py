@@ -1,4 +1,4 @@
-"""Objectives: what a strategy minimises on a micro-batch."""
+"""Objectives, which a strategy minimises on a micro-batch."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -32,7 +32,7 @@ class SupervisedObjective:
 class PolicyObjective:
     """policy loss + kl_loss_coef · KL(policy || reference) - entropy_coeff · entropy, each aggregated the same way.
 
-    The policy loss's terms are multiplied by the batch's rollout correction weights where it has them.
+    Rollout correction weights of the batch, if any, multiply the terms of the policy loss.
 
     Attributes:
         kl_of_vocabulary: the KL type takes log-probs of the whole vocabulary.
@@ -100,7 +100,7 @@ class ValueObjective:
 
 
 def policy_loss_inputs(log_probs: Tensor, batch: Experience) -> PolicyLossInputs:
-    """What a policy loss or its token selector is given about ``batch``."""
+    """The inputs of a policy loss or its token selector for ``batch``."""
     assert batch.old_log_probs is not None and batch.advantages is not None
     return PolicyLossInputs(
         log_probs=log_probs,

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.reward_managers import RewardManager, RewardResult
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt
-from corerl.data.tokenizer import ChatTokenizer
 from corerl.rollout.episodes import EpisodePlayer
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.scored import ScoredRollouts

@@ -18,7 +18,7 @@ W = TypeVar("W")
 
 
 class LocalRuntime:
-    """The worker itself stands for its group; a call is a plain call.
+    """The worker itself is its group; a call is a plain call.
 
     Raises:
         ConfigError: the config asks for more than one process can use.
@@ -36,7 +36,7 @@ class LocalRuntime:
 
     @staticmethod
     def examine(key: str, config: "TrainConfig", machine: "Machine") -> Iterator[ConfigError]:
-        """For `corerl check`: everything that would be refused."""
+        """For `corerl check`: every error of the config."""
         yield from _refused(config.runtime)
         if config.rollout.n_gpus_per_node:
             yield _no_pool("rollout")

@@ -1,9 +1,10 @@
-"""Tracker ``console``: a line a step. corerl-tools overrides it by a live view on a terminal."""
+"""Tracker ``console``: a line a step. corerl-tools replaces it by a live view on a terminal."""
 
+import time
 from collections.abc import Mapping
+from datetime import timedelta
 
 from corerl.contracts.trackers import TrackedRun
-from corerl.telemetry.clock import Clock
 from corerl.terminal.consoles import error_console
 from corerl.terminal.output import printable
 
@@ -30,21 +31,28 @@ class ConsoleTracker:
     def __init__(self, run: TrackedRun) -> None:
         self.every = max(1, run.total_steps // MOST_LINES)
         self.console = error_console()
-        self.clock = Clock(run.total_steps)
+        self._total = run.total_steps
+        self._first: tuple[int, float] | None = None
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        self.clock.tick(step)
         for name, value in metrics.items():
             if name.startswith("val-core/"):
                 self.console.print(printable(f"step {step}: {name} {value:.3f}"), markup=False)
+        self._first = self._first or (step, time.monotonic())
         self.show(metrics, step)
 
     def show(self, metrics: Mapping[str, float], step: int) -> None:
         """Print the line of a step, or of every so many."""
-        line, total = summary(metrics), self.clock.total_steps
-        if line and (step % self.every == 0 or step == total):
-            left = f"left {self.clock.left()}" if self.clock.left() else ""
-            self.console.print(f"step {step}/{total}  {line}  {left}", soft_wrap=True, markup=False)
+        line = summary(metrics)
+        if line and (step % self.every == 0 or step == self._total):
+            self.console.print(f"step {step}/{self._total}  {line}  {self._left(step)}", soft_wrap=True, markup=False)
+
+    def _left(self, step: int) -> str:
+        """``left 0:12:30``; '' before two steps are done."""
+        if self._first is None or step == self._first[0]:
+            return ""
+        pace = (time.monotonic() - self._first[1]) / (step - self._first[0])
+        return f"left {timedelta(seconds=round(pace * (self._total - step)))}"
 
     def close(self) -> None:
         pass

@@ -16,25 +16,23 @@ from corerl.terminal.notices import say
 
 RESERVE = ".reserve"
 RESERVED = 2**18
-"""bytes, of the last records and the status of a run that ends because its disk is full"""
+"""bytes for the last records and the status of a run whose disk is full"""
 
 OpenTracker = Callable[[str], Tracker]
-"""given the run id that a checkpoint knows, or ''"""
+"""of a tracker's run id in the checkpoint, or ''"""
 
 
 class MetricsLog:
-    """Appends one JSON object a line, each with its ``step``, and passes the metrics on.
+    """Appends one JSON object a line, each with its ``step``, and passes the metrics to trackers.
 
-    What a full disk does not take is kept and written as soon as there is room. Some is reserved from the start, for
-    the last records and the run's status.
+    If the disk is full, records wait in memory. Room for the last records and the status is reserved from the start.
 
     Args:
-        path: the file; what it holds of steps after ``last_step`` is cut off, so that a resumed run goes on in it.
-        trackers: where the metrics go besides: what opens each, by its name. They are opened at once, each in a thread
-            of its own (:class:`corerl.telemetry.tracker_thread.TrackerThread`).
-        last_step: of the checkpoint that the run goes on from; -1: it starts.
-        state: what :meth:`state` gave when that checkpoint was written.
-        timeout: seconds that one call of a tracker, and the end of all of them, may take.
+        path: the file; records of steps after ``last_step`` are removed.
+        trackers: name -> opener. Each is opened at once, in a :class:`corerl.telemetry.tracker_thread.TrackerThread`.
+        last_step: of the checkpoint that the run resumes; -1: none.
+        state: of :meth:`state`, from that checkpoint.
+        timeout: seconds for one call of a tracker, and for the end of all trackers.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class MetricsLog:
         self._pass_on(lambda tracker: tracker.log(record, step))
 
     def write_samples(self, step: int, columns: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> None:
-        """A table, for the trackers that have some; nothing without rows."""
+        """A table, for trackers with tables; nothing without rows."""
 
         def log_samples(tracker: Tracker) -> None:
             if isinstance(tracker, SampleTracker):
@@ -111,7 +109,7 @@ class MetricsLog:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Close; an error that is under way matters more than that of :meth:`close`."""
+        """Close; an error of the block goes before that of :meth:`close`."""
         try:
             self.close()
         except SaveError as lost:
@@ -120,7 +118,7 @@ class MetricsLog:
             say(str(lost))
 
     def _append(self) -> OSError | None:
-        """Write what is there to write; what stood in the way."""
+        """Write the waiting records; the error of the disk, or None."""
         try:
             while self._unwritten:
                 self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
@@ -130,7 +128,7 @@ class MetricsLog:
         return None
 
     def _keep_room(self) -> None:
-        """Fill the reserve, with bytes that no file system leaves out."""
+        """Fill the reserve, with bytes that no file system compresses."""
         with contextlib.suppress(OSError):
             self._reserve.write_bytes(os.urandom(RESERVED))
 
@@ -140,7 +138,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The records of a ``metrics.jsonl``; a last line cut off by a kill is left out, a missing file is empty.
+    """The records of a ``metrics.jsonl`` without a last line that a kill cut off; none without a file.
 
     Raises:
         RequestError: the file is damaged.

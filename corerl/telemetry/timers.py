@@ -5,13 +5,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from corerl.errors import RunError
-from corerl.telemetry.activity import ACTIVITY
 
 MEMORY_ADVICE = {
     "gen": "rollout.n, data.train_batch_size or the backend's batch size (rollout.options)",
     "update_actor": "a smaller actor.ppo_max_token_len_per_gpu, model.enable_gradient_checkpointing, model.dtype=bf16",
 }
 DEFAULT_ADVICE = "a smaller actor.ppo_max_token_len_per_gpu, data.max_response_length, model.dtype=bf16"
+
+UNDER_WAY: dict[str, float] = {}
+"""part -> its start by ``time.perf_counter``; other threads may read it"""
+ENDED: dict[str, float] = {}
+"""part -> seconds, of the parts of this step that have ended"""
 
 
 class Timers:
@@ -23,7 +27,9 @@ class Timers:
     @contextmanager
     def __call__(self, part: str) -> Iterator[None]:
         start = time.perf_counter()
-        ACTIVITY.begin(part, start)
+        if part == "step":
+            ENDED.clear()
+        UNDER_WAY[part] = start
         try:
             yield
         except Exception as error:
@@ -35,4 +41,5 @@ class Timers:
         finally:
             seconds = time.perf_counter() - start
             self.seconds[part] = self.seconds.get(part, 0.0) + seconds
-            ACTIVITY.end(part, seconds)
+            UNDER_WAY.pop(part, None)
+            ENDED[part] = ENDED.get(part, 0.0) + seconds

@@ -1,4 +1,4 @@
-"""A tracker in a thread of its own, so that nothing it does holds up or ends the run."""
+"""A tracker in a thread of its own, which neither holds up nor ends the run."""
 
 import queue
 import threading
@@ -11,18 +11,18 @@ from corerl.contracts.trackers import ResumableTracker, Tracker
 from corerl.terminal.notices import say
 
 MOST_WAITING = 1000
-"""calls that a tracker may be behind before it is given up"""
+"""waiting calls of a tracker, at most"""
 
 R = TypeVar("R")
 Call = Callable[[Tracker], None]
 
 
 class TrackerThread:
-    """Opens a tracker, calls it, closes it. What goes wrong is said once; the run goes on.
+    """Opens a tracker, calls it, closes it. The first error is printed; the run goes on.
 
     Args:
-        timeout: seconds that one call may take. A thread cannot be ended: that of a call which hangs stays behind.
-        run_id: the tracker's in the run that goes on; kept where it cannot be opened.
+        timeout: seconds for one call. The thread of a call that hangs stays behind.
+        run_id: of the resumed run; kept if the tracker cannot be opened.
     """
 
     def __init__(self, name: str, open_tracker: Callable[[], Tracker], timeout: float, run_id: str = "") -> None:
@@ -39,7 +39,7 @@ class TrackerThread:
         self._thread.start()
 
     def call(self, what: Call | None) -> None:
-        """Call the tracker soon; never waits. None: close it after all calls, for which :meth:`join` waits."""
+        """Queue a call, without a wait. None: close the tracker after all calls; see :meth:`join`."""
         since = self._since
         if since is not None and time.monotonic() - since > self._timeout:
             self._give_up(f"has not answered for {self._timeout:g} s (tracking.timeout)")
@@ -51,7 +51,7 @@ class TrackerThread:
             self._give_up(f"is {MOST_WAITING} calls behind")
 
     def join(self, deadline: float) -> None:
-        """Wait until the tracker is closed, at most until ``deadline`` by the monotonic clock."""
+        """Wait until the tracker is closed, or until ``deadline`` by the monotonic clock."""
         if not self._given_up:
             self._thread.join(max(0.0, deadline - time.monotonic()))
             if self._thread.is_alive():

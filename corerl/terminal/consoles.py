@@ -1,4 +1,4 @@
-"""The terminal on standard error, and whether it can be drawn on."""
+"""The terminal on standard error."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ _plain = False
 
 @contextmanager
 def plain_output() -> Iterator[None]:
-    """Lines alone, on a terminal too."""
+    """Print lines alone, on a terminal too."""
     global _plain
     before, _plain = _plain, True
     try:

@@ -1,4 +1,4 @@
-"""Log records and warnings of libraries, which quote files of strangers as they are."""
+"""Log records and warnings of libraries, with control characters escaped."""
 
 import logging
 import warnings

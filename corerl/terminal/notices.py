@@ -7,6 +7,6 @@ from corerl.terminal.output import printable
 
 
 def say(message: str) -> None:
-    """Print one notice; what standard error goes to may be full or gone, which is no reason to end a run."""
+    """Print one notice; a run goes on if standard error is full or gone."""
     with contextlib.suppress(OSError):
         print(printable(message), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Text on a terminal: what comes from data, models and files cannot control the terminal."""
+"""Text on a terminal, which data, models and files cannot control."""
 
 import re
 
@@ -18,11 +18,6 @@ def printable(text: str) -> str:
     'red: \\x1b[31m'
     """
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
-def one_line(text: str) -> str:
-    r"""As :func:`printable`, with line feeds and tabs as escapes too."""
-    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:

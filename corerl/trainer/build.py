@@ -16,11 +16,11 @@ from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.contracts.runtimes import Pool, Role
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.contracts.trackers import TrackedRun, TrackerFactory
-from corerl.data.tokenizer import ChatTokenizer
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import CoreRLError, LostError
-from corerl.models import cpu_threads, model_files, resolve_device
+from corerl.models import cpu_threads, resolve_device
 from corerl.registry import Entry, Selected
 from corerl.registry.parts import Parts
 from corerl.rollout.buffer import FILE, read_groups
@@ -167,7 +167,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         nonfinite=NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
         log=log,
         corrector=make_corrector(config, plan.plugins, shape),
-        checkpoints=_checkpoint_store(run),
+        checkpoints=_checkpoint_store(run, plan.tokenizer),
         seeds=seeds,
         validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),
         shape=shape,
@@ -219,13 +219,13 @@ def _device_sharing(config: TrainConfig, rollout: Engines, roles: Sequence[Model
     return DeviceSharing(rollout, roles, free_engine=free, offload=config.trainer.offload_while_generating)
 
 
-def _checkpoint_store(run: Run) -> CheckpointStore:
+def _checkpoint_store(run: Run, tokenizer: ChatTokenizer) -> CheckpointStore:
     trainer = run.config.trainer
     return CheckpointStore(
         run.folder / "checkpoints",
         max_to_keep=trainer.max_ckpt_to_keep,
         best=Best(trainer.keep_best, trainer.keep_best_mode) if trainer.keep_best else None,
-        model_files=model_files(run.config.model),
+        model_files=tokenizer.model_files(),
         timeout=trainer.save_timeout,
     )
 

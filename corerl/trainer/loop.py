@@ -19,8 +19,8 @@ from corerl.contracts.rollout_backends import SamplingParams
 from corerl.contracts.rollout_correctors import Correction, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt
-from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import EngineDeadError, NonFiniteError, RunError
 from corerl.objective import loss_weights, policy_loss_inputs
 from corerl.rollout.engines import Engines
@@ -29,7 +29,7 @@ from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scoring import Notices
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
-from corerl.telemetry.metrics import merge_means, performance_metrics, policy_metrics, step_metrics, time_metrics
+from corerl.telemetry.metrics import merge_means, policy_metrics
 from corerl.telemetry.metrics_log import MetricsLog
 from corerl.telemetry.timers import Timers
 from corerl.terminal.notices import say
@@ -104,8 +104,14 @@ class Trainer:
                 nonfinite += self.nonfinite.mask_samples(self.step, experience, batch)
             with timers("metrics"):
                 metrics["training/nonfinite_samples"] = float(nonfinite)
-                longest, ranks = self.run.config.data.max_prompt_length, self.shape.data_parallel_size
-                metrics |= step_metrics(experience, batch.results, batch.rollouts.truncated, longest, ranks)
+                for more in self.run.plugins.hook.step_metrics(
+                    experience=experience,
+                    results=batch.results,
+                    truncated=batch.rollouts.truncated,
+                    max_prompt_length=self.run.config.data.max_prompt_length,
+                    data_parallel_size=self.shape.data_parallel_size,
+                ):
+                    metrics |= more
             metrics |= self.update(experience, batch, correction, timers)
             self.hand_over(timers)
             metrics["rollout/restarts"] = float(self.engines.restarts)
@@ -114,8 +120,12 @@ class Trainer:
                 self.tell(experience, batch)
         metrics["training/global_step"] = float(self.step)
         seconds, passes = {**timers.seconds, **taken.seconds}, self.run.config.actor.ppo_epochs
-        times = time_metrics(seconds, taken.background, experience)
-        return metrics | self.actor.measured() | times | performance_metrics(seconds, experience, self.shape, passes)
+        metrics |= self.actor.measured()
+        for more in self.run.plugins.hook.time_metrics(
+            experience=experience, seconds=seconds, background=taken.background, shape=self.shape, passes=passes
+        ):
+            metrics |= more
+        return metrics
 
     def hand_over(self, timers: Timers) -> None:
         """Give the engines the policy as it is after ``step``; where they have ended for good, the step is done."""

@@ -7,9 +7,10 @@ from pathlib import Path
 from corerl.checkpoint.resume import Checkpoint, check_same, find_checkpoint
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.scorers import Scorer
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt, PromptDataset, load_prompts
 from corerl.data.sampler import PromptSampler
-from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.data.tokenizer import load_tokenizer
 from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
@@ -94,7 +95,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     require_engine(config, parts.rollout_backend, parts.runtime)
     require_corrector(config, plugins)
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
-    tokenizer = load_tokenizer(config.model)
+    tokenizer = load_tokenizer(config.model, plugins)
     if end := tokenizer.unheeded_end_of_turn():
         say(
             f"the chat template ends a turn with {end}, which is not among the model's stop tokens: responses may "

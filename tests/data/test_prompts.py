@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corerl.contracts.config import DataConfig, ModelConfig
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import load_prompts, truncate
-from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, DataError
 
 START, END = 257, 258
@@ -31,7 +32,7 @@ def test_token_ids_are_the_templated_chat_with_the_generation_prompt(
     assert [prompt.index for prompt in dataset] == [0, 1]
     assert dataset[1].messages == chat
     assert (dataset[0].ground_truth, dataset[0].extra_info) == ("2", {"index": 7})
-    assert dataset.data_sources == {"sums": 1, "products": 1}
+    assert [prompt.data_source for prompt in dataset] == ["sums", "products"]
 
 
 def test_token_ids_are_those_of_transformers_own_path(
@@ -55,10 +56,12 @@ def test_chat_template_variables_come_from_the_config(
     assert bytes(dataset[0].token_ids) == b"hm think"
 
 
-def test_arguments_that_corerl_sets_are_no_template_variables(tokenizer: ChatTokenizer) -> None:
+def test_arguments_that_corerl_sets_are_no_template_variables(
+    tokenizer: ChatTokenizer, write_parquet: Callable[..., str], prompt_row: Callable[..., Any]
+) -> None:
     data = DataConfig(apply_chat_template_kwargs={"tokenize": False})
     with pytest.raises(ConfigError, match=r"data\.apply_chat_template_kwargs\.tokenize: is set by CoreRL"):
-        load_prompts(data, ["any.parquet"], tokenizer, "train")
+        load_prompts(data, [write_parquet([prompt_row()])], tokenizer, "train")
 
 
 def test_no_files_is_an_error_of_the_split_s_key(tokenizer: ChatTokenizer) -> None:

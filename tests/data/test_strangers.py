@@ -15,11 +15,12 @@ from corerl.cli.main import run
 from corerl.contracts.config import ModelConfig
 from corerl.data.files import read_jsonl, read_parquet
 from corerl.data.report import Location
-from corerl.data.tokenizer import LONGEST_CHAT, load_tokenizer
+from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import DataError, ModelError
 from corerl_testing.tiny_model import tiny_model
 from corerl_tools.evaluation.files import read_responses
 from corerl_torch.loading import load_model
+from corerl_torch.tokenizers import LONGEST_CHAT
 
 
 @pytest.mark.parametrize(
@@ -106,8 +107,8 @@ MANY = "{% for a in range(99999) %}{{ 'a' * (10000000 + a) }}{% endfor %}"
 def test_a_chat_template_without_end_is_one_error(
     model: Path, monkeypatch: pytest.MonkeyPatch, template: str, words: str
 ) -> None:
-    monkeypatch.setattr("corerl.data.tokenizer.TEMPLATE_SECONDS", 1.0 if template == LOOPS else 60.0)
-    monkeypatch.setattr("corerl.data.tokenizer.TEMPLATE_BYTES", 2**28)
+    monkeypatch.setattr("corerl_torch.tokenizers.TEMPLATE_SECONDS", 1.0 if template == LOOPS else 60.0)
+    monkeypatch.setattr("corerl_torch.tokenizers.TEMPLATE_BYTES", 2**28)
     (model / "chat_template.jinja").write_text(template)
     tokenizer = load_tokenizer(ModelConfig(str(model)))
     with pytest.raises(DataError, match=words):

@@ -20,8 +20,8 @@ from corerl.checkpoint.store import CheckpointStore
 from corerl.cli.main import run
 from corerl.errors import SaveError
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.telemetry.run_status import read_status
 from corerl_testing.lives import Life
+from corerl_tools.status import read_status
 
 # Runs that go wrong midway
 

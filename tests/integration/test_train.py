@@ -7,7 +7,7 @@ import pytest
 
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.telemetry.run_status import read_status
+from corerl_tools.status import read_status
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ def test_a_clash_names_both_owners_and_poisons_that_name_only(make_distribution:
     with pytest.raises(NameClashError, match=r"'trivia' is registered by acme 1\.0 and by zenith 2\.0: disable one"):
         plugins.registries.scorers.get("trivia")
     assert plugins.registries.trackers.get("other").owner.distribution == "zenith"
-    assert plugins.registries.trackers.get("console").owner.distribution == "corerl"
+    assert plugins.registries.runtimes.get("local").owner.distribution == "corerl"
     assert status(plugins, "acme")[0] == status(plugins, "zenith")[0] == "clash"
     assert Plugins(disable=["zenith"]).registries.scorers.get("trivia").owner.distribution == "acme"
 

@@ -13,7 +13,8 @@ import pytest
 
 import corerl
 from corerl.cli.main import run
-from corerl.terminal.output import echo, one_line, printable
+from corerl.terminal.output import echo, printable
+from corerl_tools.common import table
 
 SEQUENCES = ("\x1b[2J", "\x1b]0;title\x07", "\x9b31m", "\r", "\x08", "\x7f", "\u202e", "\u2066", "\u200b", "\ufeff")
 
@@ -22,7 +23,7 @@ SEQUENCES = ("\x1b[2J", "\x1b]0;title\x07", "\x9b31m", "\r", "\x08", "\x7f", "\u
 def test_control_sequences_become_visible(sequence: str) -> None:
     shown = printable(f"a{sequence}b\n\tc")
     assert shown.isascii() and shown.startswith("a\\") and shown.endswith("b\n\tc")
-    assert one_line("a\nb\tc") == "a\\nb\\tc"
+    assert table([("a\nb\tc",)], indent="") == "a\\nb\\tc"
 
 
 def test_half_a_character_which_no_terminal_takes_is_an_escape() -> None:

@@ -91,15 +91,15 @@ def test_the_engine_gives_memory_back_by_default_where_training_could_use_it(
     assert calls[freed:] == ["sleep"] * freed + ["onload"]
 
 
-def test_checkpoints_are_kept_as_the_config_says(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(build, "model_files", lambda model: {"config.json": b"{}"})
+def test_checkpoints_are_kept_as_the_config_says(made, tmp_path):
+    tokenizer = SimpleNamespace(model_files=lambda: {"config.json": b"{}"})
     trainer = made.config.trainer
     trainer.max_ckpt_to_keep, trainer.save_timeout = 2, 7.0
-    store = build._checkpoint_store(Run(made.config, made.parts, made.plugins, tmp_path))
+    store = build._checkpoint_store(Run(made.config, made.parts, made.plugins, tmp_path), tokenizer)
     assert (store.folder, store.timeout, store._max_to_keep, store._best) == (tmp_path / "checkpoints", 7.0, 2, None)
     assert store._model_files == {"config.json": b"{}"}
     trainer.keep_best, trainer.keep_best_mode = "val", "min"
-    store = build._checkpoint_store(Run(made.config, made.parts, made.plugins, tmp_path))
+    store = build._checkpoint_store(Run(made.config, made.parts, made.plugins, tmp_path), tokenizer)
     assert (store._best.metric, store._best.mode) == ("val", "min")
 
 

@@ -85,9 +85,7 @@ def test_sample_rollouts_are_written_every_so_many_steps_and_in_the_last(
 def test_rollouts_that_cannot_be_written_are_printed_and_the_run_goes_on(trainer, batch, tmp_path, capsys):
     made = trainer(trainer__log_rollouts_freq=1, trainer__log_rollouts_tokens=0)
     (tmp_path / "rollouts").write_text("a file")
-    made.tokenizer = SimpleNamespace(
-        stop_token_ids=(9,), tokenizer=SimpleNamespace(batch_decode=lambda rows, **_: [""] * len(rows))
-    )
+    made.tokenizer = SimpleNamespace(stop_token_ids=(9,), decode=lambda rows, **_: [""] * len(rows))
     scored, experience = batch()
     made.tell(experience, scored)
     assert "step 1: the sample rollouts could not be written: " in capsys.readouterr().err

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corerl.batch.cuts import IMBALANCE, balance
+from corerl_torch.balance import IMBALANCE, balance
 from corerl.contracts.experience import collate
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError

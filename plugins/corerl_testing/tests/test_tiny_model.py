@@ -42,7 +42,7 @@ def test_the_model_is_tiny_and_its_output_layer_tied_or_not(tied: bool) -> None:
 def test_the_tokenizer_has_bytes_a_chat_template_and_an_end() -> None:
     tokenizer = load_tokenizer(ModelConfig(path=str(tiny_model())))
     assert tokenizer.encode(["Aé<|im_end|>"]) == [[65, 0xC3, 0xA9, END]]
-    assert (tokenizer.pad_token_id, tokenizer.stop_token_ids[0]) == (PAD, END)
+    assert (tokenizer.tokenizer.pad_token_id, tokenizer.stop_token_ids[0]) == (PAD, END)
     assert len(tokenizer.tokenizer) == VOCABULARY
 
 

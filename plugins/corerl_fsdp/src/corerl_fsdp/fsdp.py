@@ -19,7 +19,6 @@ from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import StrategySpec
-from corerl.data import load_tokenizer
 from corerl.errors import ConfigError, NonFiniteError, SaveError
 from corerl.models import compute_dtype
 from corerl_fsdp import sharded_checkpoint
@@ -31,6 +30,7 @@ from corerl_torch.loading import model_shape
 from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule
 from corerl_torch.sums import Numbers, Sums
+from corerl_torch.tokenizers import load_tokenizer
 from corerl_torch.weights import as_in_files
 
 

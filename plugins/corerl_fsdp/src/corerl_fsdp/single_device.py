@@ -16,7 +16,6 @@ from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import StrategySpec
-from corerl.data import load_tokenizer
 from corerl.errors import NonFiniteError
 from corerl.files import reading_file
 from corerl.models import compute_dtype
@@ -27,6 +26,7 @@ from corerl_torch.loading import load_model, model_shape
 from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
 from corerl_torch.sums import Sums
+from corerl_torch.tokenizers import load_tokenizer
 from corerl_torch.weights import as_in_files
 
 

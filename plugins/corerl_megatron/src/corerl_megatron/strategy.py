@@ -18,7 +18,6 @@ from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import ARCHITECTURE, StrategySpec
-from corerl.data import load_tokenizer
 from corerl.errors import ConfigError, ModelError, NonFiniteError, SaveError
 from corerl.models import compute_dtype
 from corerl_megatron import model, parallel, pipeline
@@ -41,6 +40,7 @@ from corerl_torch.loading import load_model, model_shape, own_random_state
 from corerl_torch.lora import cast
 from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.sums import Numbers, Sums
+from corerl_torch.tokenizers import load_tokenizer
 from corerl_torch.weights import as_in_files
 
 KEY = "actor.strategy"

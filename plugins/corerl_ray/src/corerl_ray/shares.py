@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from corerl.batch import balance
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError
+from corerl_torch.balance import balance
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.scorers import Scorer
 from corerl.errors import PluginError
 from corerl.registry import load_object
-from corerl.threads import in_threads
-from corerl_rewards.calls import failed, raised, returned
+from corerl_rewards.calls import failed, in_threads, raised, returned
 from corerl_rewards.options import BatchOptions
 
 Chunk = Sequence[RewardRequest]

@@ -3,15 +3,19 @@
 import math
 import sysconfig
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import corerl
 from corerl.contracts.dispatch import Future
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.scorers import Scorer
+from corerl.threads import CallQueue
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 LONGEST_ERROR = 2000
 LONGEST_EXTRACTED = 10_000
@@ -105,6 +109,17 @@ def _finite(value: Any, what: str = "") -> float:
     if not math.isfinite(number):
         raise ValueError(f"{what}{value!r:.80}, which is not a finite number")
     return number
+
+
+def in_threads(
+    items: Sequence[T], call: Callable[[T], R], late: Callable[[T], R], *, num_workers: int, timeout: float
+) -> list[R]:
+    """The results of calls in a :class:`CallQueue`, in the order of the items."""
+    queue = CallQueue(call, late, num_workers=num_workers, timeout=timeout)
+    try:
+        return queue.submit(items).result()
+    finally:
+        queue.close()
 
 
 def late(who: str, seconds: float) -> RewardResult:

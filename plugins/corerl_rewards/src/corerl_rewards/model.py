@@ -13,8 +13,7 @@ from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.scorers import Scorer
 from corerl.errors import ModelError
 from corerl.models import resolve_device
-from corerl.threads import in_threads
-from corerl_rewards.calls import failed, late, raised, returned
+from corerl_rewards.calls import failed, in_threads, late, raised, returned
 from corerl_rewards.options import ModelOptions
 
 Chunk = Sequence[tuple[int, list[int]]]

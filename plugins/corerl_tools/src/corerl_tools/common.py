@@ -13,7 +13,7 @@ import click
 
 from corerl.cli.common import read_train_values
 from corerl.plugins import Plugins
-from corerl.terminal.output import one_line
+from corerl.terminal.output import printable
 
 if typing.TYPE_CHECKING:
     from corerl.contracts.config import TrainConfig
@@ -87,11 +87,16 @@ def range_label(field: "dataclasses.Field[Any]") -> str:
     return ", ".join(f"{_BOUNDS[name]} {bound}" for name, bound in field.metadata.get("bounds", {}).items())
 
 
+def _one_line(text: str) -> str:
+    """``text`` with control characters, line feeds and tabs as escapes."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     """Columns of text. The last one is wrapped to the terminal; in a pipe every row is one line."""
     if not rows:
         return ""
-    rows = [[one_line(cell) for cell in row] for row in rows]
+    rows = [[_one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _PIPED_WIDTH
     lines = []

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from corerl.contracts.evaluations import ValidationSample
     from corerl.contracts.experience import Experience
     from corerl.contracts.reward_managers import RewardResult
+    from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.contracts.trackers import TrackerFactory
-    from corerl.data.tokenizer import ChatTokenizer
 
 
 @hookimpl

@@ -55,8 +55,8 @@ def _row_or_reason(run: Path, folder: Path) -> tuple[str, ...]:
 
 def row(run: Path, folder: Path) -> tuple[str, ...]:
     """One line of the list."""
-    from corerl.telemetry.metrics_tail import last_step, records_backwards
-    from corerl.telemetry.run_status import read_status
+    from corerl_tools.metrics_tail import last_step, records_backwards
+    from corerl_tools.status import read_status
 
     metrics = run / "metrics.jsonl"
     reward, validation = "", ""

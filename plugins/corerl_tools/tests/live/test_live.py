@@ -8,17 +8,16 @@ from contextlib import contextmanager, nullcontext
 import pytest
 
 from corerl.contracts.trackers import TrackedRun
-from corerl.telemetry import activity
-from corerl.telemetry.timers import Timers
+from corerl.telemetry.timers import ENDED, UNDER_WAY, Timers
 from corerl.terminal.consoles import plain_output
 from corerl.terminal.notices import say
 from corerl_tools.live.console import LiveConsole
 
 
 @pytest.fixture(autouse=True)
-def nothing_under_way(monkeypatch):
-    monkeypatch.setattr(activity.ACTIVITY, "began", {})
-    monkeypatch.setattr(activity.ACTIVITY, "taken", {})
+def nothing_under_way():
+    UNDER_WAY.clear()
+    ENDED.clear()
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from corerl.contracts.config import ModelConfig
-from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.contracts.tokenizers import ChatTokenizer
+from corerl.data.tokenizer import load_tokenizer
 
 
 @pytest.fixture

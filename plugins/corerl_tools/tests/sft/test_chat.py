@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from corerl.contracts.config import ModelConfig
-from corerl.data.tokenizer import ChatTokenizer, load_tokenizer
+from corerl.contracts.tokenizers import ChatTokenizer
+from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ConfigError, DataError
 from corerl_tools.sft.chat import ChatExample, load_chat
+from corerl_torch.tokenizers import HFTokenizer
 
 START, END = 257, 258
 
@@ -88,8 +90,8 @@ def test_the_tokens_before_an_answer_are_those_that_generation_starts_from(tmp_p
     backend = Backend(models.BPE(vocab={"\n": 0, "\n\n": 1, "A": 2, "Q": 3, "</s>": 4}, merges=[("\n", "\n")]))
     template = "Q{{ messages[0].content }}A\n{% if messages[1:] %}{{ messages[1].content }}</s>{% endif %}"
     fast: Any = PreTrainedTokenizerFast
-    tokenizer = ChatTokenizer(
-        fast(tokenizer_object=backend, eos_token="</s>", chat_template=template), "merging", 4, (4,)
+    tokenizer = HFTokenizer(
+        ModelConfig(path=""), fast(tokenizer_object=backend, eos_token="</s>", chat_template=template), "merging", (4,)
     )
     file = tmp_path / "chats.jsonl"
     file.write_text(json.dumps({"messages": [says("user", "\n\n"), says("assistant", "\nA")]}))
@@ -107,7 +109,8 @@ def test_a_tokenizer_that_puts_spaces_first_puts_none_before_an_answer(tmp_path:
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     template = "{{ messages[0].content }}{% if messages[1:] %}{{ messages[1].content }}</s>{% endif %}"
     fast: Any = PreTrainedTokenizerFast
-    tokenizer = ChatTokenizer(fast(tokenizer_object=backend, eos_token="</s>", chat_template=template), "spm", 4, (4,))
+    backed = fast(tokenizer_object=backend, eos_token="</s>", chat_template=template)
+    tokenizer = HFTokenizer(ModelConfig(path=""), backed, "spm", (4,))
     file = tmp_path / "chats.jsonl"
     file.write_text(json.dumps({"messages": [says("user", "a"), says("assistant", "b")]}))
     [example] = load_chat([str(file)], tokenizer, 100)
@@ -218,6 +221,9 @@ def test_no_files_is_an_error(tokenizer: ChatTokenizer) -> None:
         load_chat([], tokenizer, 100)
 
 
-def test_arguments_that_corerl_sets_are_no_template_variables(tokenizer: ChatTokenizer) -> None:
+def test_arguments_that_corerl_sets_are_no_template_variables(
+    tokenizer: ChatTokenizer, write_chats: Callable[..., str]
+) -> None:
+    file = write_chats([says("user", "?"), says("assistant", "!")])
     with pytest.raises(ConfigError, match=r"data\.apply_chat_template_kwargs\.tokenize: is set by CoreRL"):
-        load_chat(["any.jsonl"], tokenizer, 100, {"tokenize": False})
+        load_chat([file], tokenizer, 100, {"tokenize": False})

@@ -10,9 +10,9 @@ import torch
 
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.throughput import ModelShape
-from corerl.data.tokenizer import check_parts
 from corerl.errors import ModelError
 from corerl.registry.modules import uncollected
+from corerl_torch.tokenizers import check_parts
 
 
 def load_causal_lm(model: ModelConfig, *, device: str, dtype: torch.dtype, seed: int = 0) -> Any:

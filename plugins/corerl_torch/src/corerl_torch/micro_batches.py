@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from corerl.batch import balanced_partitions
 from corerl.contracts.training_strategies import MicroBatching
+from corerl_torch.balance import balanced_partitions
 
 
 def micro_batches(lengths: Tensor, limit: MicroBatching, *, packed: bool = False, at_least: int = 1) -> list[Tensor]:

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from corerl.contracts.config import DataConfig, TrainConfig
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data import load_tokenizer, read_parquet
 from corerl.data.custom import custom_rows
 from corerl.data.files import Row
 from corerl.data.report import Location, name_places
 from corerl.data.schema import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
-from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import CoreRLError, DataError, RequestError
 from corerl.plugins import Plugins
 from corerl.registry import load_scorer
@@ -25,7 +25,7 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
     """Everything that is wrong with the tokenizer and the data; ``parts``: None where they could not be resolved."""
     tokenizer = None
     try:
-        tokenizer = load_tokenizer(config.model)
+        tokenizer = load_tokenizer(config.model, plugins)
         if end := tokenizer.unheeded_end_of_turn():
             sentence = f"the chat template ends a turn with {end}, which is not among the model's stop tokens"
             yield finding("warning", "model.path", sentence)

@@ -57,7 +57,7 @@ def inspect(
         config.model = ModelConfig(path=model)
     if max_length is not None and not config.model.path:
         raise ConfigError("--max-length", "counts tokens, which needs --model")
-    tokenizer = load_tokenizer(config.model) if config.model.path else None
+    tokenizer = load_tokenizer(config.model, plugins) if config.model.path else None
     found = inspect_files(
         files,
         tokenizer,

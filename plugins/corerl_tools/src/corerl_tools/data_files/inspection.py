@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data import read_jsonl
 from corerl.data.files import Row, located_rows, read_parquet_file
-from corerl.data.report import Location, Skipped, name_places
+from corerl.data.report import EXAMPLES, Location, Skipped, name_places
 from corerl.data.schema import REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
-from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import DataError
 
 _SHOWN = 50
@@ -27,8 +27,9 @@ class Defects:
 
     def add(self, kind: str, location: Location, note: str = "") -> None:
         """Count one."""
-        is_shown = self.found.setdefault(kind, Skipped()).add(location)
-        if is_shown and note:
+        found = self.found.setdefault(kind, Skipped())
+        found.add(location)
+        if note and found.count <= EXAMPLES:
             self.notes.setdefault(kind, []).append(note)
 
     def note(self, kind: str, *notes: str) -> None:

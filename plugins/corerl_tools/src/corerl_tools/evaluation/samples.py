@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from corerl.batch.rollouts import Episode, Rollouts
 from corerl.contracts.experience import Experience
 from corerl.contracts.reward_managers import RewardResult
-from corerl.data.tokenizer import ChatTokenizer
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl_tools.evaluation.files import result_columns, write_rows
 
 TOKEN_COLUMNS = {
@@ -56,12 +57,7 @@ def token_texts(tokenizer: ChatTokenizer, rows: Sequence[Sequence[int]]) -> list
     Where a character is spread over several tokens, the last of them has it and the others have ''.
     """
 
-    def decode(many: Sequence[Sequence[int]]) -> list[str]:
-        texts: list[str] = tokenizer.tokenizer.batch_decode(
-            [list(ids) for ids in many], skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        return texts
-
+    decode = partial(tokenizer.decode, skip_special_tokens=False)
     # Some tokenizers drop the space that a text begins with, so tokens are decoded behind another one.
     before = tokenizer.stop_token_ids[0]
     different = sorted({token for row in rows for token in row})

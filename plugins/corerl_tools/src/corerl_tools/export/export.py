@@ -66,9 +66,14 @@ def export(
     return found.path
 
 
+def _names(checkpoint: Path) -> list[Path]:
+    """The files in the manifest of a whole checkpoint, seen from its folder."""
+    return [Path(name) for name in json.loads(read_text(checkpoint / manifest.NAME))["files"]]
+
+
 def _copy(checkpoint: Path, part: str, out: Path) -> None:
     """Copy the files of a folder that the manifest lists: a link to a file of this machine that it does not stays."""
-    for name in manifest.names(checkpoint):
+    for name in _names(checkpoint):
         if name.parts[0] == part and len(name.parts) > 1:
             target = out.joinpath(*name.parts[1:])
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +106,7 @@ def _weights(
 ) -> Iterator[tuple[str, Tensor]] | None:
     """What the strategy reads; None where it cannot, and the checkpoint has a model folder already."""
     read = strategy.load_fact("read_checkpoint")
-    ready = any(name.parts[0] == "huggingface" and len(name.parts) > 1 for name in manifest.names(path))
+    ready = any(name.parts[0] == "huggingface" and len(name.parts) > 1 for name in _names(path))
     if read is None and not ready:
         raise ModelError(
             f"training strategy '{strategy.name}' cannot read a checkpoint without its ranks, and {path} has no "

@@ -19,9 +19,9 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.rollout_backends import RolloutBackendFactory, SamplingParams
 from corerl.contracts.runtimes import RuntimeFactory
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data import load_tokenizer
 from corerl.data.prompts import Prompt, load_prompts
-from corerl.data.tokenizer import ChatTokenizer
 from corerl.errors import ConfigError
 from corerl.files import require_writable
 from corerl.models import resolve_device
@@ -102,7 +102,7 @@ def plan_generation(
         environment = registries.environments.select(turns.environment, ENVIRONMENT)
         if isinstance(environment.options, CheckedOptions):
             environment.options.check(ENVIRONMENT, config)
-    tokenizer = load_tokenizer(config.model)
+    tokenizer = load_tokenizer(config.model, plugins)
     prompts = load_prompts(config.data, config.data.val_files, tokenizer, "val")
     say(f"prompts: {prompts.report}")
     check_media(prompts, backend.entry)

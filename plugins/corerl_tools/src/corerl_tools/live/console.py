@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from corerl.contracts.trackers import TrackedRun
 from corerl.telemetry.console import CURVES, ConsoleTracker
+from corerl_tools.live.clock import Clock
 from corerl_tools.live.view import LiveView
 
 
@@ -12,9 +13,14 @@ class LiveConsole(ConsoleTracker):
 
     def __init__(self, run: TrackedRun) -> None:
         super().__init__(run)
+        self.clock = Clock(run.total_steps)
         self.live = LiveView(self.console, self.clock, CURVES) if self.console.is_terminal else None
         if self.live is not None:
             self.live.start()
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        self.clock.tick(step)
+        super().log(metrics, step)
 
     def show(self, metrics: Mapping[str, float], step: int) -> None:
         if self.live is None:

@@ -3,6 +3,7 @@
 import logging
 import math
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from typing import TextIO
 
@@ -10,8 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from corerl.telemetry.activity import ACTIVITY
-from corerl.telemetry.clock import Clock
+from corerl.telemetry.timers import ENDED, UNDER_WAY
+from corerl_tools.live.clock import Clock
 from corerl_tools.live.sparkline import sparkline
 from corerl_tools.live.trace import Trace
 
@@ -98,7 +99,7 @@ class LiveView:
 
     def _phases(self) -> Iterator[Text]:
         """The parts of the step under way: how long they took and, in brackets, in the last step."""
-        spent, running = ACTIVITY.spent(), set(ACTIVITY.began)
+        spent, running = _spent(), set(UNDER_WAY)
         line = Text("now      ", "dim")
         parts = [part for part in dict.fromkeys([*spent, *self._usual]) if part != "step"]
         for part in parts:
@@ -128,6 +129,14 @@ class LiveView:
                 (sparkline(values), "cyan"),
                 (f"  {spread}", "dim"),
             )
+
+
+def _spent() -> dict[str, float]:
+    """Part -> seconds of this step so far, those under way included."""
+    now, spent = time.perf_counter(), dict(ENDED)
+    for part, since in list(UNDER_WAY.items()):
+        spent[part] = spent.get(part, 0.0) + now - since
+    return spent
 
 
 def _stream_handlers() -> Iterator["logging.StreamHandler[TextIO]"]:

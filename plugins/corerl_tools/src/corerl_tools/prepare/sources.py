@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from corerl.data import read_jsonl, read_parquet
 from corerl.data.files import Row
-from corerl.data.hub import look_for_hub
 from corerl.data.report import Location
 from corerl.errors import DataError, RequestError
+from corerl_check.hub import look_for_hub
 
 SPLITS = ("train", "test")
 _SUFFIXES = (".jsonl", ".json", ".parquet")

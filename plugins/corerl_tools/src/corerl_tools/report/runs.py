@@ -12,8 +12,8 @@ from corerl.config.load import check_nesting
 from corerl.errors import ConfigError
 from corerl.files import reading
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.telemetry.run_status import read_status
 from corerl_tools.report.curves import curves
+from corerl_tools.status import read_status
 
 Record = dict[str, float]
 

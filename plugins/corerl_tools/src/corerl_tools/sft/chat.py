@@ -6,11 +6,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.files import Row, read_jsonl, read_parquet
 from corerl.data.progress import batches
 from corerl.data.report import LoadReport, Location
 from corerl.data.schema import Message, check_messages
-from corerl.data.tokenizer import ChatTokenizer, check_template_kwargs
 from corerl.errors import ConfigError, DataError
 
 _COLUMN = "messages"
@@ -68,7 +68,6 @@ def load_chat(
     """
     if not files:
         raise ConfigError("data.train_files", "must name at least one parquet or JSONL file")
-    check_template_kwargs(template_kwargs or {})
     report = LoadReport()
     examples: list[ChatExample] = []
     for batch in batches([row for file in files for row in _read(file)], "conversations"):

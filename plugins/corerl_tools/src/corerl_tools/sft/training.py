@@ -32,7 +32,7 @@ def run_sft(config: SftConfig, plugins: Plugins) -> Path:
     require_writable(output.parent, "output")
     device = resolve_device(config.trainer.device, "trainer.device")
     strategy_factory = plugins.registries.training_strategies.select(config.trainer.strategy, "trainer.strategy")
-    tokenizer = load_tokenizer(config.model)
+    tokenizer = load_tokenizer(config.model, plugins)
 
     def load(files: Sequence[str], split: str) -> ChatDataset:
         chats = load_chat(files, tokenizer, config.data.max_length, config.data.apply_chat_template_kwargs)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from corerl.data.bounded import BoundError, bounded
+from corerl_torch.bounded import BoundError, bounded
 
 
 def endless() -> None:

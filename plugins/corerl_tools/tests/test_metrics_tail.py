@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from corerl.telemetry import metrics_tail
-from corerl.telemetry.metrics_tail import last_step, records_backwards
+from corerl_tools import metrics_tail
+from corerl_tools.metrics_tail import last_step, records_backwards
 
 
 @pytest.mark.parametrize("tail", [1, 7, 16, 1000])

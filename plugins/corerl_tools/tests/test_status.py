@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from corerl.telemetry.run_status import read_status, recorded
+from corerl.telemetry.run_status import recorded
+from corerl_tools.status import read_status
 
 
 def metrics(folder, steps):
@@ -79,3 +80,18 @@ def test_of_a_run_on_another_machine_its_word_is_taken(tmp_path):
 
 def test_a_run_of_before_has_no_status(tmp_path):
     assert read_status(tmp_path) is None
+
+
+def test_a_line_that_a_kill_cut_off_is_no_step(tmp_path):
+    metrics(tmp_path, 3)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "los')
+    with recorded(tmp_path, 4):
+        pass
+    assert read_status(tmp_path).state == "stopped"
+
+
+def test_a_run_without_metrics_was_stopped(tmp_path):
+    with recorded(tmp_path, 3):
+        pass
+    assert read_status(tmp_path).state == "stopped"

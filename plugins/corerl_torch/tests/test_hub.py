@@ -6,9 +6,9 @@ import pytest
 from huggingface_hub import constants
 
 from corerl.contracts.config import ModelConfig
-from corerl.data.hub import look_for_hub
-from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import ModelError
+from corerl_check.hub import look_for_hub
+from corerl_torch.tokenizers import load_tokenizer
 
 
 @pytest.fixture

@@ -1,0 +1,46 @@
+"""Tokenizers of Hugging Face models, and the metrics of a step."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from corerl import hookimpl
+
+if TYPE_CHECKING:
+    from corerl.contracts.config import ModelConfig
+    from corerl.contracts.experience import Experience
+    from corerl.contracts.reward_managers import RewardResult
+    from corerl.contracts.throughput import ModelShape
+    from corerl_torch.tokenizers import HFTokenizer
+
+
+@hookimpl(trylast=True)
+def load_tokenizer(model: "ModelConfig") -> "HFTokenizer":
+    from corerl_torch.tokenizers import load_tokenizer
+
+    return load_tokenizer(model)
+
+
+@hookimpl
+def step_metrics(
+    experience: "Experience",
+    results: "Sequence[RewardResult]",
+    truncated: Sequence[bool],
+    max_prompt_length: int,
+    data_parallel_size: int,
+) -> Mapping[str, float]:
+    from corerl_torch.batch_metrics import step_metrics
+
+    return step_metrics(experience, results, truncated, max_prompt_length, data_parallel_size)
+
+
+@hookimpl
+def time_metrics(
+    experience: "Experience",
+    seconds: Mapping[str, float],
+    background: Mapping[str, float],
+    shape: "ModelShape",
+    passes: int,
+) -> Mapping[str, float]:
+    from corerl_torch.time_metrics import performance_metrics, time_metrics
+
+    return time_metrics(seconds, background, experience) | performance_metrics(seconds, experience, shape, passes)

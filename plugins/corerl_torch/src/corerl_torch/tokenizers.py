@@ -1,0 +1,310 @@
+"""A model's tokenizer with its chat template, and the token ids that a run needs to know."""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corerl.contracts.config import ModelConfig
+from corerl.errors import ConfigError, DataError, ModelError
+from corerl.files import read_text
+from corerl_check.hub import look_for_hub
+from corerl_torch.bounded import bounded
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+LARGEST_ID = 2**31
+LONGEST_CHAT = 20_000_000
+"""characters of a chat: the tokenizer ends the process if it finds no memory"""
+TEMPLATE_SECONDS, TEMPLATE_BYTES = 20.0, 2**30
+"""of computing that a chat may take, and by which the process may grow meanwhile"""
+MOST_PARTS = 10_000
+"""layers or experts of a model: transformers makes an object of each before it looks at anything else"""
+
+_OWN_ARGUMENTS = {"conversation", "tokenize", "add_generation_prompt", "continue_final_message", "return_dict"}
+
+
+@dataclass(frozen=True)
+class HFTokenizer:
+    """A tokenizer that is known to have a chat template and an end-of-sequence token.
+
+    Attributes:
+        model: the config that names it.
+        tokenizer: the Hugging Face tokenizer.
+        template_source: where its chat template comes from, for error messages.
+        stop_token_ids: tokens that end a response, the end-of-sequence token first.
+    """
+
+    model: ModelConfig
+    tokenizer: "PreTrainedTokenizerBase"
+    template_source: str
+    stop_token_ids: tuple[int, ...]
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        location: object,
+        *,
+        add_generation_prompt: bool,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The chat as text, special tokens included.
+
+        Raises:
+            ConfigError: ``template_kwargs`` has an argument that is no variable of a template.
+            DataError: the template refuses the messages of the row at ``location``.
+        """
+        for key in _OWN_ARGUMENTS & set(template_kwargs or ()):
+            raise ConfigError(
+                f"data.apply_chat_template_kwargs.{key}", "is set by CoreRL and no variable of a template"
+            )
+        try:
+            with bounded(TEMPLATE_SECONDS, TEMPLATE_BYTES):
+                text = self.tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tokenize=False,
+                    add_generation_prompt=add_generation_prompt,
+                    **(template_kwargs or {}),
+                )
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise DataError(f"{location}: the chat template of {self.template_source} fails ({reason})") from error
+        assert isinstance(text, str)
+        if len(text) > LONGEST_CHAT:
+            made = f"{len(text):,} characters, {LONGEST_CHAT:,} at most"
+            raise DataError(f"{location}: the chat template of {self.template_source} fails (it makes {made})")
+        return text
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, with no special tokens but those written in it."""
+        if not texts:
+            return []
+        try:
+            encoding = self.tokenizer(
+                list(texts),
+                add_special_tokens=False,
+                return_attention_mask=False,
+                return_token_type_ids=False,
+                verbose=False,
+            )
+        except (TypeError, ValueError, AttributeError) as error:  # of tokenizer_config.json, read when it is needed
+            raise ModelError(f"the tokenizer of {self.tokenizer.name_or_path} fails: {_first_line(error)}") from error
+        ids: list[list[int]] = encoding["input_ids"]
+        return ids
+
+    def encode_inside(self, texts: Sequence[str]) -> list[list[int]]:
+        """As :meth:`encode`, for texts from the middle of a chat: no space is put before them."""
+        return self._encode_behind_newline(texts) if self._puts_space_first else self.encode(texts)
+
+    def decode(self, token_ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
+        """The text of each row of token ids."""
+        texts: list[str] = self.tokenizer.batch_decode(
+            [list(ids) for ids in token_ids],
+            skip_special_tokens=skip_special_tokens,
+            clean_up_tokenization_spaces=False,
+        )
+        return texts
+
+    def model_files(self) -> dict[str, bytes]:
+        """Name -> content of the model's files beside weights: config, generation config, tokenizer."""
+        from transformers import AutoConfig, GenerationConfig
+
+        path, trust = str(Path(self.model.path).expanduser()), self.model.trust_remote_code
+        with tempfile.TemporaryDirectory() as folder:
+            AutoConfig.from_pretrained(path, trust_remote_code=trust).save_pretrained(folder)
+            with suppress(OSError):  # a model may have none
+                GenerationConfig.from_pretrained(path).save_pretrained(folder)
+            self.tokenizer.save_pretrained(folder)
+            return {file.name: file.read_bytes() for file in Path(folder).iterdir() if file.is_file()}
+
+    def unheeded_end_of_turn(self) -> str | None:
+        """The special token with which the chat template ends an assistant's turn, where it stops no generation."""
+        probe = "corerl"
+        text = self.render(
+            [{"role": "user", "content": "?"}, {"role": "assistant", "content": probe}],
+            "a probe",
+            add_generation_prompt=False,
+        )
+        after = text.rpartition(probe)[2].strip()
+        ends = [(token, token_id) for token, token_id in self.special_tokens.items() if after.startswith(token)]
+        return next((token for token, token_id in ends if token_id not in self.stop_token_ids), None)
+
+    @cached_property
+    def special_tokens(self) -> dict[str, int]:
+        """Text -> id of the special tokens."""
+        added = self.tokenizer.added_tokens_decoder
+        return {token.content: token_id for token_id, token in added.items() if token.special}
+
+    @cached_property
+    def _puts_space_first(self) -> bool:
+        """SentencePiece tokenizers of the Llama 2 kind write a space before whatever they encode."""
+        [plain], [inside] = self.encode(["a"]), self._encode_behind_newline(["a"])
+        return bool(inside) and inside != plain
+
+    def _encode_behind_newline(self, texts: Sequence[str]) -> list[list[int]]:
+        skip = len(self.encode(["\n"])[0])
+        return [ids[skip:] for ids in self.encode([f"\n{text}" for text in texts])]
+
+
+def load_tokenizer(model: ModelConfig) -> HFTokenizer:
+    """Load the tokenizer of ``model.tokenizer_path`` or ``model.path``; a local folder never touches the network.
+
+    Raises:
+        ModelError: no such folder, no tokenizer in it, no chat template, or no end-of-sequence token.
+        ConfigError: ``model.chat_template`` names no file, or ``model.tokenizer_path`` another model's tokenizer.
+    """
+    source = model.tokenizer_path or model.path
+    where = f"model.{'tokenizer_path' if model.tokenizer_path else 'path'}: {source}"
+    tokenizer = _load(source, where, model.trust_remote_code)
+    if model.tokenizer_path is not None:
+        _check_belongs(tokenizer, model)
+    template_source = source
+    if model.chat_template is not None:
+        tokenizer.chat_template = _read_template(model.chat_template)
+        template_source = model.chat_template
+    try:
+        tokenizer.get_chat_template()
+    except ValueError as error:
+        raise ModelError(
+            f"{where}: its tokenizer has no chat template; name a Jinja file with model.chat_template"
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise ModelError(f"{where}: its tokenizer has no eos token; set eos_token in tokenizer_config.json")
+    stop_token_ids = tuple(dict.fromkeys([tokenizer.eos_token_id, *_generation_eos_token_ids(model.path)]))
+    return HFTokenizer(model, tokenizer, template_source, stop_token_ids)
+
+
+def check_parts(folder: Path) -> None:
+    """Refuse a model folder whose config.json names more layers or experts than ``MOST_PARTS``.
+
+    Raises:
+        ModelError: it does; a file that cannot be read is left to its reader.
+    """
+    try:
+        facts = json.loads(read_text(folder / "config.json"))
+    except (OSError, ValueError, RecursionError):
+        return
+    for part in (facts, *(facts.values() if isinstance(facts, dict) else ())):
+        for key, value in part.items() if isinstance(part, dict) else ():
+            if key.endswith(("layer", "layers", "experts")) and type(value) is int and value > MOST_PARTS:
+                raise ModelError(f"{folder}/config.json: {key} is {value:,}; a model has {MOST_PARTS:,} at most")
+
+
+def _load(source: str, where: str, trust_remote_code: bool) -> "PreTrainedTokenizerBase":
+    folder = _local_folder(source, where)
+    if folder is not None:
+        check_parts(folder)
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ModelError(f"{where}: reading a tokenizer needs transformers: pip install transformers") from error
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            str(folder or source), trust_remote_code=trust_remote_code, local_files_only=folder is not None
+        )
+    except Exception as error:
+        if folder and not any((folder / name).is_file() for name in ("config.json", "tokenizer_config.json")):
+            raise ModelError(f"{where}: is no model folder: it holds no config.json") from error
+        what = "has no tokenizer that can be read" if folder else "is no folder here and cannot be had from the hub"
+        raise ModelError(f"{where}: {what} ({_first_line(error)})") from error
+    # transformers makes an empty tokenizer for a known architecture when the folder holds no vocabulary.
+    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):
+        raise ModelError(
+            f"{where}: has no tokenizer (no vocabulary such as tokenizer.json); "
+            "name the folder that has it with model.tokenizer_path"
+        )
+    return tokenizer
+
+
+def _check_belongs(tokenizer: "PreTrainedTokenizerBase", model: ModelConfig) -> None:
+    """Raise ConfigError when the model has no such tokens, or other ones under the same ids.
+
+    The model's own tokenizer, where its folder has one, may have fewer tokens, but none with another id.
+    """
+    vocabulary, added = tokenizer.get_vocab(), tokenizer.added_tokens_decoder
+    key, name = "model.tokenizer_path", model.tokenizer_path
+    config = _model_file(model.path, "config.json")
+    facts = {} if config is None else json.loads(read_text(config))
+    size = facts.get("vocab_size") or facts.get("text_config", {}).get("vocab_size")
+    largest = max(id_ for id_ in vocabulary.values() if id_ not in added or id_ == tokenizer.eos_token_id)
+    if size is not None and largest >= size:
+        raise ConfigError(
+            key, f"{name} has token ids up to {largest}, and the model {model.path} a vocabulary of {size}"
+        )
+    try:
+        own = _load(model.path, f"model.path: {model.path}", model.trust_remote_code).get_vocab()
+    except ModelError:  # it has none of its own
+        return
+    for token, id_ in sorted(own.items(), key=lambda item: item[1]):
+        if vocabulary.get(token, id_) != id_:
+            raise ConfigError(
+                key,
+                f"{name} is no tokenizer of the model {model.path}: the token {token!r} has the id {vocabulary[token]} "
+                f"there and {id_} in the model's own",
+            )
+
+
+def _local_folder(source: str, where: str) -> Path | None:
+    """The folder that ``source`` names, None for a hub name (``name`` or ``owner/name``).
+
+    What is written as a path, or begins with a folder that is here, is not looked for on the hub.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return path
+    first, *rest = path.parts or (".",)
+    if source.startswith(("/", ".", "~")) or len(rest) > 1 or (rest and Path(first).is_dir()):
+        raise ModelError(f"{where}: no such folder (looked for {path.absolute()})")
+    look_for_hub()
+    return None
+
+
+def _read_template(file: str) -> str:
+    try:
+        return read_text(Path(file).expanduser())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("model.chat_template", f"cannot read the Jinja file {file} ({error})") from error
+
+
+def _generation_eos_token_ids(source: str) -> list[int]:
+    """``eos_token_id`` of the model's generation_config.json, where it has one: an id or a list of ids."""
+    file = _model_file(source, "generation_config.json")
+    if file is None:
+        return []
+    try:
+        ids = json.loads(read_text(file)).get("eos_token_id")
+    except (ValueError, AttributeError, RecursionError, OSError) as error:
+        raise ModelError(f"model.path: {source}: generation_config.json is not a JSON object ({error})") from error
+    if ids is None:
+        return []
+    found = ids if isinstance(ids, list) else [ids]
+    if not all(type(each) is int and 0 <= each < LARGEST_ID for each in found):
+        shown = f"{ids!r:.100}"
+        raise ModelError(f"model.path: {source}: eos_token_id in generation_config.json must be token ids, not {shown}")
+    return found
+
+
+def _model_file(source: str, name: str) -> Path | None:
+    folder = _local_folder(source, f"model.path: {source}")
+    if folder is not None:
+        file = folder / name
+        return file if file.exists() else None
+    from transformers.utils.hub import cached_file
+
+    try:
+        cached = cached_file(source, name, _raise_exceptions_for_missing_entries=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"model.path: {source}: is no folder here and cannot be had from the hub ({_first_line(error)})"
+        ) from error
+    return Path(cached) if cached else None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
