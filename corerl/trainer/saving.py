@@ -11,7 +11,6 @@ from corerl.errors import DeadlineError, RunError, SaveError
 from corerl.models import DTYPES, compute_dtype, resolve_device
 from corerl.terminal.notices import say
 from corerl.trainer.run import versions
-from corerl.trainer.workers import TrainedWorker
 
 if TYPE_CHECKING:
     from corerl.trainer.loop import Trainer
@@ -49,7 +48,7 @@ class Saving:
         self._state = {
             "sampler": trainer.sampler_state,
             "kl_coef": None if trainer.kl_penalty is None else trainer.kl_penalty.coef,
-            "trackers": trainer.log.state(),
+            "trackers": trainer.records.log.state(),
             "score": metrics.get(best) if best else None,
         }
         self._random_states = random_state.present()
@@ -79,7 +78,7 @@ class Saving:
         """
         trainer = self._trainer
         try:
-            path = trainer.checkpoints.settle(wait=wait)
+            path = trainer.records.checkpoints.settle(wait=wait)
         except (SaveError, DeadlineError) as error:
             self._failed(error, must=must)
             return
@@ -90,26 +89,23 @@ class Saving:
     def end(self, *, workers_ended: bool = False) -> None:
         """Wait for what is being written, however the run ends, unless those who write it have ended before."""
         if workers_ended:
-            self._trainer.checkpoints.give_up()
+            self._trainer.records.checkpoints.give_up()
         try:
             self.settle(wait=True)
         except RunError as error:
             say(str(error))
 
     def _copy(self, step: int, *, last: bool = False) -> None:
-        trainer = self._trainer
-        roles: dict[str, TrainedWorker] = {"actor": trainer.actor}
-        if trainer.critic is not None:
-            roles["critic"] = trainer.critic
+        trainer, models = self._trainer, self._trainer.models
         export = self._config.save_huggingface == "always" or (last and self._config.save_huggingface == "last")
         try:
             with trainer.engines.actor_in_use, trainer.devices.training_state():
-                trainer.checkpoints.copy(step, roles, trainer.actor.export if export else None)
+                trainer.records.checkpoints.copy(step, models.trained, models.actor.export if export else None)
         except SaveError as error:
             self._failed(error, must=last)
 
     def _write(self) -> None:
-        self._trainer.checkpoints.write({**self._state, **self._fixed}, self._random_states)
+        self._trainer.records.checkpoints.write({**self._state, **self._fixed}, self._random_states)
 
     def _failed(self, error: RunError, *, must: bool) -> None:
         if must or self._config.on_save_error == "stop":
