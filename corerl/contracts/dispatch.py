@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-Mode = Literal["all", "revive", "rank_zero", "one_each", "split", "spread"]
+Mode = Literal["all", "revive", "rank_zero", "split", "spread"]
 Merge = Literal["join", "rank_zero"]
 
 _ATTRIBUTE = "__corerl_dispatch__"
@@ -22,10 +22,9 @@ class Dispatch:
 
     Attributes:
         mode: ``all``: every worker gets the same arguments, the result is that of rank 0. ``revive``: the same, once
-            workers whose processes have ended are started again. ``rank_zero``: only rank 0 is called. ``one_each``:
-            every argument is a list with an element for each rank, and so is the result. ``split``: the first
-            argument, an Experience or a sequence, is split by data-parallel rank; workers of one data-parallel rank
-            get the same share. ``spread``: the first argument, a sequence of GenerationRequest, is handed out to the
+            workers whose processes have ended are started again. ``rank_zero``: only rank 0 is called. ``split``: the
+            first argument, an Experience or a sequence, is split by data-parallel rank; workers of one data-parallel
+            rank get the same share. ``spread``: the first argument, a sequence of GenerationRequest, is handed out to the
             worker with the least left to do, in several calls if need be. The second is called with the position of a
             request and its result, as results come. The method is a coroutine function, and so is the group's; calls
             may overlap.
