@@ -24,9 +24,9 @@ class Dispatch:
         mode: ``all``: every worker gets the same arguments, the result is that of rank 0. ``revive``: the same, once
             workers whose processes have ended are started again. ``rank_zero``: only rank 0 is called. ``split``: the
             first argument, an Experience or a sequence, is split by data-parallel rank; workers of one data-parallel
-            rank get the same share. ``spread``: the first argument, a sequence of GenerationRequest, is handed out to the
-            worker with the least left to do, in several calls if need be. The second is called with the position of a
-            request and its result, as results come. The method is a coroutine function, and so is the group's; calls
+            rank get the same share. ``spread``: the first argument, a sequence of GenerationRequest, is handed out to
+            the worker with the least left to do, in several calls if need be. The second is called with the position of
+            a request and its result, as results come. The method is a coroutine function, and so is the group's; calls
             may overlap.
         merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) are put together in the order of
             the rows. ``rank_zero``: every rank returns the same, and that of rank 0 is taken.

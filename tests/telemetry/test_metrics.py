@@ -1,4 +1,5 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,6 @@ from corerl.telemetry.metrics import (
     step_metrics,
     time_metrics,
 )
-from corerl.trainer.rounding import RoundingLoss
 from corerl.trainer.workers import PolicyWorker
 
 SHAPE = ModelShape(parameters=1000, layers=2, hidden_size=8)
@@ -148,7 +148,7 @@ def test_memory_of_the_process_is_what_the_kernel_says():
 
 def test_memory_of_the_device_is_in_gib(monkeypatch):
     worker = PolicyWorker.__new__(PolicyWorker)
-    worker.rounding = RoundingLoss(torch.bfloat16)
+    worker.strategy = object()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert worker.measured() == {}
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -156,7 +156,7 @@ def test_memory_of_the_device_is_in_gib(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 5 * 2**29)
     peak = {"perf/max_memory_allocated_gb": 3.0, "perf/max_memory_reserved_gb": 2.5}
     assert worker.measured() == peak
-    worker.rounding.value = 0.5
+    worker.strategy = SimpleNamespace(measured=lambda: {"weights/update_lost_in_rounding": 0.5})
     assert worker.measured() == peak | {"weights/update_lost_in_rounding": 0.5}
 
 
