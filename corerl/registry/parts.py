@@ -1,9 +1,10 @@
 """The registered parts that a config selects; names and options are checked, nothing heavy is imported."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+from corerl import __version__
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.batch_filters import BatchFilter
 from corerl.contracts.config import RolloutConfig, TrainConfig
@@ -86,6 +87,19 @@ class Parts:
             *((f"tracking.loggers[{index}]", tracker) for index, tracker in enumerate(self.trackers)),
         ]
         return [(key, part) for key, part in pairs if part is not None]
+
+    def used(self) -> Iterator[tuple[str, Selected[Any]]]:
+        """(attribute, part) of everything but the scorers of data sources."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, Selected):
+                    yield field.name, part
+
+    def versions(self) -> dict[str, str]:
+        """Distribution -> version, of CoreRL and of the plugins whose parts change the numbers of a run."""
+        owners = [part.entry.owner for name, part in self.used() if name not in ("trackers", "runtime")]
+        return {"corerl": __version__} | {owner.distribution: owner.version for owner in owners}
 
 
 def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:

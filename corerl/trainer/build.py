@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.contracts.runtimes import Pool, Role
-from corerl.contracts.trackers import TrackedRun, TrackerFactory
+from corerl.contracts.trackers import TrackedRun
 from corerl.data.tokenizer import ChatTokenizer
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import CoreRLError, LostError
@@ -32,7 +32,7 @@ from corerl.rollout.scoring import load_reward_manager
 from corerl.rollout.stream import Stream
 from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
-from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
+from corerl.telemetry.metrics_log import MetricsLog, openers
 from corerl.telemetry.score_notices import Notices
 from corerl.terminal.notices import say
 from corerl.trainer.correction import make_corrector
@@ -242,26 +242,16 @@ def _kl_penalty(plan: Plan, models: Models) -> KLPenalty | None:
 
 
 def _open_log(run: Run, plan: Plan) -> MetricsLog:
-    trackers: dict[str, OpenTracker] = {}
-    for tracker in run.parts.trackers:
-        name = tracker.entry.name
-        trackers[name if name not in trackers else f"{name} {len(trackers)}"] = _opener(tracker, run, plan)
-    last_step, known = (plan.checkpoint.step, plan.checkpoint.trackers) if plan.checkpoint else (-1, {})
-    state = {**known, **plan.run_ids}
-    path, timeout = run.folder / "metrics.jsonl", run.config.tracking.timeout
-    return MetricsLog(path, trackers, last_step, state=state, timeout=timeout)
-
-
-def _opener(tracker: Selected[TrackerFactory], run: Run, plan: Plan) -> OpenTracker:
-    names, factory = run.config.tracking, tracker.load()
+    names, last_step, known = run.config.tracking, -1, dict(plan.run_ids)
+    resumed_from = None if plan.folder is None else -1
     if plan.checkpoint is not None:
-        resumed_from: int | None = plan.checkpoint.step
-    else:
-        resumed_from = None if plan.folder is None else -1
+        resumed_from = last_step = plan.checkpoint.step
+        known = {**plan.checkpoint.trackers, **known}
     tracked = TrackedRun(
         names.project_name, names.experiment_name, run.folder, asdict(run.config), plan.total_steps, resumed_from
     )
-    return lambda run_id: factory(replace(tracked, run_id=run_id))
+    path = run.folder / "metrics.jsonl"
+    return MetricsLog(path, openers(run.parts.trackers, tracked), last_step, state=known, timeout=names.timeout)
 
 
 def _fit(trainer: Trainer) -> None:

@@ -10,7 +10,6 @@ from corerl.checkpoint.store import step_of
 from corerl.errors import DeadlineError, RunError, SaveError
 from corerl.models import DTYPES, compute_dtype, resolve_device
 from corerl.terminal.notices import say
-from corerl.trainer.run import versions
 
 if TYPE_CHECKING:
     from corerl.trainer.loop import Trainer
@@ -25,7 +24,7 @@ class Saving:
         dtype = compute_dtype(config.model, resolve_device(config.actor.device))
         self._fixed = {
             "config": asdict(config),
-            "versions": versions(trainer.run.parts),
+            "versions": trainer.run.parts.versions(),
             "dtype": next(name for name, each in DTYPES.items() if each is dtype),
         }
         self._done = self._saved = trainer.step

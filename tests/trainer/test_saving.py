@@ -46,7 +46,6 @@ class Store:
 @pytest.fixture
 def trainer(monkeypatch):
     """``trainer(**keys of trainer)``, done with step 3 of 10; its calls are in ``trainer.calls``."""
-    monkeypatch.setattr(saving_module, "versions", lambda parts: {"corerl": "0.1"})
     monkeypatch.setattr(saving_module.random_state, "present", lambda: {"python": "its state"})
 
     def make(critic=False, **keys):
@@ -66,7 +65,11 @@ def trainer(monkeypatch):
         )
         return SimpleNamespace(
             calls=calls,
-            run=SimpleNamespace(config=config, parts=None, plugins=SimpleNamespace(hook=hook)),
+            run=SimpleNamespace(
+                config=config,
+                parts=SimpleNamespace(versions=lambda: {"corerl": "0.1"}),
+                plugins=SimpleNamespace(hook=hook),
+            ),
             models=Models(
                 SimpleNamespace(export=lambda folder: None),
                 SimpleNamespace() if critic else None,
