@@ -32,7 +32,7 @@ class Trainer:
         evaluation: None without validation prompts.
         restarts: times that the workers were lost and started again.
         step: the present one; at the start, the last that is done.
-        sampler_state: after the groups of ``step``, for a checkpoint.
+        sampler_state: after the groups of ``step``, for the checkpoint of it.
         is_changed: the step has changed what a checkpoint holds, and is not done.
         failure: of the engines or the evaluation, after the step has changed the policy; raised once it is saved.
     """
@@ -73,6 +73,7 @@ class Trainer:
         step.groups = self.stream.take(step.number)
         step.hold(self.engines.actor_in_use)
         step.metrics |= step.groups.metrics
+        self.sampler_state = step.groups.sampler
         with step.part("batch"):
             step.experience = step.batch.experience()
         with step.part("handover"):
@@ -101,7 +102,6 @@ class Trainer:
     def estimate_advantages(self, step: Step) -> None:
         """Advantages of the rewards, less the KL penalty; measures of the batch."""
         batch, experience = step.batch, step.experience
-        self.sampler_state = step.groups.sampler
         with step.part("adv"):
             step.mask_nonfinite()
             if self.kl_penalty is not None:
@@ -157,4 +157,5 @@ class Trainer:
         return self.step == self.total_steps or self.is_due_by(frequency)
 
     def is_due_by(self, frequency: int) -> bool:
+        """Every so many steps; never, unless the number is positive."""
         return frequency > 0 and self.step % frequency == 0
