@@ -75,8 +75,8 @@ def test_fewer_rows_than_ranks_give_fillers_that_come_back_nowhere(group, size, 
 def test_who_worked_last_on_shared_gpus_gives_back_what_it_keeps_there(group, batch):
     shared = SharedGpus()
     first, second = (dataclasses.replace(group, shared_gpus=shared) for _ in range(2))
-    for each in (first, first, second):
-        each.forward(batch, ["values"])
+    for one in (first, first, second):
+        one.forward(batch, ["values"])
     assert [calls.count("freed") for calls in each(group, "seen")] == [1] * len(group.members)
 
 
