@@ -1,6 +1,7 @@
 """Writing files so that a kill at any instant leaves the last complete one readable; reading those of strangers."""
 
 import errno
+import itertools
 import os
 import shutil
 import stat
@@ -147,3 +148,9 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def unused(path: Path) -> Path:
+    """``path``, or ``path-2``, ``path-3``, …: the first that does not exist."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], numbered) if not each.exists())

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl.contracts.config import TrainConfig
-from corerl.files import atomic_path
+from corerl.files import atomic_path, unused
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import Parts
@@ -53,6 +53,4 @@ def _description(part: str, selected: Selected[Any]) -> dict[str, Any]:
 def new_folder(config: TrainConfig) -> Path:
     """A folder name for a run that starts now; it does not exist yet."""
     base = Path(config.trainer.output_dir).expanduser() / config.tracking.experiment_name
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    candidates = [base / stamp, *(base / f"{stamp}-{number}" for number in range(2, 1000))]
-    return next(candidate for candidate in candidates if not candidate.exists())
+    return unused(base / time.strftime("%Y%m%d-%H%M%S"))
