@@ -104,11 +104,11 @@ clock = Clock()
 @hookimpl
 def run_started() -> None:
     from corerl.rollout.worker import RolloutWorker
-    from corerl.trainer.loop import Trainer
+    from corerl.trainer.evaluation import Evaluation
     from corerl.trainer.workers import PolicyWorker, ReferenceWorker
     from corerl_hf.backend import HfBackend
 
-    clock.wrap(Trainer, Trainer.evaluate, "evaluation")
+    clock.wrap(Evaluation, Evaluation.metrics, "evaluation")
     for worker, methods in (
         (HfBackend, (HfBackend.generate,)),
         (RolloutWorker, (RolloutWorker.update_weights,)),

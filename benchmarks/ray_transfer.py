@@ -50,10 +50,6 @@ PROMPT = [1] * 16
 class Writer:
     """A rollout worker: responses of as many tokens as are asked for."""
 
-    @dispatch("one_each")
-    def pid(self) -> int:
-        return os.getpid()
-
     @dispatch("spread")
     async def generate(self, requests: Sequence[GenerationRequest], on_finished: OnFinished) -> None:
         for position, request in enumerate(requests):
@@ -63,10 +59,6 @@ class Writer:
 
 class Reader:
     """A trainer's worker: reads every byte that it is given."""
-
-    @dispatch("one_each")
-    def pid(self) -> int:
-        return os.getpid()
 
     @dispatch("split")
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
@@ -164,7 +156,8 @@ def measure(workers: int, lengths: Sequence[int], repeat: int) -> dict[str, floa
     writer = runtime.spawn(Role("rollout", "rollout.name", "writer", distributed=True), Writer)
     step = Step(writer, reader)
     step.run([100] * 8)
-    pids: list[int] = [os.getpid(), *reader.pid(), *writer.pid()]  # type: ignore[misc]
+    workers_of = [*reader.members, *writer.members]  # type: ignore[attr-defined]
+    pids: list[int] = [os.getpid(), *(member.facts.pid for member in workers_of)]
     runs = []
     for _ in range(repeat):
         runs.append((growth(pids, lambda: step.run(lengths)), step.seconds))

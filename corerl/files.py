@@ -1,6 +1,7 @@
 """Atomic writes; readers of files from others."""
 
 import errno
+import itertools
 import os
 import shutil
 import stat
@@ -150,3 +151,9 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def unused(path: Path) -> Path:
+    """``path``, or ``path-2``, ``path-3``, …: the first that does not exist."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(each for each in itertools.chain([path], numbered) if not each.exists())

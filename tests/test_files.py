@@ -1,7 +1,7 @@
 import pytest
 
 from corerl.errors import RequestError
-from corerl.files import atomic_path, reading
+from corerl.files import atomic_path, reading, unused
 
 
 def test_a_file_appears_whole(tmp_path):
@@ -37,3 +37,9 @@ def test_what_a_damaged_file_raises_is_told_of_it_and_an_error_of_another_file_i
         (tmp_path / "checkpoint" / "state.json").read_text()
     with pytest.raises(FileNotFoundError), reading(tmp_path / "checkpoint"):
         (tmp_path / "elsewhere").read_text()
+
+
+def test_a_taken_name_gets_a_number(tmp_path):
+    for expected in ("a", "a-2", "a-3"):
+        assert unused(tmp_path / "a") == tmp_path / expected
+        (tmp_path / expected).mkdir()

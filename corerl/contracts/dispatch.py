@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-Mode = Literal["all", "revive", "rank_zero", "one_each", "split", "spread"]
+Mode = Literal["all", "revive", "rank_zero", "split", "spread"]
 Merge = Literal["join", "rank_zero"]
 
 _ATTRIBUTE = "__corerl_dispatch__"
@@ -22,12 +22,11 @@ class Dispatch:
 
     Attributes:
         mode: ``all``: every worker gets the same arguments, the result is that of rank 0. ``revive``: the same, after
-            the restart of ended workers. ``rank_zero``: only rank 0 is called. ``one_each``: every argument is a list
-            with an element for each rank, and so is the result. ``split``: the first argument, an Experience or a
-            sequence, is split by data-parallel rank; workers of one data-parallel rank get the same share. ``spread``:
-            the first argument, a sequence of GenerationRequest, goes to the workers with the least remaining work, in
-            several calls if needed; the second is called with the position of a request and its result as results come.
-            The method and the group's are coroutine functions; calls may overlap.
+            the restart of ended workers. ``rank_zero``: only rank 0 is called. ``split``: the first argument, an
+            Experience or a sequence, is split by data-parallel rank; workers of one data-parallel rank get the same
+            share. ``spread``: the first argument, a sequence of GenerationRequest, goes to the workers with the least
+            remaining work, in several calls if needed; the second is called with the position of a request and its
+            result as results come. The method and the group's are coroutine functions; calls may overlap.
         merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) in the order of the rows.
             ``rank_zero``: every rank returns the same.
     """

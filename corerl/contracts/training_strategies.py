@@ -1,9 +1,9 @@
 """Training strategies: how a model is placed on devices, run and updated."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -115,6 +115,15 @@ class TrainingStrategy(Protocol):
 
     def export(self, folder: Path) -> None:
         """Write a Hugging Face model folder (weights, config, tokenizer) for ``model.path``."""
+        ...
+
+
+@runtime_checkable
+class MeasuredStrategy(Protocol):
+    """A strategy with metrics of its own."""
+
+    def measured(self) -> "Mapping[str, float]":
+        """Metrics of a step, after its weights are sent; those of rank 0 are recorded."""
         ...
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
+from corerl import __version__
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.batch_filters import BatchFilter
 from corerl.contracts.config import RolloutConfig, TrainConfig
@@ -81,6 +82,19 @@ class Parts:
                 yield from ((f"{key}[{index}]", each) for index, each in enumerate(part))
             elif part is not None:
                 yield key, part
+
+    def used(self) -> Iterator[tuple[str, Selected[Any]]]:
+        """(attribute, part) of everything but the scorers of data sources."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, Selected):
+                    yield field.name, part
+
+    def versions(self) -> dict[str, str]:
+        """Distribution -> version, of CoreRL and of the plugins whose parts change the numbers of a run."""
+        owners = [part.entry.owner for name, part in self.used() if name not in ("trackers", "runtime")]
+        return {"corerl": __version__} | {owner.distribution: owner.version for owner in owners}
 
 
 def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:

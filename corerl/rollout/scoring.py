@@ -1,11 +1,10 @@
-"""Scores: which scorer scores what, failed samples, the notice when all rewards are equal."""
+"""Scores: which scorer scores what, failed samples."""
 
 import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from corerl.contracts.config import RewardConfig
 from corerl.contracts.options import did_you_mean
@@ -15,10 +14,6 @@ from corerl.errors import ConfigError, DataError, NameClashError, RequestError, 
 from corerl.registry import Entry, Registries, Selected
 from corerl.registry.parts import Parts
 from corerl.registry.scorers import keys_for, load_scorer, table_of_sources
-
-if TYPE_CHECKING:
-    from corerl.batch.rollouts import Rollouts
-    from corerl.contracts.experience import Experience
 
 
 def select_scorers(data_sources: Iterable[str], parts: Parts, registries: Registries) -> dict[str, Selected[Scorer]]:
@@ -176,58 +171,3 @@ def _with_environment(result: RewardResult, episode: Outcome, components: Mappin
         return result
     parts = {**components, "environment": episode.reward}
     return dataclasses.replace(result, score=result.score + episode.reward, components=parts)
-
-
-@dataclass
-class Notices:
-    """Lines for the reader about the scores of one step.
-
-    Attributes:
-        scorers: the scorer of each data source.
-        equal_steps: steps so far in which all scores were equal, by score.
-    """
-
-    scorers: Mapping[str, Selected[Scorer]]
-    equal_steps: Counter[float] = field(default_factory=Counter)
-
-    def errors(self, results: Sequence[RewardResult]) -> str | None:
-        """How many samples have no score and the most frequent reason, or None."""
-        reasons = Counter(result.error for result in results if result.error is not None)
-        if not reasons:
-            return None
-        reason, count = reasons.most_common(1)[0]
-        return (
-            f"{reasons.total()} of {len(results)} responses could not be scored and are left out; "
-            f"{count} times: {reason}"
-        )
-
-    def lone_responses(self, experience: "Experience") -> str | None:
-        """How many groups have a single response with a score, which leaves them nothing to compare, or None."""
-        scored = experience.group_ids[experience.response_mask.any(dim=1)]
-        lone = int((scored.bincount() == 1).sum())
-        return f"{lone} prompts have one response with a score: its advantage is 0" if lone else None
-
-    def all_equal(self, rollouts: "Rollouts", results: Sequence[RewardResult], examples: int = 3) -> str | None:
-        """When every score is the same: the data sources, their scorers and what was extracted from some responses.
-
-        The second and later times with that score it is one line. A single response has nothing to be equal to.
-        """
-        scores = {result.score for result in results}
-        score = results[0].score
-        if len(scores) > 1 or score is None or (len(results) == 1 and score != 0):
-            return None
-        self.equal_steps[score] += 1
-        if self.equal_steps[score] > 1:
-            return f"every reward in this step is {score:g}, as in {self.equal_steps[score]} steps so far"
-        lines = [f"every reward in this step is {score:g}"]
-        for source, count in Counter(prompt.data_source for prompt in rollouts.prompts).items():
-            entry = self.scorers[source].entry if source in self.scorers else None
-            by = f"'{entry.name}' of {entry.owner}" if entry else "the environment"
-            lines.append(f"  data source '{source}' ({count} responses) is scored by {by}")
-        first_of_prompt = {group: row for row, group in reversed(list(enumerate(rollouts.group_ids)))}
-        for row in sorted(first_of_prompt.values())[:examples]:
-            lines.append(
-                f"  extracted {results[row].extracted!r}, ground truth {rollouts.prompts[row].ground_truth!r}, "
-                f"from a response that ends in {rollouts.responses[row][-40:]!r}"
-            )
-        return "\n".join(lines)

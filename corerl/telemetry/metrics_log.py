@@ -5,12 +5,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from corerl.contracts.trackers import SampleTracker, Tracker
+from corerl.contracts.trackers import SampleTracker, TrackedRun, Tracker, TrackerFactory
 from corerl.errors import SaveError
 from corerl.files import atomic_path, reading, remove, room
+from corerl.registry import Selected
 from corerl.telemetry.tracker_thread import TrackerThread
 from corerl.terminal.notices import say
 
@@ -20,6 +22,19 @@ RESERVED = 2**18
 
 OpenTracker = Callable[[str], Tracker]
 """of a tracker's run id in the checkpoint, or ''"""
+
+
+def openers(trackers: Sequence[Selected[TrackerFactory]], run: TrackedRun) -> dict[str, OpenTracker]:
+    """The trackers of a run by name; the second of a kind gets a number."""
+
+    def opener(factory: TrackerFactory) -> OpenTracker:
+        return lambda run_id: factory(replace(run, run_id=run_id))
+
+    named: dict[str, OpenTracker] = {}
+    for tracker in trackers:
+        name = tracker.entry.name
+        named[name if name not in named else f"{name} {len(named)}"] = opener(tracker.load())
+    return named
 
 
 class MetricsLog:

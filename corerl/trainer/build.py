@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.contracts.runtimes import Pool, Role
 from corerl.contracts.tokenizers import ChatTokenizer
-from corerl.contracts.trackers import TrackedRun, TrackerFactory
+from corerl.contracts.trackers import TrackedRun
 from corerl.data.turns import TurnTokenizer
 from corerl.errors import CoreRLError, LostError
 from corerl.models import cpu_threads, resolve_device
@@ -29,22 +29,27 @@ from corerl.rollout.episodes import EpisodePlayer
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.requests import training_sampling, validation_sampling
-from corerl.rollout.scoring import Notices, load_reward_manager
+from corerl.rollout.scoring import load_reward_manager
 from corerl.rollout.stream import Stream
 from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
-from corerl.telemetry.metrics_log import MetricsLog, OpenTracker
+from corerl.telemetry.metrics_log import MetricsLog, openers
+from corerl.telemetry.score_notices import Notices
 from corerl.terminal.notices import say
 from corerl.trainer.correction import make_corrector
 from corerl.trainer.device_sharing import DeviceSharing
+from corerl.trainer.evaluation import Evaluation
 from corerl.trainer.fit import fit
-from corerl.trainer.kl import KLPenalty, VocabularyReference
+from corerl.trainer.kl import KLPenalty
 from corerl.trainer.loop import Trainer
+from corerl.trainer.models import Models
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.plan import Plan
+from corerl.trainer.records import Records, SampleRollouts
 from corerl.trainer.restarts import Restarts
 from corerl.trainer.run import Run, new_folder
 from corerl.trainer.stopping import Stopping
+from corerl.trainer.updates import Updates
 from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker
 
 W = TypeVar("W")
@@ -108,27 +113,24 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     critic = start("critic", CriticWorker, plan.critic_updates) if parts.value_loss is not None else None
     reference = start("ref", ReferenceWorker) if parts.needs_ref else None
     rollout = start("rollout", RolloutWorker)
+    models = Models(actor, critic, reference, actor.shape(), config.ref.max_vocabulary_log_probs_gb)
     engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
     folder = plan.folder or (checkpoint.run_folder if checkpoint else new_folder(config))
     run = Run(config, parts, plan.plugins, folder)
     restarts.take(run.folder)
     if checkpoint is not None:
-        actor.load(checkpoint.path / "actor")
-        if critic is not None:
-            critic.load(checkpoint.path / "critic")
+        for name, model in models.trained.items():
+            model.load(checkpoint.path / name)
         random_state.restore(checkpoint.path)
     run.describe()
     restarts.record(plan.total_steps)
     say(f"run folder: {run.folder}")
     log = stack.enter_context(_open_log(run, plan))
-    seeds, shape = Seeds(config.trainer.seed), actor.shape()
-    if shape.device_name:
+    seeds = Seeds(config.trainer.seed)
+    if models.shape.device_name:
         threads = torch.get_num_threads()
         torch.set_num_threads(cpu_threads(threads, "cuda"))
         stack.callback(torch.set_num_threads, threads)
-    vocabulary_reference = None
-    if reference and any("logits" in part.entry.needs for part in (parts.kl_loss, parts.kl_penalty) if part):
-        vocabulary_reference = VocabularyReference(reference, shape.vocabulary, config.ref.max_vocabulary_log_probs_gb)
     queue = RequestQueue(engines.generate, config.rollout.max_concurrent_requests)
     episodes = episode_player(config, parts.environment, queue, plan.tokenizer)
     if episodes is not None:
@@ -149,30 +151,30 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     )
     stack.callback(stream.close)
     stack.callback(engines.close)
+    corrector = make_corrector(config, plan.plugins, models.shape)
+    records = Records(
+        log,
+        _checkpoint_store(run, plan.tokenizer),
+        Notices(plan.scorers, of_groups="groups" in parts.adv_estimator.entry.needs),
+        SampleRollouts(run, plan.tokenizer),
+        NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
+    )
+    sampling = validation_sampling(config, plan.tokenizer.stop_token_ids)
+    evaluation = Evaluation(run, plan.val_prompts, stream, sampling, seeds, records) if plan.val_prompts else None
     return Trainer(
         run=run,
-        engines=engines,
-        actor=actor,
-        critic=critic,
-        reference=reference,
+        models=models,
         stream=stream,
-        tokenizer=plan.tokenizer,
-        devices=_device_sharing(config, engines, [role for role in (actor, critic, reference) if role]),
-        estimate_advantages=parts.adv_estimator.load(),
-        select_tokens=parts.policy_loss.load_fact("select_tokens"),
-        kl_penalty=_kl_penalty(plan, actor, vocabulary_reference),
-        vocabulary_reference=vocabulary_reference,
-        val_prompts=plan.val_prompts,
-        notices=Notices(plan.scorers),
-        nonfinite=NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
-        log=log,
-        corrector=make_corrector(config, plan.plugins, shape),
-        checkpoints=_checkpoint_store(run, plan.tokenizer),
-        seeds=seeds,
-        validation_sampling=validation_sampling(config, plan.tokenizer.stop_token_ids),
-        shape=shape,
-        total_steps=plan.total_steps,
+        engines=engines,
+        devices=_device_sharing(config, engines, models.all),
+        kl_penalty=_kl_penalty(plan, models),
+        corrector=corrector,
+        estimator=parts.adv_estimator.load(),
+        updates=Updates(config, parts, models, corrector, seeds),
+        evaluation=evaluation,
+        records=records,
         stopping=restarts.stopping,
+        total_steps=plan.total_steps,
         restarts=restarts.count,
         step=checkpoint.step if checkpoint else 0,
     )
@@ -230,7 +232,7 @@ def _checkpoint_store(run: Run, tokenizer: ChatTokenizer) -> CheckpointStore:
     )
 
 
-def _kl_penalty(plan: Plan, actor: PolicyWorker, vocabulary_reference: VocabularyReference | None) -> KLPenalty | None:
+def _kl_penalty(plan: Plan, models: Models) -> KLPenalty | None:
     """The penalty in the reward, with the coefficient of the checkpoint where there is one."""
     config, kl_type, controller = plan.config, plan.parts.kl_penalty, plan.parts.kl_controller
     if kl_type is None or controller is None:
@@ -238,32 +240,21 @@ def _kl_penalty(plan: Plan, actor: PolicyWorker, vocabulary_reference: Vocabular
     coef = config.algorithm.kl_ctrl.kl_coef
     if plan.checkpoint is not None and plan.checkpoint.kl_coef is not None:
         coef = plan.checkpoint.kl_coef
-    of_vocabulary = vocabulary_reference if "logits" in kl_type.entry.needs else None
-    mini_batch_size = config.actor.ppo_mini_batch_size
-    return KLPenalty(kl_type.load(), controller.load(), coef, actor, of_vocabulary, mini_batch_size)
+    of_vocabulary, mini_batch_size = "logits" in kl_type.entry.needs, config.actor.ppo_mini_batch_size
+    return KLPenalty(kl_type.load(), controller.load(), coef, models, of_vocabulary, mini_batch_size)
 
 
 def _open_log(run: Run, plan: Plan) -> MetricsLog:
-    trackers: dict[str, OpenTracker] = {}
-    for tracker in run.parts.trackers:
-        name = tracker.entry.name
-        trackers[name if name not in trackers else f"{name} {len(trackers)}"] = _opener(tracker, run, plan)
-    last_step, known = (plan.checkpoint.step, plan.checkpoint.trackers) if plan.checkpoint else (-1, {})
-    state = {**known, **plan.run_ids}
-    path, timeout = run.folder / "metrics.jsonl", run.config.tracking.timeout
-    return MetricsLog(path, trackers, last_step, state=state, timeout=timeout)
-
-
-def _opener(tracker: Selected[TrackerFactory], run: Run, plan: Plan) -> OpenTracker:
-    names, factory = run.config.tracking, tracker.load()
+    names, last_step, known = run.config.tracking, -1, dict(plan.run_ids)
+    resumed_from = None if plan.folder is None else -1
     if plan.checkpoint is not None:
-        resumed_from: int | None = plan.checkpoint.step
-    else:
-        resumed_from = None if plan.folder is None else -1
+        resumed_from = last_step = plan.checkpoint.step
+        known = {**plan.checkpoint.trackers, **known}
     tracked = TrackedRun(
         names.project_name, names.experiment_name, run.folder, asdict(run.config), plan.total_steps, resumed_from
     )
-    return lambda run_id: factory(replace(tracked, run_id=run_id))
+    path = run.folder / "metrics.jsonl"
+    return MetricsLog(path, openers(run.parts.trackers, tracked), last_step, state=known, timeout=names.timeout)
 
 
 def _fit(trainer: Trainer) -> None:

@@ -9,7 +9,6 @@ from corerl.contracts.rollout_correctors import Correction, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.errors import ConfigError
 from corerl.plugins import Plugins
-from corerl.trainer.workers import PolicyWorker
 
 
 class NoCorrector:
@@ -50,10 +49,3 @@ def make_corrector(config: TrainConfig, plugins: Plugins, shape: ModelShape) -> 
     """That of a plugin; without one, nothing is corrected."""
     made: RolloutCorrector | None = plugins.hook.make_rollout_corrector(config=config, shape=shape)
     return made or NoCorrector()
-
-
-def present_log_probs(actor: PolicyWorker, mini_batch: Experience) -> Tensor:
-    """(b, T), log pi of the sampled tokens under the policy as it is."""
-    present = actor.forward(mini_batch.tokens(), ["log_probs"]).log_probs
-    assert present is not None
-    return present

@@ -2,45 +2,41 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from corerl.rollout.engines import Engines
 from corerl.trainer.workers import ModelWorker
 
 
+@dataclass(frozen=True)
 class DeviceSharing:
     """Hands the memory over.
 
-    Args:
+    Attributes:
         roles: the training roles.
         free_engine: the engine gives its memory back while the roles train.
         offload: the roles' weights and optimizer states are on the CPU while the engine generates.
     """
 
-    def __init__(
-        self,
-        rollout: Engines,
-        roles: Sequence[ModelWorker],
-        *,
-        free_engine: bool,
-        offload: bool,
-    ) -> None:
-        self._rollout, self._roles = rollout, tuple(roles)
-        self._free_engine, self._offload = free_engine, offload
+    rollout: Engines
+    roles: Sequence[ModelWorker]
+    free_engine: bool
+    offload: bool
 
     def to_training(self) -> None:
         """The engine sleeps, the roles come to the device."""
-        if self._free_engine:
-            self._rollout.sleep()
-        if self._offload:
-            for role in self._roles:
+        if self.free_engine:
+            self.rollout.sleep()
+        if self.offload:
+            for role in self.roles:
                 role.onload()
 
     def to_weights(self) -> None:
         """The engine takes its memory for weights, which can be sent then."""
-        if self._free_engine:
-            for role in self._roles:
+        if self.free_engine:
+            for role in self.roles:
                 role.free_cache()
-            self._rollout.wake(kv_cache=False)
+            self.rollout.wake(kv_cache=False)
 
     def to_generation(self, *, asleep: bool = True) -> None:
         """The roles leave the device, the engine takes the rest of its memory, and can generate.
@@ -48,22 +44,22 @@ class DeviceSharing:
         Args:
             asleep: the engine was, as after :meth:`to_training`; False for one that has just started.
         """
-        if self._offload:
-            for role in self._roles:
+        if self.offload:
+            for role in self.roles:
                 role.offload()
-        if self._free_engine and asleep:
-            self._rollout.wake()
+        if self.free_engine and asleep:
+            self.rollout.wake()
 
     @contextmanager
     def training_state(self) -> Iterator[None]:
         """Within, the roles' state is where :meth:`to_training` brings it, for a checkpoint; the engine stays awake."""
-        if not self._offload:
+        if not self.offload:
             yield
             return
-        for role in self._roles:
+        for role in self.roles:
             role.onload()
         try:
             yield
         finally:
-            for role in self._roles:
+            for role in self.roles:
                 role.offload()

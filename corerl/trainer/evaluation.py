@@ -1,68 +1,58 @@
 """Evaluation on the validation prompts."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from statistics import fmean
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from corerl.batch.rollouts import Rollouts
+from corerl.batch.rollouts import Episode
 from corerl.contracts.evaluations import ValidationSample
 from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import SamplingParams
+from corerl.data.prompts import Prompt
+from corerl.rollout.episodes import episode_metrics
+from corerl.rollout.stream import Stream
+from corerl.seeding import Seeds
+from corerl.telemetry.timers import Timers
+from corerl.telemetry.validation import sample_table, validation_metrics, validation_samples
+from corerl.terminal.notices import say
+from corerl.trainer.records import Records
+from corerl.trainer.run import Run
 
 
-def validation_samples(rollouts: Rollouts, results: Sequence[RewardResult]) -> list[ValidationSample]:
-    """What the metrics need of generated and scored responses."""
-    return [
-        ValidationSample(
-            prompt.data_source,
-            prompt.index,
-            result.score,
-            len(completion.token_ids),
-            result.components,
-            result.extracted,
-            prompt.messages,
-            response,
-            str(prompt.ground_truth),
-        )
-        for prompt, completion, response, result in zip(
-            rollouts.prompts, rollouts.completions, rollouts.responses, results, strict=True
-        )
-    ]
+@dataclass(frozen=True)
+class Evaluation:
+    """Generates for the validation prompts and scores; training is not affected."""
 
+    run: Run
+    prompts: Sequence[Prompt]
+    stream: Stream
+    sampling: SamplingParams
+    seeds: Seeds
+    records: Records
 
-def sample_table(samples: Sequence[ValidationSample], count: int) -> tuple[list[str], list[list[str | float | None]]]:
-    """Columns and rows of ``count`` samples, evenly spaced, so that every evaluation shows the same; all of fewer."""
-    count = min(count, len(samples))
-    shown = [samples[number * len(samples) // count] for number in range(count)]
-    return ["data_source", "prompt", "response", "ground_truth", "score"], [
-        [sample.data_source, _chat(sample.messages), sample.response, sample.ground_truth, sample.score]
-        for sample in shown
-    ]
+    def metrics(self, step: int) -> dict[str, float]:
+        """The metrics of the policy after a step.
 
-
-def validation_metrics(samples: Sequence[ValidationSample], n: int) -> dict[str, float]:
-    """``val-core/<data source>/reward/mean@n``: the mean over prompts of the mean over their scored responses.
-
-    ``val-aux/<data source>/<component>/mean@n`` is the same of each named part of the scores. Responses
-    without a score are left out; their share is ``val-aux/error_ratio``.
-    """
-    values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for sample in samples:
-        if sample.score is not None:
-            values[f"val-core/{sample.data_source}/reward"][sample.prompt].append(sample.score)
-            for name, value in sample.components.items():
-                values[f"val-aux/{sample.data_source}/{name}"][sample.prompt].append(value)
-    metrics = {
-        f"{name}/mean@{n}": fmean(fmean(of_prompt) for of_prompt in by_prompt.values())
-        for name, by_prompt in values.items()
-    }
-    metrics["val-aux/error_ratio"] = fmean(sample.score is None for sample in samples)
-    metrics["val-aux/response_length/mean"] = fmean(sample.response_length for sample in samples)
-    return metrics
-
-
-def _chat(messages: Sequence[Mapping[str, Any]]) -> str:
-    """A chat as plain text; a single message without its role."""
-    if len(messages) == 1:
-        return str(messages[0]["content"])
-    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+        Raises:
+            RunError: too many responses have no score.
+        """
+        timers, config = Timers(), self.run.config
+        samples: list[ValidationSample] = []
+        results: list[RewardResult] = []
+        episodes: list[Episode] = []
+        with timers("testing"):
+            size = config.data.val_batch_size or len(self.prompts)
+            seeds = self.seeds.validation_requests(len(self.prompts))
+            for start in range(0, len(self.prompts), size):
+                part = slice(start, start + size)
+                scored = self.stream.play(self.prompts[part], seeds[part], self.sampling, f"val-{start}")
+                samples += validation_samples(scored.rollouts, scored.results)
+                results += scored.results
+                episodes += scored.rollouts.episodes or ()
+        self.records.log.write_samples(step, *sample_table(samples, config.trainer.log_val_generations))
+        if notice := self.records.notices.errors(results):
+            say(f"step {step}, evaluation: {notice}")
+        n = config.rollout.val_kwargs.n
+        metrics = validation_metrics(samples, n) | {"timing_s/testing": timers.seconds["testing"]}
+        for more in self.run.plugins.hook.validation_metrics(samples=samples, n=n):
+            metrics |= more
+        return metrics | {f"val-aux/{name}": value for name, value in episode_metrics(episodes).items()}

@@ -3,6 +3,7 @@
 import contextlib
 
 from corerl.errors import EngineDeadError, LostError, RunError, Stopped, WorkerDiedError, WorkerLateError
+from corerl.trainer.evaluation import Evaluation
 from corerl.trainer.loop import Trainer
 from corerl.trainer.saving import Saving
 
@@ -41,10 +42,10 @@ def fit(trainer: Trainer) -> None:
 def _begin(trainer: Trainer) -> None:
     trainer.engines.send_weights(trainer.step, verify=True)
     trainer.devices.to_generation(asleep=False)
-    if trainer.step == 0 and trainer.run.config.trainer.val_before_train and trainer.val_prompts:
+    if trainer.step == 0 and trainer.run.config.trainer.val_before_train and trainer.evaluation:
         with trainer.stopping.abandonable():
-            metrics = trainer.evaluate()
-        trainer.log.write(metrics, step=0)
+            metrics = trainer.evaluation.metrics(step=0)
+        trainer.records.log.write(metrics, step=0)
 
 
 def _do_step(trainer: Trainer, saving: Saving) -> None:
@@ -54,8 +55,8 @@ def _do_step(trainer: Trainer, saving: Saving) -> None:
     config = trainer.run.config.trainer
     try:
         metrics = trainer.train_step()
-        if trainer.failure is None and trainer.val_prompts and trainer.is_due(config.test_freq):
-            metrics |= _evaluate(trainer)
+        if trainer.failure is None and trainer.evaluation and trainer.is_due(config.test_freq):
+            metrics |= _evaluate(trainer, trainer.evaluation)
             metrics["timing_s/step"] += metrics.get("timing_s/testing", 0.0)
     except RunError as error:
         raise _of_step(trainer.step, error) from error.__cause__
@@ -64,7 +65,7 @@ def _do_step(trainer: Trainer, saving: Saving) -> None:
     if due:
         metrics |= _copy(trainer, saving)
         metrics["timing_s/step"] += metrics.get("timing_s/save", 0.0)
-    trainer.log.write(metrics, step=trainer.step)
+    trainer.records.log.write(metrics, step=trainer.step)
     trainer.run.plugins.hook.step_ended(run=trainer.run, step=trainer.step, metrics=metrics)
     saving.done(metrics)
     trainer.is_changed = False
@@ -87,10 +88,10 @@ def _copy(trainer: Trainer, saving: Saving) -> dict[str, float]:
         return {}
 
 
-def _evaluate(trainer: Trainer) -> dict[str, float]:
+def _evaluate(trainer: Trainer, evaluation: Evaluation) -> dict[str, float]:
     """Of a policy that is still to be saved."""
     try:
-        return trainer.evaluate()
+        return evaluation.metrics(trainer.step)
     except (WorkerDiedError, WorkerLateError):  # there is nobody to save it
         raise
     except RunError as error:

@@ -1,6 +1,5 @@
 """What happens when something that must be a number is NaN or infinite: ``trainer.on_nonfinite``."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from corerl.contracts.experience import Experience
 from corerl.errors import NonFiniteError
-from corerl.files import atomic_path
+from corerl.files import atomic_path, unused
 from corerl.rollout.scored import ScoredRollouts
 from corerl.terminal.notices import say
 
@@ -61,7 +60,7 @@ class NonFiniteGuard:
         Raises:
             NonFiniteError: ``error``, completed.
         """
-        folder = self._free_folder(f"step_{step:06d}")
+        folder = unused(self.folder / f"step_{step:06d}")  # several mini-batches of a step may fail
         where = f"are saved in {folder}"
         try:
             self._write(folder, rows, experience, batch)
@@ -72,11 +71,6 @@ class NonFiniteGuard:
         if not self.skip:
             raise NonFiniteError(f"{message}; trainer.on_nonfinite=skip leaves them out", rows) from error
         say(f"step {step}: {message}")
-
-    def _free_folder(self, name: str) -> Path:
-        """``name``, or ``name-2``, … where several mini-batches of a step fail."""
-        numbers = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-        return next(folder for folder in (self.folder / each for each in numbers) if not folder.exists())
 
     def _write(self, folder: Path, rows: Sequence[int], experience: Experience, batch: ScoredRollouts) -> None:
         with atomic_path(folder, folder=True) as temporary:

@@ -21,7 +21,6 @@ from corerl.rollout.scoring import select_scorers
 from corerl.terminal.notices import say
 from corerl.trainer.correction import require_corrector
 from corerl.trainer.requirements import require_engine
-from corerl.trainer.run import versions
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     checkpoint = find_checkpoint(config, _total_steps(config, sampler))
     if checkpoint is not None:
         require_writable(checkpoint.run_folder, "trainer.resume_mode")
-        check_same(checkpoint, config, versions(parts), plugins.config_aliases())
+        check_same(checkpoint, config, parts.versions(), plugins.config_aliases())
         sampler.load_state_dict(checkpoint.sampler)
         say(f"resuming {checkpoint.path}")
     check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry)

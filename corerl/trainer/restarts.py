@@ -84,8 +84,10 @@ class Restarts:
         where, said = "the start" if trainer is None else f"step {trainer.step}", str(error)
         checkpoint, run_ids = plan.checkpoint, plan.run_ids
         if trainer is not None:
-            run_ids = trainer.log.state()
-            if trainer.checkpoints.newest is not None:  # else there may be newer ones, of a run that went another way
+            run_ids = trainer.records.log.state()
+            if (
+                trainer.records.checkpoints.newest is not None
+            ):  # else there may be newer ones, of a run that went another way
                 checkpoint = newest_whole(trainer.run.folder) or checkpoint
                 self._failed.clear()
         if where in self._failed:
@@ -124,7 +126,6 @@ class Restarts:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
         seconds = min(LONGEST, BACKOFF * 2 ** (self._recent - 1))
-        source = "the start, for want of a checkpoint" if plan.checkpoint is None else plan.checkpoint.path
         source = "the start (there is no checkpoint)" if plan.checkpoint is None else plan.checkpoint.path
         say(
             f"{self._said}\nthe workers are started again from {source} in {seconds:g} s ({self._recent} of "

@@ -2,14 +2,12 @@
 
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from corerl import __version__
 from corerl.contracts.config import TrainConfig
-from corerl.files import atomic_path
+from corerl.files import atomic_path, unused
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import Parts
@@ -36,22 +34,8 @@ class Run:
         with atomic_path(self.folder / "config.yaml") as temporary:
             temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(asdict(self.config))))
         with atomic_path(self.folder / "plugins.json") as temporary:
-            used = [_description(part, selected) for part, selected in _used(self.parts)]
+            used = [_description(part, selected) for part, selected in self.parts.used()]
             temporary.write_text(json.dumps(used, indent=2, default=repr) + "\n")
-
-
-def versions(parts: Parts) -> dict[str, str]:
-    """Distribution -> version, of CoreRL and of the plugins that supply parts; where it runs and is shown is free."""
-    owners = [selected.entry.owner for part, selected in _used(parts) if part not in ("trackers", "runtime")]
-    return {"corerl": __version__} | {owner.distribution: owner.version for owner in owners}
-
-
-def _used(parts: Parts) -> Iterator[tuple[str, Selected[Any]]]:
-    for field in fields(parts):
-        value = getattr(parts, field.name)
-        for selected in value if isinstance(value, tuple) else (value,):
-            if isinstance(selected, Selected):
-                yield field.name, selected
 
 
 def _description(part: str, selected: Selected[Any]) -> dict[str, Any]:
@@ -69,6 +53,4 @@ def _description(part: str, selected: Selected[Any]) -> dict[str, Any]:
 def new_folder(config: TrainConfig) -> Path:
     """A folder name for a run that starts now; it does not exist yet."""
     base = Path(config.trainer.output_dir).expanduser() / config.tracking.experiment_name
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    candidates = [base / stamp, *(base / f"{stamp}-{number}" for number in range(2, 1000))]
-    return next(candidate for candidate in candidates if not candidate.exists())
+    return unused(base / time.strftime("%Y%m%d-%H%M%S"))

@@ -12,8 +12,6 @@ from corerl.errors import DeadlineError, RunError, SaveError
 from corerl.models import DTYPES, compute_dtype, resolve_device
 from corerl.rollout.buffer import FILE, FinishedGroup, write_groups
 from corerl.terminal.notices import say
-from corerl.trainer.run import versions
-from corerl.trainer.workers import TrainedWorker
 
 if TYPE_CHECKING:
     from corerl.trainer.loop import Trainer
@@ -28,7 +26,7 @@ class Saving:
         dtype = compute_dtype(config.model, resolve_device(config.actor.device))
         self._fixed = {
             "config": asdict(config),
-            "versions": versions(trainer.run.parts),
+            "versions": trainer.run.parts.versions(),
             "dtype": next(name for name, each in DTYPES.items() if each is dtype),
         }
         self._done = self._saved = trainer.step
@@ -53,7 +51,7 @@ class Saving:
         self._state = {
             "sampler": stream.sampler,
             "kl_coef": None if trainer.kl_penalty is None else trainer.kl_penalty.coef,
-            "trackers": trainer.log.state(),
+            "trackers": trainer.records.log.state(),
             "score": metrics.get(best) if best else None,
         }
         self._random_states = random_state.present()
@@ -83,7 +81,7 @@ class Saving:
         """
         trainer = self._trainer
         try:
-            path = trainer.checkpoints.settle(wait=wait)
+            path = trainer.records.checkpoints.settle(wait=wait)
         except (SaveError, DeadlineError) as error:
             self._failed(error, must=must)
             return
@@ -94,21 +92,18 @@ class Saving:
     def end(self, *, workers_ended: bool = False) -> None:
         """Wait for what is being written, however the run ends, unless those who write it have ended before."""
         if workers_ended:
-            self._trainer.checkpoints.give_up()
+            self._trainer.records.checkpoints.give_up()
         try:
             self.settle(wait=True)
         except RunError as error:
             say(str(error))
 
     def _copy(self, step: int, *, last: bool = False) -> None:
-        trainer = self._trainer
-        roles: dict[str, TrainedWorker] = {"actor": trainer.actor}
-        if trainer.critic is not None:
-            roles["critic"] = trainer.critic
+        trainer, models = self._trainer, self._trainer.models
         export = self._config.save_huggingface == "always" or (last and self._config.save_huggingface == "last")
         try:
             with trainer.engines.actor_in_use, trainer.devices.training_state():
-                trainer.checkpoints.copy(step, roles, trainer.actor.export if export else None)
+                trainer.records.checkpoints.copy(step, models.trained, models.actor.export if export else None)
         except SaveError as error:
             self._failed(error, must=last)
 
@@ -118,7 +113,7 @@ class Saving:
         def write_finished(folder: Path) -> None:
             write_groups(folder / FILE, finished)
 
-        self._trainer.checkpoints.write({**self._state, **self._fixed}, self._random_states, write_finished)
+        self._trainer.records.checkpoints.write({**self._state, **self._fixed}, self._random_states, write_finished)
 
     def _failed(self, error: RunError, *, must: bool) -> None:
         if must or self._config.on_save_error == "stop":

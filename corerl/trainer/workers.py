@@ -18,12 +18,11 @@ from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import Output, TokenOutputs
-from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy
+from corerl.contracts.training_strategies import MeasuredStrategy, MicroBatching, StrategySpec, TrainingStrategy
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
 from corerl.plugins import load_plugins
 from corerl.registry.parts import Parts, resolve_parts
-from corerl.trainer.rounding import RoundingLoss
 
 
 def parts_of(config: TrainConfig) -> Parts:
@@ -113,7 +112,6 @@ class PolicyWorker(TrainedWorker):
         parts = parts_of(config)
         actor = config.actor
         self.sent_dtype = compute_dtype(config.model, resolve_device(actor.device))
-        self.rounding = RoundingLoss(self.sent_dtype)
         self.strategy = parts.strategy.load()(
             StrategySpec(
                 model=config.model,
@@ -136,19 +134,15 @@ class PolicyWorker(TrainedWorker):
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`: in the dtype that the engine computes with."""
-        if self.rounding.is_due():
-            return self.rounding.rounded(self.strategy.weights())
         return self.strategy.weights(self.sent_dtype)
 
     @dispatch("rank_zero")
     def measured(self) -> dict[str, float]:
-        """Metrics of the first worker: memory of its GPU at most, in GiB, and the loss of an update in rounding."""
-        metrics: dict[str, float] = {}
+        """Metrics of the first worker: those of the strategy, and the peak memory of the GPU, in GiB."""
+        metrics = dict(self.strategy.measured()) if isinstance(self.strategy, MeasuredStrategy) else {}
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             metrics["perf/max_memory_allocated_gb"] = torch.cuda.max_memory_allocated() / 2**30
             metrics["perf/max_memory_reserved_gb"] = torch.cuda.max_memory_reserved() / 2**30
-        if self.rounding.value is not None:
-            metrics["weights/update_lost_in_rounding"] = self.rounding.value
         return metrics
 
     @dispatch("rank_zero")

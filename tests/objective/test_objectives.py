@@ -4,9 +4,17 @@ import torch
 from corerl.contracts.experience import collate
 from corerl.contracts.losses import Mean, masked_mean
 from corerl.contracts.policy_losses import LossOutput
+from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import RunError
-from corerl.objective import PolicyObjective, SupervisedObjective, ValueObjective, loss_weights, policy_loss_inputs
+from corerl.objective import (
+    PolicyObjective,
+    SupervisedObjective,
+    ValueObjective,
+    advantage_inputs,
+    loss_weights,
+    policy_loss_inputs,
+)
 
 
 def batch():
@@ -143,3 +151,23 @@ def test_a_loss_that_is_already_summed_is_an_error():
 def test_a_mean_leaves_out_what_is_masked():
     mean = masked_mean(torch.tensor([1.0, float("nan"), 4.0]), torch.tensor([True, False, True]))
     assert (float(mean.total), int(mean.count)) == (5.0, 2)
+
+
+def test_an_estimator_gets_the_scores_parts_and_values_of_trained_tokens_alone(scored_rollouts):
+    scored = scored_rollouts([1.0, None])
+    experience = scored.experience()
+    experience.old_log_probs, weights = torch.full((2, 2), -1.0), torch.ones(2, 2)
+    scored.results[0] = RewardResult(1.0, {"format": 0.5})
+    experience.values = torch.full((2, 2), 9.0)
+    experience.sum_pi_squared = torch.full((2, 2), 0.25)
+    experience.greedy_scores = torch.tensor([3.0, 4.0])
+    inputs = advantage_inputs(experience, scored.components(), weights)
+    assert inputs.values.tolist() == [[9.0, 9.0], [0.0, 0.0]]
+    assert inputs.rewards.tolist() == [[0.0, 1.0], [0.0, 0.0]]
+    assert inputs.response_mask is experience.response_mask
+    assert inputs.rollout_weights is weights
+    assert inputs.log_probs is experience.old_log_probs
+    assert inputs.sum_pi_squared is experience.sum_pi_squared
+    assert inputs.greedy_scores is experience.greedy_scores
+    assert inputs.group_ids.tolist() == [0, 1]
+    assert inputs.components["format"].tolist() == [0.5, 0.0]

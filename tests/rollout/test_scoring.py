@@ -6,12 +6,8 @@ from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
 from corerl.errors import RunError
-from corerl.registry import Entry, Owner, Selected
 from corerl.rollout.scored import ScoredRollouts
-from corerl.rollout.scoring import Notices, check_error_rate, check_results
-from corerl.trainer.evaluation import validation_metrics, validation_samples
-
-SCORERS = {"acme/sums": Selected(Entry("scorer", "sums", lambda *_: 0.0, Owner("acme-rewards", "1.2")))}
+from corerl.rollout.scoring import check_error_rate, check_results
 
 
 def rollouts(count=2):
@@ -69,35 +65,6 @@ def test_components_are_zero_where_a_scorer_gives_none():
     assert {name: values.tolist() for name, values in batch.components().items()} == {"format": [0.5, 0.0]}
 
 
-def test_the_notice_of_lone_responses_counts_prompts():
-    batch = ScoredRollouts(rollouts(2), [RewardResult(1.0), RewardResult(None, error="x"), *[RewardResult(0.0)] * 2])
-    assert Notices(SCORERS).lone_responses(batch.experience()).startswith("1 prompts have one response with a score")
-    assert Notices(SCORERS).lone_responses(ScoredRollouts(rollouts(1), [RewardResult(0.0)] * 2).experience()) is None
-
-
-@pytest.mark.parametrize("score", [0.0, 1.0, -0.5])
-def test_the_notice_of_equal_rewards_names_source_scorer_and_three_extractions(score):
-    results = [RewardResult(score, extracted=str(number)) for number in range(8)]
-    notices = Notices(SCORERS)
-    notice = notices.all_equal(rollouts(4), results)
-    assert notice.startswith(f"every reward in this step is {score:g}\n")
-    assert "data source 'acme/sums' (8 responses) is scored by 'sums' of acme-rewards 1.2" in notice
-    assert [f"extracted '{number}', ground truth '42'" in notice for number in range(6)] == [True, False] * 3
-    assert notice.count("extracted ") == 3
-    assert notices.all_equal(rollouts(4), results) == f"every reward in this step is {score:g}, as in 2 steps so far"
-    assert notices.all_equal(rollouts(4), [RewardResult(7.0)] * 8).count("extracted ") == 3
-
-
-@pytest.mark.parametrize("score", [1.0, None])
-def test_no_notice_when_a_reward_differs_or_is_missing(score):
-    results = [RewardResult(0.0)] * 3 + [RewardResult(score, error=None if score else "x")]
-    assert Notices(SCORERS).all_equal(rollouts(), results) is None
-
-
-def test_a_single_response_is_equal_to_no_other():
-    assert Notices(SCORERS).all_equal(rollouts(1).select([0]), [RewardResult(1.0)]) is None
-
-
 def test_too_many_errors_stop_the_run_with_kinds_and_three_examples():
     failures = [RewardResult(None, error=f"e{n}", error_kind="crash" if n < 4 else None) for n in range(5)]
     responses = [f"response {n}" for n in range(8)]
@@ -109,22 +76,6 @@ def test_too_many_errors_stop_the_run_with_kinds_and_three_examples():
     assert first.startswith("5 of 8 responses could not be scored (4 crash, 1 other)")
     assert "reward.max_error_rate=0.5" in first
     assert examples == [f"  e{n}, for a response that ends in 'response {n}'" for n in range(3)]
-
-
-def test_the_notice_of_errors_counts_the_most_frequent():
-    results = [RewardResult(None, error="late"), RewardResult(None, error="boom"), RewardResult(None, error="boom")]
-    notice = Notices(SCORERS).errors([*results, RewardResult(1.0)])
-    assert notice.startswith("3 of 4 responses could not be scored") and "2 times: boom" in notice
-    assert Notices(SCORERS).errors([RewardResult(0.0)]) is None
-
-
-def test_validation_is_the_mean_over_prompts_of_the_mean_over_responses():
-    scores = [1.0, 0.0, 1.0, None]
-    results = [RewardResult(score, error=None if score is not None else "x") for score in scores]
-    metrics = validation_metrics(validation_samples(rollouts(), results), n=2)
-    assert metrics["val-core/acme/sums/reward/mean@2"] == pytest.approx((0.5 + 1.0) / 2)
-    assert metrics["val-aux/error_ratio"] == 0.25
-    assert metrics["val-aux/response_length/mean"] == 1.5
 
 
 def test_tensors_of_rollouts():

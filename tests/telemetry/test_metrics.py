@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -8,7 +10,6 @@ from corerl.telemetry.metrics import (
     merge_means,
     policy_metrics,
 )
-from corerl.trainer.rounding import RoundingLoss
 from corerl.trainer.workers import PolicyWorker
 
 
@@ -32,7 +33,7 @@ def test_entropy_is_a_mean_over_trained_tokens():
 
 def test_memory_of_the_device_is_in_gib(monkeypatch):
     worker = PolicyWorker.__new__(PolicyWorker)
-    worker.rounding = RoundingLoss(torch.bfloat16)
+    worker.strategy = object()
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     assert worker.measured() == {}
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
@@ -40,5 +41,5 @@ def test_memory_of_the_device_is_in_gib(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 5 * 2**29)
     peak = {"perf/max_memory_allocated_gb": 3.0, "perf/max_memory_reserved_gb": 2.5}
     assert worker.measured() == peak
-    worker.rounding.value = 0.5
+    worker.strategy = SimpleNamespace(measured=lambda: {"weights/update_lost_in_rounding": 0.5})
     assert worker.measured() == peak | {"weights/update_lost_in_rounding": 0.5}

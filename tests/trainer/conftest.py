@@ -11,17 +11,21 @@ import torch
 from corerl.contracts.advantage_estimators import Advantages
 from corerl.contracts.config import ModelConfig, PluginsConfig, RolloutCorrectionConfig, TrainConfig
 from corerl.contracts.losses import Mean
-from corerl.contracts.rollout_backends import SamplingParams
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import EngineDeadError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
-from corerl.rollout.scoring import Notices
+from corerl.rollout.stream import StepGroups
 from corerl.seeding import Seeds
+from corerl.telemetry.score_notices import Notices
 from corerl.trainer.loop import Trainer
+from corerl.trainer.models import Models
 from corerl.trainer.nonfinite import NonFiniteGuard
+from corerl.trainer.records import Records, SampleRollouts
+from corerl.trainer.step import Step
 from corerl.trainer.stopping import Stopping
+from corerl.trainer.updates import Updates
 from corerl_correction.corrector import ImportanceCorrector
 
 PLUGIN = """
@@ -137,21 +141,27 @@ class Devices:
 
 
 class Parts(SimpleNamespace):
-    needs_ref_log_probs = True
-    kl_loss = None
+    """Of an estimator and a KL loss with these needs, and a policy loss with this selector of tokens."""
 
-    def __init__(self, needs):
-        super().__init__(adv_estimator=SimpleNamespace(entry=SimpleNamespace(needs=needs)))
+    needs_ref_log_probs = True
+
+    def __init__(self, needs, select_tokens=None, kl_loss=None):
+        super().__init__(
+            adv_estimator=SimpleNamespace(entry=SimpleNamespace(needs=needs)),
+            policy_loss=SimpleNamespace(load_fact=lambda name: {"select_tokens": select_tokens}[name]),
+            kl_loss=None if kl_loss is None else SimpleNamespace(entry=SimpleNamespace(needs=kl_loss)),
+        )
 
 
 @pytest.fixture
 def trainer(tmp_path):
     """``trainer(critic=False, reference=False, needs={…}, section__key=value, …)``: made up, at step 1 of 10.
 
-    ``needs`` are those of the advantage estimator; ``trainer.calls`` are what was done.
+    ``needs`` are those of the advantage estimator, ``kl_loss`` those of the KL loss; ``trainer.calls`` are the calls of
+    its parts. ``trainer.at(scored, experience)`` is the present step with a batch.
     """
 
-    def make(critic=False, reference=False, needs=(), **keys):
+    def make(critic=False, reference=False, needs=(), select_tokens=None, kl_loss=None, corrector=None, **keys):
         config = TrainConfig(ModelConfig("x"))
         config.actor.ppo_mini_batch_size, config.data.max_response_length = 1, 8
         for key, value in keys.items():
@@ -166,33 +176,47 @@ def trainer(tmp_path):
             calls.append("estimate")
             return Advantages(inputs.rewards.clone(), 2 * inputs.rewards)
 
-        made = Trainer(
-            run=SimpleNamespace(config=config, parts=Parts(needs), folder=tmp_path, plugins=load_plugins()),
-            engines=SimpleNamespace(send_weights=send_weights, restarts=2, lost={("a", 1)}, actor_in_use=nullcontext()),
+        parts = Parts(needs, select_tokens, kl_loss)
+        run = SimpleNamespace(config=config, parts=parts, folder=tmp_path, plugins=load_plugins())
+        models = Models(
             actor=Worker("actor", calls),
             critic=Worker("critic", calls) if critic else None,
             reference=Worker("reference", calls) if reference else None,
-            stream=SimpleNamespace(),
-            tokenizer=None,
-            devices=Devices(calls),
-            estimate_advantages=estimate,
-            select_tokens=None,
-            kl_penalty=None,
-            vocabulary_reference=None,
-            val_prompts=[],
-            notices=Notices({}),
-            nonfinite=NonFiniteGuard(tmp_path / "nonfinite", skip=True, hook=load_plugins().hook),
-            log=SimpleNamespace(),
-            corrector=ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none")),
-            checkpoints=None,
-            seeds=Seeds(0),
-            validation_sampling=SamplingParams(8),
             shape=ModelShape(1, 1, 1),
-            total_steps=10,
+            max_vocabulary_gb=1.0,
+        )
+        corrector = corrector or ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none"))
+        guard = NonFiniteGuard(tmp_path / "nonfinite", skip=True, hook=run.plugins.hook)
+        made = Trainer(
+            run=run,
+            models=models,
+            stream=SimpleNamespace(),
+            engines=SimpleNamespace(send_weights=send_weights, restarts=2, lost={("a", 1)}, actor_in_use=nullcontext()),
+            devices=Devices(calls),
+            kl_penalty=None,
+            corrector=corrector,
+            estimator=estimate,
+            updates=Updates(config, parts, models, corrector, Seeds(0)),
+            evaluation=None,
+            records=Records(
+                log=SimpleNamespace(),
+                checkpoints=None,
+                notices=Notices({}, of_groups="groups" in needs),
+                rollouts=SampleRollouts(run, tokenizer=None),
+                nonfinite=guard,
+            ),
             stopping=Stopping(),
+            total_steps=10,
             step=1,
         )
-        made.calls = calls
+
+        def at(scored, experience=None):
+            step = Step(made.step, made.stopping, guard)
+            step.groups = StepGroups(scored, {}, {}, {})
+            step.experience = experience or scored.experience()
+            return step
+
+        made.calls, made.at = calls, at
         return made
 
     return make

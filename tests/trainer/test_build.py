@@ -132,17 +132,16 @@ def test_the_kl_penalty_begins_with_the_configs_coefficient_or_the_checkpoints(m
         kl_penalty=selected("KL type", "difference", difference),
         kl_controller=selected("KL controller", "fixed", max),
     )
-    penalty = build._kl_penalty(made_plan, "the actor", "the vocabulary's")
-    assert (penalty.kl_type, penalty.controller, penalty.actor) == (difference, max, "the actor")
-    assert (penalty.coef, penalty.mini_batch_size, penalty.vocabulary_reference) == (coefficient, 6, None)
+    penalty = build._kl_penalty(made_plan, "the models")
+    assert (penalty.kl_type, penalty.controller, penalty.models) == (difference, max, "the models")
+    assert (penalty.coef, penalty.mini_batch_size, penalty.of_vocabulary) == (coefficient, 6, False)
 
 
-def test_a_kl_type_of_the_vocabulary_gets_the_references_and_without_a_type_there_is_no_penalty(made):
+def test_a_kl_type_may_need_the_vocabulary_and_without_a_type_there_is_no_penalty(made):
     full = selected("KL type", "full", difference, needs=frozenset({"logits"}))
     controller = selected("KL controller", "fixed", max)
-    penalty = build._kl_penalty(plan(made, kl_penalty=full, kl_controller=controller), None, "the vocabulary's")
-    assert penalty.vocabulary_reference == "the vocabulary's"
-    assert build._kl_penalty(plan(made, kl_controller=controller), None, None) is None
+    assert build._kl_penalty(plan(made, kl_penalty=full, kl_controller=controller), None).of_vocabulary
+    assert build._kl_penalty(plan(made, kl_controller=controller), None) is None
 
 
 class Tracker:
@@ -267,8 +266,8 @@ def test_a_trainer_is_what_the_plan_says_and_its_parts_end_with_it(real_plan, mo
     keys = {"actor__use_kl_loss": True, "trainer__offload_while_generating": True}
     folder = build.train(real_plan(**keys, trainer__max_staleness=1, trainer__on_nonfinite="skip"))
     [trainer] = trainers
-    assert trainer.reference is not None and trainer.vocabulary_reference is None and trainer.critic is None
-    assert (trainer.nonfinite.folder, trainer.nonfinite.skip) == (folder / "nonfinite", True)
+    assert trainer.models.reference is not None and trainer.models.critic is None and trainer.evaluation is None
+    assert (trainer.records.nonfinite.folder, trainer.records.nonfinite.skip) == (folder / "nonfinite", True)
     assert asked == []  # all is on the CPU
     with pytest.raises(RuntimeError, match="is closed"):
         trainer.stream.take(1)

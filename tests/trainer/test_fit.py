@@ -43,7 +43,12 @@ class Trainer:
 
     def __init__(self, total_steps=2, at=lambda step: None, **config):
         self.calls, self.total_steps, self.step, self.at = [], total_steps, 0, at
-        self.restarts, self.is_changed, self.failure, self.val_prompts = 0, False, None, ["a prompt"]
+        self.restarts, self.is_changed, self.failure, self.evaluation = (
+            0,
+            False,
+            None,
+            SimpleNamespace(metrics=self.evaluate),
+        )
         self.run = SimpleNamespace(config=TrainConfig(ModelConfig("x")), plugins=SimpleNamespace(hook=self))
         for name, value in config.items():
             setattr(self.run.config.trainer, name, value)
@@ -51,7 +56,7 @@ class Trainer:
             send_weights=lambda version, verify: self.calls.append(f"send_weights({version}, verify={verify})")
         )
         self.devices = SimpleNamespace(to_generation=lambda asleep: self.calls.append(f"to_generation({asleep})"))
-        self.log = SimpleNamespace(write=self.write)
+        self.records = SimpleNamespace(log=SimpleNamespace(write=self.write))
         self.stopping = Stopping()
         self.written = {}
 
@@ -70,7 +75,8 @@ class Trainer:
         self.is_changed = True
         return {"timing_s/step": 1.0}
 
-    def evaluate(self):
+    def evaluate(self, step):
+        assert step == self.step
         self.calls.append("evaluate")
         return {"val-core/s/reward/mean@1": 0.5, "timing_s/testing": 2.0}
 
@@ -127,7 +133,7 @@ def test_there_is_no_evaluation_before_training(why):
     if why == "resumed":
         trainer.step = 1
     if why == "no prompts":
-        trainer.val_prompts = []
+        trainer.evaluation = None
     fit(trainer)
     assert trainer.calls[:3] == [
         f"send_weights({int(why == 'resumed')}, verify=True)",
@@ -234,7 +240,7 @@ def test_a_failure_after_the_update_is_raised_once_the_step_is_recorded_and_not_
 def test_an_evaluation_that_fails_ends_the_run_after_its_step_is_saved(died, monkeypatch):
     error = WorkerDiedError("killed") if died else RunError("the reward server is gone")
 
-    def evaluate(trainer):
+    def evaluate(trainer, step):
         raise error
 
     monkeypatch.setattr(Trainer, "evaluate", evaluate)

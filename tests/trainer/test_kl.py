@@ -1,12 +1,13 @@
-"""KL in the reward, and the memory that log-probs of the whole vocabulary take."""
+"""KL in the reward."""
 
 import pytest
 import torch
 
 from corerl.contracts.experience import collate
+from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
-from corerl.errors import RunError
-from corerl.trainer.kl import KLPenalty, VocabularyReference
+from corerl.trainer.kl import KLPenalty
+from corerl.trainer.models import Models
 
 NAN = float("nan")
 
@@ -27,7 +28,7 @@ class Controller:
 
 
 def penalty(coef=0.2, kl_type=difference):
-    return KLPenalty(kl_type, Controller(), coef, actor=None, vocabulary_reference=None, mini_batch_size=1)
+    return KLPenalty(kl_type, Controller(), coef, models=None, of_vocabulary=False, mini_batch_size=1)
 
 
 def experience(kl, masks, rewards):
@@ -94,25 +95,10 @@ def test_kl_over_the_vocabulary_is_asked_for_by_mini_batch_and_comes_back_to_its
     batch = collate([[1], [2], [3]], [[4], [5, 6, 7], [8, 9]], [0, 1, 0])
     batch.rewards = torch.zeros(3, 3)
     actor, reference = Model(1.0), Model(0.5)
-    kl_penalty = KLPenalty(
-        lambda policy, ref: (policy - ref).sum(2), Controller(), 1.0, actor, VocabularyReference(reference, 3, 4.0), 1
-    )
+    models = Models(actor, None, reference, ModelShape(1, 1, 1, vocabulary=3), max_vocabulary_gb=4.0)
+    kl_type = lambda policy, ref: (policy - ref).sum(2)  # noqa: E731
+    kl_penalty = KLPenalty(kl_type, Controller(), 1.0, models, of_vocabulary=True, mini_batch_size=1)
     kl_penalty.subtract(batch)
     assert batch.rewards.tolist() == [[-2.0, 0.0, 0.0], [-2.5, -3.0, -3.5], [-4.0, -4.5, 0.0]]
     assert actor.asked == reference.asked == [(rows, ["vocabulary_log_probs"], TOKENS) for rows in (2, 1)]
     assert batch.ref_vocabulary_log_probs is None
-
-
-def test_log_probs_of_the_vocabulary_may_take_as_much_memory_as_is_allowed_and_no_more():
-    """2 rows of 4 tokens over 2^26 in float32 are 2 GiB; the reference here gives what is asked of it for three."""
-    batch = collate([[1], [2]], [[4, 4, 4, 4], [5]], [0, 1])
-    reference = Model(1.0)
-    VocabularyReference(reference, 2**26, 2.0).add(batch)
-    assert batch.ref_vocabulary_log_probs.shape == (2, 4, 3)
-    with pytest.raises(RunError) as error:
-        VocabularyReference(reference, 2**26, 1.99).add(batch)
-    assert str(error.value).startswith(
-        "log-probs of 2 × 4 tokens over a vocabulary of 67108864 take 2.0 GiB, more than "
-        "ref.max_vocabulary_log_probs_gb = 1.99: use a smaller actor.ppo_mini_batch_size"
-    )
-    assert len(reference.asked) == 1

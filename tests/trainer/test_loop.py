@@ -1,18 +1,16 @@
 """One step of training, call by call, with workers that are made up and numbers by hand."""
 
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from corerl.contracts.advantage_estimators import Advantages
 from corerl.contracts.config import RolloutCorrectionConfig
-from corerl.contracts.reward_managers import RewardResult
 from corerl.errors import RunError
 from corerl.rollout.stream import StepGroups
-from corerl.telemetry.timers import Timers
 from corerl_correction.corrector import ImportanceCorrector
 
 TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
@@ -56,7 +54,7 @@ def test_a_step_collects_computes_updates_and_hands_the_weights_over(trainer, ba
         *("update_critic", "update_actor", "update_weights", "step"),
     }
     assert metrics["perf/max_memory_allocated_gb"] == 1.5
-    updated = made.actor.updated[0]
+    updated = made.models.actor.updated[0]
     assert updated.old_log_probs.tolist() == updated.ref_log_probs.tolist() == [[-1.0, -1.0]]
     assert updated.values.tolist() == [[-1.0, -1.0]]
     assert updated.advantages.tolist() == [[0.0, 1.0]]
@@ -65,9 +63,9 @@ def test_a_step_collects_computes_updates_and_hands_the_weights_over(trainer, ba
 @pytest.mark.parametrize("oldest", [0, 1, 2])
 def test_staleness_is_the_largest_of_the_batch(trainer, batch, oldest):
     """An engine that disagrees with the policy is no error as long as one response comes from older weights."""
-    made = trainer(trainer__log_rollouts_freq=-1)
+    corrector = ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
+    made = trainer(trainer__log_rollouts_freq=-1, corrector=corrector)
     made.step = 3
-    made.corrector = ImportanceCorrector(RolloutCorrectionConfig(rollout_is="none"), most=0.25)
     scored, _ = batch([1.0, 0.0, 1.0], version=2)
     scored.rollouts.completions[1] = replace(scored.rollouts.completions[1], weight_version=oldest)
     made.stream.take = lambda step: StepGroups(scored, {}, {}, {})
@@ -81,7 +79,7 @@ def test_staleness_is_the_largest_of_the_batch(trainer, batch, oldest):
 def test_samples_that_are_not_finite_before_and_after_the_advantages_are_left_out_and_counted(trainer, batch):
     made = trainer(trainer__log_rollouts_freq=-1)
     scored, _ = batch([1.0, 2.0, 3.0])
-    forward, nan = made.actor.forward, float("nan")
+    forward, nan = made.models.actor.forward, float("nan")
 
     def first_row_is_nan(asked, wanted):
         outputs = forward(asked, wanted)
@@ -93,10 +91,10 @@ def test_samples_that_are_not_finite_before_and_after_the_advantages_are_left_ou
         advantages[1] = nan
         return Advantages(advantages, advantages.clone())
 
-    made.actor.forward, made.estimate_advantages = first_row_is_nan, second_row_is_nan
+    made.models.actor.forward, made.estimator = first_row_is_nan, second_row_is_nan
     made.stream.take = lambda step: StepGroups(scored, {}, {}, {})
     assert made.train_step()["training/nonfinite_samples"] == 2.0
-    [updated] = made.actor.updated
+    [updated] = made.models.actor.updated
     assert updated.rewards.tolist() == [[0.0, 3.0]]
 
 
@@ -113,72 +111,58 @@ def test_the_kl_penalty_changes_the_rewards_before_the_advantages_are_estimated(
     made.stream.take = lambda step: StepGroups(scored, {}, {}, {})
     assert made.train_step()["actor/reward_kl_penalty"] == 0.25
     assert made.calls.index("subtract") < made.calls.index("estimate")
-    assert made.actor.updated[0].advantages.tolist() == [[-0.25, 0.75]]
+    assert made.models.actor.updated[0].advantages.tolist() == [[-0.25, 0.75]]
 
 
-def test_an_engine_that_has_ended_for_good_leaves_a_step_that_is_done(trainer):
+def test_an_engine_that_has_ended_for_good_leaves_a_step_that_is_done(trainer, batch):
     for moment in ("to_weights", "to_generation"):
         made = trainer()
         made.devices.fails = moment
-        made.hand_over(Timers())
+        made.hand_over(made.at(*batch()))
         assert str(made.failure) == f"ended in {moment}"
         assert ("send_weights(1, verify=True)" in made.calls) is (moment == "to_generation")
 
 
 @pytest.mark.parametrize(("frequency", "verified"), [(-1, []), (3, [3, 6, 9]), (1, list(range(1, 11)))])
-def test_weights_are_verified_every_so_many_steps_and_not_because_a_step_is_the_last(trainer, frequency, verified):
+def test_weights_are_verified_every_so_many_steps_and_not_because_a_step_is_the_last(
+    trainer, batch, frequency, verified
+):
     made = trainer(rollout__verify_weights_freq=frequency)
     for made.step in range(1, 11):
-        made.hand_over(Timers())
+        made.hand_over(made.at(*batch()))
     sent = [call for call in made.calls if call.startswith("send")]
     assert [number for number, call in enumerate(sent, 1) if call.endswith("verify=True)")] == verified
 
 
 def test_the_models_are_asked_for_what_is_needed_with_the_tokens_alone(trainer, batch):
     made = trainer(critic=True, reference=True, needs={"sum_pi_squared"})
-    _, experience = batch()
-    metrics = made.compute(experience, Timers())
-    assert made.actor.asked == [(TOKENS, ["log_probs", "entropy", "sum_pi_squared"])]
-    assert made.reference.asked == [(TOKENS, ["log_probs"])]
-    assert made.critic.asked == [(TOKENS, ["values"])]
-    assert metrics == {"actor/entropy": -1.0}
+    scored, experience = batch()
+    step = made.at(scored, experience)
+    made.ask_models(step)
+    assert made.models.actor.asked == [(TOKENS, ["log_probs", "entropy", "sum_pi_squared"])]
+    assert made.models.reference.asked == [(TOKENS, ["log_probs"])]
+    assert made.models.critic.asked == [(TOKENS, ["values"])]
+    assert step.metrics == {"actor/entropy": -1.0}
     assert experience.sum_pi_squared is not None
 
 
 def test_nothing_is_asked_of_a_reference_whose_log_probs_of_the_samples_nobody_needs(trainer, batch):
     made = trainer(reference=True)
     made.run.parts.needs_ref_log_probs = False
-    _, experience = batch()
-    made.compute(experience, Timers())
-    assert made.reference.asked == []
-    assert made.actor.asked == [(TOKENS, ["log_probs", "entropy"])]
+    made.ask_models(made.at(*batch()))
+    assert made.models.reference.asked == []
+    assert made.models.actor.asked == [(TOKENS, ["log_probs", "entropy"])]
 
 
 def test_with_bypass_mode_the_engines_log_probs_are_the_old_ones(trainer, batch):
     made = trainer()
     made.run.config.algorithm.rollout_correction.bypass_mode = True
-    _, experience = batch()
-    assert made.compute(experience, Timers()) == {}
-    assert made.actor.asked == []
+    scored, experience = batch()
+    step = made.at(scored, experience)
+    made.ask_models(step)
+    assert step.metrics == {}
+    assert made.models.actor.asked == []
     assert experience.old_log_probs.tolist() == [[-0.5, -0.5]] * 2
-
-
-def test_an_estimator_gets_the_scores_parts_and_values_of_trained_tokens_alone(trainer, batch):
-    made = trainer()
-    scored, experience = batch([1.0, None])
-    scored.results[0] = RewardResult(1.0, {"format": 0.5})
-    experience.values = torch.full((2, 2), 9.0)
-    experience.sum_pi_squared = torch.full((2, 2), 0.25)
-    experience.greedy_scores = torch.tensor([3.0, 4.0])
-    inputs = made.advantage_inputs(experience, scored)
-    assert inputs.values.tolist() == [[9.0, 9.0], [0.0, 0.0]]
-    assert inputs.rewards.tolist() == [[0.0, 1.0], [0.0, 0.0]]
-    assert inputs.response_mask is experience.response_mask
-    assert inputs.log_probs is experience.old_log_probs
-    assert inputs.sum_pi_squared is experience.sum_pi_squared
-    assert inputs.greedy_scores is experience.greedy_scores
-    assert inputs.group_ids.tolist() == [0, 1]
-    assert inputs.components["format"].tolist() == [0.5, 0.0]
 
 
 def test_something_is_due_every_so_many_steps_and_after_the_last(trainer):
@@ -219,9 +203,31 @@ def test_the_policys_workers_are_held_from_the_batch_to_the_end_of_the_step_and_
         return call
 
     made.stream.take = note("batch", lambda step: StepGroups(scored, {}, {}, {}))
-    made.actor.forward = note("forward", made.actor.forward)
-    made.actor.update = note("update", made.actor.update)
-    made.estimate_advantages = note("estimate", made.estimate_advantages)
+    made.models.actor.forward = note("forward", made.models.actor.forward)
+    made.models.actor.update = note("update", made.models.actor.update)
+    made.estimator = note("estimate", made.estimator)
     made.train_step()
     assert abandonable == {"batch": True, "forward": True, "estimate": False, "update": False}
     assert (made.calls[0], made.calls[-1]) == ("held", "released")
+
+
+def test_sample_rollouts_are_written_every_so_many_steps_and_in_the_last(trainer, batch):
+    for frequency, steps in ((-1, []), (3, [3, 6, 9, 10]), (0, [])):
+        made = trainer(trainer__log_rollouts_freq=frequency)
+        written = []
+        object.__setattr__(made.records, "rollouts", SimpleNamespace(write=lambda step, to=written: to.append(step)))
+        for made.step in range(1, 11):
+            made.report(made.at(*batch()))
+        assert [step.number for step in written] == steps
+
+
+def test_the_policy_is_not_updated_in_the_critics_warm_up(trainer, batch):
+    for number, updates in ((1, 0), (2, 0), (3, 2)):
+        made = trainer(critic=True, trainer__critic_warmup=2)
+        made.step = number
+        step = made.at(*batch())
+        made.update(step)
+        assert Counter(made.calls)["actor.update"] == updates
+        assert ("actor/loss" in step.metrics) is bool(updates)
+        assert step.metrics["critic/loss"] == 1.5
+        assert made.is_changed

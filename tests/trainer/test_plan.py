@@ -14,7 +14,6 @@ from corerl.data.sampler import PromptSampler
 from corerl.errors import ConfigError, DataError
 from corerl.registry import Entry, Owner, Selected
 from corerl.trainer.plan import Plan, make_plan
-from corerl.trainer.run import versions
 
 
 def plan(batch=12, size=60, **keys):
@@ -175,7 +174,7 @@ def test_a_resumed_run_goes_on_with_the_prompts_that_come_next(ready, tmp_path, 
         "kl_coef": None,
         "trackers": {},
         "config": dataclasses.asdict(ready.config),
-        "versions": versions(ready.parts),
+        "versions": ready.parts.versions(),
     }
     (checkpoint / "state.json").write_text(json.dumps(state))
     manifest.write(checkpoint)

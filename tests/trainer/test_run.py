@@ -11,7 +11,7 @@ from corerl.config.load import load
 from corerl.contracts.config import TrainConfig
 from corerl.registry import Entry, Owner, Selected
 from corerl.trainer import run as run_module
-from corerl.trainer.run import Run, new_folder, versions
+from corerl.trainer.run import Run, new_folder
 
 
 @dataclasses.dataclass
@@ -35,7 +35,7 @@ def parts(made_up):
 
 
 def test_versions_are_those_that_decide_what_is_computed(parts, made_up):
-    assert versions(parts) == {"corerl": __version__, made_up().config.plugins.load[0]: "", "acme-soft": "1.2"}
+    assert parts.versions() == {"corerl": __version__, made_up().config.plugins.load[0]: "", "acme-soft": "1.2"}
 
 
 def test_every_part_is_described_with_its_distribution_and_options(parts, made_up, tmp_path):

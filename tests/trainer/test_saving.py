@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl.contracts.throughput import ModelShape
 from corerl.errors import DeadlineError, SaveError
 from corerl.rollout.stream import StreamState
 from corerl.trainer import saving as saving_module
+from corerl.trainer.models import Models
 from corerl.trainer.saving import Saving
 
 
@@ -46,7 +48,6 @@ class Store:
 @pytest.fixture
 def trainer(monkeypatch):
     """``trainer(**keys of trainer)``, done with step 3 of 10; its calls are in ``trainer.calls``."""
-    monkeypatch.setattr(saving_module, "versions", lambda parts: {"corerl": "0.1"})
     monkeypatch.setattr(saving_module.random_state, "present", lambda: {"python": "its state"})
 
     def make(critic=False, **keys):
@@ -66,14 +67,22 @@ def trainer(monkeypatch):
         )
         return SimpleNamespace(
             calls=calls,
-            run=SimpleNamespace(config=config, parts=None, plugins=SimpleNamespace(hook=hook)),
-            actor=SimpleNamespace(export=lambda folder: None),
-            critic=SimpleNamespace() if critic else None,
-            checkpoints=Store(calls),
+            run=SimpleNamespace(
+                config=config,
+                parts=SimpleNamespace(versions=lambda: {"corerl": "0.1"}),
+                plugins=SimpleNamespace(hook=hook),
+            ),
+            models=Models(
+                SimpleNamespace(export=lambda folder: None),
+                SimpleNamespace() if critic else None,
+                reference=None,
+                shape=ModelShape(1, 1, 1),
+                max_vocabulary_gb=1.0,
+            ),
+            records=SimpleNamespace(checkpoints=Store(calls), log=SimpleNamespace(state=lambda: {"wandb": "abc"})),
             engines=SimpleNamespace(actor_in_use=_Reusable(held, "actor_in_use")),
             devices=SimpleNamespace(training_state=lambda: held("training_state")),
             kl_penalty=None,
-            log=SimpleNamespace(state=lambda: {"wandb": "abc"}),
             stream=SimpleNamespace(state=lambda: StreamState({"position": 3}, [])),
             step=3,
             total_steps=10,
@@ -155,14 +164,14 @@ def test_the_model_folder_is_in_the_checkpoints_that_are_asked_for(trainer, when
 @pytest.mark.parametrize(("step", "asynchronous", "waits"), [(4, True, False), (4, False, True), (10, True, True)])
 def test_writing_is_waited_for_at_the_end_and_where_it_is_to_be(trainer, step, asynchronous, waits):
     run = trainer(async_save=asynchronous)
-    run.checkpoints.slow = True
+    run.records.checkpoints.slow = True
     save(run, Saving(run), step)
     assert called(run, "settle") == ([("settle", True)] if waits else [])
 
 
 def test_the_checkpoint_before_is_written_before_the_next_is_copied(trainer):
     run = trainer()
-    run.checkpoints.slow = True
+    run.records.checkpoints.slow = True
     saving = Saving(run)
     save(run, saving, 4)
     save(run, saving, 5)
@@ -189,7 +198,7 @@ def test_the_last_step_that_was_done_is_saved_at_an_early_end_and_one_that_is_sa
 def test_a_checkpoint_that_cannot_be_written_is_printed_and_training_goes_on(trainer, capsys):
     run = trainer()
     saving = Saving(run)
-    run.checkpoints.errors = [SaveError("disk full")]
+    run.records.checkpoints.errors = [SaveError("disk full")]
     save(run, saving, 4)
     assert capsys.readouterr().err == (
         "disk full; earlier checkpoints are complete, and training continues (trainer.on_save_error=continue)\n"
@@ -202,14 +211,14 @@ def test_a_checkpoint_that_cannot_be_written_is_printed_and_training_goes_on(tra
 @pytest.mark.parametrize("error", [SaveError("disk full"), DeadlineError("took longer than 1 s")])
 def test_it_ends_the_run_where_that_is_asked_for(trainer, error):
     run = trainer(on_save_error="stop")
-    run.checkpoints.errors = [error]
+    run.records.checkpoints.errors = [error]
     with pytest.raises(type(error), match=str(error)):
         save(run, Saving(run), 4)
 
 
 def test_the_last_checkpoint_must_be_written_whatever_is_asked_for(trainer):
     run = trainer()
-    run.checkpoints.errors = [SaveError("disk full")]
+    run.records.checkpoints.errors = [SaveError("disk full")]
     with pytest.raises(SaveError):
         save(run, Saving(run), 10)
 
@@ -217,7 +226,7 @@ def test_the_last_checkpoint_must_be_written_whatever_is_asked_for(trainer):
 @pytest.mark.parametrize(("step", "ends"), [(4, False), (10, True)])
 def test_a_copy_that_fails_ends_the_run_at_its_last_step_alone(trainer, step, ends):
     run = trainer()
-    run.checkpoints.errors = ["copy"]
+    run.records.checkpoints.errors = ["copy"]
     run.step = step
     saving = Saving(run)
     if ends:
@@ -229,10 +238,10 @@ def test_a_copy_that_fails_ends_the_run_at_its_last_step_alone(trainer, step, en
 
 def test_at_the_end_what_is_being_written_is_waited_for_and_an_error_is_printed(trainer, capsys):
     run = trainer(on_save_error="stop")
-    run.checkpoints.slow = True
+    run.records.checkpoints.slow = True
     saving = Saving(run)
     save(run, saving, 4)
-    run.checkpoints.errors = [SaveError("disk full")]
+    run.records.checkpoints.errors = [SaveError("disk full")]
     saving.end()
     assert called(run, "settle", "give_up") == [("settle", True)]
     assert capsys.readouterr().err == "disk full\n"

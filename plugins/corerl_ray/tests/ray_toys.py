@@ -48,16 +48,12 @@ class Toy:
         self.shares.append("alone")
         return self.rank
 
-    @dispatch("one_each")
-    def one_each(self, left, right):
-        return left + right
-
-    @dispatch("one_each")
+    @dispatch("all")
     def seen(self):
         shares, self.shares = self.shares, []
         return shares
 
-    @dispatch("one_each")
+    @dispatch("all")
     def environment(self):
         names = (
             "RANK",
@@ -255,17 +251,17 @@ class Engine:
     def abort(self):
         self.aborted.set()
 
-    @dispatch("one_each")
+    @dispatch("all")
     def seen(self):
         """The requests of each call, the most samples at a time, and those running now."""
         calls, self.calls, most, self.most = self.calls, [], self.most, 0
         return calls, most, self.running
 
-    @dispatch("one_each")
+    @dispatch("all")
     def received(self):
         return self.version, self.weights
 
-    @dispatch("one_each")
+    @dispatch("all")
     def environment(self):
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES")
         return {name: os.environ.get(name) for name in names}
@@ -289,6 +285,12 @@ class Engine:
     @dispatch("all")
     def read_on(self, on):
         (self.go_on.set if on else self.go_on.clear)()
+
+
+def each(group, name):
+    """The results of a method without arguments, of every worker of a group."""
+    method = getattr(group, name)
+    return method._pending([method._call(member, (), {}) for member in group.members], list).result()
 
 
 def corrupt(host):

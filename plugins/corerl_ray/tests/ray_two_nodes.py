@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import ray
 from ray.cluster_utils import Cluster
-from ray_toys import ENGINE, TOY, Engine, Generation, Toy, request
+from ray_toys import ENGINE, TOY, Engine, Generation, Toy, each, request
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.experience import collate
@@ -51,7 +51,7 @@ def main():
     batch = collate([[row] for row in range(5)], [[7] * 3] * 5, [0] * 5)
     seen["values"] = group.forward(batch, ["values"]).values[:, 0].tolist()
     runtime.send_weights(group, sink, 4, verify=True)
-    seen["weights"] = [[version, len(weights)] for version, weights in sink.received()]
+    seen["weights"] = [[version, len(weights)] for version, weights in each(sink, "received")]
     quick = calls.LOST_WAIT, calls.LOG_WAIT
     calls.LOST_WAIT = calls.LOG_WAIT = 120.0  # a loaded machine takes long to say how it died, and to read its log
     away = max(group.members, key=lambda member: member.facts.node != runtime.waiter.node)
@@ -81,10 +81,10 @@ def main():
     runtime = started(RayOptions(**options), nnodes=1, n_gpus_per_node=2)
     runtime.reserve([TOY, PAIR, OWN])
     group, pair, own = runtime.spawn(TOY, Toy), runtime.spawn(PAIR, Engine), runtime.spawn(OWN, Engine)
-    seen["local_ranks"] = [one["LOCAL_RANK"] for one in group.environment()]
-    seen["devices"] = [one["CUDA_VISIBLE_DEVICES"] for one in group.environment()]
-    seen["pair"] = [one["CUDA_VISIBLE_DEVICES"] for one in pair.environment()]
-    seen["own"] = [one["CUDA_VISIBLE_DEVICES"] for one in own.environment()]
+    seen["local_ranks"] = [one["LOCAL_RANK"] for one in each(group, "environment")]
+    seen["devices"] = [one["CUDA_VISIBLE_DEVICES"] for one in each(group, "environment")]
+    seen["pair"] = [one["CUDA_VISIBLE_DEVICES"] for one in each(pair, "environment")]
+    seen["own"] = [one["CUDA_VISIBLE_DEVICES"] for one in each(own, "environment")]
     seen["pools"] = [sorted({member.facts.node for member in one.members}) for one in (group, pair, own)]
 
     # the machine of one of the pools is lost

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ray_toys import LONE, TOY, Pair, Toy, WithTorch
+from ray_toys import LONE, TOY, Pair, Toy, WithTorch, each
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.experience import collate
@@ -41,24 +41,18 @@ def batch():
 
 @pytest.fixture
 def size(group):
-    group.seen()
+    each(group, "seen")
     return len(group.members)
 
 
 def test_all_ranks_are_called_and_the_result_is_that_of_rank_0(group, size):
     assert group.all_ranks("x") == (0, "x")
-    assert group.seen() == [["x"]] * size
+    assert each(group, "seen") == [["x"]] * size
 
 
 def test_rank_0_alone_is_called(group, size):
     assert group.rank_zero() == 0
-    assert group.seen() == [["alone"]] + [[]] * (size - 1)
-
-
-def test_each_rank_gets_an_element_and_gives_one(group, size):
-    assert group.one_each(list(range(size)), right=[10] * size) == [10 + rank for rank in range(size)]
-    with pytest.raises(TypeError, match=f"lists of {size} elements"):
-        group.one_each([1], [2])
+    assert each(group, "seen") == [["alone"]] + [[]] * (size - 1)
 
 
 def test_a_batch_is_split_by_rows_and_its_outputs_are_put_together(group, size, batch):
@@ -66,7 +60,7 @@ def test_a_batch_is_split_by_rows_and_its_outputs_are_put_together(group, size, 
     for row, length in enumerate(LENGTHS):
         expected = [10.0 * row + step for step in range(length)] + [0.0] * (9 - length)
         assert outputs.log_probs[row].tolist() == outputs.values[row].tolist() == expected
-    shares = [rows for [rows] in group.seen()]
+    shares = [rows for [rows] in each(group, "seen")]
     assert sorted(chain.from_iterable(shares)) == list(range(5))
     tokens = [sum(LENGTHS[row] + 1 for row in rows) for rows in shares]
     assert max(tokens) <= 14
@@ -75,15 +69,15 @@ def test_a_batch_is_split_by_rows_and_its_outputs_are_put_together(group, size, 
 def test_fewer_rows_than_ranks_give_fillers_that_come_back_nowhere(group, size, batch):
     outputs = group.forward(batch.select(torch.tensor([3])), wanted=["log_probs"])
     assert outputs.log_probs.tolist() == [[30.0 + step for step in range(6)]]
-    assert group.seen() == [[[3]]] * size
+    assert each(group, "seen") == [[[3]]] * size
 
 
 def test_who_worked_last_on_shared_gpus_gives_back_what_it_keeps_there(group, batch):
     shared = SharedGpus()
     first, second = (dataclasses.replace(group, shared_gpus=shared) for _ in range(2))
-    for each in (first, first, second):
-        each.forward(batch, ["values"])
-    assert [calls.count("freed") for calls in group.seen()] == [1] * len(group.members)
+    for one in (first, first, second):
+        one.forward(batch, ["values"])
+    assert [calls.count("freed") for calls in each(group, "seen")] == [1] * len(group.members)
 
 
 def test_metrics_that_all_ranks_return_are_those_of_rank_0(group, batch):
@@ -105,7 +99,7 @@ def test_calls_overlap(group, size):
 
 
 def test_a_worker_knows_its_rank_and_gets_the_environment_and_the_folder(group, size):
-    found = group.environment()
+    found = each(group, "environment")
     assert [(one["RANK"], one["LOCAL_RANK"], one["WORLD_SIZE"]) for one in found] == [
         (str(rank), str(rank), str(size)) for rank in range(size)
     ]
@@ -125,7 +119,7 @@ def test_a_method_without_a_mode_is_refused(group):
 def test_peers_of_one_data_parallel_rank_get_the_same_share(start, batch):
     group = start(workers=4).spawn(TOY, Pair)
     assert torch.equal(group.forward(batch, ["values"]).values[:, 0], torch.arange(5) * 10.0)
-    shares = [rows for [rows] in group.seen()]
+    shares = [rows for [rows] in each(group, "seen")]
     assert shares[0] == shares[1] and shares[2] == shares[3]
     assert sorted(shares[0] + shares[2]) == list(range(5))
 

@@ -6,7 +6,7 @@ import threading
 from itertools import chain
 
 import pytest
-from ray_toys import ENGINE, TOY, Engine, Generation, Toy, request, until
+from ray_toys import ENGINE, TOY, Engine, Generation, Toy, each, request, until
 
 from corerl.errors import EngineDeadError, WorkerDiedError
 from corerl_ray.processes import is_alive
@@ -31,7 +31,7 @@ def kill(member):
 
 def called(rollout):
     """The requests of each worker since it was last asked."""
-    return [sorted(chain(*calls)) for calls, *_ in rollout.seen()]
+    return [sorted(chain(*calls)) for calls, *_ in each(rollout, "seen")]
 
 
 def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights(two):
@@ -40,7 +40,7 @@ def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights
     doomed = rollout.members[1]
     came = {}
     stream = Generation(rollout, [request(name, seconds=0.5) for name in "abcd"])
-    until(lambda: [running for *_, running in rollout.seen()] == [2, 2])
+    until(lambda: [running for *_, running in each(rollout, "seen")] == [2, 2])
     kill(doomed)
     with pytest.raises(EngineDeadError, match=rf"^the rollout worker 1 of 2 \(process {doomed.facts.pid} on") as lost:
         for some in stream:
@@ -49,7 +49,7 @@ def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights
     assert lost.value.workers == ((doomed.facts.address, doomed.facts.pid),)
     assert not any(rollout.loads.samples) and not any(rollout.loads.tokens)
 
-    rollout.seen()
+    each(rollout, "seen")
     assert Generation(rollout, [request("e"), request("f")]).result() == [["e"], ["f"]]  # it is told of once
     assert called(rollout) == [["e", "f"]]
 
@@ -58,7 +58,7 @@ def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights
     Generation(rollout, [request("g"), request("h")]).result()
     assert called(rollout) == [["g", "h"], []]
     runtime.send_weights(actor, rollout, 2)
-    assert [version for version, _ in rollout.received()] == [2, 2]
+    assert [version for version, _ in each(rollout, "received")] == [2, 2]
     Generation(rollout, [request("i"), request("j")]).result()
     assert sorted(called(rollout)) == [["i"], ["j"]]
 
@@ -78,17 +78,17 @@ def test_weights_reach_the_others_if_one_is_lost_on_the_way(two, transport):
 
     thread = threading.Thread(target=send)
     thread.start()
-    until(lambda: [version for version, _ in rollout.received()] == [2, 2])
+    until(lambda: [version for version, _ in each(rollout, "received")] == [2, 2])
     kill(rollout.members[1])
     until(lambda: len(rollout.members) == 1)
     rollout.read_on(True)
     thread.join(60)
     assert [len(error.workers) for error in errors] == [1]
     runtime.send_weights(actor, rollout, 3, verify=True)
-    assert [(version, len(weights)) for version, weights in rollout.received()] == [(3, 12)]
+    assert [(version, len(weights)) for version, weights in each(rollout, "received")] == [(3, 12)]
     rollout.restart()
     runtime.send_weights(actor, rollout, 4, verify=True)
-    assert [(version, len(weights)) for version, weights in rollout.received()] == [(4, 12)] * 2
+    assert [(version, len(weights)) for version, weights in each(rollout, "received")] == [(4, 12)] * 2
     assert rollout.absent() == set()
 
 

@@ -3,7 +3,7 @@
 from itertools import chain
 
 import pytest
-from ray_toys import Generation, request, until
+from ray_toys import Generation, each, request, until
 
 from corerl.errors import EngineDeadError
 from corerl_ray.spread import Loads
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
 def rollout(groups):
     """Two replicas; the test says how many samples each has in hand at most."""
     _, rollout = groups
-    rollout.seen()
+    each(rollout, "seen")
     before = rollout.loads.most
     yield rollout
     rollout.loads.most = before
@@ -24,14 +24,14 @@ def rollout(groups):
 def test_what_fits_is_one_call_for_each_replica_with_about_as_many_tokens(rollout):
     requests = [request(name, n=n) for name, n in zip("abcdef", (1, 5, 2, 2, 4, 2), strict=True)]
     assert Generation(rollout, requests).result() == [[one.request_id] * one.sampling.n for one in requests]
-    [[one], most, _], [[other], more, _] = rollout.seen()
+    [[one], most, _], [[other], more, _] = each(rollout, "seen")
     assert most == more == 8
     assert sorted(one + other) == list("abcdef") and one == sorted(one)
 
 
 def test_an_idle_replica_is_not_called(rollout):
     assert Generation(rollout, [request("a")]).result() == [["a"]]
-    assert [calls for calls, *_ in rollout.seen()] == [[["a"]], []]
+    assert [calls for calls, *_ in each(rollout, "seen")] == [[["a"]], []]
     assert Generation(rollout, []).result() == []
 
 
@@ -39,7 +39,7 @@ def test_more_than_fits_is_handed_out_in_pieces_and_the_faster_replica_gets_more
     rollout.loads.most = 4
     slow, *quick = (request(number, n=2, seconds=1.5 if number == 0 else 0.01) for number in range(40))
     assert Generation(rollout, [slow, *quick]).result() == [[str(number)] * 2 for number in range(40)]
-    (calls, most, _), (others, more, _) = rollout.seen()
+    (calls, most, _), (others, more, _) = each(rollout, "seen")
     assert sorted(map(int, chain(*calls, *others))) == list(range(40))
     assert max(most, more) <= 4 and max(map(len, calls + others)) == 1
     with_slow, without = (calls, others) if ["0"] in calls else (others, calls)
@@ -50,7 +50,7 @@ def test_more_than_fits_is_handed_out_in_pieces_and_the_faster_replica_gets_more
 def test_a_request_larger_than_a_replica_may_have_is_handed_out_alone(rollout):
     rollout.loads.most = 4
     assert Generation(rollout, [request("a", n=9), request("b", n=9)]).result() == [["a"] * 9, ["b"] * 9]
-    assert [most for _, most, _ in rollout.seen()] == [9, 9]
+    assert [most for _, most, _ in each(rollout, "seen")] == [9, 9]
 
 
 def test_two_calls_at_a_time_share_the_replicas(rollout):
@@ -59,14 +59,14 @@ def test_two_calls_at_a_time_share_the_replicas(rollout):
     second = Generation(rollout, [request("b", seconds=1.0)])
     until(lambda: rollout.loads.samples == [8, 1])
     assert (first.result(), second.result()) == ([["a"] * 8], [["b"]])
-    assert [calls for calls, *_ in rollout.seen()] == [[["a"]], [["b"]]]
+    assert [calls for calls, *_ in each(rollout, "seen")] == [[["a"]], [["b"]]]
 
 
 def test_what_is_finished_comes_while_its_replica_goes_on_with_the_rest(rollout):
     came, in_hand = [], []
     for some in Generation(rollout, [request("slow", seconds=1.5), *map(request, "abc")]):
         came += some
-        in_hand = in_hand or [running for *_, running in rollout.seen() if len(came) == 3]
+        in_hand = in_hand or [running for *_, running in each(rollout, "seen") if len(came) == 3]
     assert came[-1] == 0 and sorted(in_hand) == [0, 2]
 
 
@@ -78,7 +78,7 @@ def test_what_a_dead_engine_had_in_hand_the_others_take_and_its_death_is_told_in
             assert not came.keys() & some.keys()
             came |= some
     assert [came[position] for position in range(6)] == [[name] for name in "abcdef"]
-    (calls, *_), ([dead], *_) = rollout.seen()
+    (calls, *_), ([dead], *_) = each(rollout, "seen")
     assert [len(call) for call in calls] == [3, 2] and set(calls[1]) < set(dead)
     assert not any(rollout.loads.samples) and not any(rollout.loads.tokens)
     rollout.end_engine([], 0)
@@ -90,7 +90,7 @@ def test_when_all_engines_are_dead_nothing_is_waited_for(rollout):
     with pytest.raises(EngineDeadError, match="the engine ended"):
         Generation(rollout, [request(name) for name in "abcd"]).result()
     rollout.end_engine([], 0)
-    rollout.seen()
+    each(rollout, "seen")
 
 
 def test_one_replica_has_no_bound():

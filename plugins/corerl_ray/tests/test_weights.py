@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from ray_toys import ENGINE, ROWS, TOY, Engine, Generation, Toy, corrupt, request, until
+from ray_toys import ENGINE, ROWS, TOY, Engine, Generation, Toy, corrupt, each, request, until
 
 from corerl.errors import ConfigError, RunError
 from corerl_ray.calls import Call
@@ -32,7 +32,7 @@ def test_weights_arrive_at_every_replica_bit_for_bit_and_again_after_training(gr
     for version, verify in ((3, False), (4, True)):
         carrier.send(version, verify=verify)
         expected = sent(actor.added_so_far())
-        assert rollout.received() == [(version, expected)] * 2
+        assert each(rollout, "received") == [(version, expected)] * 2
         actor.train()
 
 
@@ -50,17 +50,17 @@ def test_a_rollout_worker_that_does_not_read_stops_the_actor_after_two_buckets(g
     rollout.read_on(True)
     sending.join()
     assert 1 < read <= most
-    assert rollout.received() == [(5, sent(actor.added_so_far()))] * 2
+    assert each(rollout, "received") == [(5, sent(actor.added_so_far()))] * 2
 
 
 def test_weights_and_abort_reach_a_rollout_worker_that_generates(groups):
     actor, rollout = groups
-    rollout.seen()
+    each(rollout, "seen")
     generating = Generation(rollout, [request("a", seconds=60.0), request("b", seconds=60.0)])
-    until(lambda: [running for *_, running in rollout.seen()] == [1, 1])
+    until(lambda: [running for *_, running in each(rollout, "seen")] == [1, 1])
     ObjectStore(actor, rollout, 64).send(9, verify=True)
-    assert [version for version, _ in rollout.received()] == [9, 9]
-    assert [running for *_, running in rollout.seen()] == [1, 1]
+    assert [version for version, _ in each(rollout, "received")] == [9, 9]
+    assert [running for *_, running in each(rollout, "seen")] == [1, 1]
     rollout.abort()
     assert generating.result() == [["a"], ["b"]]
 
@@ -70,7 +70,7 @@ def test_a_tensor_that_changes_on_its_way_to_a_pool_of_its_own_is_named(start):
     actor, rollout = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
     runtime.options.weights_transport = "broadcast"
     runtime.send_weights(actor, rollout, 1, verify=True)
-    assert rollout.received() == [(1, sent(0))]
+    assert each(rollout, "received") == [(1, sent(0))]
     [member] = rollout.members
     runtime.waiter.wait([Call(member, member.host.apply.remote(corrupt))], time.monotonic() + 10, "corrupt")
     runtime.send_weights(actor, rollout, 2)

@@ -29,6 +29,7 @@ from corerl_torch import lora, ranks, sequence_parallel
 from corerl_torch.loading import model_shape
 from corerl_torch.micro_batches import lockstep_micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule
+from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
 from corerl_torch.weights import as_in_files
@@ -38,7 +39,7 @@ class FsdpStrategy:
     """This rank's share of the model; weights that are trained are float32, compute is in ``model.dtype``."""
 
     def __init__(self, spec: StrategySpec, options: FsdpOptions | None = None) -> None:
-        self.spec, self.options = spec, options or FsdpOptions()
+        self.spec, self.options, self.rounding = spec, options or FsdpOptions(), RoundingLoss()
         size = self.options.ulysses_sequence_parallel_size
         if size > 1 and not self.options.use_remove_padding:
             raise ConfigError(sequence_parallel.KEY, f"{size} slices packed rows: it needs use_remove_padding=true")
@@ -110,6 +111,12 @@ class FsdpStrategy:
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
+        return self.rounding.stream(self._weights, dtype)
+
+    def measured(self) -> dict[str, float]:
+        return self.rounding.metrics()
+
+    def _weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         device = "cpu" if self.device == "cpu" else self.spec.device
         for name, whole in as_in_files(self.model.config, lora.merged(self.model, self._whole, dtype)):
             yield name, whole.to(device)
@@ -148,7 +155,7 @@ class FsdpStrategy:
         dtype = compute_dtype(self.spec.model, self.spec.device)
         adapters = ((name, self._whole(each)) for name, each in lora.trained(self.model))
         weights: dict[str, Tensor] = {}
-        for name, tensor in adapters if adapter else self.weights(dtype):
+        for name, tensor in adapters if adapter else self._weights(dtype):
             if dist.get_rank() == 0:
                 weights[name] = tensor.to("cpu", copy=True)
 

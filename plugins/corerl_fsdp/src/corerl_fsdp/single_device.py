@@ -25,6 +25,7 @@ from corerl_torch import lora
 from corerl_torch.loading import load_model, model_shape
 from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
+from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Sums
 from corerl_torch.tokenizers import load_tokenizer
 from corerl_torch.weights import as_in_files
@@ -37,7 +38,7 @@ class SingleDeviceStrategy:
     data_parallel_size = 1
 
     def __init__(self, spec: StrategySpec, options: TorchOptions | None = None) -> None:
-        self.spec = spec
+        self.spec, self.rounding = spec, RoundingLoss()
         options = self.options = options or TorchOptions()
         lora.check_export(spec, options.lora_export)
         self.packed = options.use_remove_padding
@@ -90,6 +91,12 @@ class SingleDeviceStrategy:
         return model_shape(self.model, self.spec.device)
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        return self.rounding.stream(self._weights, dtype)
+
+    def measured(self) -> dict[str, float]:
+        return self.rounding.metrics()
+
+    def _weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         return as_in_files(self.model.config, lora.merged(self.model, lora.cast, dtype))
 
     def offload(self) -> None:
@@ -131,7 +138,7 @@ class SingleDeviceStrategy:
             adapters = {name: each.detach().cpu() for name, each in lora.trained(self.model)}
             lora.write_adapter(folder, self.spec, adapters)
         else:
-            self.model.save_pretrained(folder, state_dict=dict(self.weights(self.compute_dtype)))
+            self.model.save_pretrained(folder, state_dict=dict(self._weights(self.compute_dtype)))
         load_tokenizer(self.spec.model).tokenizer.save_pretrained(folder)
 
     def _forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:

@@ -39,6 +39,7 @@ from corerl_torch import ranks as world
 from corerl_torch.loading import load_model, model_shape, own_random_state
 from corerl_torch.lora import cast
 from corerl_torch.micro_batches import lockstep_micro_batches
+from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Numbers, Sums
 from corerl_torch.tokenizers import load_tokenizer
 from corerl_torch.weights import as_in_files
@@ -50,7 +51,7 @@ class MegatronStrategy:
     """This rank's share of the model. Weights are of ``model.dtype``; in bf16 the optimizer has them in float32 too."""
 
     def __init__(self, spec: StrategySpec, options: MegatronOptions | None = None) -> None:
-        self.spec, self.options = spec, options or MegatronOptions()
+        self.spec, self.options, self.rounding = spec, options or MegatronOptions(), RoundingLoss()
         check_installed(KEY, self.options)
         check_model(spec.model)
         self.dtype = compute_dtype(spec.model, spec.device)
@@ -137,7 +138,12 @@ class MegatronStrategy:
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """As the contract says; on every rank, and one full tensor at a time is alive."""
+        return self.rounding.stream(self._named_weights, dtype)
 
+    def measured(self) -> dict[str, float]:
+        return self.rounding.metrics()
+
+    def _named_weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         def rounded(tensor: Tensor) -> Tensor:
             return cast(tensor, dtype)
 

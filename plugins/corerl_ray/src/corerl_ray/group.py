@@ -85,21 +85,6 @@ class GroupMethod:
     def _rank_zero(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
         return self._pending([self._call(self.group.members[0], args, keywords)], _agreed)
 
-    def _one_each(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
-        members = self.group.members
-        for argument in (*args, *keywords.values()):
-            if not isinstance(argument, list | tuple) or len(argument) != len(members):
-                raise TypeError(f"{self.group.role}.{self.name} takes lists of {len(members)} elements, one a worker")
-        calls = [
-            self._call(
-                member,
-                [argument[rank] for argument in args],
-                {name: argument[rank] for name, argument in keywords.items()},
-            )
-            for rank, member in enumerate(members)
-        ]
-        return self._pending(calls, _each)
-
     def _split(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> Pending:
         if self.group.shared_gpus is not None:
             self.group.shared_gpus.use(self.group)
@@ -241,19 +226,10 @@ class Group:
         return GroupMethod(self, name, dispatch_of(self.worker, name))
 
 
-def _raised(results: Sequence[Any]) -> None:
+def _agreed(results: list[Any]) -> Any:
     for result in results:
         if isinstance(result, NonFiniteError):
             raise result
-
-
-def _each(results: list[Any]) -> list[Any]:
-    _raised(results)
-    return results
-
-
-def _agreed(results: list[Any]) -> Any:
-    _raised(results)
     return results[0]
 
 

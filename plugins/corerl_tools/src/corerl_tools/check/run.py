@@ -133,12 +133,11 @@ def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
 def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
     """Of the run that this one would go on with."""
     from corerl.checkpoint.resume import check_same, find_checkpoint
-    from corerl.trainer.run import versions
 
     try:
         checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)
         if checkpoint is not None:
-            check_same(checkpoint, config, versions(parts), plugins.config_aliases())
+            check_same(checkpoint, config, parts.versions(), plugins.config_aliases())
             yield finding("note", "trainer.resume_mode", f"the run goes on from {checkpoint.path}")
     except RequestError as error:
         yield from_error(error, "trainer.resume_mode")

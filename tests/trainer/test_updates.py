@@ -1,7 +1,6 @@
 """The updates of a step: mini-batches, correction, selected tokens, and those that are not finite."""
 
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,17 +10,23 @@ from corerl.contracts.losses import Mean
 from corerl.errors import NonFiniteError, RunError
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics import merge_means
-from corerl.telemetry.timers import Timers
 from corerl_correction.corrector import ImportanceCorrector
 
 TOKENS = ["group_ids", "input_ids", "prompt_lengths", "response_lengths", "response_mask"]
+
+
+def updated(made, scored, experience):
+    """The metrics of the updates of a step."""
+    step = made.at(scored, experience)
+    made.update(step)
+    return step.metrics
 
 
 def test_each_mini_batch_is_of_whole_prompts_and_has_the_weights_of_its_own_tokens(trainer, batch):
     """Rows of 1, 2, 3 and 4 tokens, two to a prompt; the whole comes twice."""
     made = trainer()
     _, experience = batch([1.0] * 4, n=2, lengths=[1, 2, 3, 4])
-    cut = list(made.mini_batches(experience, 1, 2, "token-mean"))
+    cut = list(made.updates.mini_batches(experience, 1, 2, "token-mean"))
     assert [rows.tolist() for rows, _ in cut] == [[0, 1], [2, 3]] * 2
     for rows, mini_batch in cut:
         tokens = sum(row + 1 for row in rows.tolist())
@@ -31,57 +36,45 @@ def test_each_mini_batch_is_of_whole_prompts_and_has_the_weights_of_its_own_toke
 def test_a_mini_batch_without_a_trained_token_is_no_update(trainer, batch):
     made = trainer()
     _, experience = batch([1.0, None, 2.0])
-    assert [rows.tolist() for rows, _ in made.mini_batches(experience, 1, 1, "token-mean")] == [[0], [2]]
+    assert [rows.tolist() for rows, _ in made.updates.mini_batches(experience, 1, 1, "token-mean")] == [[0], [2]]
 
 
 @pytest.mark.parametrize(("factor", "weight"), [(None, 1 / 8), (5, 1 / 5)])
 def test_the_constant_length_is_the_longest_response_unless_it_is_given(trainer, batch, factor, weight):
     made = trainer(actor__loss_scale_factor=factor)
     _, experience = batch([1.0])
-    [(_, mini_batch)] = made.mini_batches(experience, 1, 1, "seq-mean-token-sum-norm")
+    [(_, mini_batch)] = made.updates.mini_batches(experience, 1, 1, "seq-mean-token-sum-norm")
     assert mini_batch.loss_weights.flatten().tolist() == pytest.approx([weight, weight])
 
 
 def test_the_critic_has_mini_batches_epochs_and_an_aggregation_of_its_own_or_else_the_actors(trainer, batch):
     made = trainer(critic=True, actor__ppo_epochs=2)
     scored, experience = batch([1.0] * 4)
-    made.update(experience, scored, None, Timers())
+    updated(made, scored, experience)
     assert Counter(made.calls) == {"critic.update": 8, "actor.update": 8}
     made = trainer(critic=True, critic__ppo_epochs=3, critic__ppo_mini_batch_size=2, critic__loss_agg_mode="token-sum")
-    made.update(experience, scored, None, Timers())
+    updated(made, scored, experience)
     assert Counter(made.calls) == {"critic.update": 6, "actor.update": 4}
     assert made.calls[:6] == ["critic.update"] * 6
-    assert made.critic.updated[0].loss_weights.tolist() == [[1.0, 1.0]] * 2
-    assert made.actor.updated[0].loss_weights.tolist() == [[0.5, 0.5]]
-
-
-@pytest.mark.parametrize(("step", "updates"), [(1, 0), (2, 0), (3, 2)])
-def test_the_policy_is_not_updated_in_the_critics_warm_up(trainer, batch, step, updates):
-    made = trainer(critic=True, trainer__critic_warmup=2)
-    made.step = step
-    scored, experience = batch()
-    metrics = made.update(experience, scored, None, Timers())
-    assert Counter(made.calls)["actor.update"] == updates
-    assert ("actor/loss" in metrics) is bool(updates)
-    assert metrics["critic/loss"] == 1.5
-    assert made.is_changed
+    assert made.models.critic.updated[0].loss_weights.tolist() == [[1.0, 1.0]] * 2
+    assert made.models.actor.updated[0].loss_weights.tolist() == [[0.5, 0.5]]
 
 
 def test_the_coefficient_of_the_kl_loss_is_a_metric_with_a_kl_loss_alone(trainer, batch):
     made = trainer(actor__kl_loss_coef=0.125)
     scored, experience = batch([1.0])
-    assert "actor/kl_coef" not in made.update(experience, scored, None, Timers())
-    made.actor.update = lambda mini_batch: {"kl_loss": Mean(2.0, 1.0)}
-    assert made.update(experience, scored, None, Timers())["actor/kl_coef"] == 0.125
+    assert "actor/kl_coef" not in updated(made, scored, experience)
+    made.models.actor.update = lambda mini_batch: {"kl_loss": Mean(2.0, 1.0)}
+    assert updated(made, scored, experience)["actor/kl_coef"] == 0.125
 
 
 def test_a_step_without_a_score_is_printed(trainer, batch, capsys):
     made = trainer()
     scored, experience = batch([None, None])
-    assert made.update(experience, scored, None, Timers()) == {}
+    assert updated(made, scored, experience) == {}
     assert capsys.readouterr().err == "step 1: no response has a score; the weights are not updated\n"
     scored, experience = batch([1.0, None])
-    made.update(experience, scored, None, Timers())
+    updated(made, scored, experience)
     assert capsys.readouterr().err == ""
 
 
@@ -89,8 +82,8 @@ def test_an_update_that_is_not_finite_is_left_out_counted_and_its_samples_are_na
     """Of the second mini-batch, rows 2 and 3 of the batch, its row 1 is at fault; of the third nobody knows."""
     made = trainer()
     scored, experience = batch([1.0] * 6, n=2)
-    made.actor.says = {2: NonFiniteError("loss is nan", [1]), 3: NonFiniteError("norm is inf")}
-    metrics = made.update(experience, scored, None, Timers())
+    made.models.actor.says = {2: NonFiniteError("loss is nan", [1]), 3: NonFiniteError("norm is inf")}
+    metrics = updated(made, scored, experience)
     updates = {name: value for name, value in metrics.items() if name.startswith("actor/")}
     assert updates == {"actor/loss": 1.0, "actor/skipped_updates": pytest.approx(2 / 3)}
     first, second = capsys.readouterr().err.splitlines()
@@ -108,11 +101,11 @@ def corrected(made, experience, staleness):
 def test_rollout_correction_weights_the_tokens_and_says_how_many_it_took(trainer, batch):
     """log pi_old - log pi_rollout is 0.5, 0, -0.5 and -3 at four tokens; the ratio of the last, 0.05, is rejected."""
     made = trainer()
-    _, experience = batch()
-    experience.old_log_probs = torch.tensor([[0.0, -0.5], [-1.0, -3.5]])
     made.corrector = ImportanceCorrector(
         RolloutCorrectionConfig(rollout_is="token", rollout_rs="token_k1", rollout_rs_threshold=2.0)
     )
+    _, experience = batch()
+    experience.old_log_probs = torch.tensor([[0.0, -0.5], [-1.0, -3.5]])
     metrics = corrected(made, experience, 0)
     assert metrics["rollout_corr/rejected_fraction"] == 0.25
     assert metrics["rollout_corr/log_prob_abs_diff"] == pytest.approx(1.0)
@@ -153,33 +146,45 @@ def test_nothing_is_corrected_where_there_are_not_two_policies(trainer, batch, w
 
 
 def test_tokens_are_selected_with_the_policy_as_it_is_before_their_own_update(trainer, batch):
-    made = trainer(actor__ppo_epochs=2)
     given = []
 
     def select(inputs, uniforms):
         given.append((inputs.log_probs, inputs.old_log_probs, uniforms))
         return inputs.log_probs < -2.5
 
-    made.select_tokens = select
+    made = trainer(actor__ppo_epochs=2, select_tokens=select)
     scored, experience = batch([1.0, 1.0], lengths=[2, 3])
-    made.update(experience, scored, None, Timers())
+    updated(made, scored, experience)
     assert made.calls == ["actor.forward", "actor.update"] * 4
-    assert made.actor.asked == [(TOKENS, ["log_probs"])] * 4
+    assert made.models.actor.asked == [(TOKENS, ["log_probs"])] * 4
     assert [float(log_probs[0, 0]) for log_probs, *_ in given] == [-1.0, -2.0, -3.0, -4.0]
     assert {float(old[0, 0]) for _, old, _ in given} == {-1.0}
-    assert [bool(updated.selected.all()) for updated in made.actor.updated] == [False, False, True, True]
+    assert [bool(updated.selected.all()) for updated in made.models.actor.updated] == [False, False, True, True]
     for number, (log_probs, _, uniforms) in enumerate(given):
         expected = Seeds(0).uniforms(1, number, tuple(log_probs.shape))
         assert uniforms.tolist() == expected.tolist()
     assert len({float(uniforms[0, 0]) for *_, uniforms in given}) == 4
 
 
-@pytest.mark.parametrize("kl_loss", [True, False])
-def test_log_probs_of_the_vocabulary_are_added_to_each_mini_batch_for_a_kl_loss_alone(trainer, batch, kl_loss):
-    made = trainer()
-    added = []
-    made.vocabulary_reference = SimpleNamespace(add=added.append)
-    made.run.parts.kl_loss = "full" if kl_loss else None
+@pytest.mark.parametrize(("kl_loss", "asked"), [({"logits"}, 2), (set(), 0), (None, 0)])
+def test_log_probs_of_the_vocabulary_are_added_to_each_mini_batch_for_a_kl_loss_that_needs_them(
+    trainer, batch, kl_loss, asked
+):
+    made = trainer(reference=True, kl_loss=kl_loss)
     scored, experience = batch([1.0, 1.0])
-    made.update(experience, scored, None, Timers())
-    assert [len(mini_batch) for mini_batch in added] == ([1, 1] if kl_loss else [])
+    updated(made, scored, experience)
+    assert made.models.reference.asked == [(TOKENS, ["vocabulary_log_probs"])] * asked
+    assert [each.ref_vocabulary_log_probs is not None for each in made.models.actor.updated] == [bool(asked)] * 2
+
+
+def test_mini_batches_are_corrected_just_before_their_updates_and_one_without_a_token_is_left_out(trainer, batch):
+    """log pi - log pi_rollout is -0.5, -1.5 and -2.5: of the third update, each token is rejected."""
+    correction = RolloutCorrectionConfig(
+        bypass_mode=True, rollout_is="token", rollout_rs="token_k1", rollout_rs_threshold=8.0
+    )
+    made = trainer(corrector=ImportanceCorrector(correction))
+    scored, experience = batch([1.0] * 3)
+    metrics = updated(made, scored, experience)
+    assert made.calls == ["actor.forward", "actor.update"] * 2 + ["actor.forward"]
+    assert metrics["rollout_corr/rejected_fraction"] == pytest.approx(1 / 3)
+    assert [float(each.old_log_probs[0, 0]) for each in made.models.actor.updated] == [-1.0, -2.0]

@@ -1,6 +1,6 @@
 """The part of training that the rounding of weights for an engine takes away."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ EVERY = 16
 """streams of weights from one that is measured to the next"""
 
 
+Weights = Callable[[torch.dtype | None], Iterator[tuple[str, Tensor]]]
+
+
 class RoundingLoss:
     """1 - <s, d> / <d, d>, over a sample of all weights' elements.
 
@@ -19,42 +22,49 @@ class RoundingLoss:
     0: the change arrives, as dithered noise where it is smaller than the spacing of rounded numbers. 1: none arrives,
     which happens to changes of weights that were rounded numbers themselves, as the base model's under LoRA.
 
+    The first two streams are measured, then every :data:`EVERY`-th.
+
     Attributes:
         value: of the last stream that was measured; None before the second.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self) -> None:
         self.value: float | None = None
-        self._dtype = dtype
         self._first: dict[str, Tensor] = {}
         self._streams = 0
 
-    def is_due(self) -> bool:
-        """Whether the stream that begins is to be measured: the first two are, then every :data:`EVERY`-th."""
-        self._streams += 1
-        return self._dtype != torch.float32 and (self._streams <= 2 or self._streams % EVERY == 1)
-
-    @torch.no_grad()
-    def rounded(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Pass a stream on, rounded; measured once it has been read to its end.
+    def stream(self, weights: Weights, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
+        """The weights in ``dtype``, for :meth:`corerl.contracts.training_strategies.TrainingStrategy.weights`.
 
         Args:
-            weights: as the model holds them.
+            weights: the weights in a dtype; None: as the model holds them.
         """
+        if dtype is None:
+            return weights(None)
+        self._streams += 1
+        is_due = dtype != torch.float32 and (self._streams <= 2 or self._streams % EVERY == 1)
+        return self._measured(weights(None), dtype) if is_due else weights(dtype)
+
+    def metrics(self) -> dict[str, float]:
+        return {} if self.value is None else {"weights/update_lost_in_rounding": self.value}
+
+    @torch.no_grad()
+    def _measured(self, weights: Iterator[tuple[str, Tensor]], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Pass a stream on, rounded; measured once it has been read to its end."""
         kept = whole = 0.0
         for name, tensor in weights:
             if not tensor.is_floating_point():
                 yield name, tensor
                 continue
-            if tensor.dtype != self._dtype and tensor.numel():
+            if tensor.dtype != dtype and tensor.numel():
                 present = self._sample(tensor)
                 first = self._first.setdefault(name, present)
                 change = present - first
-                arrived = present.to(self._dtype).float() - first.to(self._dtype).float()
+                arrived = present.to(dtype).float() - first.to(dtype).float()
                 each = tensor.numel() / len(present)
                 kept += each * float(arrived @ change)
                 whole += each * float(change @ change)
-            yield name, tensor.to(self._dtype)
+            yield name, tensor.to(dtype)
         if whole:
             self.value = 1 - kept / whole
 

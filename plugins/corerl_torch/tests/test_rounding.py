@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from corerl.trainer.rounding import EVERY, RoundingLoss
+from corerl_torch.rounding import EVERY, RoundingLoss
 
 SHAPES = {"embed": (64, 96), "layer.weight": (96, 96), "layer.norm": (96,)}
 
@@ -14,9 +14,17 @@ def weights(seed, rounded=False):
     return {name: each.bfloat16().float() if rounded else each for name, each in named.items()}
 
 
-def stream(loss, named):
-    assert loss.is_due()
-    return dict(loss.rounded(named.items()))
+def stream(loss, named, dtype=torch.bfloat16):
+    """What arrives of weights, which are asked for as they are if they are measured."""
+    asked = []
+
+    def weights(dtype):
+        asked.append(dtype)
+        return ((name, each if dtype is None else each.to(dtype)) for name, each in named.items())
+
+    sent = dict(loss.stream(weights, dtype))
+    [loss.asked] = asked
+    return sent
 
 
 def changed(named, size):
@@ -37,7 +45,7 @@ def lost(first, present):
 
 def test_it_is_the_part_of_the_change_that_rounded_weights_do_not_have():
     for first in (weights(0), weights(0, rounded=True)):
-        loss = RoundingLoss(torch.bfloat16)
+        loss = RoundingLoss()
         assert all(torch.equal(sent, first[name].bfloat16()) for name, sent in stream(loss, first).items())
         assert loss.value is None
         present = changed(first, 2e-5)
@@ -48,7 +56,7 @@ def test_it_is_the_part_of_the_change_that_rounded_weights_do_not_have():
 def test_a_change_of_rounded_weights_is_lost_and_one_of_others_arrives():
     values = {}
     for rounded in (False, True):
-        loss, first = RoundingLoss(torch.bfloat16), weights(0, rounded)
+        loss, first = RoundingLoss(), weights(0, rounded)
         stream(loss, first)
         stream(loss, changed(first, 4e-6))
         values[rounded] = loss.value
@@ -61,20 +69,44 @@ def test_large_tensors_are_sampled_over_all_their_rows_and_columns():
     present = {"w": torch.zeros(1024, 1024)}
     present["w"][:, :512] = 1.0  # arrives
     present["w"][:, 512:] = 1 + 2**-9  # of which the second addend is lost
-    loss = RoundingLoss(torch.bfloat16)
+    loss = RoundingLoss()
     stream(loss, first)
     stream(loss, present)
     assert loss.value == pytest.approx(lost(first, present), rel=0.05)
 
 
 def test_it_is_measured_at_the_first_two_streams_and_every_so_many():
-    loss = RoundingLoss(torch.bfloat16)
-    assert [number for number in range(1, 40) if loss.is_due()] == [1, 2, EVERY + 1, 2 * EVERY + 1]
-    assert not any(RoundingLoss(torch.float32).is_due() for _ in range(40))
+    def measured(dtype):
+        loss, numbers = RoundingLoss(), []
+        for number in range(1, 40):
+            sent = stream(loss, {"w": torch.ones(2)}, dtype)
+            assert sent["w"].dtype == dtype
+            numbers += [number] if loss.asked is None else []
+        return numbers
+
+    assert measured(torch.bfloat16) == [1, 2, EVERY + 1, 2 * EVERY + 1]
+    assert measured(torch.float32) == []
+
+
+def test_a_stream_of_weights_as_they_are_counts_as_none():
+    loss = RoundingLoss()
+    for _ in range(3):
+        assert stream(loss, {"w": torch.ones(2)}, None)["w"].dtype == torch.float32
+    for asked in (None, None, torch.bfloat16):
+        stream(loss, {"w": torch.ones(2)})
+        assert loss.asked == asked
+
+
+def test_the_value_is_a_metric_from_the_second_stream_on():
+    loss = RoundingLoss()
+    stream(loss, {"w": torch.ones(2)})
+    assert loss.metrics() == {}
+    stream(loss, {"w": torch.ones(2) + 1e-4})  # less than bfloat16 can show beside 1
+    assert loss.metrics() == {"weights/update_lost_in_rounding": 1.0}
 
 
 def test_weights_that_are_rounded_already_lose_nothing_and_other_tensors_pass():
-    loss = RoundingLoss(torch.bfloat16)
+    loss = RoundingLoss()
     for number in range(2):
         sent = stream(loss, {"w": torch.full((4,), float(number)).bfloat16(), "steps": torch.tensor(number)})
         assert sent["steps"] == number and sent["w"].tolist() == [float(number)] * 4

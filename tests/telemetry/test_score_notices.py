@@ -1,0 +1,73 @@
+"""Notices about scores: errors, equal rewards, responses that have nothing to compare with."""
+
+import pytest
+
+from corerl.batch.rollouts import Rollouts
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import Completion
+from corerl.data.prompts import Prompt
+from corerl.registry import Entry, Owner, Selected
+from corerl.rollout.scored import ScoredRollouts
+from corerl.telemetry.score_notices import Notices
+
+SCORERS = {"acme/sums": Selected(Entry("scorer", "sums", lambda *_: 0.0, Owner("acme-rewards", "1.2")))}
+
+
+def rollouts(count=2):
+    prompts = [Prompt(index, (1, 2), [], "acme/sums", "42", {}) for index in range(count)]
+    outputs = [[Completion((3, 4), (-0.1, -0.2), "stop", 0), Completion((5,), (-0.3,), "length", 0)] for _ in prompts]
+    return Rollouts.collect(prompts, outputs, lambda ids: [f"tokens {list(map(int, row))}" for row in ids])
+
+
+def test_the_notice_of_lone_responses_counts_prompts():
+    batch = ScoredRollouts(rollouts(2), [RewardResult(1.0), RewardResult(None, error="x"), *[RewardResult(0.0)] * 2])
+    assert Notices(SCORERS).lone_responses(batch.experience()).startswith("1 prompts have one response with a score")
+    assert Notices(SCORERS).lone_responses(ScoredRollouts(rollouts(1), [RewardResult(0.0)] * 2).experience()) is None
+
+
+@pytest.mark.parametrize("score", [0.0, 1.0, -0.5])
+def test_the_notice_of_equal_rewards_names_source_scorer_and_three_extractions(score):
+    results = [RewardResult(score, extracted=str(number)) for number in range(8)]
+    notices = Notices(SCORERS)
+    notice = notices.all_equal(rollouts(4), results)
+    assert notice.startswith(f"every reward in this step is {score:g}\n")
+    assert "data source 'acme/sums' (8 responses) is scored by 'sums' of acme-rewards 1.2" in notice
+    assert [f"extracted '{number}', ground truth '42'" in notice for number in range(6)] == [True, False] * 3
+    assert notice.count("extracted ") == 3
+    assert notices.all_equal(rollouts(4), results) == f"every reward in this step is {score:g}, as in 2 steps so far"
+    assert notices.all_equal(rollouts(4), [RewardResult(7.0)] * 8).count("extracted ") == 3
+
+
+@pytest.mark.parametrize("score", [1.0, None])
+def test_no_notice_when_a_reward_differs_or_is_missing(score):
+    results = [RewardResult(0.0)] * 3 + [RewardResult(score, error=None if score else "x")]
+    assert Notices(SCORERS).all_equal(rollouts(), results) is None
+
+
+def test_a_single_response_is_equal_to_no_other():
+    assert Notices(SCORERS).all_equal(rollouts(1).select([0]), [RewardResult(1.0)]) is None
+
+
+def test_the_notice_of_errors_counts_the_most_frequent():
+    results = [RewardResult(None, error="late"), RewardResult(None, error="boom"), RewardResult(None, error="boom")]
+    notice = Notices(SCORERS).errors([*results, RewardResult(1.0)])
+    assert notice.startswith("3 of 4 responses could not be scored") and "2 times: boom" in notice
+    assert Notices(SCORERS).errors([RewardResult(0.0)]) is None
+
+
+@pytest.mark.parametrize("of_groups", [True, False])
+def test_notices_are_about_errors_equal_scores_and_lone_responses_where_groups_are_compared(
+    scored_rollouts, capsys, of_groups
+):
+    notices = Notices({}, of_groups=of_groups)
+
+    def show(scores):
+        scored = scored_rollouts(scores, n=2)
+        notices.print(1, scored.rollouts, scored.results, scored.experience())
+
+    show([1.0, None, 0.0, 0.5])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("step 1: 1 of 4 responses could not be scored")
+    assert ("step 1: 1 prompts have one response with a score: its advantage is 0" in lines) is of_groups
+    show([0.5, 0.5])
+    assert capsys.readouterr().err.startswith("step 1: every reward in this step is 0.5\n")
