@@ -31,7 +31,9 @@ class RequestQueue:
         return await future
 
     def _send(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = [each for each in self._waiting if not each[1].done()], []
+        if not waiting:  # all were cancelled, and so was all that a call begun now would be ended with
+            return
         call = asyncio.get_running_loop().create_task(self._call(waiting))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
