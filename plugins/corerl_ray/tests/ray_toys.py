@@ -238,9 +238,9 @@ class Engine:
             self.calls.append([request.request_id for request in requests])
             self.running += samples
             self.most = max(self.most, self.running)
-        before = 0.0
+        before, aborted = 0.0, self.aborted
         for seconds, position in sorted((one.sampling.temperature, index) for index, one in enumerate(requests)):
-            await self.pause(seconds - before)
+            await self.pause(seconds - before, aborted)
             before = seconds
             if self.left_to_live == 0:
                 self.running -= samples
@@ -251,21 +251,28 @@ class Engine:
         with self.lock:
             self.running -= samples
 
-    async def pause(self, seconds):
+    async def pause(self, seconds, aborted):
         """Until then, or until it is aborted."""
         end = time.monotonic() + seconds
-        while not self.aborted.is_set() and (left := end - time.monotonic()) > 0:
+        while not aborted.is_set() and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.05))
 
     @dispatch("all")
     def abort(self):
+        """What runs; later calls are not."""
         self.aborted.set()
+        self.aborted = threading.Event()
 
     @dispatch("one_each")
     def seen(self):
         """The requests of each call, the most samples at a time, and those running now."""
         calls, self.calls, most, self.most = self.calls, [], self.most, 0
         return calls, most, self.running
+
+    @dispatch("one_each")
+    def in_hand(self):
+        """The samples running now."""
+        return self.running
 
     @dispatch("one_each")
     def received(self):
