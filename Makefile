@@ -52,8 +52,8 @@ $(ENGINES): plugins/corerl_vllm/src/corerl_vllm/requirements-cpu.txt | $(CORE)
 quickstart: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/quickstart/run.sh
 
-# One more than the cores of the machine that all must pass on: a test of several processes waits for them.
-TESTERS ?= 3
+# Two for each core of the machine that all must pass on: a third of their time they wait for processes and deadlines.
+TESTERS ?= 4
 
 # Where vLLM's CPU build cannot be had, its tests are skipped and say so.
 test:

@@ -1,4 +1,4 @@
-"""Three test processes on two cores: a thread each, and what takes longest first."""
+"""Four test processes on two cores: a thread each, and what takes longest first."""
 
 import gc
 import json
@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # or the threads of one process hold up those of the other
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read at the import of ray: all on the loopback
 os.environ.setdefault("RAY_worker_niceness", "0")  # 15 would have them wait for everything else, against deadlines
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # idle workers, which no actor of ours is put into
 
-GROUPS = ("ray runs", "vllm", "ray", "new plugins", "megatron", "ranks")
+GROUPS = ("ray runs", "vllm", "ray", "megatron", "new plugins", "ranks")
 """of ``xdist_group``: tests that share engines, clusters, installed packages, ranks; the longest first, and "ray" after
 the two before it, because its cluster stays until its process ends"""
 

@@ -13,10 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [
-    pytest.mark.xdist_group("ray"),
-    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc"),
-]
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
 ROOT = Path(__file__).parents[2]
 FAULTS = (
@@ -60,6 +57,7 @@ def suffer(*arguments: str) -> dict[str, object]:
     return figures
 
 
+@pytest.mark.slow
 def test_a_run_under_faults_reaches_its_end_and_trains_every_group_as_often_as_without_them():
     for plugin in ("corerl_fsdp", "corerl_grpo", "corerl_hf", "corerl_rewards"):
         pytest.importorskip(plugin)
@@ -67,6 +65,7 @@ def test_a_run_under_faults_reaches_its_end_and_trains_every_group_as_often_as_w
     assert (figures["faults"], figures["lives"], figures["problems"]) == (len(FAULTS), 2, [])
 
 
+@pytest.mark.xdist_group("ray")
 @pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="starts Ray twice, two minutes: set CORERL_CHAOS=1")
 def test_a_run_under_ray_reaches_its_end_and_trains_every_group_as_often_as_without_faults():
     pytest.importorskip("corerl_ray")

@@ -21,7 +21,7 @@ def step(tmp_path, scored_rollouts):
 
     def make(skip=True):
         made = Step(3, Stopping(), NonFiniteGuard(tmp_path / "nonfinite", skip, load_plugins().hook))
-        made.groups = StepGroups(scored_rollouts([1.0, 2.0, 3.0]), {}, {"gen": 2.0}, {}, {"reward": 4.0})
+        made.groups = StepGroups(scored_rollouts([1.0, 2.0, 3.0]), {}, {"gen": 2.0}, {"reward": 4.0})
         made.experience = made.batch.experience()
         return made
 

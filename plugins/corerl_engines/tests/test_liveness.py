@@ -4,172 +4,21 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
+from slow_engine import SECONDS, gone, request
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
-from corerl.errors import ConfigError, RunError
+from corerl.errors import RunError
 from corerl.rollout.engines import Engines
 from corerl.rollout.worker import RolloutWorker
 from corerl_engines.backend import EngineBackend
 from corerl_engines.liveness import Patience, Silence
 from corerl_engines.options import EngineOptions
-from corerl_engines.process import EngineKind, EngineProcess
-from corerl_engines.remote.ending import members
 from corerl_testing.tiny_model import tiny_model
-
-SECONDS = 120
-"""deadline of everything that this machine may be too busy for"""
-
-ADAPTOR = """
-import asyncio
-import itertools
-import pathlib
-import sys
-
-CORE = '''
-import sys, time
-for line in sys.stdin:
-    what, seconds, number = line.split()
-    end = time.monotonic() + float(seconds)
-    while what == "work" and time.monotonic() < end:
-        pass
-    if what == "rest":
-        time.sleep(float(seconds))
-    print(number, flush=True)
-'''
-
-WORK = {0: ("token", 0), 1: ("rest", 0.1), 2: ("work", 2), 3: ("rest", 600), 5: ("work", 600), 6: ("rest", 0.1)}
-
-
-async def start(settings):
-    engines = [await start_one(settings) for _ in range(settings.get("parts", 1))]
-    return Both(engines) if len(engines) > 1 else engines[0]
-
-
-async def start_one(settings):
-    pipe = asyncio.subprocess.PIPE
-    core = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", CORE, stdin=pipe, stdout=pipe)
-    pathlib.Path(settings["core"]).write_text(str(core.pid))
-    return Slow(core)
-
-
-class Slow:
-    # tokens come from the core: of the prompt [1] each after 0.1 s, of [2] after work, of [3] after nothing for long;
-    # [4] waits for a token that never comes, whatever the core does, of [5] after work for long
-
-    dead, vocabulary, devices = ConnectionError, 300, []
-
-    def __init__(self, core):
-        self.core, self.parts, self.answers, self.waiting = core, [self], 0, {}
-        self.numbers = itertools.count()
-        self.reading = asyncio.create_task(self.read())
-
-    def progress(self):
-        return self.answers
-
-    async def read(self):
-        while line := await self.core.stdout.readline():
-            self.answers += 1
-            self.waiting.pop(int(line)).set()
-
-    async def token(self, what, seconds):
-        number = next(self.numbers)
-        answer = self.waiting[number] = asyncio.Event()
-        self.core.stdin.write(f"{what} {seconds} {number}\\n".encode())
-        await answer.wait()
-
-    async def generate(self, sample):
-        [kind] = sample.asked["prompt_ids"]
-        if kind == 4:
-            await asyncio.Event().wait()
-        for _ in range(sample.asked["max_tokens"]):
-            await self.token(*WORK[kind])
-            sample.token_ids, sample.log_probs = [*sample.token_ids, 7], [*sample.log_probs, -0.5]
-        sample.finish_reason = "length"
-
-    async def begin_update(self):
-        pass
-
-    async def end_update(self, complete):
-        return [], set()
-
-    async def resume(self):
-        pass
-
-    async def sleep(self):
-        await self.token("rest", 600)
-
-    async def health(self):
-        pass
-
-
-class Both:
-    # engines side by side: the prompt [6] is the last one's, all others are the first one's
-
-    dead, vocabulary, devices = Slow.dead, Slow.vocabulary, Slow.devices
-
-    def __init__(self, parts):
-        self.parts = parts
-
-    def progress(self):
-        return [part.progress() for part in self.parts]
-
-    async def generate(self, sample):
-        await self.parts[-1 if sample.asked["prompt_ids"] == [6] else 0].generate(sample)
-"""
-
-IMPATIENT = Patience(probe_interval=0.2, probe_timeout=0.4, timeout=SECONDS)
-
-
-class Acme:
-    """The made-up engine's package, its library and the process of its core."""
-
-    def __init__(self, folder: Path):
-        self.kind, self.core_file = EngineKind("acme", "Acme", folder / "acme_engine"), folder / "core"
-        self.library, self.logs = folder / "library", folder / "logs"
-        self.kind.package.mkdir()
-        (self.kind.package / "adaptor.py").write_text(ADAPTOR)
-        self.library.mkdir()
-        (self.library / "acme.py").write_text("__version__ = '1.0'\n")
-
-    @property
-    def core(self) -> int:
-        return int(self.core_file.read_text())
-
-    @property
-    def arguments(self):
-        return {"PYTHONPATH": str(self.library)}, {"core": str(self.core_file), "loaded": True}
-
-    def start(self, patience=IMPATIENT, parts=1):
-        environment, settings = self.arguments
-        process = EngineProcess(self.kind, None, environment, settings | {"parts": parts}, patience, self.logs)
-        process.wait_for("ready", SECONDS, "start")
-        return process
-
-
-@pytest.fixture
-def acme(tmp_path):
-    return Acme(tmp_path)
-
-
-def request(prompt, max_tokens=1):
-    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [], "ignore_eos": False, "seed": 0}
-    return {"request_id": "r", "prompt_ids": [prompt], "n": 1, "max_tokens": max_tokens, **sampling}
-
-
-def gone(group):
-    end = time.monotonic() + SECONDS
-    while members(group) and time.monotonic() < end:
-        time.sleep(0.02)
-    return not members(group)
 
 
 def error_of(process, future):
@@ -288,82 +137,6 @@ def test_requests_of_an_engine_that_hangs_are_given_to_the_next_one(acme, capsys
     worker.close()
 
 
-TRAINER = """
-    import signal, sys, time
-    from pathlib import Path
-    from corerl_engines.liveness import Patience, Silence
-    from corerl_engines.process import EngineKind, EngineProcess
-    kind = EngineKind("acme", "Acme", Path({package!r}))
-    process = EngineProcess(kind, None, *{arguments!r}, Patience(), Path({logs!r}))
-    process.wait_for("ready", 120, "start")
-    print(process.pid, flush=True)
-    time.sleep(600)
-"""
-
-
-def left_in(folder):
-    return [path for path in folder.rglob("*") if not path.name.startswith("torchinductor")]
-
-
-@pytest.fixture
-def temporary(tmp_path, monkeypatch):
-    """This process's folder for temporary files, and of what it starts."""
-    folder = tmp_path / "t"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    monkeypatch.setattr("corerl_engines.process.LONGEST_TEMPORARY", 1000)
-    return folder
-
-
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_of_an_engine_is_left_when_the_trainer_is_ended(acme, temporary, end):
-    script = TRAINER.format(package=str(acme.kind.package), arguments=acme.arguments, logs=str(acme.logs))
-    script = script.replace("kind =", "import corerl_engines.process as p; p.LONGEST_TEMPORARY = 1000; kind =")
-    trainer = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
-    with trainer.stdout:
-        leader = int(trainer.stdout.readline())
-        assert left_in(temporary)
-        trainer.send_signal(end)
-        trainer.wait()
-    assert gone(leader)
-    assert left_in(temporary) == []
-    assert not acme.logs.exists()
-
-
-@pytest.mark.parametrize("how", ["closed", "killed", "failed start"])
-def test_nothing_of_an_engine_is_left_but_a_log_that_an_error_named(acme, temporary, how):
-    if how == "failed start":
-        (acme.kind.package / "adaptor.py").write_text("raise RuntimeError('no kernel fits')")
-        process = EngineProcess(acme.kind, None, *acme.arguments, logs=acme.logs)
-        with pytest.raises(RunError, match="no kernel fits") as error:
-            process.wait_for("ready", SECONDS, "start")
-    else:
-        process = acme.start()
-        assert os.environ["TMPDIR"] == str(temporary)
-        environment = Path(f"/proc/{process.pid}/environ").read_text()
-        assert f"TMPDIR={temporary}/corerl-acme-" in environment
-    if how == "killed":
-        os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(RunError, match="ended with SIGKILL") as error:
-            process.ask("health", SECONDS)
-    process.close()
-    assert left_in(temporary) == []
-    if how == "failed start":
-        [log] = acme.logs.iterdir()
-        assert str(log) in str(error.value)
-        assert "no kernel fits" in log.read_text()
-
-
-def test_nothing_is_left_of_an_interpreter_that_cannot_be_run(acme, temporary, tmp_path):
-    program = tmp_path / "python"
-    program.write_text("not a program")
-    program.chmod(0o700)
-    with pytest.raises(ConfigError, match=rf"rollout\.options\.python: {program} cannot be run \(.*Exec format error"):
-        EngineProcess(acme.kind, str(program), *acme.arguments, logs=acme.logs)
-    assert left_in(temporary) == []
-
-
 def test_what_the_leader_answers_alone_is_no_sign_of_life_of_its_core(acme):
     process = acme.start()
     future = process.submit("generate", requests=[request(3)])[1]
@@ -373,17 +146,6 @@ def test_what_the_leader_answers_alone_is_no_sign_of_life_of_its_core(acme):
             process.ask("health", SECONDS)
         time.sleep(0.1)
     assert "hangs: it did not answer a probe" in error_of(process, future)
-
-
-def test_the_newest_logs_are_kept_for_their_owner_alone(acme, monkeypatch):
-    monkeypatch.setattr("corerl_engines.log.KEPT", 2)
-    for _ in range(3):
-        process = EngineProcess(acme.kind, None, *acme.arguments, logs=acme.logs)
-        assert process.last_lines()
-        process.close()
-    assert len(list(acme.logs.iterdir())) == 2
-    assert {path.stat().st_mode & 0o777 for path in acme.logs.iterdir()} == {0o600}
-    assert acme.logs.stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(

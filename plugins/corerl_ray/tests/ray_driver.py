@@ -39,14 +39,18 @@ def descendants(pid):
 
 def start_again(runtime, group):
     """Prints the error of a cluster that hangs, whether its watcher is left, and what a worker of the next one says."""
+    error = ""
     from corerl_ray import cluster  # after launch, which sets what Ray reads when it is imported
 
     watching = cluster.watcher._process
     os.kill(runtime.cluster.health.processes["raylet"], signal.SIGSTOP)
-    with contextlib.closing(runtime), contextlib.suppress(WorkerDiedError):
-        group.sleep(600)
+    with contextlib.closing(runtime):
+        try:
+            group.sleep(600)
+        except WorkerDiedError as lost:
+            error = str(lost)
     with contextlib.closing(launch(RuntimeConfig(name="ray"), options=RayOptions())) as another:
-        print(json.dumps([watching.poll(), another.spawn(TOY, Toy).rank_zero()]), flush=True)
+        print(json.dumps([error, watching.poll(), another.spawn(TOY, Toy).rank_zero()]), flush=True)
 
 
 if __name__ == "__main__":

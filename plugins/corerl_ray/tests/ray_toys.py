@@ -75,6 +75,12 @@ class Toy:
         values = batch.input_ids[:, :1] * 10.0 + torch.arange(batch.response_mask.shape[1])
         return TokenOutputs(**{name: torch.where(batch.response_mask, values, 0.0) for name in wanted})
 
+    @dispatch("split")
+    def doubled(self, numbers):
+        """Needs no torch in the worker."""
+        self.shares.append(numbers)
+        return [2 * number for number in numbers]
+
     @dispatch("split", merge="rank_zero")
     def update(self, batch, bad=()):
         rows = [row for row, first in enumerate(batch.input_ids[:, 0].tolist()) if first in bad]
@@ -228,9 +234,9 @@ class Engine:
             self.calls.append([request.request_id for request in requests])
             self.running += samples
             self.most = max(self.most, self.running)
-        before = 0.0
+        before, aborted = 0.0, self.aborted
         for seconds, position in sorted((one.sampling.temperature, index) for index, one in enumerate(requests)):
-            await self.pause(seconds - before)
+            await self.pause(seconds - before, aborted)
             before = seconds
             if self.left_to_live == 0:
                 self.running -= samples
@@ -241,21 +247,28 @@ class Engine:
         with self.lock:
             self.running -= samples
 
-    async def pause(self, seconds):
+    async def pause(self, seconds, aborted):
         """Until then, or until it is aborted."""
         end = time.monotonic() + seconds
-        while not self.aborted.is_set() and (left := end - time.monotonic()) > 0:
+        while not aborted.is_set() and (left := end - time.monotonic()) > 0:
             await asyncio.sleep(min(left, 0.05))
 
     @dispatch("all")
     def abort(self):
+        """What runs; later calls are not."""
         self.aborted.set()
+        self.aborted = threading.Event()
 
     @dispatch("all")
     def seen(self):
         """The requests of each call, the most samples at a time, and those running now."""
         calls, self.calls, most, self.most = self.calls, [], self.most, 0
         return calls, most, self.running
+
+    @dispatch("all")
+    def in_hand(self):
+        """The samples running now."""
+        return self.running
 
     @dispatch("all")
     def received(self):

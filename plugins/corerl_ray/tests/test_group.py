@@ -1,4 +1,4 @@
-"""Calls on two and three workers."""
+"""Calls on two workers; test_shares.py splits batches among up to six."""
 
 import dataclasses
 import os
@@ -9,28 +9,18 @@ import pytest
 import torch
 from ray_toys import LONE, TOY, Pair, Toy, WithTorch, each
 
-from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.experience import collate
 from corerl.errors import ConfigError, NonFiniteError
 from corerl_ray.group import SharedGpus
-from corerl_ray.options import RayOptions
-from corerl_ray.runtime import RayRuntime
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
 
 LENGTHS = [9, 1, 4, 6, 2]
 
 
-@pytest.fixture(scope="module", params=[2, 3])
-def group(request, groups):
-    if request.param == 2:
-        yield groups[0]
-        return
-    runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=request.param))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CORERL_TOY", "carried")
-        yield runtime.spawn(TOY, Toy)
-    runtime.close()
+@pytest.fixture(scope="module")
+def group(groups):
+    return groups[0]
 
 
 @pytest.fixture
@@ -116,10 +106,10 @@ def test_a_method_without_a_mode_is_refused(group):
         group.unmarked()
 
 
-def test_peers_of_one_data_parallel_rank_get_the_same_share(start, batch):
+def test_peers_of_one_data_parallel_rank_get_the_same_share(start):
     group = start(workers=4).spawn(TOY, Pair)
-    assert torch.equal(group.forward(batch, ["values"]).values[:, 0], torch.arange(5) * 10.0)
-    shares = [rows for [rows] in each(group, "seen")]
+    assert group.doubled(list(range(5))) == [0, 2, 4, 6, 8]
+    shares = [numbers for [numbers] in each(group, "seen")]
     assert shares[0] == shares[1] and shares[2] == shares[3]
     assert sorted(shares[0] + shares[2]) == list(range(5))
 

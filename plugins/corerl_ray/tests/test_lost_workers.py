@@ -8,21 +8,22 @@ from itertools import chain
 import pytest
 from ray_toys import ENGINE, TOY, Engine, Generation, Toy, each, request, until
 
+from corerl.contracts.config import RuntimeConfig
 from corerl.errors import EngineDeadError, WorkerDiedError
+from corerl_ray.options import RayOptions
 from corerl_ray.processes import is_alive
+from corerl_ray.runtime import RayRuntime
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
 
 
-@pytest.fixture
-def two(start):
-    """A runtime with an actor and two rollout workers of their own."""
-
-    def started(transport):
-        runtime = start(rollout_workers=2, weights_transport=transport)
-        return runtime, runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
-
-    return started
+@pytest.fixture(scope="module", params=["object_store", "broadcast"])
+def two(request, cluster):
+    """A runtime with an actor and two rollout workers of their own, for tests that leave them well."""
+    options = RayOptions(workers=1, rollout_workers=2, weights_transport=request.param)
+    runtime = RayRuntime(RuntimeConfig(name="ray"), options)
+    yield runtime, runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
+    runtime.close()
 
 
 def kill(member):
@@ -34,8 +35,9 @@ def called(rollout):
     return [sorted(chain(*calls)) for calls, *_ in each(rollout, "seen")]
 
 
+@pytest.mark.parametrize("two", ["object_store"], indirect=True)
 def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights(two):
-    runtime, actor, rollout = two("object_store")
+    runtime, actor, rollout = two
     runtime.send_weights(actor, rollout, 1)
     doomed = rollout.members[1]
     came = {}
@@ -63,9 +65,8 @@ def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights
     assert sorted(called(rollout)) == [["i"], ["j"]]
 
 
-@pytest.mark.parametrize("transport", ["object_store", "broadcast"])
-def test_weights_reach_the_others_if_one_is_lost_on_the_way(two, transport):
-    runtime, actor, rollout = two(transport)
+def test_weights_reach_the_others_if_one_is_lost_on_the_way(two):
+    runtime, actor, rollout = two
     runtime.send_weights(actor, rollout, 1)
     rollout.read_on(False)
     errors = []

@@ -54,19 +54,23 @@ def test_a_request_larger_than_a_replica_may_have_is_handed_out_alone(rollout):
 
 
 def test_two_calls_at_a_time_share_the_replicas(rollout):
-    first = Generation(rollout, [request("a", n=8, seconds=1.0)])
+    first = Generation(rollout, [request("a", n=8, seconds=600.0)])
     until(lambda: rollout.loads.samples == [8, 0])
-    second = Generation(rollout, [request("b", seconds=1.0)])
+    second = Generation(rollout, [request("b", seconds=600.0)])
     until(lambda: rollout.loads.samples == [8, 1])
+    until(lambda: each(rollout, "in_hand") == [8, 1])
+    rollout.abort()
     assert (first.result(), second.result()) == ([["a"] * 8], [["b"]])
     assert [calls for calls, *_ in each(rollout, "seen")] == [[["a"]], [["b"]]]
 
 
 def test_what_is_finished_comes_while_its_replica_goes_on_with_the_rest(rollout):
     came, in_hand = [], []
-    for some in Generation(rollout, [request("slow", seconds=1.5), *map(request, "abc")]):
+    for some in Generation(rollout, [request("slow", seconds=600.0), *map(request, "abc")]):
         came += some
-        in_hand = in_hand or [running for *_, running in each(rollout, "seen") if len(came) == 3]
+        if len(came) == 3:
+            in_hand = [running for *_, running in each(rollout, "seen")]
+            rollout.abort()
     assert came[-1] == 0 and sorted(in_hand) == [0, 2]
 
 

@@ -21,8 +21,8 @@ import subprocess
 folder = Path(sys.argv[1])
 (folder / "checkpoints").mkdir()
 (folder / "checkpoints" / "latest").write_text("step_000007")
-quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-quiet["env"] = os.environ | {"CORERL_RAY_CLUSTER": sys.argv[1]}
+marked = os.environ | {"CORERL_RAY_CLUSTER": sys.argv[1]}
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": marked}
 raylet, child = (subprocess.Popen(["sleep", "600"], **quiet) for _ in range(2))
 watcher = Watcher(0.5, sys.argv[1])
 watcher.tell(processes={"raylet": raylet.pid}, logs="/logs")

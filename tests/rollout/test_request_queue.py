@@ -1,0 +1,81 @@
+"""Requests of one turn of the event loop, and those that nobody waits for any more."""
+
+import asyncio
+import gc
+
+import pytest
+
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
+from corerl.errors import RunError
+from corerl.rollout.event_loop import EventLoop
+from corerl.rollout.request_queue import RequestQueue
+
+TEXT = [Completion([1], [-1.0], "stop", 0)]
+
+
+class Engine:
+    """Answers all but the requests named "silent"; the request "endless" keeps it."""
+
+    def __init__(self):
+        self.calls = []
+
+    async def generate(self, requests, on_finished):
+        self.calls.append([request.request_id for request in requests])
+        for position, request in enumerate(requests):
+            if request.request_id == "endless":
+                await asyncio.sleep(600)
+            if request.request_id != "silent":
+                on_finished(position, TEXT)
+
+
+def request(name):
+    return GenerationRequest(name, [1], SamplingParams(1))
+
+
+def test_requests_of_one_turn_are_one_call_and_those_of_the_next_another():
+    engine = Engine()
+    queue = RequestQueue(engine.generate)
+
+    async def ask():
+        first = [await asyncio.gather(*(queue.complete(request(name)) for name in "ab"))]
+        return [*first, await queue.complete(request("c"))]
+
+    assert asyncio.run(ask()) == [[TEXT, TEXT], TEXT]
+    assert engine.calls == [["a", "b"], ["c"]]
+
+
+def test_a_request_that_the_engines_say_nothing_about_is_an_error():
+    queue = RequestQueue(Engine().generate)
+    with pytest.raises(RunError, match="the engines gave no responses to request 'silent'"):
+        asyncio.run(queue.complete(request("silent")))
+
+
+def test_a_request_that_is_given_up_before_it_is_sent_is_not_sent():
+    engine = Engine()
+    queue = RequestQueue(engine.generate)
+
+    async def ask():
+        given_up, other = (asyncio.create_task(queue.complete(request(name))) for name in ("endless", "a"))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        return await asyncio.wait_for(other, 10)
+
+    assert asyncio.run(ask()) == TEXT
+    assert engine.calls == [["a"]]
+
+
+@pytest.mark.parametrize("turns", [0, 5], ids=["before it is sent", "in the engine"])
+def test_a_loop_that_is_closed_leaves_no_call_behind(turns, caplog):
+    loop, tasks = EventLoop(background=False), []
+
+    async def begin(queue):
+        tasks.append(asyncio.create_task(queue.complete(request("endless"))))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    loop.run(begin(RequestQueue(Engine().generate)))
+    loop.close()
+    assert tasks.pop().cancelled()
+    del loop
+    gc.collect()
+    assert caplog.messages == []  # "Task was destroyed but it is pending!"
