@@ -10,6 +10,7 @@ may end it; the same command then goes on::
     python benchmarks/chaos.py --faults 200
     python benchmarks/chaos.py --faults 40 --backend vllm
     python benchmarks/chaos.py --faults 40 --kills-only          # compares the final weights, bit for bit
+    python benchmarks/chaos.py --faults 40 --minutes 6           # as many of them as fit
     python benchmarks/chaos.py --only stop:raylet kill:actor     # these faults, in this order
     python benchmarks/chaos.py --only kill:actor@start           # while the actor starts, in another life of the run
     python benchmarks/chaos.py --runtime local --backend vllm --set actor.device=cuda
@@ -19,6 +20,7 @@ It needs Linux. Without a C compiler, disk and clock are left alone.
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -53,7 +55,8 @@ KEPT = 5
 """checkpoints: more than faults can damage before the next is saved"""
 
 SIZES = ["--operations", "+", "--max-operand", "9", "--train-size", "40", "--test-size", "8", "--sft-size", "8"]
-SHAPE = ["--vocab-size", "300", "--hidden-size", "32", "--layers", "1", "--heads", "2", "--kv-heads", "2"]
+SHAPE = ["--vocab-size", "300", "--hidden-size", "64", "--layers", "1", "--heads", "2", "--kv-heads", "2"]
+"""heads of 32 numbers: vLLM's CPU build has no smaller ones on every processor"""
 CONFIG = """
 model: {{path: {folder}/model, dtype: fp32}}
 data: {{train_files: [{folder}/data/train.parquet], train_batch_size: 4, max_prompt_length: 32, max_response_length: 8}}
@@ -199,6 +202,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--steps", type=int, help=f"of the run; by default {STEPS_A_FAULT} a fault, and 10")
+    parser.add_argument("--minutes", type=float, help="after which no further fault is made")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=["hf", "vllm"], default="hf")
     parser.add_argument(
@@ -266,7 +270,7 @@ def main() -> None:
                 raise Broken(f"the undisturbed run ended with {code}: {straight.said()}")
             straight.await_orphans()
             print(f"undisturbed: {arguments.steps} steps in {time.monotonic() - start:.0f} s", flush=True)
-            storm.go(faults, arguments.faults)
+            storm.go(faults, arguments.faults, time.monotonic() + 60 * (arguments.minutes or math.inf))
         wrong = storm.wrong + problems(storm, straight.run_folder, memory, weights=arguments.kills_only)
     except Broken as error:
         wrong = [*storm.wrong, str(error)]

@@ -54,8 +54,12 @@ class Storm:
         self.full: set[int] = set()
         """steps of which the disk, being full, may have kept no sample"""
 
-    def go(self, faults: Iterator[Fault], number: int) -> None:
-        """Make so many, and let the run end."""
+    def go(self, faults: Iterator[Fault], number: int, until: float) -> None:
+        """Make so many, and let the run end.
+
+        Args:
+            until: when (``time.monotonic``) the last is made.
+        """
         run = self.run
         run.begin()
         run.keep_pace(PACE)
@@ -64,7 +68,7 @@ class Storm:
         run.start_seconds = time.monotonic() - began
         print(f"the first step ended {run.start_seconds:.1f} s after the start", flush=True)
         self._await_checkpoint()
-        while len(self.rows) < number and run.code() is None:
+        while len(self.rows) < number and time.monotonic() < until and run.code() is None:
             self._wait_a_moment()
             fault = next(faults)
             if fault.time == START:
@@ -82,7 +86,7 @@ class Storm:
         if code != 0:
             raise Broken(f"it ended with {code}: {error}")
         run.await_orphans()
-        if len(self.rows) < number:
+        if len(self.rows) < number and time.monotonic() < until:
             raise Broken(f"it reached its last step after {len(self.rows)} of {number} faults: give it more --steps")
 
     def _begin_up_to(self, fault: Fault) -> None:
