@@ -124,7 +124,6 @@ class Restarts:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
         seconds = min(LONGEST, BACKOFF * 2 ** (self._recent - 1))
-        source = "the start, for want of a checkpoint" if plan.checkpoint is None else plan.checkpoint.path
         source = "the start (there is no checkpoint)" if plan.checkpoint is None else plan.checkpoint.path
         say(
             f"{self._said}\nthe workers are started again from {source} in {seconds:g} s ({self._recent} of "
