@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +21,11 @@ def test_every_test_that_a_page_names_is_there(page: str) -> None:
     assert [name for name in sorted(named) if not ((ROOT / name).is_file() if "/" in name else name in TESTS)] == []
 
 
-def timeouts(kind: type, prefix: str) -> list[str]:
+def timeouts(kind: Any, prefix: str) -> list[str]:
     """Dotted keys of a dataclass that end in ``timeout``, sections included."""
     found = []
     for field in dataclasses.fields(kind):
-        section = field.default_factory
+        section: Any = field.default_factory
         if isinstance(section, type) and dataclasses.is_dataclass(section):
             found += timeouts(section, f"{prefix}{field.name}.")
         elif field.name.endswith("timeout"):
@@ -43,7 +44,7 @@ def timeouts(kind: type, prefix: str) -> list[str]:
     ],
 )
 def test_every_deadline_that_can_be_set_is_in_the_table(options: str | None, prefix: str) -> None:
-    kinds = [TrainConfig]
+    kinds: list[type] = [TrainConfig]
     if options is not None:
         module = pytest.importorskip(f"{options}.options")
         every = [
