@@ -21,7 +21,8 @@ import subprocess
 folder = Path(sys.argv[1])
 (folder / "checkpoints").mkdir()
 (folder / "checkpoints" / "latest").write_text("step_000007")
-quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | {"CORERL_RAY_CLUSTER": sys.argv[1]}}
+marked = os.environ | {"CORERL_RAY_CLUSTER": sys.argv[1]}
+quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": marked}
 raylet, child = (subprocess.Popen(["sleep", "600"], **quiet) for _ in range(2))
 watcher = Watcher(0.5, sys.argv[1])
 watcher.tell(processes={"raylet": raylet.pid}, logs="/logs")
@@ -55,6 +56,33 @@ def controller(tmp_path):
     for pid in cluster:
         if is_alive(pid):
             os.kill(pid, signal.SIGKILL)
+
+
+ENGINE = """
+import sys, time
+from pathlib import Path
+from corerl_ray.processes import is_alive
+print("ready", flush=True)
+while is_alive(int(sys.argv[1])):
+    time.sleep(0.05)
+time.sleep(1)  # its processes end
+Path(sys.argv[2]).unlink()
+time.sleep(600 * (sys.argv[3] == "hangs"))
+"""
+
+
+@pytest.mark.parametrize("then", ["ends", "hangs"])
+def test_an_engine_of_a_cluster_that_ends_removes_its_files_and_is_killed_if_it_hangs(controller, tmp_path, then):
+    run, (raylet, child) = controller
+    file = tmp_path / "file of the engine"
+    file.touch()
+    marked = os.environ | {"CORERL_RAY_CLUSTER": str(tmp_path)}
+    command = [sys.executable, "-c", ENGINE, str(raylet), str(file), then]
+    with subprocess.Popen(command, env=marked, stdout=subprocess.PIPE, start_new_session=True) as engine:
+        assert engine.stdout.readline() == b"ready\n"
+        run.kill()
+        assert engine.wait(60) == (0 if then == "ends" else -signal.SIGKILL)
+    assert gone([raylet, child]) and not file.exists()
 
 
 def gone(processes):

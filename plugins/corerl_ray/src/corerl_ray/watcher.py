@@ -25,9 +25,11 @@ LOOK = 0.25
 """seconds between two looks"""
 ENDING = 10.0
 """seconds in which killed processes are gone, if the kernel lets them go"""
+OWN_END = 5.0
+"""seconds that a process in a session of its own has to end by itself: an engine removes its files then"""
 PATIENCE = 60.0
 """seconds that the controller has to end by itself once a process of its cluster hangs"""
-EXIT_CODE = 49
+SESSION, EXIT_CODE = 3, 49
 """of the fields of /proc/PID/stat after the name"""
 NEEDED = ("raylet", "gcs_server")
 """processes of a cluster without which Ray ends the controller"""
@@ -128,18 +130,29 @@ class Watch:
         """End the cluster's, and what they have started.
 
         They have its mark in their environment, or, if they have written their title over it, a process group of its
-        own.
+        own. An engine ends with its worker; it is killed only if it does not.
         """
         mark, groups = f"{MARK}={self.mark}".encode(), set(self.cluster.processes.values())
-        deadline = time.monotonic() + ENDING
-        while time.monotonic() < deadline:
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < ENDING:
             left = [pid for pid in _processes() if mark in _environment(pid) or _group(pid) in groups]
             if not left:
                 return
             for pid in left:
+                if passed < OWN_END and _has_own_session(pid):
+                    continue
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
+
+
+def _has_own_session(pid: int) -> bool:
+    """Not the one of this process and of Ray's."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[SESSION]) != os.getsid(0)
 
 
 def _processes() -> list[int]:
