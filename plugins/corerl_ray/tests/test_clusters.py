@@ -57,6 +57,8 @@ def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_
     )
     assert re.match("the (actor|ref|rollout) worker .* died: it cannot be reached", seen["lost"])
     assert seen["lost_seconds"] < 300
+    assert seen["apart"] == 2 and re.match("the rollout worker . of 2 .* died", seen["away"])
+    assert seen["here"] == [True, True] and seen["again"] == [["a"], ["b"]]
     assert seen["uneven"].startswith("runtime.options.workers: 3 workers do not divide among runtime.nnodes=2 nodes")
 
 
