@@ -30,12 +30,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import chaos_faults
-import pyarrow.parquet as pq
+import chaos_groups
 from chaos_faults import Control
 from chaos_memory import Watch
 from chaos_processes import adopt_orphans, await_none
@@ -88,21 +87,12 @@ VARIABLES = {
 }
 
 
-def prompts_of(run_folder: Path, step: int) -> Counter[str] | None:
-    """Prompt -> responses to it that a step was trained on; None: it is not known."""
-    path = run_folder / "rollouts" / f"step_{step:06d}.parquet"
-    try:
-        rows = pq.read_table(path, columns=["prompt", "group"]).to_pylist()
-    except (OSError, ValueError):
-        return None
-    return Counter(json.dumps([row["prompt"], row["group"]]) for row in rows)
-
-
-def problems(storm: Storm, straight: Path, memory: Watch, *, weights: bool) -> list[str]:
+def problems(storm: Storm, straight: Path, memory: Watch, *, staleness: int, weights: bool) -> list[str]:
     """What is wrong with a run that has reached its end.
 
     Args:
         straight: folder of the undisturbed run.
+        staleness: of the run.
         memory: the names of the run in /dev/shm.
         weights: they must be those of the undisturbed run.
     """
@@ -113,10 +103,7 @@ def problems(storm: Storm, straight: Path, memory: Watch, *, weights: bool) -> l
     if steps != list(range(1, total + 1)):
         wrong = [step for step in range(1, total + 1) if steps.count(step) != 1]
         found.append(f"metrics.jsonl has steps {wrong[:20]} never or twice")
-    for step in range(1, total + 1):
-        trained, expected = prompts_of(folder, step), prompts_of(straight, step)
-        if trained != expected and not (trained is None and step in storm.full):
-            found.append(f"step {step} was trained on {trained}, the undisturbed one on {expected}")
+    found += chaos_groups.wrong(folder, straight, total, staleness, storm.full)
     for path in paths(folder / "checkpoints"):
         if why := manifest.damage(path):
             found.append(f"{path.name} is damaged: {why}")
@@ -271,7 +258,10 @@ def main() -> None:
             straight.await_orphans()
             print(f"undisturbed: {arguments.steps} steps in {time.monotonic() - start:.0f} s", flush=True)
             storm.go(faults, arguments.faults, time.monotonic() + 60 * (arguments.minutes or math.inf))
-        wrong = storm.wrong + problems(storm, straight.run_folder, memory, weights=arguments.kills_only)
+        ended = problems(
+            storm, straight.run_folder, memory, staleness=arguments.staleness, weights=arguments.kills_only
+        )
+        wrong = storm.wrong + ended
     except Broken as error:
         wrong = [*storm.wrong, str(error)]
     finally:
