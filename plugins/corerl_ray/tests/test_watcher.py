@@ -123,6 +123,20 @@ def test_a_controller_that_is_killed_and_whose_raylet_ends_sooner_says_nothing(c
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "running"
 
 
+def test_a_controller_that_was_killed_is_known_as_such_although_its_exit_code_is_taken():
+    with subprocess.Popen(["sleep", "600"]) as raylet, subprocess.Popen(["sleep", "600"]) as controller:
+        watch = Watch(controller.pid, Health({"raylet": raylet.pid}, hang_timeout=1), "/logs", "mark")
+        watch.look()
+        assert not watch.killed
+        for process in (raylet, controller):
+            process.kill()
+            assert gone([process.pid])
+        watch.look()
+        controller.wait()
+        watch.look()
+        assert watch.cluster.lost and watch.killed
+
+
 def test_a_run_that_has_left_its_cluster_is_left_alone(controller):
     run, cluster = controller
     os.kill(cluster[0], signal.SIGKILL)

@@ -6,6 +6,7 @@ If the raylet or the GCS is gone, Ray's C++ ends the controller, and no Python r
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -76,6 +77,7 @@ class Watch:
         mark: of the cluster's processes.
         folder: of the run.
         left: the controller has noticed, and is about to end by itself.
+        killed: somebody has sent SIGKILL to the controller; its cluster ends with it, and perhaps sooner.
     """
 
     controller: int
@@ -84,6 +86,7 @@ class Watch:
     mark: str
     folder: str = ""
     left: bool = False
+    killed: bool = False
     _kill_at: float = float("inf")
 
     def hear(self, said: Mapping[str, Any]) -> None:
@@ -97,7 +100,8 @@ class Watch:
         """Look at the cluster; kill the controller if that hangs and the controller does not end."""
         if not self.logs:
             self.cluster.processes = {**self.cluster.processes, **_starting(self.controller)}
-        self.cluster.look()
+        if self.cluster.look():
+            self.killed |= _was_killed(self.controller)
         if self.cluster.hangs:
             self._kill_at = min(self._kill_at, time.monotonic() + PATIENCE)
         if time.monotonic() > self._kill_at and not self.left:
@@ -248,19 +252,22 @@ def main(watch: Watch) -> None:
                 watch.end_processes()
                 return
     try:
-        if watch.cluster.lost and (watch.cluster.hangs or not _was_killed(watch.controller)):
+        watch.killed |= _was_killed(watch.controller)
+        if watch.cluster.lost and (watch.cluster.hangs or not watch.killed):
             watch.report()
     finally:  # whether or not somebody reads it
         watch.end_processes()
 
 
 def _was_killed(pid: int) -> bool:
-    """By SIGKILL, while nobody has taken its exit code yet; its raylet may have ended a moment before it."""
+    """By SIGKILL, as far as the kernel still says: nothing once somebody has taken its exit code."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
-    return int(fields[EXIT_CODE]) == signal.SIGKILL
+    pending = re.search(r"^ShdPnd:\s*(\w+)", status, re.MULTILINE)
+    return int(fields[EXIT_CODE]) == signal.SIGKILL or bool(pending and int(pending[1], 16) >> (signal.SIGKILL - 1) & 1)
 
 
 def _read() -> bytes | None:
