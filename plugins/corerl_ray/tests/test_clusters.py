@@ -94,13 +94,19 @@ def test_a_run_listens_on_the_loopback_hears_its_children_exit_says_one_error_of
     assert len(logs) > 10 and not any(KEY.encode() in log for log in logs)
 
 
-def test_a_run_whose_raylet_is_stopped_can_start_another_cluster_and_is_watched_for_the_first_no_more():
+def test_a_run_whose_raylet_is_stopped_can_start_another_cluster_and_is_watched_for_the_first_no_more(sessions):
     done = subprocess.run(
-        [sys.executable, HERE / "ray_driver.py", "again"], capture_output=True, text=True, timeout=300, env=ENVIRONMENT
+        [sys.executable, HERE / "ray_driver.py", "again"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=ENVIRONMENT | {"RAY_TMPDIR": str(sessions)},
     )
     processes, again = map(json.loads, done.stdout.splitlines())
     assert (again, done.returncode) == ([0, 0], 0), done.stderr[-2000:]  # the watcher would kill it a minute later
     assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
+    [lost] = sessions.rglob("session_*")  # of the other nothing is left, since no error names its logs
+    assert (lost / "logs").is_dir()
 
 
 def test_a_run_that_is_killed_leaves_no_process():

@@ -157,7 +157,7 @@ class RayRuntime:
         self._kill()
         if not is_lost:
             self.pools.close()
-        self.cluster.close()
+        self.cluster.close(keep_logs=self.waiter.has_named_logs)
 
     def environment_of(
         self, member: Member, local_rank: int, first: ProcessFacts, devices: Sequence[str]
