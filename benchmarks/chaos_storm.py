@@ -1,6 +1,7 @@
 """Faults for a run, one after the other, and what comes of each: for chaos.py."""
 
 import functools
+import math
 import os
 import random
 import signal
@@ -132,8 +133,9 @@ class Storm:
                 struck.undo()
                 struck.until = 0.0
                 ended = True
-                killed = given_up or (fault.kills_the_controller and run.lives == life)
-                error = self._note(functools.partial(run.check_end, code, killed=killed)) or ""
+                is_first = run.lives == life
+                killed, asked = given_up or (fault.kills_the_controller and is_first), fault.kind == "term" and is_first
+                error = self._note(functools.partial(run.check_end, code, killed=killed, asked=asked)) or ""
                 if code == 0 and self._last_step() == self.total:
                     break
                 if not given_up and (not fault.may_end_the_run or run.lives > life):
@@ -147,7 +149,7 @@ class Storm:
             if done and not struck.until:
                 if not self._is_awaited(fault, struck, noticed=ended or AGAIN in self._new_text(log, offset)):
                     break
-                if time.monotonic() - began > (DAEMONS_SECONDS if fault.target in DAEMONS else UNMISSED_SECONDS):
+                if time.monotonic() - began > _seconds_unmissed(fault):
                     struck.undo()
                     unmissed = "; it was not missed"
                     break
@@ -162,6 +164,8 @@ class Storm:
                 given_up, deadline = True, time.monotonic() + self._bound()
             time.sleep(POLL)
         run.keep_pace(PACE)
+        if fault.kind == "term" and len({number for number, _ in run.steps()[before:]}) < len(run.steps()[before:]):
+            self._note_problem(f"{fault} lost a step that was done")
         if fault.kind == "full":
             self.full |= set(range(step, self._last_step() + 2))
         seconds = time.monotonic() - began
@@ -203,7 +207,7 @@ class Storm:
         is_there = struck.victim is not None and struck.victim.is_there
         if fault.target in DAEMONS and fault.kind in ("kill", "stop"):
             return not noticed and (is_there or (fault.kind == "kill" and fault.time != START))
-        return fault.kind == "stop" and is_there
+        return fault.kind in ("stop", "term") and is_there
 
     def _last_step(self) -> int:
         steps = self.run.steps()
@@ -222,3 +226,10 @@ class Storm:
             if (code := self.run.code()) is not None or time.monotonic() > began + seconds * self.run.patience:
                 raise Broken(f"{what}: no step was done (exit code {code}): {self.run.said()}")
             time.sleep(POLL)
+
+
+def _seconds_unmissed(fault: Fault) -> float:
+    """After which a process that a fault has struck, and that is still there, is left alone."""
+    if fault.kind == "term":
+        return math.inf
+    return DAEMONS_SECONDS if fault.target in DAEMONS else UNMISSED_SECONDS
