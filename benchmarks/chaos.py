@@ -2,10 +2,10 @@
 
 GRPO of a tiny model on a Ray cluster of this machine: two actor ranks of FSDP, two rollout workers, scorers in
 processes of their own, a checkpoint after every step. Again and again, at random instants, something happens to it: a
-process is killed, asked to end, stopped for good or for a moment; the disk is slow or full; the clock jumps; a checkpoint, its
-pointer or the metrics are damaged and the controller is killed, so that the file is read. Each fault has a bound of
-time: until then the run has done two more steps, or it has ended with one line of an error, if the fault is one that
-may end it; the same command then goes on::
+process is killed, asked to end, stopped for good or for a moment; the disk is slow or full; the clock jumps; a
+checkpoint, its pointer or the metrics are damaged and the controller is killed, so that the file is read. Each fault
+has a bound of time: until then the run has done two more steps, or it has ended with one line of an error, if the fault
+is one that may end it; the same command then goes on::
 
     python benchmarks/chaos.py --faults 200
     python benchmarks/chaos.py --faults 40 --backend vllm
