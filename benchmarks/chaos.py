@@ -2,14 +2,15 @@
 
 GRPO of a tiny model on a Ray cluster of this machine: two actor ranks of FSDP, two rollout workers, scorers in
 processes of their own, a checkpoint after every step. Again and again, at random instants, something happens to it: a
-process is killed, stopped for good or for a moment; the disk is slow or full; the clock jumps; a checkpoint, its
-pointer or the metrics are damaged and the controller is killed, so that the file is read. Each fault has a bound of
-time: until then the run has done two more steps, or it has ended with one line of an error, if the fault is one that
-may end it; the same command then goes on::
+process is killed, asked to end, stopped for good or for a moment; the disk is slow or full; the clock jumps; a
+checkpoint, its pointer or the metrics are damaged and the controller is killed, so that the file is read. Each fault
+has a bound of time: until then the run has done two more steps, or it has ended with one line of an error, if the fault
+is one that may end it; the same command then goes on::
 
     python benchmarks/chaos.py --faults 200
     python benchmarks/chaos.py --faults 40 --backend vllm
     python benchmarks/chaos.py --faults 40 --kills-only          # compares the final weights, bit for bit
+    python benchmarks/chaos.py --faults 40 --minutes 6           # as many of them as fit
     python benchmarks/chaos.py --only stop:raylet kill:actor     # these faults, in this order
     python benchmarks/chaos.py --only kill:actor@start           # while the actor starts, in another life of the run
     python benchmarks/chaos.py --runtime local --backend vllm --set actor.device=cuda
@@ -19,6 +20,7 @@ It needs Linux. Without a C compiler, disk and clock are left alone.
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -28,12 +30,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import chaos_faults
-import pyarrow.parquet as pq
+import chaos_groups
 from chaos_faults import Control
 from chaos_memory import Watch
 from chaos_processes import adopt_orphans, await_none
@@ -53,7 +54,8 @@ KEPT = 5
 """checkpoints: more than faults can damage before the next is saved"""
 
 SIZES = ["--operations", "+", "--max-operand", "9", "--train-size", "40", "--test-size", "8", "--sft-size", "8"]
-SHAPE = ["--vocab-size", "300", "--hidden-size", "32", "--layers", "1", "--heads", "2", "--kv-heads", "2"]
+SHAPE = ["--vocab-size", "300", "--hidden-size", "64", "--layers", "1", "--heads", "2", "--kv-heads", "2"]
+"""heads of 32 numbers: vLLM's CPU build has no smaller ones on every processor"""
 CONFIG = """
 model: {{path: {folder}/model, dtype: fp32}}
 data: {{train_files: [{folder}/data/train.parquet], train_batch_size: 4, max_prompt_length: 32, max_response_length: 8}}
@@ -85,21 +87,12 @@ VARIABLES = {
 }
 
 
-def prompts_of(run_folder: Path, step: int) -> Counter[str] | None:
-    """Prompt -> responses to it that a step was trained on; None: it is not known."""
-    path = run_folder / "rollouts" / f"step_{step:06d}.parquet"
-    try:
-        rows = pq.read_table(path, columns=["prompt", "group"]).to_pylist()
-    except (OSError, ValueError):
-        return None
-    return Counter(json.dumps([row["prompt"], row["group"]]) for row in rows)
-
-
-def problems(storm: Storm, straight: Path, memory: Watch, *, weights: bool) -> list[str]:
+def problems(storm: Storm, straight: Path, memory: Watch, *, staleness: int, weights: bool) -> list[str]:
     """What is wrong with a run that has reached its end.
 
     Args:
         straight: folder of the undisturbed run.
+        staleness: of the run.
         memory: the names of the run in /dev/shm.
         weights: they must be those of the undisturbed run.
     """
@@ -110,10 +103,7 @@ def problems(storm: Storm, straight: Path, memory: Watch, *, weights: bool) -> l
     if steps != list(range(1, total + 1)):
         wrong = [step for step in range(1, total + 1) if steps.count(step) != 1]
         found.append(f"metrics.jsonl has steps {wrong[:20]} never or twice")
-    for step in range(1, total + 1):
-        trained, expected = prompts_of(folder, step), prompts_of(straight, step)
-        if trained != expected and not (trained is None and step in storm.full):
-            found.append(f"step {step} was trained on {trained}, the undisturbed one on {expected}")
+    found += chaos_groups.wrong(folder, straight, total, staleness, storm.full)
     for path in paths(folder / "checkpoints"):
         if why := manifest.damage(path):
             found.append(f"{path.name} is damaged: {why}")
@@ -199,6 +189,7 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--steps", type=int, help=f"of the run; by default {STEPS_A_FAULT} a fault, and 10")
+    parser.add_argument("--minutes", type=float, help="after which no further fault is made")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", choices=["hf", "vllm"], default="hf")
     parser.add_argument(
@@ -266,8 +257,11 @@ def main() -> None:
                 raise Broken(f"the undisturbed run ended with {code}: {straight.said()}")
             straight.await_orphans()
             print(f"undisturbed: {arguments.steps} steps in {time.monotonic() - start:.0f} s", flush=True)
-            storm.go(faults, arguments.faults)
-        wrong = storm.wrong + problems(storm, straight.run_folder, memory, weights=arguments.kills_only)
+            storm.go(faults, arguments.faults, time.monotonic() + 60 * (arguments.minutes or math.inf))
+        ended = problems(
+            storm, straight.run_folder, memory, staleness=arguments.staleness, weights=arguments.kills_only
+        )
+        wrong = storm.wrong + ended
     except Broken as error:
         wrong = [*storm.wrong, str(error)]
     finally:

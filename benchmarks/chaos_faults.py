@@ -26,8 +26,8 @@ STARTING = ("actor", "rollout", "raylet", "gcs")
 """processes that faults of a start strike, and engines"""
 START = "start"
 
-TURNS = {"kill": 5, "stop": 4, "pause": 1, "slow": 1, "full": 2, "clock": 2, "corrupt": 3}
-"""how often a kind has its turn in 18 faults"""
+TURNS = {"kill": 5, "term": 1, "stop": 4, "pause": 1, "slow": 1, "full": 2, "clock": 2, "corrupt": 3}
+"""how often a kind has its turn in 19 faults"""
 
 
 class Fault(NamedTuple):
@@ -71,6 +71,7 @@ def targets(*, ray: bool, engines: bool, preloaded: bool) -> dict[str, tuple[str
     at_start = tuple(f"{target}@{START}" for target in STARTING) if ray else ()
     engine = (f"{ENGINES[0]}@{START}",) if engines else ()  # one that is stopped has rollout.options.start_timeout
     found = {
+        "term": ("controller",),
         "kill": ("controller", *processes, *DAEMONS, *at_start, *engine),
         "stop": (*processes, *DAEMONS, *at_start),
         "pause": ("controller", *processes, *DAEMONS),
@@ -141,6 +142,9 @@ def strike(
     victim = chance.choice(sorted(present, key=lambda process: process.pid))
     if fault.kind == "kill":
         victim.send(signal.SIGKILL)
+        return Struck(f"{victim.pid}", victim)
+    if fault.kind == "term":
+        victim.send(signal.SIGTERM)
         return Struck(f"{victim.pid}", victim)
     victim.send(signal.SIGSTOP)
     if fault.kind == "stop":

@@ -18,6 +18,10 @@ LINE_SECONDS = 5.0
 """until the line of an error is there: if Ray's C++ ends the controller, another process writes it"""
 
 
+SIGTERM_CODE = 143
+"""of a life that SIGTERM ended"""
+
+
 class Broken(Exception):
     """The run did what it must not do."""
 
@@ -112,11 +116,12 @@ class Run:
         self.check_end(self.await_end(ORPHANS_SECONDS), killed=True)
         self.await_orphans()
 
-    def check_end(self, code: int, *, killed: bool = False) -> str:
+    def check_end(self, code: int, *, killed: bool = False, asked: bool = False) -> str:
         """What its life said last.
 
         Args:
             killed: by this benchmark, perhaps; anybody else who kills it is to print the line.
+            asked: to end, by SIGTERM.
 
         Raises:
             Broken: it ended in another way than by a signal or one line of an error, and the next life may begin.
@@ -125,7 +130,7 @@ class Run:
         self.orphans += [
             (process, until, f"life {self.lives}, which ended with {code}") for process in descendants().values()
         ]
-        if code == 0 or (killed and code == -signal.SIGKILL):
+        if code == 0 or (killed and code == -signal.SIGKILL) or (asked and code == SIGTERM_CODE):
             return ""
         await_none(lambda: [] if self._errors() else ["a line"], LINE_SECONDS * self.patience)
         text, errors = self.log.read_text(errors="replace"), self._errors()

@@ -1,6 +1,7 @@
 """Faults for a run, one after the other, and what comes of each: for chaos.py."""
 
 import functools
+import math
 import os
 import random
 import signal
@@ -54,8 +55,12 @@ class Storm:
         self.full: set[int] = set()
         """steps of which the disk, being full, may have kept no sample"""
 
-    def go(self, faults: Iterator[Fault], number: int) -> None:
-        """Make so many, and let the run end."""
+    def go(self, faults: Iterator[Fault], number: int, until: float) -> None:
+        """Make so many, and let the run end.
+
+        Args:
+            until: when (``time.monotonic``) the last is made.
+        """
         run = self.run
         run.begin()
         run.keep_pace(PACE)
@@ -64,7 +69,7 @@ class Storm:
         run.start_seconds = time.monotonic() - began
         print(f"the first step ended {run.start_seconds:.1f} s after the start", flush=True)
         self._await_checkpoint()
-        while len(self.rows) < number and run.code() is None:
+        while len(self.rows) < number and time.monotonic() < until and run.code() is None:
             self._wait_a_moment()
             fault = next(faults)
             if fault.time == START:
@@ -82,7 +87,7 @@ class Storm:
         if code != 0:
             raise Broken(f"it ended with {code}: {error}")
         run.await_orphans()
-        if len(self.rows) < number:
+        if len(self.rows) < number and time.monotonic() < until:
             raise Broken(f"it reached its last step after {len(self.rows)} of {number} faults: give it more --steps")
 
     def _begin_up_to(self, fault: Fault) -> None:
@@ -128,8 +133,9 @@ class Storm:
                 struck.undo()
                 struck.until = 0.0
                 ended = True
-                killed = given_up or (fault.kills_the_controller and run.lives == life)
-                error = self._note(functools.partial(run.check_end, code, killed=killed)) or ""
+                is_first = run.lives == life
+                killed, asked = given_up or (fault.kills_the_controller and is_first), fault.kind == "term" and is_first
+                error = self._note(functools.partial(run.check_end, code, killed=killed, asked=asked)) or ""
                 if code == 0 and self._last_step() == self.total:
                     break
                 if not given_up and (not fault.may_end_the_run or run.lives > life):
@@ -143,7 +149,7 @@ class Storm:
             if done and not struck.until:
                 if not self._is_awaited(fault, struck, noticed=ended or AGAIN in self._new_text(log, offset)):
                     break
-                if time.monotonic() - began > (DAEMONS_SECONDS if fault.target in DAEMONS else UNMISSED_SECONDS):
+                if time.monotonic() - began > _seconds_unmissed(fault):
                     struck.undo()
                     unmissed = "; it was not missed"
                     break
@@ -158,6 +164,8 @@ class Storm:
                 given_up, deadline = True, time.monotonic() + self._bound()
             time.sleep(POLL)
         run.keep_pace(PACE)
+        if fault.kind == "term" and len({number for number, _ in run.steps()[before:]}) < len(run.steps()[before:]):
+            self._note_problem(f"{fault} lost a step that was done")
         if fault.kind == "full":
             self.full |= set(range(step, self._last_step() + 2))
         seconds = time.monotonic() - began
@@ -199,7 +207,7 @@ class Storm:
         is_there = struck.victim is not None and struck.victim.is_there
         if fault.target in DAEMONS and fault.kind in ("kill", "stop"):
             return not noticed and (is_there or (fault.kind == "kill" and fault.time != START))
-        return fault.kind == "stop" and is_there
+        return fault.kind in ("stop", "term") and is_there
 
     def _last_step(self) -> int:
         steps = self.run.steps()
@@ -218,3 +226,10 @@ class Storm:
             if (code := self.run.code()) is not None or time.monotonic() > began + seconds * self.run.patience:
                 raise Broken(f"{what}: no step was done (exit code {code}): {self.run.said()}")
             time.sleep(POLL)
+
+
+def _seconds_unmissed(fault: Fault) -> float:
+    """After which a process that a fault has struck, and that is still there, is left alone."""
+    if fault.kind == "term":
+        return math.inf
+    return DAEMONS_SECONDS if fault.target in DAEMONS else UNMISSED_SECONDS

@@ -9,6 +9,7 @@ from corerl.contracts.rollout_correctors import Correction, RolloutCorrector
 from corerl.contracts.throughput import ModelShape
 from corerl.errors import ConfigError
 from corerl.plugins import Plugins
+from corerl.terminal.notices import say
 
 
 class NoCorrector:
@@ -46,6 +47,8 @@ def require_corrector(config: TrainConfig, plugins: Plugins) -> None:
 
 
 def make_corrector(config: TrainConfig, plugins: Plugins, shape: ModelShape) -> RolloutCorrector:
-    """That of a plugin; without one, nothing is corrected."""
+    """That of a plugin; without one, nothing is corrected, and a line is printed."""
     made: RolloutCorrector | None = plugins.hook.make_rollout_corrector(config=config, shape=shape)
+    if made is None:
+        say("log-probs of engine and trainer are not compared: pip install corerl-correction")
     return made or NoCorrector()

@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
@@ -82,6 +84,40 @@ def test_a_run_whose_engines_are_killed_and_stopped_reaches_its_end():
         pytest.skip("no environment with vLLM: make engines, or set CORERL_VLLM_PYTHON")
     figures = suffer("--backend", "vllm", "--only", *ENGINE_FAULTS)
     assert (figures["faults"], figures["lives"], figures["problems"]) == (len(ENGINE_FAULTS), 1, [])
+
+
+def trained_on(folder, steps):
+    """A run's folder, with the sample rollouts of steps: the letters of their groups' prompts, two responses each."""
+    (folder / "rollouts").mkdir(parents=True)
+    for number, letters in enumerate(steps, 1):
+        if letters is not None:
+            table = pa.table({"prompt": [letter for letter in letters for _ in range(2)]})
+            pq.write_table(table, folder / "rollouts" / f"step_{number:06d}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("steps", "staleness", "full", "problems"),
+    [
+        (["ab", "cd", "ef"], 0, (), []),
+        (["ab", None, "ef"], 0, (2,), []),
+        (["ab", None, "ef"], 0, (), ["step 2: {'c': 2, 'd': 2} were not", "step 3: {'c': 2", "never trained: {'c': 2"]),
+        (["ab", "ce", "df"], 0, (), ["step 2 was trained on {'e': 2} more", "step 2: {'d': 2} were not trained yet"]),
+        (["ac", "bd", "ef"], 1, (), []),
+        (["ae", "bd", "cf"], 1, (), ["step 1 was trained on {'e': 2} more"]),
+        (["ac", "bc", "ef"], 1, (), ["step 2 was trained on {'c': 2} more", "step 3 was", "never trained: {'d': 2}"]),
+        (["ac", None, "ef"], 1, (2,), []),
+    ],
+)
+def test_groups_are_trained_once_and_no_earlier_than_staleness_allows(
+    tmp_path, monkeypatch, steps, staleness, full, problems
+):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    wrong = importlib.import_module("chaos_groups").wrong
+    straight = trained_on(tmp_path / "straight", ["ab", "cd", "ef"])
+    found = list(wrong(trained_on(tmp_path / "run", steps), straight, 3, staleness, full))
+    assert len(found) == len(problems)
+    assert all(line.startswith(beginning) for line, beginning in zip(found, problems, strict=True))
 
 
 @pytest.fixture

@@ -39,8 +39,9 @@ def test_a_config_that_needs_correction_names_the_distribution(without, correcti
     require_corrector(config, Plugins())
 
 
-def test_without_a_plugin_a_batch_stays_as_it_is(without):
+def test_without_a_plugin_a_batch_stays_as_it_is_and_a_line_names_the_comparison_that_is_not_made(without, capsys):
     corrector = make_corrector(TrainConfig(ModelConfig("m")), without, ModelShape(1, 1, 1))
+    assert "log-probs of engine and trainer are not compared: pip install corerl-correction" in capsys.readouterr().err
     mask = torch.ones(1, 2, dtype=torch.bool)
     batch = Experience(torch.zeros(1, 3), torch.ones(1), torch.tensor([2]), mask, torch.zeros(1))
     batch.old_log_probs, batch.rollout_log_probs = torch.zeros(1, 2), torch.full((1, 2), -3.0)

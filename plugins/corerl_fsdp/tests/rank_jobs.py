@@ -1,7 +1,9 @@
 """What the ranks of a test do, and what a test does beside them with ``torch`` on one device."""
 
+import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from corerl_fsdp.fsdp import FsdpStrategy
 from corerl_fsdp.options import FsdpOptions, TorchOptions
@@ -47,6 +49,29 @@ class Jobs(RankJobs):
         strategy.update(share(rank_batch(), strategy), AllOutputs())
         moments = [state[name] for state in strategy.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
         return {"weights": held(strategy.model.parameters()), "gradients": gradients, "optimizer": held(moments)}
+
+    def gathered(self, job):
+        """Bytes that this rank gives to the others: of weights in bf16, and of weights as they are held."""
+        strategy, found = self.strategy(job), []
+        for dtype in (torch.bfloat16, None):
+            with Given() as given:
+                for _ in strategy.weights(dtype):
+                    pass
+            found.append(given.size)
+        return found
+
+
+class Given(TorchDispatchMode):
+    """Counts the bytes that go into gathers."""
+
+    def __init__(self):
+        super().__init__()
+        self.size = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if "all_gather" in str(function):
+            self.size += args[0].numel() * args[0].element_size()
+        return function(*args, **(kwargs or {}))
 
 
 def fully_sharded(module):

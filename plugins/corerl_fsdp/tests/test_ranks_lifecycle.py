@@ -70,6 +70,12 @@ def test_an_export_holds_the_trained_weights_and_the_tokenizer(worlds, tmp_path,
     assert (tmp_path / "tokenizer.json").is_file()
 
 
+def test_weights_for_an_engine_are_cast_before_they_are_gathered(worlds, model_dirs):
+    job = {"kind": "gathered", "model": model_dirs["qwen2", True], **FSDP}
+    for rounded, held in worlds[2].run(**job):
+        assert 0 < 2 * rounded == held
+
+
 def test_offload_options_do_nothing_on_the_cpu(worlds, model_dirs):
     job = {"kind": "train", "model": model_dirs["qwen2", True], "seeds": [0, 1]}
     plain = worlds[2].run(**job, fsdp={})

@@ -94,6 +94,23 @@ def main():
     seen["lost"], seen["lost_seconds"] = error_of(waiting.result), time.monotonic() - began
     runtime.close()
     ray.shutdown()
+
+    # the machine of a rollout worker is lost, and another has room for it
+    options["connect_timeout"] = 120
+    third = cluster.add_node(num_cpus=4, num_gpus=8)  # more GPUs than the first: the actor lives there
+    runtime = started(RayOptions(rollout_workers=2, weights_transport="object_store", **options))
+    runtime.reserve([TOY, ENGINE])
+    group, sink = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
+    runtime.send_weights(group, sink, 1)
+    seen["apart"] = len({member.facts.node for member in sink.members})
+    cluster.remove_node(third, allow_graceful=False)
+    seen["away"] = error_of(Generation(sink, [request(number, seconds=5.0) for number in range(8)]).result)
+    sink.restart()
+    runtime.send_weights(group, sink, 2)
+    seen["here"] = [member.facts.node == runtime.waiter.node for member in sink.members]
+    seen["again"] = Generation(sink, [request("a"), request("b")]).result()
+    runtime.close()
+    ray.shutdown()
     cluster.shutdown()
     print(json.dumps(seen))
 

@@ -57,6 +57,8 @@ def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_
     )
     assert re.match("the (actor|ref|rollout) worker .* died: it cannot be reached", seen["lost"])
     assert seen["lost_seconds"] < 300
+    assert seen["apart"] == 2 and re.match("the rollout worker . of 2 .* died", seen["away"])
+    assert seen["here"] == [True, True] and seen["again"] == [["a"], ["b"]]
     assert seen["uneven"].startswith("runtime.options.workers: 3 workers do not divide among runtime.nnodes=2 nodes")
 
 
@@ -92,15 +94,23 @@ def test_a_run_listens_on_the_loopback_hears_its_children_exit_says_one_error_of
     assert len(logs) > 10 and not any(KEY.encode() in log for log in logs)
 
 
-def test_a_run_whose_raylet_is_stopped_is_told_can_start_another_cluster_and_is_watched_for_the_first_no_more():
+def test_a_run_whose_raylet_is_stopped_is_told_can_start_another_cluster_and_is_watched_for_the_first_no_more(
+    sessions,
+):
     done = subprocess.run(
-        [sys.executable, HERE / "ray_driver.py", "again"], capture_output=True, text=True, timeout=300, env=ENVIRONMENT
+        [sys.executable, HERE / "ray_driver.py", "again"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=ENVIRONMENT | {"RAY_TMPDIR": str(sessions)},
     )
     processes, (error, *again) = map(json.loads, done.stdout.splitlines())
     assert (again, done.returncode) == ([0, 0], 0), done.stderr[-2000:]  # the watcher would kill it a minute later
     [raylet] = [pid for pid, command in processes.items() if command.split()[0].endswith("/raylet")]
     assert error.startswith(f"Ray's raylet (process {raylet}) is stopped for 2 s, and")
     assert {pid: name for pid, name in processes.items() if is_alive(int(pid))} == {}
+    [lost] = sessions.rglob("session_*")  # of the other nothing is left, since no error names its logs
+    assert (lost / "logs").is_dir()
 
 
 def test_a_run_that_is_killed_leaves_no_process():

@@ -2,10 +2,12 @@
 
 import dataclasses
 import os
+import time
 from itertools import chain
 from pathlib import Path
 
 import pytest
+import ray
 import torch
 from ray_toys import LONE, TOY, Pair, Toy, WithTorch, each
 
@@ -129,3 +131,18 @@ def test_what_comes_back_is_read_where_it_lies_and_may_be_written(start):
     assert torch.equal(result, batch.rollout_log_probs)
     result.masked_fill_(result > 0, 0.0)
     assert not result.any()
+
+
+@ray.remote(num_cpus=0)
+class Stranger:
+    def ask(self):
+        return 1
+
+
+def test_calls_leave_no_events_in_the_gcs_which_would_grow_with_them(group, size):
+    group.all_ranks("x")
+    ray.get(Stranger.remote().ask.remote())  # after the calls: once its event is there, theirs would be
+    deadline = time.monotonic() + 60
+    while "ask" not in (names := {event["name"] for event in ray.timeline()}) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "ask" in names and "call" not in names

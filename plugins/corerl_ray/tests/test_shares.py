@@ -5,11 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corerl_torch.balance import IMBALANCE, balance
 from corerl.contracts.experience import collate
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import NonFiniteError
 from corerl_ray.shares import split
+from corerl_torch.balance import IMBALANCE, balance
 
 sizes = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=40)
 

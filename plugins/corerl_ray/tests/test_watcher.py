@@ -58,6 +58,33 @@ def controller(tmp_path):
             os.kill(pid, signal.SIGKILL)
 
 
+ENGINE = """
+import sys, time
+from pathlib import Path
+from corerl_ray.processes import is_alive
+print("ready", flush=True)
+while is_alive(int(sys.argv[1])):
+    time.sleep(0.05)
+time.sleep(1)  # its processes end
+Path(sys.argv[2]).unlink()
+time.sleep(600 * (sys.argv[3] == "hangs"))
+"""
+
+
+@pytest.mark.parametrize("then", ["ends", "hangs"])
+def test_an_engine_of_a_cluster_that_ends_removes_its_files_and_is_killed_if_it_hangs(controller, tmp_path, then):
+    run, (raylet, child) = controller
+    file = tmp_path / "file of the engine"
+    file.touch()
+    marked = os.environ | {"CORERL_RAY_CLUSTER": str(tmp_path)}
+    command = [sys.executable, "-c", ENGINE, str(raylet), str(file), then]
+    with subprocess.Popen(command, env=marked, stdout=subprocess.PIPE, start_new_session=True) as engine:
+        assert engine.stdout.readline() == b"ready\n"
+        run.kill()
+        assert engine.wait(60) == (0 if then == "ends" else -signal.SIGKILL)
+    assert gone([raylet, child]) and not file.exists()
+
+
 def gone(processes):
     deadline = time.monotonic() + 60
     while any(is_alive(pid) for pid in processes) and time.monotonic() < deadline:
@@ -94,6 +121,20 @@ def test_a_controller_that_is_killed_and_whose_raylet_ends_sooner_says_nothing(c
     assert gone(cluster)  # before anybody takes the controller's exit code
     assert run.communicate(timeout=60)[1] == ""
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "running"
+
+
+def test_a_controller_that_was_killed_is_known_as_such_although_its_exit_code_is_taken():
+    with subprocess.Popen(["sleep", "600"]) as raylet, subprocess.Popen(["sleep", "600"]) as controller:
+        watch = Watch(controller.pid, Health({"raylet": raylet.pid}, hang_timeout=1), "/logs", "mark")
+        watch.look()
+        assert not watch.killed
+        for process in (raylet, controller):
+            process.kill()
+            assert gone([process.pid])
+        watch.look()
+        controller.wait()
+        watch.look()
+        assert watch.cluster.lost and watch.killed
 
 
 def test_a_run_that_has_left_its_cluster_is_left_alone(controller):

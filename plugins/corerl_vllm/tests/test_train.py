@@ -15,7 +15,7 @@ from vllm_engine import one_more_engine
 
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
-from corerl_engines.process import inductor_cache
+from corerl_engines import kernels
 
 pytestmark = [
     pytest.mark.xdist_group("vllm"),
@@ -74,7 +74,7 @@ def killed(material: Path, engine_python: str) -> Killed:
     command = ["train", str(material / "config.yaml"), *names, *options]
     temporary = Path(tempfile.mkdtemp())  # a short path: an engine's sockets are there
     # kernels of the other tests' engines: a compiler takes 20 s for them
-    variables = {"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": inductor_cache()}
+    variables = {"TMPDIR": str(temporary), **kernels.kept()}
     shared = unused_shared_memory()
     with (material / "killed.log").open("wb") as log:
         main = [sys.executable, "-c", "from corerl.cli.main import main; main()"]

@@ -20,7 +20,7 @@ from typing import Any
 
 import corerl_torch
 from corerl.errors import ConfigError, DeadlineError, RunError
-from corerl_engines import remote
+from corerl_engines import kernels, remote
 from corerl_engines.liveness import Patience, Silence
 from corerl_engines.log import EngineLog, default_folder
 from corerl_engines.remote import ending, frames
@@ -238,7 +238,7 @@ class EngineProcess:
         return self._log.last_lines()
 
     def _environment(self, own: Mapping[str, str], *, foreign: bool) -> dict[str, str]:
-        temporary = {"TMPDIR": str(self._folder / TEMPORARY), "TORCHINDUCTOR_CACHE_DIR": inductor_cache()}
+        temporary = {"TMPDIR": str(self._folder / TEMPORARY), **kernels.kept()}
         environment = {**(for_another_interpreter() if foreign else os.environ), **temporary, **own}
         paths = [str(self._folder), environment.get("PYTHONPATH", "")]
         return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
@@ -364,12 +364,6 @@ class EngineProcess:
 def _folder_for_temporary_files() -> str | None:
     """Where an engine's folder is made; None: where this process's is, whose path is short enough."""
     return "/tmp" if len(tempfile.gettempdir()) > LONGEST_TEMPORARY and os.access("/tmp", os.W_OK) else None
-
-
-def inductor_cache() -> str:
-    """Beside an engine's folder: what torch compiles for one engine serves the next, as without such a folder."""
-    own = Path(tempfile.gettempdir()) / f"torchinductor_uid_{os.getuid()}"
-    return os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(own))
 
 
 def for_another_interpreter() -> dict[str, str]:

@@ -98,6 +98,11 @@ class Waiter:
     def failed(self) -> bool:
         return self.stuck or self.failure is not None
 
+    @property
+    def has_named_logs(self) -> bool:
+        """An error or a notice has."""
+        return self.failed or bool(self._lost)
+
     def wait(self, calls: Sequence[Call], deadline: float, what: str, *, beside: Sequence[Call] = ()) -> list[Any]:
         """:meth:`Wait.all` of a new wait."""
         return Wait(self, deadline, what, beside).all(calls)

@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -53,18 +54,23 @@ class Cluster:
     Attributes:
         processes: of the cluster that was started here; empty for one that others run.
         health: of its processes without which Ray ends this one.
+        session: the folder of sockets and logs of one that was started here.
     """
 
     is_own: bool
     processes: tuple[int, ...] = ()
     health: Health = field(default_factory=lambda: Health({}, 0.0))
+    session: Path | None = None
 
-    def close(self) -> None:
-        """Leave the cluster; one that was started here ends, and all of its processes with it.
+    def close(self, *, keep_logs: bool = False) -> None:
+        """Leave the cluster; one that was started here ends, and all of its processes and files with it.
 
         ``ray.shutdown`` waits for the raylet, without a deadline: it has ``SHUTDOWN`` seconds. Once the raylet is
         killed, it mostly returns; if not, this process can only exit: with the code of a run that can go on, if its
         cluster was lost.
+
+        Args:
+            keep_logs: an error has named them; those of a lost cluster are kept.
         """
         if not self.is_own:
             return
@@ -85,6 +91,16 @@ class Cluster:
             return
         end_processes(self.processes)
         _end_watcher()
+        if self.session is not None and not (is_lost or keep_logs):
+            _remove(self.session)
+
+
+def _remove(session: Path) -> None:
+    """The folder, and Ray's link to it: Ray replaces no link that leads nowhere."""
+    shutil.rmtree(session, ignore_errors=True)
+    latest = session.with_name("session_latest")
+    if not latest.exists():
+        latest.unlink(missing_ok=True)
 
 
 def connect(options: RayOptions) -> Cluster:
@@ -121,7 +137,8 @@ def connect(options: RayOptions) -> Cluster:
     node: Any = _private_worker._global_node
     named = {name: node.all_processes[name][0].process.pid for name in NEEDED}
     watcher.tell(processes=named, logs=node.get_logs_dir_path())
-    return Cluster(is_own=True, processes=processes, health=Health(named, options.hang_timeout))
+    session = Path(node.get_session_dir_path())
+    return Cluster(is_own=True, processes=processes, health=Health(named, options.hang_timeout), session=session)
 
 
 def _end_watcher() -> None:

@@ -157,7 +157,7 @@ class RayRuntime:
         self._kill()
         if not is_lost:
             self.pools.close()
-        self.cluster.close()
+        self.cluster.close(keep_logs=self.waiter.has_named_logs)
 
     def environment_of(
         self, member: Member, local_rank: int, first: ProcessFacts, devices: Sequence[str]
@@ -229,6 +229,8 @@ class Restart:
             ray.kill(host, no_restart=True)
             if self.runtime.waiter.failure is error:
                 raise
+            if not _is_there(seat):  # Ray notices the death of a machine later than that of its workers
+                return self(rank)
             why = str(error).strip().splitlines()[-1]
             say(f"{member} could not be started again ({why}); the run continues with {self._left()}")
             return None
@@ -241,8 +243,7 @@ class Restart:
 
     def _seat(self, rank: int) -> Seat | None:
         seat, size = self.seats[rank], self.seats[rank].places.per_worker(self.role)
-        alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
-        if seat.places.nodes[seat.first] in alive:
+        if _is_there(seat):
             return seat
         places = self.runtime.pools.elsewhere(seat.places, size)
         if places is None:
@@ -272,3 +273,9 @@ class Restart:
         if isinstance(value, Failure):
             raise value.error("it")
         return value
+
+
+def _is_there(seat: Seat) -> bool:
+    """Whether its machine is, as far as Ray knows."""
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return seat.places.nodes[seat.first] in {node["NodeID"] for node in nodes if node["Alive"]}

@@ -6,6 +6,7 @@ If the raylet or the GCS is gone, Ray's C++ ends the controller, and no Python r
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -25,9 +26,11 @@ LOOK = 0.25
 """seconds between two looks"""
 ENDING = 10.0
 """seconds in which killed processes are gone, if the kernel lets them go"""
+OWN_END = 5.0
+"""seconds that a process in a session of its own has to end by itself: an engine removes its files then"""
 PATIENCE = 60.0
 """seconds that the controller has to end by itself once a process of its cluster hangs"""
-EXIT_CODE = 49
+SESSION, EXIT_CODE = 3, 49
 """of the fields of /proc/PID/stat after the name"""
 NEEDED = ("raylet", "gcs_server")
 """processes of a cluster without which Ray ends the controller"""
@@ -74,6 +77,7 @@ class Watch:
         mark: of the cluster's processes.
         folder: of the run.
         left: the controller has noticed, and is about to end by itself.
+        killed: somebody has sent SIGKILL to the controller; its cluster ends with it, and perhaps sooner.
     """
 
     controller: int
@@ -82,6 +86,7 @@ class Watch:
     mark: str
     folder: str = ""
     left: bool = False
+    killed: bool = False
     _kill_at: float = float("inf")
 
     def hear(self, said: Mapping[str, Any]) -> None:
@@ -95,7 +100,8 @@ class Watch:
         """Look at the cluster; kill the controller if that hangs and the controller does not end."""
         if not self.logs:
             self.cluster.processes = {**self.cluster.processes, **_starting(self.controller)}
-        self.cluster.look()
+        if self.cluster.look():
+            self.killed |= _was_killed(self.controller)
         if self.cluster.hangs:
             self._kill_at = min(self._kill_at, time.monotonic() + PATIENCE)
         if time.monotonic() > self._kill_at and not self.left:
@@ -128,18 +134,29 @@ class Watch:
         """End the cluster's, and what they have started.
 
         They have its mark in their environment, or, if they have written their title over it, a process group of its
-        own.
+        own. An engine ends with its worker; it is killed only if it does not.
         """
         mark, groups = f"{MARK}={self.mark}".encode(), set(self.cluster.processes.values())
-        deadline = time.monotonic() + ENDING
-        while time.monotonic() < deadline:
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < ENDING:
             left = [pid for pid in _processes() if mark in _environment(pid) or _group(pid) in groups]
             if not left:
                 return
             for pid in left:
+                if passed < OWN_END and _has_own_session(pid):
+                    continue
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
+
+
+def _has_own_session(pid: int) -> bool:
+    """Not the one of this process and of Ray's."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return int(fields[SESSION]) != os.getsid(0)
 
 
 def _processes() -> list[int]:
@@ -235,19 +252,22 @@ def main(watch: Watch) -> None:
                 watch.end_processes()
                 return
     try:
-        if watch.cluster.lost and (watch.cluster.hangs or not _was_killed(watch.controller)):
+        watch.killed |= _was_killed(watch.controller)
+        if watch.cluster.lost and (watch.cluster.hangs or not watch.killed):
             watch.report()
     finally:  # whether or not somebody reads it
         watch.end_processes()
 
 
 def _was_killed(pid: int) -> bool:
-    """By SIGKILL, while nobody has taken its exit code yet; its raylet may have ended a moment before it."""
+    """By SIGKILL, as far as the kernel still says: nothing once somebody has taken its exit code."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
-    return int(fields[EXIT_CODE]) == signal.SIGKILL
+    pending = re.search(r"^ShdPnd:\s*(\w+)", status, re.MULTILINE)
+    return int(fields[EXIT_CODE]) == signal.SIGKILL or bool(pending and int(pending[1], 16) >> (signal.SIGKILL - 1) & 1)
 
 
 def _read() -> bytes | None:
