@@ -53,12 +53,15 @@ class GenerationRequest:
     Attributes:
         media: column of the prompt's row (``images``, ``videos``) -> what stands there, as it was read. A backend is
             only asked for columns that it is registered with (``media=("images",)``).
+        session: requests of one session share a prefix, as the turns of an episode do: one engine should serve them,
+            whose cache has it. The responses do not depend on the session; '': a request of its own.
     """
 
     request_id: str
     prompt_ids: Sequence[int]
     sampling: SamplingParams
     media: Mapping[str, Any] = field(default_factory=dict)
+    session: str = ""
 
     def check_prompt(self, vocabulary: int) -> None:
         """Raise RunError for an empty prompt, and for a token outside a model's vocabulary of this size."""

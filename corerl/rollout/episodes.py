@@ -113,6 +113,7 @@ class EpisodePlayer:
                     max_tokens=min(longest, sampling.max_tokens - len(episode.token_ids)),
                 ),
                 episode.prompt.media,
+                session=episode.name,
             )
         )
         [text] = self._turns.text([turn.token_ids])

@@ -159,9 +159,9 @@ class Pair(Toy):
         return Place(self.rank // 2, int(os.environ["WORLD_SIZE"]) // 2)
 
 
-def request(name, *, n=1, seconds=0.0):
+def request(name, *, n=1, seconds=0.0, session=""):
     """One that an Engine answers after so many seconds."""
-    return GenerationRequest(str(name), [1], SamplingParams(max_tokens=8, n=n, temperature=seconds))
+    return GenerationRequest(str(name), [1], SamplingParams(max_tokens=8, n=n, temperature=seconds), session=session)
 
 
 def until(condition):
