@@ -213,11 +213,19 @@ class Engine:
         self.version, self.weights, self.aborted = None, {}, threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
-        self.left_to_live = None
+        self.left_to_live, self.updates = None, 0
+        self.startable = threading.Event()
+        self.startable.set()
 
     @dispatch("revive")
     def restart(self):
+        if self.left_to_live is not None:
+            self.startable.wait()
         self.left_to_live = None
+
+    @dispatch("all")
+    def let_start(self, on):
+        (self.startable.set if on else self.startable.clear)()
 
     @dispatch("all")
     def end_engine(self, ranks, after):
@@ -262,6 +270,10 @@ class Engine:
         return calls, most, self.running
 
     @dispatch("one_each")
+    def number_of_updates(self):
+        return self.updates
+
+    @dispatch("one_each")
     def received(self):
         return self.version, self.weights
 
@@ -281,7 +293,7 @@ class Engine:
         return subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
 
     def update_weights(self, weights, version, *, verify=False):
-        self.version, self.weights = version, {}
+        self.version, self.weights, self.updates = version, {}, self.updates + 1
         for name, tensor in weights:
             self.go_on.wait()
             self.weights[name] = (str(tensor.dtype), tensor.tolist())

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import Future
 from corerl.contracts.runtimes import Role
-from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError
+from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError, RunError
 from corerl.models import cpu_threads
 from corerl.terminal import say
 from corerl_ray import tensors
@@ -120,6 +120,7 @@ class RayRuntime:
             seats = [Seat(places, rank * step, tuple(devices[rank * step :][:step])) for rank in range(size)]
             group.restart_member = Restart(self, role, group, args, seats)
             self.waiter.replicas[role.name] = group.lose
+            self.waiter.engines[role.name] = group.set_aside
         self.groups.append(group)
         return cast(W, group)
 
@@ -127,19 +128,29 @@ class RayRuntime:
         self, actor: "WeightSource", rollout: "WeightTarget", version: int, *, verify: bool = False
     ) -> None:
         """By ``runtime.options.weights_transport``; the controller touches no weight."""
-        source, sink = cast(Group, actor), cast(Group, rollout)
+        sink = cast(Group, rollout)
+        if news := sink.take_news():
+            raise as_one(list(news.values()))
+        self._send(cast(Group, actor), sink, sink.members, version, verify)
+
+    def send_missing_weights(self, actor: "WeightSource", rollout: "WeightTarget", version: int) -> None:
+        sink = cast(Group, rollout)
+        if newcomers := sink.newcomers():
+            self._send(cast(Group, actor), sink, newcomers, version, verify=True)
+
+    def _send(self, source: Group, sink: Group, readers: tuple[Member, ...], version: int, verify: bool) -> None:
         if self._transport is None:
             name = name_of(self.options, self.pools.of(source.role), self.pools.of(sink.role))
             self._transport = make(name, self.options, source, sink)
-        if news := sink.take_news():
-            raise as_one(list(news.values()))
-        members = sink.members
+        newcomers = [member for member in sink.newcomers() if member in readers]
         try:
-            self._transport.send(version, verify=verify)
+            self._transport.send(readers, version, verify=verify)
         except EngineDeadError:
             sink.take_news()  # it is told of
             raise
-        sink.have_weights(members)
+        sink.have_weights(readers)
+        for member in newcomers:
+            say(f"{member} takes requests again, with the weights of version {version}")
 
     def close(self) -> None:
         if self._closed:
@@ -155,6 +166,9 @@ class RayRuntime:
             with contextlib.suppress(CoreRLError):  # all are killed below, and the run's own error is worth more
                 pending.result()
         self._kill()
+        for group in self.groups:  # which may be starting a worker that nobody else knows of
+            if group.reviving.acquire(timeout=CLOSING_AFTER_FAILURE):
+                group.reviving.release()
         if not is_lost:
             self.pools.close()
         self.cluster.close()
@@ -229,6 +243,8 @@ class Restart:
             ray.kill(host, no_restart=True)
             if self.runtime.waiter.failure is error:
                 raise
+            if self.runtime.waiter.closing:
+                return None
             why = str(error).strip().splitlines()[-1]
             say(f"{member} could not be started again ({why}); the run continues with {self._left()}")
             return None
@@ -263,6 +279,8 @@ class Restart:
         """Of a worker that nobody else knows of yet; the others are watched meanwhile."""
         waiter = self.runtime.waiter
         while not ray.wait([reference], timeout=POLL)[0]:
+            if waiter.closing:
+                raise RunError("the run ends")
             waiter.look(None)
             if waiter.failure is not None:
                 raise waiter.failure

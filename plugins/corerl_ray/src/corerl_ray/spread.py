@@ -154,11 +154,11 @@ class Spread:
         """The others get what this replica had in hand, in a piece for each."""
         replica, piece = self._running[call]
         self._ended(call)
-        self._dead[replica] = error
+        if not error.is_handled:
+            self._dead[replica] = error
         left = [position for position in piece.positions if position not in self._finished]
         living = len(self._loads.samples) - len({*self._dead, *self._absent()})
-        if living:
-            self._waiting.extendleft(_balanced(self._requests, left, living))
+        self._waiting.extendleft(_balanced(self._requests, left, max(1, living)))
 
     def _ended(self, call: Call) -> None:
         replica, piece = self._running.pop(call)
@@ -173,6 +173,7 @@ def as_one(errors: Sequence[EngineDeadError]) -> EngineDeadError:
         return [*lost, *errors][0]
     together = EngineDeadError("\n".join(map(str, lost)))
     together.workers = tuple(worker for error in lost for worker in error.workers)
+    together.is_handled = all(error.is_handled for error in lost)
     return together
 
 
