@@ -113,6 +113,15 @@ class CatchingUp(Protocol):
 
 
 @runtime_checkable
+class StartsTogether(Protocol):
+    """A runtime whose ``spawn`` may be called from several threads at a time; ``close`` ends those under way."""
+
+    def starts_together(self, role: Role) -> bool:
+        """Whether the role may start while others do; others are started after those, one after the other."""
+        ...
+
+
+@runtime_checkable
 class LocatedOptions(Protocol):
     """Options of a runtime that know whether all workers are on this machine; without options, they are."""
 

@@ -333,6 +333,19 @@ class Broken:
         raise ConfigError("model.path", "there is no model")
 
 
+class Meeting:
+    """Is built once another is being built, too."""
+
+    def __init__(self, folder, name):
+        self.name = name
+        (Path(folder) / name).touch()
+        until(lambda: len(list(Path(folder).iterdir())) == 2)
+
+    @dispatch("rank_zero")
+    def who(self):
+        return self.name
+
+
 class Slow:
     def __init__(self):
         time.sleep(600)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -68,10 +69,16 @@ class RayRuntime:
         node = ray.get_runtime_context().get_node_id()
         self.waiter = Waiter(node, self._kill, Signs(node, options.hang_timeout), self.cluster.health.look)
         self._closed = False
+        self._watching = threading.RLock()
 
     def reserve(self, roles: Collection[Role]) -> None:
         self.pools.reserve(roles)
         name_of(self.options, self.pools.of("actor"), self.pools.of("rollout"))
+
+    def starts_together(self, role: Role) -> bool:
+        """All but an engine on the GPUs of training: it takes a share of the memory that it finds free."""
+        shares_gpus = self.pools.of(role.name) is self.pools.of("actor") and bool(self.config.n_gpus_per_node)
+        return role.name != REPLICAS or not shares_gpus
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
         self.pools.reserve([role])
@@ -90,11 +97,11 @@ class RayRuntime:
         members = [
             Member(role.name, rank, size, self.start(places, rank * step, is_concurrent)) for rank in range(size)
         ]
-        self.waiter.members += members
+        self._watch(members)
         starting = Wait(self.waiter, deadline, f"starting the {role.name} workers (runtime.options.start_timeout)")
         facts = starting.all([Call(member, member.host.facts.remote()) for member in members])
         started = [dataclasses.replace(member, facts=own) for member, own in zip(members, facts, strict=True)]
-        self.waiter.members[-size:] = started
+        self._watch(started)
         seen: Counter[str] = Counter()
         calls = []
         for member, own in zip(started, facts, strict=True):
@@ -155,7 +162,8 @@ class RayRuntime:
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = self.waiter.closing = True
+        with self._watching:
+            self._closed = self.waiter.closing = True
         patience = CLOSING_AFTER_FAILURE if self.waiter.failed else CLOSING
         closing: list[Future] = []
         is_lost = bool(self.cluster.health.look())  # a GCS that is stopped would keep each of Ray's calls
@@ -172,6 +180,15 @@ class RayRuntime:
         if not is_lost:
             self.pools.close()
         self.cluster.close()
+
+    def _watch(self, members: Sequence[Member]) -> None:
+        """Also those of which more is known than before."""
+        hosts = {member.host for member in members}
+        with self._watching:
+            self.waiter.members = [other for other in self.waiter.members if other.host not in hosts] + [*members]
+            if self._closed:
+                self._kill()
+                raise RunError("the runtime is closed")
 
     def environment_of(
         self, member: Member, local_rank: int, first: ProcessFacts, devices: Sequence[str]
