@@ -26,7 +26,8 @@ class Dispatch:
             every argument is a list with an element for each rank, and so is the result. ``split``: the first
             argument, an Experience or a sequence, is split by data-parallel rank; workers of one data-parallel rank
             get the same share. ``spread``: the first argument, a sequence of GenerationRequest, is handed out to the
-            worker with the least left to do, in several calls if need be. The second is called with the position of a
+            worker that has the prefix of a request's session, else to that with the fewest tokens under way, in several
+            calls if need be. The second is called with the position of a
             request and its result, as results come. The method is a coroutine function, and so is the group's; calls
             may overlap.
         merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) are put together in the order of
