@@ -16,6 +16,9 @@ from corerl.rollout.worker import RolloutWorker
 from corerl.terminal.notices import say
 from corerl.threads import in_thread
 
+PATIENCE = 5.0
+"""seconds after which the terminal shows that an engine's start is waited for"""
+
 
 class Engines:
     """The rollout workers, as the trainer uses them.
@@ -137,12 +140,23 @@ class Engines:
     def sleep(self) -> None:
         """Put them to sleep, also one that is being started again: others need its memory now."""
         self._awake.clear()
-        with self._starting:
+        with self._nothing_starting():
             while True:
                 try:
                     return self._rollout.sleep()
                 except EngineDeadError as error:
                     self._restart(error)
+
+    @contextlib.contextmanager
+    def _nothing_starting(self) -> Iterator[None]:
+        """Within, no engine starts in the background; one that does is waited for, and the terminal shows it."""
+        if not self._starting.acquire(timeout=PATIENCE):
+            say("waiting for an engine that is being started again: training needs the memory that it takes")
+            self._starting.acquire()
+        try:
+            yield
+        finally:
+            self._starting.release()
 
     def wake(self, *, kv_cache: bool = True) -> None:
         """Take the memory again; what ended meanwhile is started."""

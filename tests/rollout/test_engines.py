@@ -7,6 +7,7 @@ import pytest
 
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import EngineDeadError
+from corerl.rollout import engines as rollout_engines
 from corerl.rollout.engines import Engines
 
 
@@ -254,7 +255,8 @@ def test_an_engine_that_ends_beside_others_is_started_in_the_background_and_nobo
     assert capsys.readouterr().err.splitlines() == [said]
 
 
-def test_memory_that_others_need_is_waited_for_and_nothing_is_started_in_it():
+def test_memory_that_others_need_is_waited_for_and_nothing_is_started_in_it(monkeypatch, capsys):
+    monkeypatch.setattr(rollout_engines, "PATIENCE", 0.05)
     group = Several()
     sharing = engines(group)
     group.lose()
@@ -267,6 +269,7 @@ def test_memory_that_others_need_is_waited_for_and_nothing_is_started_in_it():
     asleep.join(60)
     assert group.calls[:1] == [("restart lost",)] and group.calls[-1] == ("sleep",)
     assert group.is_up.wait(60)
+    assert "waiting for an engine that is being started again: training needs" in capsys.readouterr().err
     group.begun.clear()
     group.lose()  # while it sleeps
     assert not group.begun.wait(0.2)
