@@ -107,9 +107,11 @@ class EngineDeadError(LostError):
 
     Attributes:
         workers: the rollout workers whose processes have ended with it, each as (machine, process id); others are left.
+        is_handled: others have taken over, and whoever starts engines again knows: the same call may be tried again.
     """
 
     workers: tuple[tuple[str, int], ...] = ()
+    is_handled: bool = False
 
 
 class WorkerDiedError(LostError):

@@ -24,9 +24,10 @@ class Dispatch:
         mode: ``all``: every worker gets the same arguments, the result is that of rank 0. ``revive``: the same, after
             the restart of ended workers. ``rank_zero``: only rank 0 is called. ``split``: the first argument, an
             Experience or a sequence, is split by data-parallel rank; workers of one data-parallel rank get the same
-            share. ``spread``: the first argument, a sequence of GenerationRequest, goes to the workers with the least
-            remaining work, in several calls if needed; the second is called with the position of a request and its
-            result as results come. The method and the group's are coroutine functions; calls may overlap.
+            share. ``spread``: the first argument, a sequence of GenerationRequest, goes to the worker with the prefix
+            of a request's session, else to the one with the fewest tokens under way, in several calls if needed; the
+            second is called with the position of a request and its result as results come. The method and the group's
+            are coroutine functions; calls may overlap.
         merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) in the order of the rows.
             ``rank_zero``: every rank returns the same.
     """

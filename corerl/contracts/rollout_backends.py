@@ -45,12 +45,15 @@ class GenerationRequest:
     Attributes:
         media: column of the row (``images``, ``videos``) -> content, as read. A backend gets the columns of its
             registration alone (``media=("images",)``).
+        session: requests of one session share a prefix, as the turns of an episode do: one engine, whose cache has the
+            prefix, should serve them. Responses do not depend on the session; '': none.
     """
 
     request_id: str
     prompt_ids: Sequence[int]
     sampling: SamplingParams
     media: Mapping[str, Any] = field(default_factory=dict)
+    session: str = ""
 
     def check_prompt(self, vocabulary: int) -> None:
         """Raise RunError for an empty prompt or a token outside a vocabulary of this size."""

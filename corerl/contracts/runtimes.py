@@ -1,12 +1,13 @@
 """Runtimes: the places of workers, and calls to them."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     from corerl.contracts.config import RuntimeConfig
     from corerl.contracts.workers import WeightSource, WeightTarget
+    from corerl.errors import EngineDeadError
 
 W = TypeVar("W")
 
@@ -82,6 +83,40 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """End all workers, also after a failure, each :class:`corerl.contracts.workers.ClosingWorker` by its method."""
+        ...
+
+
+@runtime_checkable
+class Replicas(Protocol):
+    """Rollout workers, as a runtime may return them, that go on without one whose engine or process has ended."""
+
+    def on_loss(self, listener: "Callable[[EngineDeadError], None]") -> None:
+        """Call ``listener`` once for each that ends while another can generate, from any thread: it must not wait.
+
+        The errors of calls that meet the same end are marked ``is_handled``. Calls under way continue with the others.
+        """
+        ...
+
+    def restart_lost(self) -> None:
+        """Start those again, and wait for it; they take no requests before they have the policy's weights."""
+        ...
+
+
+@runtime_checkable
+class CatchingUp(Protocol):
+    """A runtime that can send weights to rollout workers that were started again, and to no other."""
+
+    def send_missing_weights(self, actor: "WeightSource", rollout: "WeightTarget", version: int) -> None:
+        """As :meth:`Runtime.send_weights`, verified, to those that have none of the policy's; they take requests."""
+        ...
+
+
+@runtime_checkable
+class StartsTogether(Protocol):
+    """A runtime whose ``spawn`` may be called from several threads at a time; ``close`` ends those under way."""
+
+    def starts_together(self, role: Role) -> bool:
+        """Whether the role may start while others do; others are started after those, one after the other."""
         ...
 
 

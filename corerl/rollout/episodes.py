@@ -123,6 +123,7 @@ class EpisodePlayer:
                     max_tokens=min(longest, sampling.max_tokens - len(episode.token_ids)),
                 ),
                 episode.prompt.media,
+                session=episode.name,
             ),
             episode.on_begin,
         )

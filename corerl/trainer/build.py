@@ -1,11 +1,12 @@
 """From a plan to a trainer, fitted."""
 
+import functools
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
-from corerl.contracts.runtimes import Pool, Role
+from corerl.contracts.runtimes import Pool, Role, Runtime, StartsTogether
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.contracts.trackers import TrackedRun
 from corerl.data.turns import TurnTokenizer
@@ -48,11 +49,10 @@ from corerl.trainer.plan import Plan
 from corerl.trainer.records import Records, SampleRollouts
 from corerl.trainer.restarts import Restarts
 from corerl.trainer.run import Run, new_folder
+from corerl.trainer.starting import Starts
 from corerl.trainer.stopping import Stopping
 from corerl.trainer.updates import Updates
 from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker
-
-W = TypeVar("W")
 
 
 def train(plan: Plan, stopping: Stopping | None = None) -> Path:
@@ -102,18 +102,14 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     finished = read_groups(checkpoint.path / FILE, plan.train_prompts, plan.sampler) if checkpoint else []
     roles = _roles(config, parts)
     runtime = parts.runtime.load()(config.runtime)
+    starts = Starts()
+    stack.callback(starts.join)
     stack.callback(runtime.close)
     runtime.reserve(roles.values())
-
-    def start(name: str, worker: type[W], *args: Any) -> W:
-        say(f"starting {name}: {roles[name].part}")
-        return runtime.spawn(roles[name], worker, config, *args)
-
-    actor = start("actor", PolicyWorker, plan.policy_updates)
-    critic = start("critic", CriticWorker, plan.critic_updates) if parts.value_loss is not None else None
-    reference = start("ref", ReferenceWorker) if parts.needs_ref else None
-    rollout = start("rollout", RolloutWorker)
-    models = Models(actor, critic, reference, actor.shape(), config.ref.max_vocabulary_log_probs_gb)
+    workers = _workers(plan, runtime, roles, starts)
+    actor, rollout = workers["actor"], workers["rollout"]
+    shape, most_gb = actor.shape(), config.ref.max_vocabulary_log_probs_gb
+    models = Models(actor, workers.get("critic"), workers.get("ref"), shape, most_gb)
     engines = Engines(runtime, actor, rollout, config.rollout.max_restarts)
     folder = plan.folder or (checkpoint.run_folder if checkpoint else new_folder(config))
     run = Run(config, parts, plan.plugins, folder)
@@ -178,6 +174,27 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         restarts=restarts.count,
         step=checkpoint.step if checkpoint else 0,
     )
+
+
+def _workers(plan: Plan, runtime: Runtime, roles: Mapping[str, Role], starts: Starts) -> dict[str, Any]:
+    """Of each role that the run needs, by role."""
+    config, parts = plan.config, plan.parts
+    needed: dict[str, tuple[type, tuple[Any, ...]]] = {"actor": (PolicyWorker, (plan.policy_updates,))}
+    if parts.value_loss is not None:
+        needed["critic"] = CriticWorker, (plan.critic_updates,)
+    if parts.needs_ref:
+        needed["ref"] = ReferenceWorker, ()
+    needed["rollout"] = RolloutWorker, ()
+
+    def start(name: str) -> Any:
+        worker, args = needed[name]
+        say(f"starting {name}: {roles[name].part}")
+        return runtime.spawn(roles[name], worker, config, *args)
+
+    both = runtime.starts_together if isinstance(runtime, StartsTogether) else lambda role: False
+    together = {name: functools.partial(start, name) for name in needed if both(roles[name])}
+    others = {name: functools.partial(start, name) for name in needed if name not in together}
+    return starts.together(together) | starts.one_by_one(others)
 
 
 def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:

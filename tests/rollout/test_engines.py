@@ -1,11 +1,13 @@
 """Engines that end: what is started again, sent again and asked again."""
 
 import asyncio
+import threading
 
 import pytest
 
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.errors import EngineDeadError
+from corerl.rollout import engines as rollout_engines
 from corerl.rollout.engines import Engines
 
 
@@ -202,3 +204,110 @@ def test_a_rollout_worker_that_is_lost_is_counted_and_the_run_goes_on_without_wh
     assert group.calls == [("weights", 3, False), ("restart",), ("weights", 3, True), ("weights", 3, True)]
     assert going_on.restarts == 1 and going_on.lost == {("here", 1), ("here", 3)}
     assert "rollout.max_restarts = 1 is reached: the run continues without it" in capsys.readouterr().err
+
+
+class Several(Group):
+    """Two rollout workers: one answers; the other is started again once the test says so."""
+
+    def __init__(self, **dies):
+        super().__init__(**dies)
+        self.go, self.begun, self.is_up = threading.Event(), threading.Event(), threading.Event()
+
+    def on_loss(self, listener):
+        self.listener = listener
+
+    def lose(self):
+        error = EngineDeadError("engine 1 ended")
+        error.is_handled = True
+        self.listener(error)
+        return error
+
+    def restart_lost(self):
+        self.begun.set()
+        assert self.go.wait(60)
+        self.calls.append(("restart lost",))
+
+    def send_missing_weights(self, actor, rollout, version):
+        self.calls.append(("missing weights", version))
+        self.is_up.set()
+
+    async def generate(self, requests, on_finished):
+        if self.dies.pop("lost", 0):
+            on_finished(0, [requests[0].request_id])
+            raise self.lose()
+        await super().generate(requests, on_finished)
+
+
+def test_an_engine_that_ends_beside_others_is_started_in_the_background_and_nobody_waits(capsys):
+    group = Several(lost=1)
+    going_on = engines(group)
+    going_on.send_weights(4)
+    assert [position for position, _ in generated(going_on)] == [0, 1, 2]
+    assert group.begun.wait(60) and not group.is_up.is_set()
+    going_on.send_weights(5)
+    with going_on.actor_in_use:  # as while the policy trains: its weights are not to be sent now
+        group.go.set()
+        assert not group.is_up.wait(0.2)
+    assert group.is_up.wait(60)
+    assert group.calls[-2:] == [("restart lost",), ("missing weights", 5)]
+    assert going_on.restarts == 1
+    said = "engine 1 ended; it is started again in the background (1 of rollout.max_restarts = 3)"
+    assert capsys.readouterr().err.splitlines() == [said]
+
+
+def test_memory_that_others_need_is_waited_for_and_nothing_is_started_in_it(monkeypatch, capsys):
+    monkeypatch.setattr(rollout_engines, "PATIENCE", 0.05)
+    group = Several()
+    sharing = engines(group)
+    group.lose()
+    assert group.begun.wait(60)
+    asleep = threading.Thread(target=sharing.sleep)
+    asleep.start()
+    asleep.join(0.2)
+    assert asleep.is_alive() and group.calls == []
+    group.go.set()
+    asleep.join(60)
+    assert group.calls[:1] == [("restart lost",)] and group.calls[-1] == ("sleep",)
+    assert group.is_up.wait(60)
+    assert "waiting for an engine that is being started again: training needs" in capsys.readouterr().err
+    group.begun.clear()
+    group.lose()  # while it sleeps
+    assert not group.begun.wait(0.2)
+    sharing.wake()
+    assert group.begun.wait(60) and sharing.restarts == 2
+
+
+def test_an_engine_beside_others_that_ended_too_often_is_left_out(capsys):
+    group = Several(lost=1)
+    going_on = engines(group, max_restarts=0)
+    assert len(generated(going_on)) == 3
+    assert not group.begun.is_set() and going_on.restarts == 0
+    said = "engine 1 ended\nrollout.max_restarts = 0 is reached: the run continues without it\n"
+    assert capsys.readouterr().err == said
+
+
+def test_nothing_is_started_in_the_background_of_a_run_that_ends(capsys):
+    group = Several()
+    ending = engines(group)
+    ending.close()
+    group.lose()
+    assert not group.begun.wait(0.2) and (ending.restarts, capsys.readouterr().err) == (0, "")
+
+
+def test_a_request_that_comes_while_the_only_engine_is_started_again_waits_for_the_policys_weights():
+    """Else weights of ``model.path`` would answer it."""
+
+    class Slow(Group):
+        def restart(self):
+            super().restart()
+            later.start()
+            later.join(0.3)
+
+    group = Slow(generate=1)
+    waiting = engines(group)
+    waiting.send_weights(9)
+    later = threading.Thread(target=lambda: generated(waiting))
+    generated(waiting)
+    later.join(60)
+    assert group.calls[2:4] == [("restart",), ("weights", 9, True)]
+    assert sorted(call[0] for call in group.calls[4:]) == ["generate", "generate"]

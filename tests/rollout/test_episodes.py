@@ -164,6 +164,14 @@ def test_responses_to_a_prompt_start_alike_and_go_on_with_seeds_of_their_own(pla
     assert sorted(request.sampling.seed for request in again.requests) == seeds
 
 
+def test_the_turns_of_an_episode_are_one_session_and_those_of_others_are_not(play):
+    policy = Scripted("one", "two", "bye")
+    play(policy, Echo(), n=2)
+    sessions = [request.session for request in policy.requests]
+    assert len(set(sessions)) == 2 and sorted(sessions.count(each) for each in set(sessions)) == [3, 3]
+    assert all(request.request_id.startswith(f"{request.session}-") for request in policy.requests)
+
+
 def test_an_environment_that_fails_costs_the_episode_and_no_reward_of_0(play):
     rollouts = play(Scripted("one", "boom"), Echo(), n=2)
     results = add_environment([RewardResult(1.0)] * 2, rollouts.episodes)

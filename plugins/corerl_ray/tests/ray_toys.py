@@ -161,9 +161,9 @@ class Pair(Toy):
         return Place(self.rank // 2, int(os.environ["WORLD_SIZE"]) // 2)
 
 
-def request(name, *, n=1, seconds=0.0):
+def request(name, *, n=1, seconds=0.0, session=""):
     """One that an Engine answers after so many seconds."""
-    return GenerationRequest(str(name), [1], SamplingParams(max_tokens=8, n=n, temperature=seconds))
+    return GenerationRequest(str(name), [1], SamplingParams(max_tokens=8, n=n, temperature=seconds), session=session)
 
 
 def until(condition):
@@ -215,11 +215,19 @@ class Engine:
         self.version, self.weights, self.aborted = None, {}, threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
-        self.left_to_live = None
+        self.left_to_live, self.updates = None, 0
+        self.startable = threading.Event()
+        self.startable.set()
 
     @dispatch("revive")
     def restart(self):
+        if self.left_to_live is not None:
+            self.startable.wait()
         self.left_to_live = None
+
+    @dispatch("all")
+    def let_start(self, on):
+        (self.startable.set if on else self.startable.clear)()
 
     @dispatch("all")
     def end_engine(self, ranks, after):
@@ -271,6 +279,10 @@ class Engine:
         return self.running
 
     @dispatch("all")
+    def number_of_updates(self):
+        return self.updates
+
+    @dispatch("all")
     def received(self):
         return self.version, self.weights
 
@@ -290,7 +302,7 @@ class Engine:
         return subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode
 
     def update_weights(self, weights, version, *, verify=False):
-        self.version, self.weights = version, {}
+        self.version, self.weights, self.updates = version, {}, self.updates + 1
         for name, tensor in weights:
             self.go_on.wait()
             self.weights[name] = (str(tensor.dtype), tensor.tolist())
@@ -334,6 +346,19 @@ class Late(Engine):
 class Broken:
     def __init__(self):
         raise ConfigError("model.path", "there is no model")
+
+
+class Meeting:
+    """Is built once another is being built, too."""
+
+    def __init__(self, folder, name):
+        self.name = name
+        (Path(folder) / name).touch()
+        until(lambda: len(list(Path(folder).iterdir())) == 2)
+
+    @dispatch("rank_zero")
+    def who(self):
+        return self.name
 
 
 class Slow:

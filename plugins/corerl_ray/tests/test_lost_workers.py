@@ -1,5 +1,6 @@
 """One of several rollout workers is lost: the others do its work, and it comes back with the policy's weights."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ from ray_toys import ENGINE, TOY, Engine, Generation, Toy, each, request, until
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.errors import EngineDeadError, WorkerDiedError
+from corerl.rollout.engines import Engines
 from corerl_ray.options import RayOptions
 from corerl_ray.processes import is_alive
 from corerl_ray.runtime import RayRuntime
@@ -118,3 +120,95 @@ def test_a_rank_that_hangs_is_named_and_not_the_one_that_waits_for_it(start, rai
     with pytest.raises(WorkerDiedError, match=pattern + why):
         group.wait_for_others(raises)
     until(lambda: not any(is_alive(member.facts.pid) for member in group.members))
+
+
+def generated(engines, *names):
+    """Names of the requests in the order in which they came."""
+    told = []
+    asyncio.run(engines.generate([request(name) for name in names], lambda _, names: told.append(names[0])))
+    return told
+
+
+def on(member, name, *arguments):
+    """A call of a worker that its group does without."""
+    import ray
+
+    return ray.get(member.host.call.remote(name, {}, *arguments))
+
+
+@pytest.mark.parametrize("transport", ["object_store", "broadcast"])
+def test_an_engine_that_ends_is_started_in_the_background_while_the_others_do_its_work(two, transport, capsys):
+    runtime, actor, rollout = two(transport)
+    engines = Engines(runtime, actor, rollout, 3)
+    engines.send_weights(1)
+    ended = rollout.members[1]
+    rollout.let_start(False)
+    rollout.end_engine([1], 0)
+    assert sorted(generated(engines, *"abcdef")) == list("abcdef")  # and it is not up
+    assert (engines.restarts, rollout.absent()) == (1, {1})
+    each(rollout, "seen")
+    generated(engines, "g", "h")
+    engines.send_weights(2)
+    assert (called(rollout), each(rollout, "received")[0][0]) == ([["g", "h"]], 2)
+
+    on(ended, "let_start", True)
+    until(lambda: not rollout.absent())
+    assert [version for version, _ in each(rollout, "received")] == [2, 2]
+    assert each(rollout, "number_of_updates") == [2, 2]  # the one that had the weights was left alone
+    each(rollout, "seen")
+    generated(engines, "i", "j")
+    assert sorted(called(rollout)) == [["i"], ["j"]]
+    engines.send_weights(3)
+    assert [version for version, _ in each(rollout, "received")] == [3, 3]
+    again = "it is started again in the background (1 of rollout.max_restarts = 3)"
+    assert capsys.readouterr().err.splitlines() == [
+        f"rollout worker 1 of 2: the engine ended; {again}",
+        "rollout worker 1 of 2 takes requests again, with the weights of version 2",
+    ]
+
+
+def test_a_worker_that_is_killed_is_started_in_the_background_and_gets_its_weights_once_the_policy_is_free(two):
+    runtime, actor, rollout = two("object_store")
+    engines = Engines(runtime, actor, rollout, 3)
+    engines.send_weights(1)
+    doomed = rollout.members[1]
+    with engines.actor_in_use:
+        kill(doomed)
+        assert sorted(generated(engines, *"abcd")) == list("abcd")
+        assert engines.lost == {(doomed.facts.address, doomed.facts.pid)}
+        until(lambda: len(rollout.members) == 2)
+        generated(engines, "e", "f")
+        assert rollout.absent() == {1} and rollout.members[1].facts.pid != doomed.facts.pid
+        engines.send_weights(2)  # it is up, and gets them with the others
+        assert rollout.absent() == set()
+    assert [version for version, _ in each(rollout, "received")] == [2, 2]
+    assert engines.restarts == 1
+
+
+def test_the_last_engine_that_ends_is_waited_for(two):
+    runtime, actor, rollout = two("object_store")
+    engines = Engines(runtime, actor, rollout, 3)
+    engines.send_weights(1)
+    rollout.end_engine([0, 1], 0)
+    assert sorted(generated(engines, *"abcd")) == list("abcd")
+    until(lambda: not rollout.absent())
+    assert engines.restarts == 2 and [version for version, _ in each(rollout, "received")] == [1, 1]
+    assert min(each(rollout, "number_of_updates")) > 1
+
+
+def test_a_run_that_ends_while_a_worker_is_started_leaves_none(start):
+    runtime = start(rollout_workers=2)
+    actor, rollout = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
+    engines = Engines(runtime, actor, rollout, 3)
+    engines.send_weights(1)
+    begun = []
+    build = rollout.restart_member._build
+    object.__setattr__(
+        rollout.restart_member, "_build", lambda member, seat: (begun.append(member), build(member, seat))[1]
+    )
+    kill(rollout.members[1])
+    generated(engines, "a", "b")
+    until(lambda: begun)
+    engines.close()
+    runtime.close()
+    assert not rollout.reviving.locked() and begun[0].host._get_local_state() is not None

@@ -6,6 +6,7 @@ import pytest
 from ray_toys import Generation, each, request, until
 
 from corerl.errors import EngineDeadError
+from corerl_ray import spread
 from corerl_ray.spread import Loads
 
 pytestmark = pytest.mark.xdist_group("ray")  # whose cluster is started once
@@ -16,6 +17,7 @@ def rollout(groups):
     """Two replicas; the test says how many samples each has in hand at most."""
     _, rollout = groups
     each(rollout, "seen")
+    rollout.loads.sessions.clear()
     before = rollout.loads.most
     yield rollout
     rollout.loads.most = before
@@ -98,4 +100,62 @@ def test_when_all_engines_are_dead_nothing_is_waited_for(rollout):
 
 
 def test_one_replica_has_no_bound():
-    assert Loads.of(1, 4).choose(None, at_once=True) == 0
+    assert Loads.of(1, 4).choose(spread.Piece((), 9, 9), at_once=True) == 0
+
+
+def turn(rollout, **sessions):
+    """The sessions that each replica is asked about, each once."""
+    requests = [
+        request(f"{name}{number}", session=name, **more) for number, (name, more) in enumerate(sessions.items())
+    ]
+    Generation(rollout, requests).result()
+    return [sorted(name[0] for name in chain(*calls)) for calls, *_ in each(rollout, "seen")]
+
+
+def test_requests_of_a_session_return_to_their_replica_whatever_is_beside_them(rollout):
+    first, second = turn(rollout, a={}, b={}, c={}, d={})
+    assert len(first) == len(second) == 2
+    for order in ("dcba", "bd", "ca", "a"):
+        asked = turn(rollout, **{name: {} for name in order})
+        assert asked == [sorted(set(order) & set(first)), sorted(set(order) & set(second))]
+    assert turn(rollout, **{name: {} for name in first}, e={}, f={}) == [first, ["e", "f"]]
+
+
+def test_a_session_whose_replica_has_no_room_moves_to_the_one_with_the_fewest_tokens(rollout):
+    assert turn(rollout, a={}) == [["a"], []]
+    rollout.loads.most = 4
+    full = Generation(rollout, [request("x", n=4, seconds=1.5, session="a")])
+    until(lambda: [running for *_, running in each(rollout, "seen")] == [4, 0])
+    assert turn(rollout, a={}) == [[], ["a"]]
+    full.result()
+    each(rollout, "seen")
+    assert turn(rollout, a={}) == [[], ["a"]]  # now its prefix is there
+
+
+def test_a_home_that_is_absent_is_no_home():
+    loads = Loads.of(2, 4)
+    loads.remember(1, ["a", "", "b"])
+    assert dict(loads.sessions) == {"a": 1, "b": 1}
+    requests = [request("x", session="a"), request("y", session="c")]
+    assert [piece.home for piece in spread._cut(requests, loads, absent={1})] == [None, None]
+    homes = {piece.home: piece for piece in spread._cut(requests, loads, absent=set())}
+    assert homes.keys() == {1, None} and homes[1].positions == (0,)
+    assert loads.choose(homes[1], at_once=False) == 1
+    assert loads.choose(homes[1], at_once=False, without={1}) == 0
+
+
+def test_the_oldest_sessions_are_forgotten(monkeypatch):
+    monkeypatch.setattr(spread, "SESSIONS", 2)
+    loads = Loads.of(2, 4)
+    for replica, session in ((0, "a"), (1, "b"), (0, "a"), (1, "c")):
+        loads.remember(replica, [session])
+    assert dict(loads.sessions) == {"a": 0, "c": 1}
+
+
+def test_more_of_a_session_than_its_replica_has_room_for_goes_to_the_others_in_pieces(rollout):
+    rollout.loads.most = 4
+    rollout.loads.remember(0, ["a"])
+    requests = [request(number, seconds=0.2, session="a") for number in range(12)]
+    assert Generation(rollout, requests).result() == [[str(number)] for number in range(12)]
+    (calls, most, _), (others, more, _) = each(rollout, "seen")
+    assert most == more == 4 and sorted(map(int, chain(*calls, *others))) == list(range(12))

@@ -30,7 +30,7 @@ def test_weights_arrive_at_every_replica_bit_for_bit_and_again_after_training(gr
     actor, rollout = groups
     carrier = transport(actor, rollout, bucket_bytes)
     for version, verify in ((3, False), (4, True)):
-        carrier.send(version, verify=verify)
+        carrier.send(rollout.members, version, verify=verify)
         expected = sent(actor.added_so_far())
         assert each(rollout, "received") == [(version, expected)] * 2
         actor.train()
@@ -41,9 +41,9 @@ def test_a_rollout_worker_that_does_not_read_stops_the_actor_after_two_buckets(g
     """A tensor is a bucket here; one is read ahead, and a broadcast has two at either end."""
     actor, rollout = groups
     carrier = transport(actor, rollout, 16)
-    carrier.send(4, verify=False)
+    carrier.send(rollout.members, 4, verify=False)
     rollout.read_on(False)
-    sending = threading.Thread(target=lambda: carrier.send(5, verify=False))
+    sending = threading.Thread(target=lambda: carrier.send(rollout.members, 5, verify=False))
     sending.start()
     time.sleep(1.0)
     read = int(Path(os.environ["CORERL_READ"]).read_text())
@@ -58,7 +58,7 @@ def test_weights_and_abort_reach_a_rollout_worker_that_generates(groups):
     each(rollout, "seen")
     generating = Generation(rollout, [request("a", seconds=60.0), request("b", seconds=60.0)])
     until(lambda: [running for *_, running in each(rollout, "seen")] == [1, 1])
-    ObjectStore(actor, rollout, 64).send(9, verify=True)
+    ObjectStore(actor, rollout, 64).send(rollout.members, 9, verify=True)
     assert [version for version, _ in each(rollout, "received")] == [9, 9]
     assert [running for *_, running in each(rollout, "seen")] == [1, 1]
     rollout.abort()

@@ -128,7 +128,7 @@ def test_replicas_are_given_whole_requests_each_to_the_idlest():
 
     async def work() -> None:
         ids = [f"{call}-0-{sample}." for call in range(4) for sample in range(3)]
-        running = [asyncio.create_task(replicas.generate(SimpleNamespace(engine_id=each))) for each in ids]
+        running = [asyncio.create_task(replicas.generate(sample(each))) for each in ids]
         await asyncio.sleep(0)
         await replicas.abort("2-0-1.")
         for engine in engines:
@@ -143,10 +143,42 @@ def test_replicas_are_given_whole_requests_each_to_the_idlest():
     assert [engine.aborted for engine in engines] == [["2-0-1."], []]
 
 
+def sample(engine_id: str, tokens: int = 8, session: str = "") -> Any:
+    return SimpleNamespace(engine_id=engine_id, asked={"max_tokens": tokens, "session": session})
+
+
+def test_a_request_goes_to_the_replica_of_its_session_if_that_has_room_else_to_the_one_with_the_fewest_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engines = [Recording(), Recording()]
+    replicas = Replicas(engines)
+
+    async def send(call: int, tokens: int = 8, session: str = "") -> int:
+        """The replica that the request goes to."""
+        running.append(asyncio.create_task(replicas.generate(sample(f"{call}-0-0.", tokens, session))))
+        await asyncio.sleep(0)
+        return next(number for number, engine in enumerate(engines) if f"{call}-0-0." in engine.given)
+
+    running: list[asyncio.Task[None]] = []
+
+    async def work() -> None:
+        assert [await send(0, 100, "a"), await send(1, 10), await send(2, 10)] == [0, 1, 1]
+        assert [await send(3, 10, "a"), await send(4, 10, "b")] == [0, 1]  # whatever it has in hand
+        engines[0].room = 2
+        assert [await send(5, 10, "a"), await send(6, 1000), await send(7, 10, "a")] == [1, 1, 1]  # it is full
+        monkeypatch.setattr("corerl_vllm_engine.replicas.SESSIONS", 2)
+        assert [await send(8, 10, "c"), await send(9, 10, "d"), await send(10, 10, "a")] == [0, 0, 0]  # forgotten
+        for engine in engines:
+            engine.go.set()
+        await asyncio.gather(*running)
+
+    asyncio.run(work())
+
+
 class Recording:
     """Takes requests and ends them when told to."""
 
-    dead, vocabulary, devices = RuntimeError, 10, ["a"]
+    dead, vocabulary, devices, room = RuntimeError, 10, ["a"], 16
 
     def __init__(self) -> None:
         self.given: list[str] = []

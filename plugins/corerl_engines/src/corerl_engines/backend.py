@@ -272,6 +272,7 @@ def _described(request: GenerationRequest) -> dict[str, Any]:
     sampling = request.sampling
     return {
         "request_id": request.request_id,
+        "session": request.session,
         "prompt_ids": list(request.prompt_ids),
         "n": sampling.n,
         "max_tokens": sampling.max_tokens,

@@ -75,6 +75,7 @@ class Waiter:
         members: every worker that was started.
         replicas: role -> what takes a worker that is lost out of its group, with the reason, and returns the error that
             tells of it; None: the group cannot do without.
+        engines: role -> what takes a worker out of its group whose engine has ended; it returns the error.
         failure: the first error that may leave workers stuck; it ends every wait, also those begun later.
         stuck: some ranks have not agreed with another's NonFiniteError.
         closing: waits are for workers to close, whatever has failed.
@@ -87,6 +88,7 @@ class Waiter:
     cluster_lost: Callable[[], str]
     members: list[Member] = field(default_factory=list)
     replicas: dict[str, Callable[[Member, str], EngineDeadError | None]] = field(default_factory=dict)
+    engines: dict[str, Callable[[Member, EngineDeadError], EngineDeadError]] = field(default_factory=dict)
     failure: CoreRLError | None = None
     stuck: bool = False
     closing: bool = False
@@ -208,6 +210,11 @@ class Waiter:
                 where = f" (process {member.facts.pid} on {member.facts.address})"
             return self._without(member, f"the {member}{where} died: {cause}{_printed(member, lines)}", known)
 
+    def engine_ended(self, member: Member, error: EngineDeadError) -> EngineDeadError:
+        """The error of a worker whose engine has ended, marked if its group goes on without."""
+        ended = self.engines.get(member.role)
+        return error if ended is None else ended(member, error)
+
     def _without(self, member: Member, reason: str, known: CoreRLError | None) -> CoreRLError:
         lose = self.replicas.get(member.role)
         lost = None if lose is None else lose(member, reason)
@@ -328,7 +335,9 @@ class Wait:
             raise waiter.fail(failed, self.known) from None
         if isinstance(value, Failure):
             raised = value.error(str(call.member))
-            if isinstance(raised, EngineDeadError | SaveError):
+            if isinstance(raised, EngineDeadError):
+                return waiter.engine_ended(call.member, raised)
+            if isinstance(raised, SaveError):
                 return raised
             if isinstance(raised, DeadlineError):
                 raised.args = (f"{raised}{_place(call.member)}",)

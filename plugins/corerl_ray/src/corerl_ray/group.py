@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
@@ -12,6 +12,7 @@ import ray
 from corerl.contracts.dispatch import Dispatch, Future, Place, dispatch_of
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
 from corerl.errors import EngineDeadError, NonFiniteError
+from corerl.terminal import say
 from corerl.threads import in_thread
 from corerl_ray.calls import Call, Member, Wait, Waiter
 from corerl_ray.shares import Split, split
@@ -146,7 +147,8 @@ class SharedGpus:
 class Group:
     """All workers of a role; it has the worker's methods that declare how they are dispatched.
 
-    A group of replicas (rollout workers) goes on without one that is lost, as long as another can generate.
+    A group of replicas (rollout workers) goes on without one that is lost, as long as another can generate; with a
+    listener (:class:`corerl.contracts.runtimes.Replicas`) also without one whose engine has ended.
 
     Attributes:
         worker: their class.
@@ -159,6 +161,7 @@ class Group:
         restart_member: starts a worker of this rank again; None if it cannot be.
         latest: by rank, the worker that is there, or was last.
         without_weights: ranks of workers that were started again and have not got the policy's weights yet.
+        aside: by rank, workers that are there, and whose engines have ended.
     """
 
     role: str
@@ -173,8 +176,11 @@ class Group:
     restart_member: Callable[[int], Member | None] = lambda rank: None
     latest: dict[int, Member] = field(init=False)
     without_weights: set[int] = field(default_factory=set)
+    aside: dict[int, Member] = field(default_factory=dict)
     _news: dict[int, EngineDeadError] = field(default_factory=dict)
+    _listener: Callable[[EngineDeadError], None] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    reviving: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.latest = {member.rank: member for member in self.members}
@@ -183,20 +189,59 @@ class Group:
         """Ranks that take no requests."""
         return (self.latest.keys() - {member.rank for member in self.members}) | self.without_weights
 
+    def has(self, member: Member) -> bool:
+        """Its process is there."""
+        return any(other.host is member.host for other in (*self.members, *self.aside.values()))
+
+    def on_loss(self, listener: Callable[[EngineDeadError], None]) -> None:
+        """For :class:`corerl.contracts.runtimes.Replicas`."""
+        self._listener = listener
+
     def lose(self, member: Member, reason: str) -> EngineDeadError | None:
         """Go on without a worker that is lost; the error that tells of it. None: no other can generate."""
+        error = EngineDeadError(reason)
+        facts = member.facts
+        error.workers = ((facts.address, facts.pid),) if facts is not None else ()
         with self._lock:
-            left = tuple(other for other in self.members if other.host is not member.host)
-            if not {other.rank for other in left} - self.without_weights:
+            if not self._goes_on_without(member):
                 return None
-            self.members = left
-            self.without_weights.discard(member.rank)
-            facts = member.facts
-            error = EngineDeadError(reason)
-            error.workers = ((facts.address, facts.pid),) if facts is not None else ()
-            self._news[member.rank] = error
+            self.aside.pop(member.rank, None)
+            if self._listener is None:
+                self._news[member.rank] = error
         ray.kill(member.host, no_restart=True)
+        self._tell(error)
         return error
+
+    def set_aside(self, member: Member, error: EngineDeadError) -> EngineDeadError:
+        """Go on without a worker whose engine has ended, if there is a listener and another can generate."""
+        if self._listener is None:
+            return error
+        with self._lock:
+            if not any(other is member for other in self.members):  # another call has met the same end
+                error.is_handled = bool(self._able())
+                return error
+            if not self._goes_on_without(member):
+                return error
+            self.aside[member.rank] = member
+        self._tell(error)
+        return error
+
+    def _goes_on_without(self, member: Member) -> bool:
+        left = tuple(other for other in self.members if other.host is not member.host)
+        if not {other.rank for other in left} - self.without_weights:
+            return False
+        self.members = left
+        self.without_weights.discard(member.rank)
+        return True
+
+    def _able(self) -> set[int]:
+        """Ranks that take requests."""
+        return {member.rank for member in self.members} - self.without_weights
+
+    def _tell(self, error: EngineDeadError) -> None:
+        if self._listener is not None:
+            error.is_handled = True
+            self._listener(error)
 
     def take_news(self) -> dict[int, EngineDeadError]:
         """Of workers that were lost while nobody was waiting for them: each is told once."""
@@ -204,17 +249,38 @@ class Group:
             news, self._news = self._news, {}
         return news
 
+    def restart_lost(self) -> None:
+        """For :class:`corerl.contracts.runtimes.Replicas`."""
+        self.revive()
+
     def revive(self) -> None:
-        """Start the workers again that are lost; they take no requests before :meth:`have_weights`."""
-        for rank in sorted(self.latest.keys() - {member.rank for member in self.members}):
-            member = self.restart_member(rank)
-            with self._lock:
-                self._news.pop(rank, None)
-                if member is None:
-                    continue
-                self.without_weights.add(rank)
-                self.latest[rank] = member
-                self.members = tuple(sorted((*self.members, member), key=lambda one: one.rank))
+        """Start again what has ended, one after the other; it takes no requests before :meth:`have_weights`."""
+        with self.reviving:
+            for rank in sorted(self.latest.keys() - {member.rank for member in self.members}):
+                aside = self.aside.get(rank)
+                member = self.restart_member(rank) if aside is None else self._start_engine(aside)
+                with self._lock:
+                    self._news.pop(rank, None)
+                    if member is None or (aside is not None and rank not in self.aside):  # lost meanwhile
+                        continue
+                    self.aside.pop(rank, None)
+                    self.without_weights.add(rank)
+                    self.latest[rank] = member
+                    self.members = tuple(sorted((*self.members, member), key=lambda one: one.rank))
+
+    def _start_engine(self, member: Member) -> Member | None:
+        """Start the engine of a worker whose process is there; None if it does not start."""
+        call = Call(member, member.host.call.remote("restart", {}))
+        try:
+            self.waiter.wait([call], time.monotonic() + self.timeout, f"{self.role}.restart (runtime.options.timeout)")
+        except EngineDeadError as error:
+            say(f"{error}; the run continues with {len(self.members)} of {len(self.latest)}")
+            return None
+        return replace(member)  # late news of the engine of before are of another member
+
+    def newcomers(self) -> tuple[Member, ...]:
+        """Those that were started again and have no weights of the policy."""
+        return tuple(member for member in self.members if member.rank in self.without_weights)
 
     def have_weights(self, members: Sequence[Member]) -> None:
         """These have got the policy's weights."""

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -16,7 +17,7 @@ from ray.exceptions import RayError
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import Future
 from corerl.contracts.runtimes import Role
-from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError
+from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError, RunError
 from corerl.models import cpu_threads
 from corerl.terminal import say
 from corerl_ray import tensors
@@ -68,10 +69,16 @@ class RayRuntime:
         node = ray.get_runtime_context().get_node_id()
         self.waiter = Waiter(node, self._kill, Signs(node, options.hang_timeout), self.cluster.health.look)
         self._closed = False
+        self._watching = threading.RLock()
 
     def reserve(self, roles: Collection[Role]) -> None:
         self.pools.reserve(roles)
         name_of(self.options, self.pools.of("actor"), self.pools.of("rollout"))
+
+    def starts_together(self, role: Role) -> bool:
+        """All but an engine on the GPUs of training: it takes a share of the memory that it finds free."""
+        shares_gpus = self.pools.of(role.name) is self.pools.of("actor") and bool(self.config.n_gpus_per_node)
+        return role.name != REPLICAS or not shares_gpus
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
         self.pools.reserve([role])
@@ -90,11 +97,11 @@ class RayRuntime:
         members = [
             Member(role.name, rank, size, self.start(places, rank * step, is_concurrent)) for rank in range(size)
         ]
-        self.waiter.members += members
+        self._watch(members)
         starting = Wait(self.waiter, deadline, f"starting the {role.name} workers (runtime.options.start_timeout)")
         facts = starting.all([Call(member, member.host.facts.remote()) for member in members])
         started = [dataclasses.replace(member, facts=own) for member, own in zip(members, facts, strict=True)]
-        self.waiter.members[-size:] = started
+        self._watch(started)
         seen: Counter[str] = Counter()
         calls = []
         for member, own in zip(started, facts, strict=True):
@@ -120,6 +127,7 @@ class RayRuntime:
             seats = [Seat(places, rank * step, tuple(devices[rank * step :][:step])) for rank in range(size)]
             group.restart_member = Restart(self, role, group, args, seats)
             self.waiter.replicas[role.name] = group.lose
+            self.waiter.engines[role.name] = group.set_aside
         self.groups.append(group)
         return cast(W, group)
 
@@ -127,24 +135,35 @@ class RayRuntime:
         self, actor: "WeightSource", rollout: "WeightTarget", version: int, *, verify: bool = False
     ) -> None:
         """By ``runtime.options.weights_transport``; the controller touches no weight."""
-        source, sink = cast(Group, actor), cast(Group, rollout)
+        sink = cast(Group, rollout)
+        if news := sink.take_news():
+            raise as_one(list(news.values()))
+        self._send(cast(Group, actor), sink, sink.members, version, verify)
+
+    def send_missing_weights(self, actor: "WeightSource", rollout: "WeightTarget", version: int) -> None:
+        sink = cast(Group, rollout)
+        if newcomers := sink.newcomers():
+            self._send(cast(Group, actor), sink, newcomers, version, verify=True)
+
+    def _send(self, source: Group, sink: Group, readers: tuple[Member, ...], version: int, verify: bool) -> None:
         if self._transport is None:
             name = name_of(self.options, self.pools.of(source.role), self.pools.of(sink.role))
             self._transport = make(name, self.options, source, sink)
-        if news := sink.take_news():
-            raise as_one(list(news.values()))
-        members = sink.members
+        newcomers = [member for member in sink.newcomers() if member in readers]
         try:
-            self._transport.send(version, verify=verify)
+            self._transport.send(readers, version, verify=verify)
         except EngineDeadError:
             sink.take_news()  # it is told of
             raise
-        sink.have_weights(members)
+        sink.have_weights(readers)
+        for member in newcomers:
+            say(f"{member} takes requests again, with the weights of version {version}")
 
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = self.waiter.closing = True
+        with self._watching:
+            self._closed = self.waiter.closing = True
         patience = CLOSING_AFTER_FAILURE if self.waiter.failed else CLOSING
         closing: list[Future] = []
         is_lost = bool(self.cluster.health.look())  # a GCS that is stopped would keep each of Ray's calls
@@ -155,9 +174,21 @@ class RayRuntime:
             with contextlib.suppress(CoreRLError):  # all are killed below, and the run's own error is worth more
                 pending.result()
         self._kill()
+        for group in self.groups:  # which may be starting a worker that nobody else knows of
+            if group.reviving.acquire(timeout=CLOSING_AFTER_FAILURE):
+                group.reviving.release()
         if not is_lost:
             self.pools.close()
         self.cluster.close(keep_logs=self.waiter.has_named_logs)
+
+    def _watch(self, members: Sequence[Member]) -> None:
+        """Also those of which more is known than before."""
+        hosts = {member.host for member in members}
+        with self._watching:
+            self.waiter.members = [other for other in self.waiter.members if other.host not in hosts] + [*members]
+            if self._closed:
+                self._kill()
+                raise RunError("the runtime is closed")
 
     def environment_of(
         self, member: Member, local_rank: int, first: ProcessFacts, devices: Sequence[str]
@@ -229,6 +260,8 @@ class Restart:
             ray.kill(host, no_restart=True)
             if self.runtime.waiter.failure is error:
                 raise
+            if self.runtime.waiter.closing:
+                return None
             if not _is_there(seat):  # Ray notices the death of a machine later than that of its workers
                 return self(rank)
             why = str(error).strip().splitlines()[-1]
@@ -264,6 +297,8 @@ class Restart:
         """Of a worker that nobody else knows of yet; the others are watched meanwhile."""
         waiter = self.runtime.waiter
         while not ray.wait([reference], timeout=POLL)[0]:
+            if waiter.closing:
+                raise RunError("the run ends")
             waiter.look(None)
             if waiter.failure is not None:
                 raise waiter.failure

@@ -1,12 +1,12 @@
-"""Requests handed out to replicas, each to the one with the least left to do.
+"""Requests handed out to replicas: of a known session to the one that has its prefix, else to the least loaded.
 
 If the engine of a replica ends, or its process, the others take its unfinished requests; the error comes in the end.
 """
 
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from corerl.contracts.rollout_backends import GenerationRequest
@@ -15,6 +15,8 @@ from corerl_ray.calls import EXHAUSTED, Call, Wait
 
 PIECES = 16
 """of which a replica has its fill, if not all requests fit at a time"""
+SESSIONS = 65_536
+"""the latest, whose replicas are known"""
 
 
 @dataclass
@@ -24,12 +26,14 @@ class Loads:
     Attributes:
         most: samples of one replica, as far as there are others.
         samples, tokens: of each replica; tokens are the most that may come.
+        sessions: name -> the replica that has its prefix; the latest comes last.
     """
 
     most: int
     samples: list[int]
     tokens: list[int]
     lock: threading.Lock = field(default_factory=threading.Lock)
+    sessions: "OrderedDict[str, int]" = field(default_factory=OrderedDict)
 
     @classmethod
     def of(cls, replicas: int, most: int) -> "Loads":
@@ -40,26 +44,39 @@ class Loads:
         self.tokens[replica] += sign * piece.tokens
 
     def choose(self, piece: "Piece", *, at_once: bool, without: Collection[int] = ()) -> int | None:
-        """The replica with the least to do among those that have room; with ``at_once`` any has.
+        """The piece's home if it has room; else the replica with the fewest tokens among those that have.
 
         Args:
+            at_once: any has room, but for the preference of a home.
             without: replicas that get nothing.
         """
-        room = [
-            replica
-            for replica, samples in enumerate(self.samples)
-            if replica not in without and (at_once or not samples or samples + piece.samples <= self.most)
-        ]
-        return min(room, key=lambda replica: self.tokens[replica], default=None)
+        living = [replica for replica in range(len(self.samples)) if replica not in without]
+        room = [replica for replica in living if self.has_room(replica, piece.samples)]
+        if piece.home in room:
+            return piece.home
+        return min(living if at_once else room, key=lambda replica: self.tokens[replica], default=None)
+
+    def has_room(self, replica: int, samples: int) -> bool:
+        """For so many more; an idle one has for any number."""
+        return not self.samples[replica] or self.samples[replica] + samples <= self.most
+
+    def remember(self, replica: int, sessions: Sequence[str]) -> None:
+        """The replica serves these; the oldest of more than ``SESSIONS`` are forgotten."""
+        for session in filter(None, sessions):
+            self.sessions[session] = replica
+            self.sessions.move_to_end(session)
+        while len(self.sessions) > SESSIONS:
+            self.sessions.popitem(last=False)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Some of the requests, by their positions."""
+    """Some of the requests, by their positions; ``home`` is the replica that has the prefixes of their sessions."""
 
     positions: tuple[int, ...]
     samples: int
     tokens: int
+    home: int | None = None
 
 
 class Spread:
@@ -87,7 +104,7 @@ class Spread:
         self._absent, self._news = absent, news
         self._dead = news()
         with loads.lock:
-            self._waiting = deque(_cut(requests, loads))
+            self._waiting = deque(_cut(requests, loads, absent()))
         self._hand_out()
         self._results = self._yield()
 
@@ -127,19 +144,21 @@ class Spread:
                 if replica is None:
                     return
                 piece = self._waiting.popleft()
+                requests = [self._requests[position] for position in piece.positions]
                 self._loads.add(replica, piece)
-                call = self._call(replica, [self._requests[position] for position in piece.positions])
+                self._loads.remember(replica, [request.session for request in requests])
+                call = self._call(replica, requests)
                 self._running[call] = replica, piece
 
     def _died(self, call: Call, error: EngineDeadError) -> None:
         """The others get what this replica had in hand, in a piece for each."""
         replica, piece = self._running[call]
         self._ended(call)
-        self._dead[replica] = error
+        if not error.is_handled:
+            self._dead[replica] = error
         left = [position for position in piece.positions if position not in self._finished]
         living = len(self._loads.samples) - len({*self._dead, *self._absent()})
-        if living:
-            self._waiting.extendleft(_balanced(self._requests, left, living))
+        self._waiting.extendleft(_balanced(self._requests, left, max(1, living)))
 
     def _ended(self, call: Call) -> None:
         replica, piece = self._running.pop(call)
@@ -154,21 +173,46 @@ def as_one(errors: Sequence[EngineDeadError]) -> EngineDeadError:
         return [*lost, *errors][0]
     together = EngineDeadError("\n".join(map(str, lost)))
     together.workers = tuple(worker for error in lost for worker in error.workers)
+    together.is_handled = all(error.is_handled for error in lost)
     return together
 
 
-def _cut(requests: Sequence[GenerationRequest], loads: Loads) -> list[Piece]:
-    """One piece for each replica where all have room; else small ones, so that a replica gets the next in time."""
+def _cut(requests: Sequence[GenerationRequest], loads: Loads, absent: Collection[int]) -> list[Piece]:
+    """Those with a home, by home; of the others one piece for each replica where all have room, else small ones."""
     replicas = len(loads.samples)
-    if replicas == 1 or sum(loads.samples) + sum(request.sampling.n for request in requests) <= replicas * loads.most:
+    if replicas == 1:
         return _balanced(requests, range(len(requests)), replicas)
-    pieces, positions = [], list[int]()
-    for position in range(len(requests)):
-        positions.append(position)
-        if sum(requests[chosen].sampling.n for chosen in positions) * PIECES >= loads.most:
-            pieces.append(_piece(requests, positions))
-            positions = []
-    return [*pieces, _piece(requests, positions)] if positions else pieces
+    homes: dict[int | None, list[int]] = {}
+    for position, request in enumerate(requests):
+        home = loads.sessions.get(request.session)
+        homes.setdefault(None if home in absent else home, []).append(position)
+    others = homes.pop(None, [])
+    pieces = [piece for home, positions in homes.items() for piece in _of_home(requests, positions, loads, home)]
+    if sum(loads.samples) + sum(request.sampling.n for request in requests) <= replicas * loads.most:
+        return [*pieces, *_balanced(requests, others, replicas)]
+    return [*pieces, *_small(requests, others, loads.most)]
+
+
+def _of_home(
+    requests: Sequence[GenerationRequest], positions: Sequence[int], loads: Loads, home: int | None
+) -> list[Piece]:
+    """One piece if the home has room for it; else small ones, of which others may get some."""
+    assert home is not None
+    piece = _piece(requests, positions)
+    fits = loads.samples[home] + piece.samples <= loads.most
+    pieces = [piece] if fits else _small(requests, positions, loads.most)
+    return [replace(piece, home=home) for piece in pieces]
+
+
+def _small(requests: Sequence[GenerationRequest], positions: Sequence[int], most: int) -> list[Piece]:
+    """So that a replica gets the next in time."""
+    pieces, together = [], list[int]()
+    for position in positions:
+        together.append(position)
+        if sum(requests[chosen].sampling.n for chosen in together) * PIECES >= most:
+            pieces.append(_piece(requests, together))
+            together = []
+    return [*pieces, _piece(requests, together)] if together else pieces
 
 
 def _balanced(requests: Sequence[GenerationRequest], positions: Sequence[int], replicas: int) -> list[Piece]:

@@ -1,6 +1,7 @@
 """Checks of rollout backends with other numbers of samples, mixtures of requests and lengths than usual."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -121,6 +122,22 @@ def _common_beginnings(engine: Engine) -> None:
         engine.agree(requests, engine.generate(*requests), f"of prompts with one long beginning {when},")
 
 
+def _sessions(engine: Engine) -> None:
+    """A session says where a prefix may be cached, and nothing about the response, also if it breaks its promise."""
+    names = [f"episode-{number}" for number in range(len(PROMPTS))]
+    first = [request(prompt, max_tokens=6, n=2, seed=4) for prompt in PROMPTS]
+    begun = [replace(each, session=name) for each, name in zip(first, names, strict=True)]
+    outputs = engine.generate(*begun)
+    turns = [[*each.prompt_ids, *completions[0].token_ids, 9] for each, completions in zip(begun, outputs, strict=True)]
+    second = [request(prompt, max_tokens=6, n=2, seed=5) for prompt in turns]
+    for when, of in (("in the order of before", names), ("with one another's prefixes", names[::-1])):
+        requests = [replace(again(each), session=name) for each, name in zip(second, of, strict=True)]
+        outputs = engine.generate(*requests)
+        engine.agree(requests, outputs, f"of sessions {when}")
+        for each, completions in zip(second, outputs, strict=True):
+            engine.require_same(completions, engine.generate(again(each))[0], "a request with a session and without")
+
+
 def _many_requests(engine: Engine) -> None:
     """Three hundred in one call; short ones end first, and results stand where their requests do."""
     requests = [request([number % 250, number // 250, 9], max_tokens=1 + 7 * number % 5) for number in range(300)]
@@ -192,6 +209,7 @@ MIXES: dict[str, Callable[[Engine], None]] = {
     "greedy_beside_sampled": _greedy_beside_sampled,
     "limits_of_each_request": _limits_of_each_request,
     "common_beginnings": _common_beginnings,
+    "sessions": _sessions,
     "many_requests": _many_requests,
     "prompts_of_one_token": _prompts_of_one_token,
     "long_prompt": _long_prompt,

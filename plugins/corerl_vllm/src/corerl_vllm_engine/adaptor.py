@@ -42,6 +42,7 @@ class VllmEngine:
         self.vocabulary: int = engine.model_config.get_vocab_size()
         self.devices = sorted(set[str].intersection(*map(set, devices)))
         self.parts = [self]
+        self.room: int = engine.vllm_config.scheduler_config.max_num_seqs
         self._outputs = 0
         self._count_outputs(engine.output_processor)
 

@@ -5,8 +5,24 @@ requests to a small model that sets the pace, not the GPU; of several engines ea
 """
 
 import asyncio
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
+
+SESSIONS = 65_536
+"""the latest, whose engines are known"""
+
+
+@dataclass
+class _Load:
+    """Samples under way, and the most tokens that they may have."""
+
+    samples: int = 0
+    tokens: int = 0
+
+    def add(self, tokens: int, sign: int = 1) -> None:
+        self.samples += sign
+        self.tokens += sign * tokens
 
 
 @dataclass
@@ -16,7 +32,11 @@ class _Place:
 
 
 class Replicas:
-    """See ``corerl_engine.server.Engine``. All samples of a request are one engine's: it computes the prompt once."""
+    """See ``corerl_engine.server.Engine``. All samples of a request are one engine's: it computes the prompt once.
+
+    A request of a known session goes to the engine that has its prefix, if that one has room (``engine.room`` samples);
+    any other to the engine with the fewest tokens under way.
+    """
 
     def __init__(self, engines: list[Any]) -> None:
         self._engines = self.parts = engines
@@ -24,25 +44,36 @@ class Replicas:
         self.vocabulary: int = engines[0].vocabulary
         self.devices = sorted(set[str].intersection(*(set(engine.devices) for engine in engines)))
         self._places: dict[str, _Place] = {}
-        self._loads = dict.fromkeys(engines, 0)
+        self._loads = {engine: _Load() for engine in engines}
+        self._sessions: OrderedDict[str, Any] = OrderedDict()
 
     def progress(self) -> list[object]:
         return [engine.progress() for engine in self._engines]
 
     async def generate(self, sample: Any) -> None:
-        request = _request(sample.engine_id)
+        request, tokens = _request(sample.engine_id), sample.asked["max_tokens"]
         if request not in self._places:
-            self._places[request] = _Place(min(self._engines, key=self._loads.__getitem__))
+            self._places[request] = _Place(self._choose(sample.asked["session"]))
         place = self._places[request]
         place.samples += 1
-        self._loads[place.engine] += 1
+        self._loads[place.engine].add(tokens)
         try:
             await place.engine.generate(sample)
         finally:
             place.samples -= 1
-            self._loads[place.engine] -= 1
+            self._loads[place.engine].add(tokens, -1)
             if not place.samples:
                 del self._places[request]
+
+    def _choose(self, session: str) -> Any:
+        engine = self._sessions.pop(session, None)
+        if engine is None or self._loads[engine].samples >= engine.room:
+            engine = min(self._engines, key=lambda each: self._loads[each].tokens)
+        if session:
+            self._sessions[session] = engine
+        if len(self._sessions) > SESSIONS:
+            self._sessions.popitem(last=False)
+        return engine
 
     async def abort(self, engine_id: str) -> None:
         if (place := self._places.get(_request(engine_id))) is not None:

@@ -12,6 +12,7 @@ from .sample import Sample, finish
 Answer = tuple[dict[str, Any], bytes]
 
 PROBE = {
+    "session": "",
     "prompt_ids": [0],
     "max_tokens": 1,
     "temperature": 0.0,

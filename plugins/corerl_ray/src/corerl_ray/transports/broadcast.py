@@ -47,9 +47,9 @@ class Broadcast:
     bucket_bytes: int
     joined: tuple[Member, ...] = ()
 
-    def send(self, version: int, *, verify: bool) -> None:
+    def send(self, readers: tuple[Member, ...], version: int, *, verify: bool) -> None:
         deadline = time.monotonic() + self.actor.timeout
-        first, readers = self.actor.members[0], self.rollout.members
+        first = self.actor.members[0]
         if self.joined != readers:
             self._join(readers, deadline)
         calls = [
@@ -57,9 +57,9 @@ class Broadcast:
             for member in self.actor.members
         ]
         calls += [Call(member, member.host.apply.remote(receive, version, verify)) for member in readers]
-        self._wait(calls, deadline)
+        self._wait(calls, readers, deadline)
 
-    def _wait(self, calls: list[Call], deadline: float) -> None:
+    def _wait(self, calls: list[Call], readers: tuple[Member, ...], deadline: float) -> None:
         wait = Wait(self.actor.waiter, deadline, WHAT)
         lost: list[EngineDeadError] = []
         broken: list[str] = []
@@ -72,7 +72,8 @@ class Broadcast:
                 elif isinstance(result, EngineDeadError) and result.workers:
                     lost.append(result)
                     self.joined = ()
-                    leaving = [Call(member, member.host.apply.remote(leave)) for member in self.rollout.members]
+                    there = filter(self.rollout.has, readers)
+                    leaving = [Call(member, member.host.apply.remote(leave)) for member in there]
                     with suppress(EngineDeadError):
                         self.actor.waiter.wait(leaving, deadline, WHAT)
                 elif isinstance(result, CoreRLError):

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from corerl.errors import ConfigError
+from corerl_ray.calls import Member
 from corerl_ray.group import Group
 from corerl_ray.options import RayOptions
 from corerl_ray.pools import Places
@@ -16,8 +17,8 @@ KEY = "runtime.options.weights_transport"
 class Transport(Protocol):
     """Carries weights between two groups; one object serves a run."""
 
-    def send(self, version: int, *, verify: bool) -> None:
-        """Give the actor's weights to all rollout workers.
+    def send(self, readers: tuple[Member, ...], version: int, *, verify: bool) -> None:
+        """Give the actor's weights to these rollout workers.
 
         Raises:
             RunError: a worker failed, or a tensor arrived changed.

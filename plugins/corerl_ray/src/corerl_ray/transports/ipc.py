@@ -35,9 +35,8 @@ class Ipc:
     half_bytes: int
     linked: tuple[Member, ...] = ()
 
-    def send(self, version: int, *, verify: bool) -> None:
+    def send(self, readers: tuple[Member, ...], version: int, *, verify: bool) -> None:
         waiter, deadline = self.actor.waiter, time.monotonic() + self.actor.timeout
-        readers = self.rollout.members
         if self.linked != readers:
             self._link(readers, deadline)
         calls = [Call(member, member.host.apply.remote(send, self.half_bytes, verify)) for member in self.actor.members]

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from corerl.errors import DeadlineError, EngineDeadError
-from corerl_ray.calls import Call
+from corerl_ray.calls import Call, Member
 from corerl_ray.group import Group
 from corerl_ray.host import WorkerHost
 from corerl_torch.weights import Bucket, pack, unpack
@@ -27,10 +27,9 @@ class ObjectStore:
     rollout: Group
     bucket_bytes: int
 
-    def send(self, version: int, *, verify: bool) -> None:
+    def send(self, readers: tuple[Member, ...], version: int, *, verify: bool) -> None:
         waiter, deadline = self.actor.waiter, time.monotonic() + self.actor.timeout
         first, *others = self.actor.members
-        readers = self.rollout.members
         waiter.wait([Call(member, member.host.apply.remote(open_inbox)) for member in readers], deadline, WHAT)
         under_way = [Call(member, member.host.apply.remote(take_part)) for member in others]
         under_way += [Call(member, member.host.apply.remote(load, version, verify)) for member in readers]
@@ -42,7 +41,7 @@ class ObjectStore:
             bucket = waiter.wait([ask], deadline, WHAT, beside=[*under_way, *reading])[0]
             with suppress(EngineDeadError):  # of a worker that is lost, whose load says so, too
                 waiter.wait(reading, deadline, WHAT, beside=under_way)
-            readers = tuple(member for member in readers if member in self.rollout.members)
+            readers = tuple(filter(self.rollout.has, readers))
             reading = [Call(member, member.host.apply.remote(take, bucket)) for member in readers]
         waiter.wait(under_way, deadline, WHAT)
 

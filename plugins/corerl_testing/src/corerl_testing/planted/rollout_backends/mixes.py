@@ -172,6 +172,33 @@ class StalePrefixes(Backend):
         return replace(completion, log_probs=log_probs.gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist())
 
 
+class SessionsKeepSeeds(Backend):
+    """a session goes on with the seed of its first request"""
+
+    def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str) -> None:
+        super().__init__(model, rollout, device=device)
+        self.seeds: dict[str, int] = {}
+
+    def sampling(self, request: GenerationRequest) -> dict[str, Any]:
+        own = request.sampling.seed
+        return {"seed": self.seeds.setdefault(request.session, own) if request.session else own}
+
+
+class SessionsKeepPrefixes(Backend):
+    """a session's later prompts begin with its first one, whatever they begin with"""
+
+    def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str) -> None:
+        super().__init__(model, rollout, device=device)
+        self.prefixes: dict[str, list[int]] = {}
+
+    def ask(self, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
+        return [self.continued(each) if each.session else each for each in requests]
+
+    def continued(self, each: GenerationRequest) -> GenerationRequest:
+        prefix = self.prefixes.setdefault(each.session, list(each.prompt_ids))
+        return replace(each, prompt_ids=[*prefix, *each.prompt_ids[len(prefix) :]])
+
+
 class SharesWeights(Backend):
     """two engines of a process have one version between them"""
 
@@ -206,5 +233,7 @@ FAULTS = [
         "after a prompt that nearly fills the context of 512 of an untied model are",
     ),
     planted(StalePrefixes, "common_beginnings", "that was generated from before, after a weight update, are up to"),
+    planted(SessionsKeepSeeds, "sessions", "a request with a session and without have the same seed"),
+    planted(SessionsKeepPrefixes, "sessions", "log-probs of sessions with one another's prefixes are up to"),
     planted(SharesWeights, "another_engine", "after a weight update of another engine the completions carry"),
 ]

@@ -1,0 +1,80 @@
+"""Roles start at the same time where the runtime allows, and the terminal shows what is waited for."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import contextmanager
+from typing import Any
+
+from corerl.terminal.notices import say
+
+PATIENCE = 10.0
+"""seconds after which the terminal shows what is waited for; then after twice as many, and so on"""
+
+ENDING = 30.0
+"""seconds in which the other starts end once one has failed and their runtime is closed"""
+
+Start = Callable[[], Any]
+
+
+class Starts:
+    """Starts roles; several at a time in threads of their own."""
+
+    def __init__(self) -> None:
+        self._futures: dict[str, Future[Any]] = {}
+
+    def together(self, starts: Mapping[str, Start]) -> dict[str, Any]:
+        """What each returns, by role. At the first error the others are left behind, for :meth:`join`."""
+        if len(starts) < 2:
+            return self.one_by_one(starts)
+        self._futures = {name: _in_thread(name, start) for name, start in starts.items()}
+        with _shown(lambda: [name for name, future in self._futures.items() if not future.done()]):
+            done, _ = wait(self._futures.values(), return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+        return {name: future.result() for name, future in self._futures.items()}
+
+    def one_by_one(self, starts: Mapping[str, Start]) -> dict[str, Any]:
+        """What each returns, by role."""
+        started: dict[str, Any] = {}
+        for name, start in starts.items():
+            with _shown(lambda name=name: [name]):  # type: ignore[misc]
+                started[name] = start()
+        return started
+
+    def join(self) -> None:
+        """Wait for those that were left behind, whose runtime is closed."""
+        wait(self._futures.values(), timeout=ENDING)
+
+
+def _in_thread(name: str, start: Start) -> "Future[Any]":
+    future: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(start())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name=f"corerl-start-{name}", daemon=True).start()
+    return future
+
+
+@contextmanager
+def _shown(waiting: Callable[[], list[str]]) -> Iterator[None]:
+    """Within, the terminal shows now and then what is waited for, and for how long."""
+    is_over, began = threading.Event(), time.monotonic()
+
+    def show() -> None:
+        pause = PATIENCE
+        while not is_over.wait(pause):
+            if names := waiting():
+                say(f"waiting for the start of {', '.join(names)} ({time.monotonic() - began:.0f} s)")
+            pause = time.monotonic() - began
+
+    threading.Thread(target=show, name="corerl-waiting", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()

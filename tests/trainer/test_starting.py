@@ -1,0 +1,70 @@
+"""Roles that start at the same time."""
+
+import re
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from corerl.errors import ConfigError
+from corerl.trainer import starting
+from corerl.trainer.starting import Starts
+
+SECONDS = 30
+
+
+def test_those_that_may_start_together_do_and_each_result_has_its_name():
+    barrier = threading.Barrier(3)
+
+    def start(name):
+        barrier.wait(SECONDS)  # breaks unless all three are here
+        return name.upper()
+
+    started = Starts().together({name: lambda name=name: start(name) for name in ("actor", "ref", "rollout")})
+    assert started == {"actor": "ACTOR", "ref": "REF", "rollout": "ROLLOUT"}
+
+
+def test_one_alone_and_those_one_by_one_start_in_this_thread():
+    starts, here = Starts(), threading.current_thread()
+    assert starts.together({"actor": threading.current_thread}) == {"actor": here}
+    assert starts.one_by_one(dict.fromkeys("ab", threading.current_thread)) == {"a": here, "b": here}
+
+
+def test_the_first_error_is_raised_at_once_and_the_other_start_has_ended_when_the_stack_is_unwound():
+    closed, ended = threading.Event(), threading.Event()
+
+    def slow():
+        assert closed.wait(SECONDS)
+        time.sleep(0.2)
+        ended.set()
+        raise AssertionError("of the closed runtime, which nobody is to see")
+
+    def wrong():
+        raise ConfigError("model.path", "there is no model")
+
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match="there is no model"), ExitStack() as stack:
+        starts = Starts()
+        stack.callback(starts.join)
+        stack.callback(closed.set)
+        starts.together({"rollout": slow, "actor": wrong})
+    assert ended.is_set() and time.monotonic() - began < SECONDS
+
+
+def test_the_terminal_shows_what_is_waited_for_and_how_long(monkeypatch):
+    monkeypatch.setattr(starting, "PATIENCE", 0.2)
+    seen = threading.Event()
+    said = []
+
+    def say(line):
+        said.append(re.sub(r"\d+", "N", line))
+        if "start of rollout" in line:
+            seen.set()
+
+    monkeypatch.setattr(starting, "say", say)
+    starts = Starts()
+    starts.together({"actor": lambda: time.sleep(0.5), "rollout": lambda: seen.wait(SECONDS)})
+    starts.one_by_one({"ref": lambda: time.sleep(0.3)})
+    names = [line.removeprefix("waiting for the start of ").removesuffix(" (N s)") for line in said]
+    assert list(dict.fromkeys(names)) == ["actor, rollout", "rollout", "ref"]
