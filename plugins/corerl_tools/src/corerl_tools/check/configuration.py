@@ -110,7 +110,7 @@ def _read(
 
 
 def _without_wrong(values: dict[str, Any], findings: list[Finding], build: Callable[[], T]) -> T | None:
-    """The result of ``build``, with the values that it refuses dropped; None if a value cannot be dropped."""
+    """The result of ``build``, after the values that it refuses are dropped; None if a value cannot be dropped."""
     for _ in range(MOST):
         try:
             return build()

@@ -51,7 +51,7 @@ class Estimate:
     """names of the phases on other GPUs"""
 
     cpu_bound: CpuBound | None = None
-    """phases in which an engine holds memory"""
+    """the limit by the engine's scheduler on the CPU; None if there is none"""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def activations(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
 
 
 def logits(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
-    """Bytes of the logits that exist at a time: 12 for each logit, unless the loss is fused.
+    """Bytes of the logits that exist at a time; without a fused loss, 12 bytes for each logit.
 
     2 in bf16, 4 in float32, 4 of the softmax, 2 of the gradient.
     """

@@ -19,7 +19,7 @@ REFRESHES_PER_SECOND = 4
 WIDEST_CURVE = 60
 BAR = 30
 SHORTEST = 0.05
-"""seconds for which a finished part stays visible"""
+"""seconds; a shorter finished part is not shown"""
 
 
 class LiveView:

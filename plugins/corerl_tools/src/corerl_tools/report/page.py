@@ -40,7 +40,7 @@ SCRIPTS = (
 
 SAMPLES_IN_PART = 200
 MOST_BYTES = 14_000_000
-"""characters of all samples on the page; above it, fewer samples are included"""
+"""compressed bytes of all samples on the page; above it, fewer samples are included"""
 
 
 def write_page(path: Path, folders: Sequence[Path], records: Sequence[Sequence[Record]], samples: int) -> None:

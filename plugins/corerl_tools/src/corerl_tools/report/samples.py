@@ -19,11 +19,11 @@ from corerl_tools.report.distributions import distribution
 
 TOKEN_COLUMNS = ("token_ids", "token_texts", "log_probs", "rollout_log_probs", "ref_log_probs", "advantages")
 MOST_TOKENS = 1_500_000
-"""characters of all samples; tokens beyond a sample's share are shown as plain text"""
+"""tokens of all samples; tokens beyond a sample's share are shown as plain text"""
 
 MOST_CHARACTERS = 30_000_000
 FEWEST_TOKENS, FEWEST_CHARACTERS = 512, 2000
-"""smallest share of a sample"""
+"""smallest share of a sample, in tokens and characters"""
 
 
 @dataclass(frozen=True)
