@@ -1,15 +1,15 @@
-"""Memory of one GPU under a strategy or a backend without an estimate of its own, in bytes."""
+"""Memory of one GPU, in bytes, for a strategy or a backend without an estimate of its own."""
 
 from corerl.contracts.checks import ModelSize, TrainingShare
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl_check.machine import GIB
 
 PROCESS = 0.6 * GIB
-"""of a process with CUDA: its context and the libraries' own"""
+"""bytes of a process with CUDA: its context and the libraries"""
 
 
 def whole(size: ModelSize, model: ModelConfig, *, updated: bool) -> TrainingShare:
-    """One undivided model: weights that are trained in float32 with a copy in the dtype of compute, others in that.
+    """One undivided model: trained weights in float32 with a copy in the compute dtype, other weights in that dtype.
 
     AdamW keeps two float32 moments (Rajbhandari et al. 2020, "ZeRO", arXiv 1910.02054, section 3.1: 16 bytes a
     parameter with weights and gradients; the copy makes 18).

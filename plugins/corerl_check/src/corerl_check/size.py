@@ -1,4 +1,4 @@
-"""The size of a model, from its config alone: built on the meta device, so that no weight is read or made."""
+"""The size of a model, from its config only: built on the meta device, without reading or creating weights."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from corerl.contracts.config import ModelConfig
 
 
 def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "lm") -> ModelSize:
-    """Of the model that ``model.path`` names.
+    """The size of the model ``model.path``.
 
     Args:
         device: ``cpu`` or ``cuda``, for the dtype ``auto``.

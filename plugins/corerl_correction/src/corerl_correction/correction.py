@@ -208,7 +208,7 @@ def _of_response(values: Tensor, response_mask: Tensor, over: str) -> Tensor:
 
 
 def _binary_kl(log_probs: Tensor, other_log_probs: Tensor, response_mask: Tensor) -> Tensor:
-    """(B, T), the larger of the two directions; probabilities are kept 1e-6 away from 0 and 1, so the result is finite."""
+    """(B, T), the larger of the two directions; finite, because probabilities are kept 1e-6 away from 0 and 1."""
 
     def probabilities(values: Tensor) -> Tensor:
         return torch.where(response_mask, values, 0.0).exp().clamp(1e-6, 1 - 1e-6)
