@@ -20,7 +20,7 @@ from corerl_ray.spread import Loads, Spread
 
 @dataclass
 class Pending:
-    """A call under way: the future of corerl.contracts.dispatch."""
+    """A running call: the future of corerl.contracts.dispatch."""
 
     waiter: Waiter
     calls: Sequence[Call]
@@ -45,9 +45,9 @@ class Pending:
 
 @dataclass(frozen=True)
 class GroupMethod:
-    """One method of the group; called, it waits for the result, and :meth:`submit` does not.
+    """One method of the group; a call waits for the result, :meth:`submit` does not.
 
-    One that is spread is a coroutine function, ``method(requests, on_finished)``.
+    A method with dispatch ``spread`` is a coroutine function, ``method(requests, on_finished)``.
     """
 
     group: "Group"
@@ -61,14 +61,14 @@ class GroupMethod:
 
     @property
     def _what(self) -> str:
-        """The call, for messages, and what sets its deadline."""
+        """The name of the call and of its deadline's key, for messages."""
         return f"{self.group.role}.{self.name} (runtime.options.timeout)"
 
     def submit(self, *args: Any, **keywords: Any) -> Future:
         """Start the call.
 
         Raises:
-            TypeError: of a method that is spread, which is a coroutine function.
+            TypeError: the method's dispatch is ``spread``, so it is a coroutine function.
         """
         if self.declared.mode == "spread":
             raise TypeError(f"{self.group.role}.{self.name} is a coroutine function: await its call")
@@ -146,12 +146,12 @@ class GroupMethod:
 
 @dataclass
 class SharedGpus:
-    """GPUs that roles share: the group that worked last keeps unused memory there, which the next one needs."""
+    """GPUs shared by roles: the last group keeps unused memory there, which the next group needs."""
 
     last: "Group | None" = None
 
     def use(self, group: "Group") -> None:
-        """Free the cache of the group that worked last, if it is another one."""
+        """Free the cache of the last group, if another group works now."""
         if self.last is not None and self.last is not group:
             self.last.free_cache()
         self.last = group
@@ -159,21 +159,21 @@ class SharedGpus:
 
 @dataclass(eq=False)
 class Group:
-    """All workers of a role; it has the worker's methods that declare how they are dispatched.
+    """All workers of a role, with those methods of the worker that declare a dispatch.
 
-    A group of replicas (rollout workers) goes on without one that is lost, as long as another can generate.
+    A group of replicas (rollout workers) continues without a lost one, as long as another can generate.
 
     Attributes:
-        worker: their class.
-        members: those that are there, by rank.
-        places: by rank, which share of split work each gets.
-        timeout: seconds that a call may take.
-        loads: what each has in hand of work that is spread.
-        is_concurrent: their processes take calls while others run; they are replicas.
+        worker: class of the workers.
+        members: the present workers, by rank.
+        places: by rank, the worker's share of split work.
+        timeout: largest duration of a call, in seconds.
+        loads: each worker's open requests of spread work.
+        is_concurrent: the processes take calls while others run; the workers are replicas.
         shared_gpus: of the training roles; None without GPUs.
-        restart_member: starts a worker of this rank again; None if it cannot be.
-        latest: by rank, the worker that is there, or was last.
-        without_weights: ranks of workers that were started again and have not got the policy's weights yet.
+        restart_member: starts the worker of a rank again; None if it cannot be started.
+        latest: by rank, the present worker or the last one.
+        without_weights: ranks of restarted workers without the policy's weights.
     """
 
     role: str
@@ -199,7 +199,7 @@ class Group:
         return (self.latest.keys() - {member.rank for member in self.members}) | self.without_weights
 
     def lose(self, member: Member, reason: str) -> EngineDeadError | None:
-        """Go on without a worker that is lost; the error that tells of it. None: no other can generate."""
+        """Continue without a lost worker; returns the error to report. None: no other worker can generate."""
         with self._lock:
             left = tuple(other for other in self.members if other.host is not member.host)
             if not {other.rank for other in left} - self.without_weights:
@@ -214,13 +214,13 @@ class Group:
         return error
 
     def take_news(self) -> dict[int, EngineDeadError]:
-        """Of workers that were lost while nobody was waiting for them: each is told once."""
+        """Errors of workers that were lost without a waiting call; each is returned once."""
         with self._lock:
             news, self._news = self._news, {}
         return news
 
     def revive(self) -> None:
-        """Start the workers again that are lost; they take no requests before :meth:`have_weights`."""
+        """Start lost workers again; they take no requests before :meth:`have_weights`."""
         for rank in sorted(self.latest.keys() - {member.rank for member in self.members}):
             member = self.restart_member(rank)
             with self._lock:
@@ -232,7 +232,7 @@ class Group:
                 self.members = tuple(sorted((*self.members, member), key=lambda one: one.rank))
 
     def have_weights(self, members: Sequence[Member]) -> None:
-        """These have got the policy's weights."""
+        """Record that these workers have the policy's weights."""
         self.without_weights -= {member.rank for member in members}
 
     def __getattr__(self, name: str) -> GroupMethod:
@@ -258,7 +258,7 @@ def _agreed(results: list[Any]) -> Any:
 
 
 def _together(whole: Split, ranks: Sequence[int], results: Sequence[Any], takes_first: bool) -> Any:
-    """The result of the whole from those of the workers that were called, ``ranks`` being their data-parallel ranks."""
+    """The joined result of the called workers; ``ranks`` are their data-parallel ranks."""
     if not results:
         return []
     errors = [result if isinstance(result, NonFiniteError) else None for result in results]

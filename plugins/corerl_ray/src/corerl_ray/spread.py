@@ -1,6 +1,6 @@
-"""Requests handed out to replicas, each to the one with the least left to do.
+"""Requests divided among replicas, each sent to the replica with the least remaining work.
 
-If the engine of a replica ends, or its process, the others take its unfinished requests; the error comes in the end.
+If the engine or the process of a replica ends, the others take its unfinished requests; the error is raised at the end.
 """
 
 import threading
@@ -14,16 +14,16 @@ from corerl.errors import EngineDeadError
 from corerl_ray.calls import EXHAUSTED, Call, Wait
 
 PIECES = 16
-"""of which a replica has its fill, if not all requests fit at a time"""
+"""pieces that fill a replica, if not all requests fit at a time"""
 
 
 @dataclass
 class Loads:
-    """What each replica has in hand, over all calls under way.
+    """The open work of each replica, over all running calls.
 
     Attributes:
-        most: samples of one replica, as far as there are others.
-        samples, tokens: of each replica; tokens are the most that may come.
+        most: largest number of samples of one replica, if there are others.
+        samples, tokens: of each replica; tokens are the largest possible number.
     """
 
     most: int
@@ -40,10 +40,10 @@ class Loads:
         self.tokens[replica] += sign * piece.tokens
 
     def choose(self, piece: "Piece", *, at_once: bool, without: Collection[int] = ()) -> int | None:
-        """The replica with the least to do among those that have room; with ``at_once`` any has.
+        """The replica with the least work among those with room; with ``at_once`` all have room.
 
         Args:
-            without: replicas that get nothing.
+            without: replicas that get no work.
         """
         room = [
             replica
@@ -55,7 +55,7 @@ class Loads:
 
 @dataclass(frozen=True)
 class Piece:
-    """Some of the requests, by their positions."""
+    """Some of the requests, by position."""
 
     positions: tuple[int, ...]
     samples: int
@@ -63,13 +63,13 @@ class Piece:
 
 
 class Spread:
-    """One call on all replicas, an iterator of what they yield, which hands out what waits while it is asked for more.
+    """One call on all replicas: an iterator of their results, which sends out waiting requests when it is advanced.
 
     Args:
         call: starts the call of a replica on some requests.
-        wait: that of the whole.
-        absent: the replicas that get nothing at the moment.
-        news: errors of replicas that were lost while nobody waited for them; they come in the end, too.
+        wait: the wait of the whole call.
+        absent: replicas that get no work at the moment.
+        news: errors of replicas that were lost without a waiting call; also raised at the end.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Spread:
         return self._results
 
     def _yield(self) -> Iterator[dict[int, Any]]:
-        """Position in the requests -> what a replica yields for it."""
+        """Position of a request -> a replica's result for it."""
         try:
             while self._running:
                 for call, result in self._wait.some(list(self._running)).items():
@@ -132,7 +132,7 @@ class Spread:
                 self._running[call] = replica, piece
 
     def _died(self, call: Call, error: EngineDeadError) -> None:
-        """The others get what this replica had in hand, in a piece for each."""
+        """Divide the open work of this replica among the others, one piece each."""
         replica, piece = self._running[call]
         self._ended(call)
         self._dead[replica] = error
@@ -148,7 +148,7 @@ class Spread:
 
 
 def as_one(errors: Sequence[EngineDeadError]) -> EngineDeadError:
-    """All workers that were lost in one error; without any, the first of the engines that ended."""
+    """One error for all lost workers; without any, the first error of an ended engine."""
     lost = [error for error in errors if error.workers]
     if len(lost) < 2:
         return [*lost, *errors][0]
@@ -158,7 +158,7 @@ def as_one(errors: Sequence[EngineDeadError]) -> EngineDeadError:
 
 
 def _cut(requests: Sequence[GenerationRequest], loads: Loads) -> list[Piece]:
-    """One piece for each replica where all have room; else small ones, so that a replica gets the next in time."""
+    """One piece for each replica if all have room; otherwise small pieces, so that a replica gets the next in time."""
     replicas = len(loads.samples)
     if replicas == 1 or sum(loads.samples) + sum(request.sampling.n for request in requests) <= replicas * loads.most:
         return _balanced(requests, range(len(requests)), replicas)
@@ -172,7 +172,7 @@ def _cut(requests: Sequence[GenerationRequest], loads: Loads) -> list[Piece]:
 
 
 def _balanced(requests: Sequence[GenerationRequest], positions: Sequence[int], replicas: int) -> list[Piece]:
-    """Each of these requests, the longest first, goes where the fewest tokens are."""
+    """Assign each of these requests, the longest first, to the piece with the fewest tokens."""
     chosen: list[list[int]] = [[] for _ in range(replicas)]
     tokens = [0] * replicas
     for position in sorted(positions, key=lambda position: -_tokens(requests[position])):

