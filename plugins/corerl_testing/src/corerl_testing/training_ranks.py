@@ -90,7 +90,7 @@ class RankJobs(ABC):
         """Make ``strategy`` record the full gradient of its step, by Hugging Face name."""
 
     def spec(self, job: Job) -> StrategySpec:
-        """The spec, from the keys model (a folder), config (of the ModelConfig), cut (of the MicroBatching) and more."""
+        """The spec from the keys model (a folder), config (of the ModelConfig), cut (of the MicroBatching) and more."""
         model = ModelConfig(path=job["model"], **{"load_format": "dummy", "dtype": "fp32", **job.get("config", {})})
         optim = OptimConfig(lr=1e-2, weight_decay=0.1, eps=1e-3, lr_scheduler_type="linear")
         cut = MicroBatching(**job["cut"]) if "cut" in job else WHOLE
