@@ -78,7 +78,7 @@ def _rule(name: str, threshold: Any) -> Rule:
     if not 1 <= len(bounds) <= 2 or not all(_is_positive(bound) for bound in bounds):
         raise ConfigError(f"{KEY}.{name}", f"must be a number above 0, or [lower, upper], not {threshold!r}")
     if len(bounds) == 2 and statistic != "k1":
-        raise ConfigError(f"{KEY}.{name}", "has one bound, above which it rejects; [lower, upper] is for k1 alone")
+        raise ConfigError(f"{KEY}.{name}", "has one bound, an upper one; only k1 has [lower, upper]")
     upper = float(bounds[-1])
     lower = float(bounds[0]) if len(bounds) == 2 else 1 / upper
     if statistic == "k1" and lower > upper:

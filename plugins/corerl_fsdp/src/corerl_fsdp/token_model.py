@@ -121,8 +121,7 @@ def decoder_layers(model: Any) -> list[Any]:
     layers = [module for module in model.modules() if type(module).__name__ in names]
     if not layers:
         raise ModelError(
-            f"{type(model).__name__} can be neither sharded nor compiled: transformers does not say which layers it is "
-            "made of"
+            f"{type(model).__name__} can be neither sharded nor compiled: transformers does not name its layers"
         )
     return layers
 

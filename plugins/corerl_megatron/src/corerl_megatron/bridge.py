@@ -34,7 +34,7 @@ def open_bridge(key: str, model: ModelConfig, dtype: torch.dtype) -> Any:
     try:
         bridge = mbridge.AutoBridge.from_pretrained(model.path, trust_remote_code=model.trust_remote_code, dtype=dtype)
     except ValueError as error:
-        raise ConfigError(f"{key}.use_mbridge", f"mbridge does not take the model: {error}") from error
+        raise ConfigError(f"{key}.use_mbridge", f"mbridge does not support the model: {error}") from error
     names = dict(bridge._DIRECT_MAPPING)
     type(bridge)._DIRECT_MAPPING["output_layer.weight"] = (
         "lm_head.weight"  # a tied model changes it for all later models

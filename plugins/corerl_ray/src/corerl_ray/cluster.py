@@ -96,7 +96,7 @@ def connect(options: RayOptions) -> Cluster:
         RunError: Ray cannot use the cluster, or this process could not leave an earlier cluster.
     """
     if is_held:
-        raise RunError("Ray has not let this process leave its lost cluster: start the same command again")
+        raise RunError("this process could not leave its lost cluster: start the same command again")
     if options.address not in (None, "auto"):
         _knock(str(options.address), options.connect_timeout)
     if ray.is_initialized():

@@ -34,7 +34,7 @@ class RayOptions:
     timeout: float = option(7200.0, "seconds that a call on the workers may take", gt=0)
     hang_timeout: float = option(
         120.0,
-        "seconds without a sign of life of a worker's process; it is asked after half of them",
+        "seconds without a sign of life of a worker's process; the request is sent after half of them",
         gt=0,
     )
     weights_transport: Literal["auto", "object_store", "broadcast", "ipc"] = option(

@@ -284,8 +284,8 @@ class ParallelOptions:
     memory_limit_gb: float | None = option(4.0, "GiB that one call may take; null: no limit", gt=0)
     patience: float | None = option(
         1.0,
-        "seconds after which a source's first calls hold up no others: more workers are started; later ones after "
-        "5 times what nine of ten take (0.1 s at least, waiting for a processor not counted); null: never",
+        "seconds after which the first calls of a source are late, so more workers are started; later calls are late "
+        "after 5 times the 90th percentile (at least 0.1 s, without waiting for a processor); null: never",
         gt=0,
     )
     max_late_workers: int = option(128, "workers beyond reward.num_workers while calls are late", ge=0)

@@ -52,7 +52,7 @@ def install(pid: int) -> None:
         (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.create_string_buffer(description), 0, 0),
     ):
         if libc.prctl(*arguments):
-            raise OSError(ctypes.get_errno(), "the kernel takes no seccomp filter")
+            raise OSError(ctypes.get_errno(), "the kernel accepts no seccomp filter")
 
 
 def program(machine: str, pid: int) -> bytes:

@@ -152,7 +152,7 @@ def _check_name(name: str, kind: str, registry: Registry[object]) -> None:
         )
     package = package_of(name)
     if keyword.iskeyword(package) or _is_module(package):
-        what = "a word of Python's own" if keyword.iskeyword(package) else "a module that is there already"
+        what = "a keyword of Python" if keyword.iskeyword(package) else "an existing module"
         raise RequestError(f"'{name}' would be imported as {package}, {what}: choose another name, such as 'my-{name}'")
     if package in registry or package in known_names(registry.kind):
         owner = registry.get(package).owner if package in registry else known_names(registry.kind)[package]

@@ -44,7 +44,7 @@ def use(
         what = "keep packed rows apart" if sequence is None else f"be spread over {sequence.size} ranks"
         raise ConfigError(
             "model.attn_implementation",
-            f"{attn_implementation} cannot {what}: take sdpa, "
+            f"{attn_implementation} cannot {what}: use sdpa, "
             + ("flash attention, or the strategy's option use_remove_padding=false" if sequence is None else KERNEL),
         )
     from transformers import AttentionInterface, AttentionMaskInterface

@@ -150,9 +150,7 @@ class Pool:
             return
         if self._is_loaded:
             raise NurseryEndedError(f"{PARENT} (process {self.pid}) did not answer for {seconds:g} s")
-        raise RunError(
-            f"the scorers were not loaded in a worker process within {seconds:g} s: importing them must not take longer"
-        )
+        raise RunError(f"the scorers were not loaded in a worker process within {seconds:g} s: shorten their imports")
 
     def close(self) -> None:
         """Stop all processes."""

@@ -139,7 +139,7 @@ def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator
         checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)
         if checkpoint is not None:
             check_same(checkpoint, config, versions(parts), plugins.config_aliases())
-            yield finding("note", "trainer.resume_mode", f"the run goes on from {checkpoint.path}")
+            yield finding("note", "trainer.resume_mode", f"the run continues from {checkpoint.path}")
     except RequestError as error:
         yield from_error(error, "trainer.resume_mode")
 
@@ -187,7 +187,7 @@ def _rounded_weights(config: TrainConfig, device: str) -> Iterator[Finding]:
             "model.lora_rank",
             "the engine gets base model and adapter merged and rounded to bf16, and the trainer computes with both "
             f"apart: early in a run most of the adapter is lost in the rounding; {metric}",
-            "Raise actor.optim.lr (LoRA takes about ten times that of full training), correct with "
+            "Raise actor.optim.lr (LoRA needs about ten times the rate of full training), correct with "
             "algorithm.rollout_correction.rollout_is=token, or set model.dtype=fp32.",
         )
     else:
@@ -229,7 +229,7 @@ def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
             f"data.max_prompt_length + data.max_response_length = {config.data.max_prompt_length} + "
             f"{config.data.max_response_length} = {asked} tokens, and the model's max_position_embeddings is "
             f"{size.positions}",
-            "Lower one of the two, or take a model with a longer context.",
+            "Lower one of the two, or use a model with a longer context.",
         )
     if size.heads % split or (size.key_value_heads % split and split % size.key_value_heads):
         works = ", ".join(str(each) for each in range(1, size.heads + 1) if size.heads % each == 0)

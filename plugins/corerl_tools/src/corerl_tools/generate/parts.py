@@ -43,7 +43,7 @@ class PartedFile:
         if not self.path.exists() or self._overwrite:
             return False
         if difference := self._difference(_request_of(self.path)):
-            raise ConfigError("--out", f"{self.path} is there already, {difference}; --overwrite replaces it")
+            raise ConfigError("--out", f"{self.path} exists already, {difference}; --overwrite replaces it")
         remove(self._folder)
         return True
 

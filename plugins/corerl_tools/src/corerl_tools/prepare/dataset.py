@@ -41,7 +41,7 @@ def prepare_dataset(
     left_out: list[str] = []
     if isinstance(preparer, DatasetGenerator):
         if source is not None or split is not None:
-            raise RequestError("this data set is made here: it takes neither a source nor --split")
+            raise RequestError("this data set is generated: it has neither a source nor --split")
         splits = [generated(name, rows) for name, rows in preparer.generate().items()]
     else:
         records, left_out = _read(preparer, source, split)
@@ -55,5 +55,5 @@ def _read(preparer: RecordPreparer, source: str | None, split: str | None) -> So
     if source is not None and (found := read_source(source, split)) is not None:
         return found
     if split is not None:
-        raise RequestError("--split says what a single file holds; a set on the hub names its splits itself")
+        raise RequestError("--split is for a single file; a data set on the hub has named splits")
     return read_hub(source or preparer.hub)

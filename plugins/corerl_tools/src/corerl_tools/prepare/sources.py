@@ -37,12 +37,12 @@ def read_source(source: str, split: str | None) -> Source | None:
     path = Path(source).expanduser()
     if path.is_dir():
         if split is not None:
-            raise DataError(f"{source}: --split says what a single file holds, and this is a folder")
+            raise DataError(f"{source}: --split is for a single file, and this is a folder")
         return _read_folder(path)
     if path.is_file():
         split = split or _split_of(path)
         if split is None:
-            raise DataError(f"{source}: its name says neither train nor test, so --split must")
+            raise DataError(f"{source}: its name contains neither train nor test: set --split")
         return Source({split: _read_file(path)}, [])
     if _HUB_NAME.fullmatch(source) and path.suffix not in _SUFFIXES and not source.startswith("."):
         return None

@@ -107,4 +107,4 @@ def _label(response: Response, column: str, correct_from: float) -> bool | None:
         return value
     if isinstance(value, int | float) and not math.isnan(value):
         return value >= correct_from
-    raise DataError(f"{response.location}, column '{column}': {value!r:.40} is no label, which are true and false")
+    raise DataError(f"{response.location}, column '{column}': {value!r:.40} is no label: use true or false")
