@@ -183,7 +183,7 @@ def test_made_data_is_written_with_its_chat_split(tmp_path: Path) -> None:
 
 
 def test_made_data_takes_no_source(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="it takes neither a source nor --split"):
+    with pytest.raises(RequestError, match="it has neither a source nor --split"):
         prepare_dataset(Made(), "train.jsonl", tmp_path)
 
 
