@@ -24,7 +24,7 @@ COPIES = 60
 
 def group_isolation(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
     group = inputs.group_ids == 0
-    alone = inputs.group_ids == 3  # its advantage is 0, whatever the others' are scaled by
+    alone = inputs.group_ids == 3  # its advantage is 0 at every scale of the others
     others = ~(group | alone)[:, None] & inputs.response_mask
     base = estimate(inputs).advantages
     shifted = estimate(rescored(inputs, lambda tensor: tensor + 1, group)).advantages

@@ -1,4 +1,4 @@
-"""Runs the checks of an entry in a separate process, which can be killed whatever the entry does."""
+"""Runs the checks of an entry in a separate process, which can always be killed."""
 
 import atexit
 import contextlib

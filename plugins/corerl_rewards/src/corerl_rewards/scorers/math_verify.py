@@ -36,7 +36,7 @@ _AND = r"\s*(?:,?\s*\\?q?quad\s*|,?\s*(?:and|or)\s+|,)\s*"
 _FORMULAS = re.compile(rf"(?:{_ONE})(?:{_AND}(?:{_ONE}))*", re.DOTALL)
 _FORMULA = re.compile(_ONE, re.DOTALL)
 _BROKEN = re.compile(rf"({_ONE})|(?<!\\)\$[ \t]*\n[^$]*\n[ \t]*\$|\\\(\s*\n.*?\n[ \t]*\\\)", re.DOTALL)
-"""a formula; a formula broken over lines is none, as for math-verify"""
+"""a formula; a formula broken over lines does not count, as for math-verify"""
 _PHRASE = re.compile(r".*(?:\banswer(?:[ \t]+is|[ \t*]*:)[ \t:*]*\n?|####[ \t*]*)([^\n]+)", re.IGNORECASE | re.DOTALL)
 _FINALLY = re.compile(r".*(?:\bfinal answer is[ \t:*]*|####[ \t*]*)([^\n]+)", re.IGNORECASE | re.DOTALL)
 _CLAUSE = re.compile(r"\.(?:\s|$)|;|,?\s(?:because|since|which|as|so|not|but)\s")

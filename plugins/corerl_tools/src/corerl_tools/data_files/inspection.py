@@ -188,7 +188,7 @@ def _find_duplicates(records: Sequence[PromptRecord], defects: Defects) -> None:
             continue
         answers = {_plain(record.ground_truth): record for record in same}
         if len(answers) == 1:
-            defects.add("prompts that stand in several rows", same[0].location)
+            defects.add("prompts in several rows", same[0].location)
         else:
             first, second = list(answers.values())[:2]
             places = name_places([first.location, second.location])
