@@ -70,7 +70,7 @@ def test_everything_that_is_wrong_is_found_at_once(workplace, check, rows, write
     assert "row 1" in sentences["data.train_files"]["sentence"]
     assert "Raise data.max_prompt_length" in sentences["data.max_prompt_length"]["remedy"]
     assert sentences["data.val_files"]["problem"] == "no such data file"
-    assert sentences["actor.policy_loss"]["problem"] == "no such file of yours"
+    assert sentences["actor.policy_loss"]["problem"] == "missing file"
     assert all(each["remedy"] for each in report["findings"] if each["severity"] != "note")
     assert not workplace.runs.exists()
 

@@ -186,7 +186,7 @@ def test_binary_kl_is_the_larger_of_both_directions():
     ("rollout_rs", "message"),
     [
         ("token_k4", "must name rules among token_k1, .*, not 'token_k4'"),
-        ({"token_k2": [0.5, 2]}, r"token_k2: has one bound, above which it rejects; \[lower, upper\] is for k1 alone"),
+        ({"token_k2": [0.5, 2]}, r"token_k2: has one bound, an upper one; only k1 has \[lower, upper\]"),
         ({"token_k1": [2, 0.5]}, "keeps ratios from 2 to 0.5, which is none"),
         ({"token_k1": -1}, r"token_k1: must be a number above 0, or \[lower, upper\], not -1"),
         ({"token_k1": "0.5_2"}, "must be a number above 0"),

@@ -68,7 +68,7 @@ def test_max_resp_len_takes_the_place_of_the_runs_and_the_penalty_stops_there() 
 def test_an_unknown_largest_length_is_an_error_of_the_sample() -> None:
     unknown, known = manager().score([request(5, largest=0), request(5)])
     assert (unknown.score, known.score) == (None, 1.0)
-    assert unknown.error and "was not told the largest length of a response" in unknown.error
+    assert unknown.error and "does not know the largest length of a response" in unknown.error
 
 
 def test_a_buffer_longer_than_a_response_ends_the_run_before_anything_is_scored() -> None:

@@ -51,7 +51,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ids=repr,
 )
 def test_what_is_no_message_ends_the_engine_and_every_wait(start: Start, stream: bytes) -> None:
-    with pytest.raises(RunError, match=r"^the Made-up engine \(process \d+\) sent what is no message"):
+    with pytest.raises(RunError, match=r"^the Made-up engine \(process \d+\) sent an invalid message"):
         start(stream).wait_for("ready", 60, "the start")
 
 
@@ -75,12 +75,12 @@ def test_what_is_no_message_ends_the_engine_and_every_wait(start: Start, stream:
     ids=json.dumps,
 )
 def test_an_answer_whose_samples_do_not_fit_its_tokens_is_an_error(samples: object) -> None:
-    with pytest.raises(RunError, match="the engine's answer to generate is none"):
+    with pytest.raises(RunError, match="the engine's answer to generate is invalid"):
         _completions(({"samples": samples}, frames.pack_numbers([5], [-0.5])))
 
 
 def test_an_answer_that_is_cut_off_is_an_error() -> None:
-    with pytest.raises(RunError, match="the engine's answer to generate is none"):
+    with pytest.raises(RunError, match="the engine's answer to generate is invalid"):
         _completions(({"samples": [[1, "stop", [[0, 0]]]]}, b"12345"))
 
 

@@ -71,4 +71,4 @@ def test_an_engine_is_needed_where_the_workers_live(runtime: dict[str, Any], is_
         require_engine(config, parts.rollout_backend, parts.runtime)
     [found] = [each for each in look(config, parts, Machine(0)) if "/nowhere/python is no program" in each.sentence]
     assert found.severity == ("error" if is_needed else "note")
-    assert found.sentence.endswith("; it is needed where the workers live") is not is_needed
+    assert found.sentence.endswith("; it is needed on the machines of the workers") is not is_needed

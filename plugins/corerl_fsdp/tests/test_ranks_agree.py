@@ -184,7 +184,7 @@ def test_ranks_that_cannot_share_rows_are_refused(model_dirs, monkeypatch, toget
     ("config", "options", "message"),
     [
         ({}, {"use_remove_padding": False}, "size: 2 slices packed rows: it needs use_remove_padding=true"),
-        ({"attn_implementation": "eager"}, {}, "eager cannot be spread over 2 ranks: take sdpa"),
+        ({"attn_implementation": "eager"}, {}, "eager cannot be spread over 2 ranks: use sdpa"),
     ],
 )
 def test_what_slices_cannot_be_made_of_is_refused(worlds, model_dirs, config, options, message):

@@ -123,5 +123,5 @@ def test_a_sliding_window_is_that_of_transformers(tmp_path):
 
 
 def test_an_attention_that_cannot_keep_rows_apart_is_refused(model_dirs):
-    with pytest.raises(ConfigError, match=r"model.attn_implementation: eager cannot keep packed rows apart: take sdpa"):
+    with pytest.raises(ConfigError, match=r"model.attn_implementation: eager cannot keep packed rows apart: use sdpa"):
         token_model(model_dirs["qwen2", True], use_remove_padding=True, attn_implementation="eager")

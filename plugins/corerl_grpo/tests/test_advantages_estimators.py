@@ -170,7 +170,7 @@ def test_gdpo_takes_the_components_and_weights_that_are_asked_for():
 
 def test_gdpo_refuses_components_that_do_not_exist():
     inputs = batch()
-    with pytest.raises(RunError, match=r"'style', which no scorer gives; known: accuracy, format"):
+    with pytest.raises(RunError, match=r"'style', which no scorer returns; known: accuracy, format"):
         estimate("gdpo", inputs, gdpo_reward_keys=["accuracy", "style"])
     with pytest.raises(RunError, match=r"known: none, because no scorer returns numbers beside 'score'$"):
         estimate("gdpo", AdvantageInputs(inputs.rewards, inputs.response_mask, inputs.group_ids))

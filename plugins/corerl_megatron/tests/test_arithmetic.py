@@ -104,7 +104,7 @@ def test_a_family_without_a_mapping_is_named_with_those_that_have_one():
 
 
 def test_a_member_of_a_family_that_the_mapping_is_not_right_for_is_refused():
-    with pytest.raises(ConfigError, match="attention_bias is True, and the mapping of llama is for False alone"):
+    with pytest.raises(ConfigError, match="attention_bias is True, and the mapping of llama supports only False"):
         ModelFacts.read("model.path", {**QWEN, "model_type": "llama", "attention_bias": True})
 
 
@@ -129,7 +129,7 @@ def config_file(tmp_path):
         (["actor.strategy=megatron", "model.lora_rank=8"], "model.lora_rank: strategy megatron trains a model's own"),
         (
             ["actor.strategy={name: megatron, use_mbridge: true, tensor_model_parallel_size: 2}"],
-            "actor.strategy.use_mbridge: mbridge gives the vocabulary of 151665 out as it is filled up for 2 ranks",
+            "actor.strategy.use_mbridge: mbridge exports the vocabulary of 151665 with the padding for 2 ranks",
         ),
         (
             ["algorithm.adv_estimator=gae", "critic.strategy={name: megatron, use_mbridge: true}"],

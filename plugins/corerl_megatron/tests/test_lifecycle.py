@@ -65,11 +65,11 @@ def test_rows_that_are_not_finite_are_named_by_the_ranks_that_have_them(worlds, 
     ("options", "message"),
     [
         ({"tensor_model_parallel_size": 4}, "tensor_model_parallel_size: 4 does not divide the 2 key and value heads"),
-        ({"pipeline_model_parallel_size": 2}, "pipeline_model_parallel_size: megatron-core has it on CUDA alone"),
+        ({"pipeline_model_parallel_size": 2}, "pipeline_model_parallel_size: megatron-core supports it only on CUDA"),
         ({"context_parallel_size": 4}, "one copy of the model takes 4 ranks"),
         (
             {"use_mbridge": True, **TENSOR},
-            "use_mbridge: mbridge gives the vocabulary of 51 out as it is filled up for 2",
+            "use_mbridge: mbridge exports the vocabulary of 51 with the padding for 2",
         ),
         (CONTEXT, "this process has ranks laid out as"),
     ],
@@ -91,5 +91,5 @@ def test_a_model_that_rank_0_cannot_read_is_an_error_on_all(worlds, model_dirs):
 def test_bf16_is_not_trained_where_no_float32_weights_are_kept(worlds, model_dirs):
     job = {"kind": "build", "model": model_dirs["qwen2", True], "config": {"dtype": "bf16"}}
     for result in worlds(2, **TENSOR).run(**job):
-        assert result["error"].startswith("ConfigError: model.dtype: megatron trains bf16 on CUDA alone")
+        assert result["error"].startswith("ConfigError: model.dtype: megatron trains bf16 only on CUDA")
     assert worlds(2, **TENSOR).run(**job, frozen=True) == [None, None]

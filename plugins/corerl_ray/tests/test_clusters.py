@@ -53,7 +53,7 @@ def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_
     )
     assert seen["undivided"] == (
         "ref.tensor_model_parallel_size: 2 GPUs for one copy of the model do not divide runtime.n_gpus_per_node=3: a "
-        "copy lives on one machine"
+        "copy must be on one machine"
     )
     assert re.match("the (actor|ref|rollout) worker .* died: it cannot be reached", seen["lost"])
     assert seen["lost_seconds"] < 300

@@ -135,9 +135,9 @@ def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("../loss", "such as 'loss'"),
         ("", "such as 'my-reward'"),
         ("лосс", "such as 'my-reward'"),
-        ("lambda", "'lambda' would be imported as lambda, a word of Python's own: choose another name, such as 'my-"),
-        ("json", "'json' would be imported as json, a module that is there already"),
-        ("yaml", "'yaml' would be imported as yaml, a module that is there already"),
+        ("lambda", "'lambda' would be imported as lambda, a keyword of Python: choose another name, such as 'my-"),
+        ("json", "'json' would be imported as json, an existing module"),
+        ("yaml", "'yaml' would be imported as yaml, an existing module"),
         ("gsm8k", "the scorer 'gsm8k' is registered by corerl-rewards"),
     ],
 )

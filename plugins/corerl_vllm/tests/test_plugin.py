@@ -93,7 +93,7 @@ def test_an_engine_listens_on_the_loopback_unless_the_user_names_another_executo
 def test_install_refuses_a_folder_that_is_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "notes").mkdir()
     assert run(["engine", "install", "vllm", "--cpu", "--path", str(tmp_path / "notes")]) == 2
-    assert "is there and is no Python environment" in capsys.readouterr().err
+    assert "exists and is no Python environment" in capsys.readouterr().err
     assert run(["engine", "install", "vllm", "--path", str(tmp_path / "new"), "--base", "python-of-nobody"]) == 2
     assert "--base: python-of-nobody is no program" in capsys.readouterr().err
 

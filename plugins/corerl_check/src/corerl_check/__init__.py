@@ -1,7 +1,7 @@
 """For ``corerl check`` and ``corerl doctor``: findings with remedies, and shares of memory.
 
-:mod:`findings` writes sentences, :mod:`problems` is the table that remedies and docs/troubleshooting.md are made from,
-:mod:`shares` and :mod:`size` hold bytes of models, :mod:`installed` looks at the parts that a config selects.
+:mod:`findings` writes sentences, :mod:`problems` is the table behind remedies and docs/troubleshooting.md,
+:mod:`shares` and :mod:`size` hold bytes of models, :mod:`installed` examines the parts that a config selects.
 """
 
 from corerl.contracts.checks import Finding, Machine

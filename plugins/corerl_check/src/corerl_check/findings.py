@@ -1,4 +1,4 @@
-"""What ``corerl check`` says."""
+"""The sentences of ``corerl check``."""
 
 from collections.abc import Iterator
 from typing import get_args
@@ -9,17 +9,17 @@ from corerl_check.problems import problem_of
 
 
 def finding(severity: Severity, key: str, sentence: str, remedy: str = "") -> Finding:
-    """A finding, with the remedy of the known problem that its sentence tells of, where none is given."""
+    """A finding; without a given remedy, the remedy of the known problem that matches its sentence."""
     problem = problem_of(sentence)
     if problem is None:
         if not remedy and severity != "note":
-            remedy = f"Change {key}: `corerl config show` tells what it takes." if key else "Change what it names."
+            remedy = f"Change {key}: `corerl config show` lists its values." if key else "Change what it names."
         return Finding(severity, key, sentence, remedy)
     return Finding(severity, key, sentence, remedy or problem.remedy, problem.name)
 
 
 def from_error(error: CoreRLError, key: str = "") -> Finding:
-    """What an error says, as a finding; ``key`` where the error names none."""
+    """The finding of an error; ``key`` is used if the error names none."""
     named = error.key if isinstance(error, ConfigError) else ""
     sentence = str(error)
     for each in (named, key):
@@ -30,7 +30,7 @@ def from_error(error: CoreRLError, key: str = "") -> Finding:
 
 
 def counts(findings: list[Finding]) -> Iterator[str]:
-    """``2 errors``, ``1 warning``, … of those that there are."""
+    """``2 errors``, ``1 warning``, … for each severity that occurs."""
     for severity in get_args(Severity):
         number = sum(each.severity == severity for each in findings)
         if number:

@@ -1,4 +1,4 @@
-"""Every part that the config selects: importable, its distribution's requirements met, its engine there."""
+"""Checks of every selected part: it can be imported, its requirements are met, its engine exists."""
 
 import dataclasses
 import importlib.metadata
@@ -15,10 +15,10 @@ from corerl_check.findings import finding, from_error
 
 
 def look(config: TrainConfig, parts: Parts, machine: Machine, *, trust: bool = True) -> Iterator[Finding]:
-    """A finding for whatever would not start here.
+    """A finding for every part that would not start here.
 
     Args:
-        trust: false: a part that the config gives options is not examined, because options name programs and hosts.
+        trust: false: a part with options in the config is not examined, because options name programs and hosts.
     """
     distributions: dict[str, str] = {}
     for key, part in parts.selected():
@@ -55,21 +55,21 @@ def _has_given_options(part: Selected[Any]) -> bool:
 
 
 def _not_needed_here(found: Finding) -> Finding:
-    """What would be an error where the engine starts."""
+    """Turn an error into a note, for a part that starts on other machines."""
     if found.severity != "error":
         return found
-    return Finding("note", found.key, f"{found.sentence}; it is needed where the workers live")
+    return Finding("note", found.key, f"{found.sentence}; it is needed on the machines of the workers")
 
 
 def unmet_requirements(distribution: str) -> Iterator[str]:
-    """A sentence for every package that a distribution asks for and that is missing or of another version."""
+    """A sentence for every required package that is missing or has another version."""
     try:
         from packaging.requirements import Requirement
     except ImportError:  # comes with torch's and transformers' requirements
         return
     try:
         requirements = importlib.metadata.requires(distribution) or []
-    except (importlib.metadata.PackageNotFoundError, ValueError):  # a file of the user's own
+    except (importlib.metadata.PackageNotFoundError, ValueError):  # a file of the user
         return
     for requirement in map(Requirement, requirements):
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -78,7 +78,7 @@ def unmet_requirements(distribution: str) -> Iterator[str]:
         try:
             version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            yield f"{distribution} needs {wanted}, which is not there"
+            yield f"{distribution} needs {wanted}, which is missing"
             continue
         if not requirement.specifier.contains(version, prereleases=True):
-            yield f"{distribution} needs {wanted} and {requirement.name} {version} is installed"
+            yield f"{distribution} needs {wanted}, but {requirement.name} {version} is installed"

@@ -1,4 +1,4 @@
-"""The GPUs that a run is to have: those of this machine, or planned ones."""
+"""The GPUs of a run: those of this machine, or planned ones."""
 
 from corerl.contracts.checks import Machine
 
@@ -6,7 +6,7 @@ GIB = 2**30
 
 
 def count_gpus() -> int:
-    """As torch sees them, none without torch; nothing is started on them."""
+    """The number of GPUs that torch finds, 0 without torch; starts nothing on the GPUs."""
     try:
         import torch
     except ImportError:
@@ -15,7 +15,7 @@ def count_gpus() -> int:
 
 
 def detect() -> Machine:
-    """This machine, as torch sees it."""
+    """This machine, by torch."""
     count = count_gpus()
     if not count:
         return Machine(0)

@@ -1,4 +1,4 @@
-"""Known problems: what one sees, why, what helps. Remedies of findings and docs/troubleshooting.md are made from this.
+"""Known problems: messages, causes and remedies. The remedies of findings and docs/troubleshooting.md use this table.
 
 The table is ``problems.yaml``; ``python scripts/troubleshooting.py`` writes the page.
 """
@@ -27,12 +27,12 @@ class Problem:
     """One problem.
 
     Attributes:
-        name: of its paragraph on the page.
+        name: title of its paragraph on the page.
         room: a key of ``TITLES``.
-        seen: messages, ``…`` for what varies; of the table's problems the first with one that fits is meant.
-        cause: why.
-        remedy: what to do.
-        foreign: the messages are those of a library.
+        seen: messages, with ``…`` for variable text; the first problem of the table with a matching message applies.
+        cause: the reason.
+        remedy: the action.
+        foreign: the messages come from a library.
     """
 
     name: str
@@ -44,13 +44,13 @@ class Problem:
 
 
 def problem_of(message: str) -> Problem | None:
-    """The known problem that a message tells of, or None."""
+    """The known problem that matches a message, or None."""
     return next((each for each in table() if any(_pattern(seen).search(message) for seen in each.seen)), None)
 
 
 @functools.cache
 def table() -> tuple[Problem, ...]:
-    """All of them."""
+    """All known problems."""
     import yaml  # type: ignore[import-untyped]
 
     entries = yaml.safe_load((Path(__file__).parent / "problems.yaml").read_text(encoding="utf-8"))

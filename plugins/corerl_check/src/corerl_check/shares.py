@@ -8,7 +8,7 @@ from corerl_check.machine import GIB
 from corerl_check.size import ModelSize
 
 PROCESS = 0.6 * GIB
-"""of a process with CUDA: its context and the libraries' own"""
+"""bytes of a process with CUDA: its context and the libraries"""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class SharesGeneration(Protocol):
 
 
 def whole(size: ModelSize, model: ModelConfig, *, updated: bool) -> TrainingShare:
-    """One undivided model: weights that are trained in float32 with a copy in the dtype of compute, others in that.
+    """One undivided model: trained weights in float32 with a copy in the compute dtype, other weights in that dtype.
 
     AdamW keeps two float32 moments (Rajbhandari et al. 2020, "ZeRO", arXiv 1910.02054, section 3.1: 16 bytes a
     parameter with weights and gradients; the copy makes 18).

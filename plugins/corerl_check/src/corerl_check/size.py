@@ -1,4 +1,4 @@
-"""The size of a model, from its config alone: built on the meta device, so that no weight is read or made."""
+"""The size of a model, from its config only: built on the meta device, without reading or creating weights."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -42,7 +42,7 @@ class ModelSize:
 
 
 def model_size(model: ModelConfig, device: str, head: Literal["lm", "value"] = "lm") -> ModelSize:
-    """Of the model that ``model.path`` names.
+    """The size of the model ``model.path``.
 
     Args:
         device: ``cpu`` or ``cuda``, for the dtype ``auto``.

@@ -1,4 +1,4 @@
-"""Rollout correction: the rollout backend samples from a policy that differs a little from the trainer's.
+"""Rollout correction: the rollout backend samples from a policy that differs slightly from the trainer's policy.
 
 With lr = log pi_old (trainer) - log pi_rollout (engine) at each token, clamped to ±20, and n the response's tokens, the
 importance weight of ``rollout_is`` is::
@@ -22,22 +22,23 @@ response::
     k1 = -lr    k2 = lr²/2    k3 = exp(lr) - 1 - lr
     binary_kl = the larger of KL(b(pi_old) || b(pi_rollout)) and KL(b(pi_rollout) || b(pi_old)), b(p) = {p, 1 - p}
 
-k1, k2, k3: Schulman 2020. k2, k3 and binary_kl reject above the threshold, k1 where exp(-k1) is outside two thresholds;
-``seq_max_k1`` rejects a response with a token outside them. Of several rules each must keep a token.
+k1, k2, k3: Schulman 2020. k2, k3 and binary_kl reject above the threshold; k1 rejects if exp(-k1) is outside two
+thresholds; ``seq_max_k1`` rejects a response if any token is outside them. A token must be kept by every rule.
 
-``rollout_is_batch_normalize`` divides the weights by their mean over what is kept. Under pi_rollout the weight exp(lr)
-of a token has expectation 1 given the tokens before it, and so has its mean over tokens. The weight exp(sum lr) of a
-response has expectation 1 over responses; its mean over tokens has E[w n] / E[n], the ratio of the mean lengths under
-the two policies. So token weights are divided by their mean over tokens, the others by their mean over responses.
+``rollout_is_batch_normalize`` divides the weights by their mean over the kept tokens or responses. Under pi_rollout the
+weight exp(lr) of a token has expectation 1 given the tokens before it, and so has its mean over tokens. The weight
+exp(sum lr) of a response has expectation 1 over responses; its mean over tokens has E[w n] / E[n], the ratio of the
+mean lengths under the two policies. So token weights are divided by their mean over tokens, the others by their mean
+over responses.
 
-A token that is masked or rejected counts in no numerator and in no denominator of the loss. Advantages are estimated
-before: a rejected response is still part of its group's baseline. Frameworks in common use leave masked tokens in the
-denominator, so that the effective learning rate falls as the mismatch grows; here it does not.
+A masked or rejected token counts in no numerator and in no denominator of the loss. Advantages are estimated before
+the rejection, so a rejected response is still part of its group's baseline. Frameworks in common use keep masked tokens
+in the denominator, so their effective learning rate falls as the mismatch grows; here it does not.
 
-With ``bypass_mode`` pi_old is pi_rollout, and what is corrected is the distance to the policy that is trained: before
-each update lr = log pi - log pi_rollout, with pi the policy as it then is. Weights then hold the whole ratio of pi to
-pi_rollout, so the policy loss is given pi as pi_old: its own ratio is 1, and nothing is counted twice. Every loss has
-the gradient -w A grad log pi there, that of REINFORCE with importance weights, and no clip acts. Without
+With ``bypass_mode`` pi_old is pi_rollout, and the correction is for the distance to the trained policy: before each
+update lr = log pi - log pi_rollout, with pi the policy at that time. The weights then hold the whole ratio of pi to
+pi_rollout, so the policy loss gets pi as pi_old: the loss's own ratio is 1, and the ratio is not counted twice. Every
+loss then has the gradient -w A grad log pi, as in REINFORCE with importance weights, and no clip acts. Without
 ``rollout_is`` the loss keeps its ratio to the engine, and ``rollout_rs`` rejects by this lr.
 """
 
@@ -56,19 +57,19 @@ from corerl_correction.rejection import Rule, rejection_rules
 
 
 def resolve_level(config: RolloutCorrectionConfig, max_staleness: int) -> RolloutCorrectionConfig:
-    """``rollout_is: null`` becomes token where responses may be stale, and none elsewhere."""
+    """Resolve ``rollout_is: null``: ``token`` if responses may be stale, else none."""
     if config.rollout_is is not None:
         return config
     return dataclasses.replace(config, rollout_is="token" if max_staleness and not config.bypass_mode else "none")
 
 
 def largest_difference(dtype: torch.dtype, layers: int, temperature: float) -> float:
-    """A mean |log pi_old - log pi_rollout| that rounding does not explain, for ``max_log_prob_diff: null``.
+    """The largest mean |log pi_old - log pi_rollout| explained by rounding, for ``max_log_prob_diff: null``.
 
-    Each layer adds an error of rounding of its own, so that the whole grows with the square root of their number: in
-    bf16 (of 8 bits) a difference of 0.02 with 28 layers was measured (docs/performance.md), 0.0039 · sqrt(28). The
-    limit is eight times that, which a wrong layer, scale or sampling temperature exceeds by far; in float32 it is
-    0.001 · sqrt(layers), since kernels may compute with TF32. Low temperatures stretch the differences.
+    Each layer adds its own rounding error, so the difference grows with the square root of the number of layers. In
+    bf16 (8 bits) a difference of 0.02 with 28 layers was measured (docs/performance.md), 0.0039 · sqrt(28). The limit
+    is eight times that; a wrong layer, scale or sampling temperature exceeds it by far. In float32 the limit is 0.001 ·
+    sqrt(layers), because kernels may compute with TF32. Low temperatures enlarge the differences.
     """
     of_a_layer = 0.001 if dtype == torch.float32 else 0.031
     return of_a_layer * math.sqrt(layers) / min(1.0, temperature)
@@ -77,8 +78,8 @@ def largest_difference(dtype: torch.dtype, layers: int, temperature: float) -> f
 def check_agreement(means: Mapping[str, Mean], staleness: float, most: float) -> None:
     """
     Args:
-        means: of :func:`mismatch`.
-        staleness: largest of the batch; a difference between policies of different versions is no error.
+        means: from :func:`mismatch`.
+        staleness: largest staleness of the batch; policies of different versions may differ.
         most: ``max_log_prob_diff``, a number.
 
     Raises:
@@ -125,13 +126,13 @@ def correct(
 def mismatch(
     old_log_probs: Tensor, rollout_log_probs: Tensor, response_mask: Tensor, config: RolloutCorrectionConfig
 ) -> dict[str, Mean]:
-    """How far the two policies are apart on the sampled tokens, before any correction.
+    """The distance of the two policies on the sampled tokens, before any correction.
 
     ``kl`` (k1) and ``k3_kl`` estimate KL(pi_rollout || pi_old), in nats a token; ``log_prob_abs_diff`` = |lr|.
     ``training_ppl``, ``rollout_ppl`` and ``ppl_ratio`` = exp(-mean lr) are means over responses. ``chi2_token`` =
     E[exp(lr)²] - 1, ``chi2_seq`` the same of whole responses. ``rollout_is_eff_sample_size`` = 1 / mean((w / mean w)²)
-    of the weights w at level ``rollout_is`` (token where there is none), between 0 and 1;
-    ``rollout_is_ratio_fraction_high`` and ``_low``: share of them outside the thresholds.
+    of the weights w at level ``rollout_is`` (token if there is none), between 0 and 1;
+    ``rollout_is_ratio_fraction_high`` and ``_low``: share of weights outside the thresholds.
     """
     if not response_mask.any():
         return {}
@@ -174,7 +175,7 @@ def _bounds(lower: float | None, upper: float) -> tuple[float, float]:
 
 
 def _level(log_ratio: Tensor, response_mask: Tensor, level: str) -> Tensor:
-    """(B, T) log of the weight at a level."""
+    """(B, T) log-weights at a level."""
     if level == "token":
         return log_ratio
     total = log_ratio.sum(1, keepdim=True)
@@ -184,7 +185,7 @@ def _level(log_ratio: Tensor, response_mask: Tensor, level: str) -> Tensor:
 
 
 def _accepted(log_ratio: Tensor, response_mask: Tensor, rule: Rule) -> Tensor:
-    """Where a rule keeps, (B, T) or (B, 1) bool; of no meaning outside the responses."""
+    """The tokens that a rule keeps, (B, T) or (B, 1) bool; undefined outside the responses."""
     if rule.statistic == "k1":
         values = log_ratio  # exp(-k1) = exp(lr), between the two thresholds
         if rule.over not in ("token", "seq_max"):
@@ -199,7 +200,7 @@ def _accepted(log_ratio: Tensor, response_mask: Tensor, rule: Rule) -> Tensor:
 
 
 def _of_response(values: Tensor, response_mask: Tensor, over: str) -> Tensor:
-    """(B, 1): the sum, mean or maximum of a response's values; those outside the responses are 0."""
+    """(B, 1): the sum, mean or maximum of a response's values; values outside the responses count as 0."""
     if over == "seq_max":
         return values.amax(1, keepdim=True)
     total = values.sum(1, keepdim=True)
@@ -207,7 +208,7 @@ def _of_response(values: Tensor, response_mask: Tensor, over: str) -> Tensor:
 
 
 def _binary_kl(log_probs: Tensor, other_log_probs: Tensor, response_mask: Tensor) -> Tensor:
-    """(B, T), the larger of the two directions; probabilities are kept 1e-6 away from 0 and 1, so that it is finite."""
+    """(B, T), the larger of the two directions; finite, because probabilities are kept 1e-6 away from 0 and 1."""
 
     def probabilities(values: Tensor) -> Tensor:
         return torch.where(response_mask, values, 0.0).exp().clamp(1e-6, 1 - 1e-6)
@@ -220,7 +221,7 @@ def _binary_kl(log_probs: Tensor, other_log_probs: Tensor, response_mask: Tensor
 
 
 def _batch_mean(weights: Tensor, kept: Tensor, level: str) -> Tensor:
-    """Mean of the weights that are kept: of tokens, or of responses, which have one weight each."""
+    """Mean of the kept weights: over tokens, or over responses, which have one weight each."""
     return _mean(weights, kept) if level == "token" else _mean(weights[:, :1], kept.any(1, keepdim=True))
 
 

@@ -1,4 +1,4 @@
-"""``algorithm.rollout_correction`` in a step: of the whole batch, or in bypass mode of each mini-batch."""
+"""``algorithm.rollout_correction`` in a step: on the whole batch, or in bypass mode on each mini-batch."""
 
 import math
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from corerl_correction.correction import check_agreement, correct, mismatch
 
 @dataclass(frozen=True)
 class ImportanceCorrector:
-    """Holds no state; ``config.rollout_is`` is resolved.
+    """Stateless; ``config.rollout_is`` is resolved.
 
     Attributes:
-        most: mean difference of log-probs above which the run stops.
+        most: the run stops if the mean difference of log-probs is larger.
     """
 
     config: RolloutCorrectionConfig
@@ -25,11 +25,11 @@ class ImportanceCorrector:
 
     @property
     def acts_on_mini_batches(self) -> bool:
-        """Each mini-batch is corrected just before its update."""
+        """Whether each mini-batch is corrected just before its update."""
         return self.config.bypass_mode and self.config.acts
 
     def of_batch(self, experience: Experience, staleness: int) -> tuple[Correction | None, dict[str, Mean]]:
-        """Weights and the tokens to train on, with what was measured; None and nothing in bypass mode.
+        """Weights and the tokens to train on, with the measured metrics; None and no metrics in bypass mode.
 
         Raises:
             RunError: engine and trainer disagree by more than ``most``.
@@ -42,13 +42,13 @@ class ImportanceCorrector:
         return correction, means
 
     def weights(self, correction: Correction | None) -> Tensor | None:
-        """(B, T) float32, what the terms of the loss are multiplied by, 0 at rejected tokens; None if all are 1."""
+        """(B, T) float32 factors of the loss terms, 0 at rejected tokens; None if all are 1."""
         if correction is None or not self.config.acts:
             return None
         return correction.response_mask.float() if correction.weights is None else correction.weights
 
     def apply(self, correction: Correction | None, experience: Experience) -> None:
-        """Give a batch its weights, and take the rejected tokens out of it."""
+        """Store the weights in a batch, and remove the rejected tokens from its mask."""
         if correction is not None:
             experience.rollout_weights = correction.weights
             experience.response_mask = experience.response_mask & correction.response_mask
@@ -60,7 +60,7 @@ class ImportanceCorrector:
             present: (b, T), log pi of the policy just before the update.
 
         Returns:
-            What was measured.
+            The measured metrics.
         """
         assert mini_batch.rollout_log_probs is not None
         correction, means = self._corrected(present, mini_batch.rollout_log_probs, mini_batch.response_mask)

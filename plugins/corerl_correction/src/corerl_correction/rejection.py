@@ -1,4 +1,4 @@
-"""``algorithm.rollout_correction.rollout_rs``: one rule, several, or rules with thresholds of their own."""
+"""``algorithm.rollout_correction.rollout_rs``: one rule, several rules, or rules with separate thresholds."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,10 +20,10 @@ class Rule(NamedTuple):
     """One rule of rejection.
 
     Attributes:
-        over: what the statistic is taken over: ``token``, ``seq_sum``, ``seq_mean`` or ``seq_max``.
+        over: scope of the statistic: ``token``, ``seq_sum``, ``seq_mean`` or ``seq_max``.
         statistic: ``k1``, ``k2``, ``k3`` or ``binary_kl``.
-        lower: of k1, the smallest importance ratio that is kept; 0 for the others.
-        upper: of k1, the largest importance ratio that is kept; else the largest value of the statistic.
+        lower: k1: the smallest kept importance ratio; 0 for the other statistics.
+        upper: k1: the largest kept importance ratio; otherwise the largest kept value of the statistic.
     """
 
     over: str
@@ -33,11 +33,11 @@ class Rule(NamedTuple):
 
 
 def rejection_rules(rollout_rs: Any, threshold: float, threshold_lower: float | None) -> tuple[Rule, ...]:
-    """The rules that ``rollout_rs`` names; a token is kept where all of them keep it.
+    """The rules named by ``rollout_rs``; a token is kept if all rules keep it.
 
     Args:
         rollout_rs: None, a name, a list of names, or a mapping of names to a threshold, [lower, upper] or None.
-        threshold: ``rollout_rs_threshold``, of rules without one of their own.
+        threshold: ``rollout_rs_threshold``, for rules without a threshold of their own.
         threshold_lower: ``rollout_rs_threshold_lower``; None: 1 / threshold.
 
     Raises:
@@ -78,7 +78,7 @@ def _rule(name: str, threshold: Any) -> Rule:
     if not 1 <= len(bounds) <= 2 or not all(_is_positive(bound) for bound in bounds):
         raise ConfigError(f"{KEY}.{name}", f"must be a number above 0, or [lower, upper], not {threshold!r}")
     if len(bounds) == 2 and statistic != "k1":
-        raise ConfigError(f"{KEY}.{name}", "has one bound, above which it rejects; [lower, upper] is for k1 alone")
+        raise ConfigError(f"{KEY}.{name}", "has one bound, an upper one; only k1 has [lower, upper]")
     upper = float(bounds[-1])
     lower = float(bounds[0]) if len(bounds) == 2 else 1 / upper
     if statistic == "k1" and lower > upper:

@@ -8,7 +8,7 @@ from corerl_correction.rejection import rejection_rules, uses_shared_threshold
 
 
 def violations(correction: RolloutCorrectionConfig) -> Iterator[ConfigError]:
-    """An error for every rule that does not hold; of rejection rules the first."""
+    """An error for every violated rule; of rejection rules only the first."""
     try:
         rejection_rules(correction.rollout_rs, correction.rollout_rs_threshold, correction.rollout_rs_threshold_lower)
     except ConfigError as error:

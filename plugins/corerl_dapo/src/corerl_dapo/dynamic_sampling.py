@@ -1,14 +1,14 @@
-"""Dynamic sampling: groups in which all responses did equally well teach nothing.
+"""Dynamic sampling: drops groups whose responses all scored the same, which give no gradient.
 
-With s_i the metric of the scored responses i of a group, the group is kept when::
+With s_i the metric of the scored responses i of a group, the group is kept if::
 
     max_i s_i > min_i s_i
 
-Yu et al. 2025 (DAPO), arXiv 2503.14476, equation 11: 0 < number of correct responses < G. For a metric that is 0 or 1
-this is the same. Equality is exact. A group with fewer than two scored responses is dropped.
+Yu et al. 2025 (DAPO), arXiv 2503.14476, equation 11: 0 < number of correct responses < G. For a metric of 0 and 1
+both conditions are equal. Equality is exact. A group with fewer than two scored responses is dropped.
 
-The paper's metric is correctness. A score that the reward manager ``dapo`` has shaped by length differs between
-responses that are all correct: take its component ``score_before_penalty``.
+The paper's metric is correctness. The reward manager ``dapo`` shapes scores by length, so the scores of correct
+responses differ: use its component ``score_before_penalty``.
 """
 
 import torch
@@ -21,7 +21,7 @@ from corerl_torch.statistics import group_maxima
 
 
 def dynamic_sampling(inputs: FilterInputs, options: DynamicSamplingOptions) -> Tensor:
-    """(B,) bool, true for the rows of kept groups, those without a score included.
+    """(B,) bool: true for the rows of kept groups, including rows without a score.
 
     Raises:
         RunError: ``metric`` is neither ``score`` nor a component.

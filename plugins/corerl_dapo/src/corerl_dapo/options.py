@@ -1,4 +1,4 @@
-"""Options of what corerl-dapo registers; light, so that they can be checked without torch."""
+"""Options of the parts of corerl-dapo; they are checked without importing torch."""
 
 from dataclasses import dataclass
 from typing import Literal

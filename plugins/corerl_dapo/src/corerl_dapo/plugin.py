@@ -1,4 +1,4 @@
-"""What corerl-dapo registers."""
+"""The names registered by corerl-dapo."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ def register_batch_filters(register: "Register[BatchFilter]") -> None:
         "dynamic_sampling",
         "corerl_dapo.dynamic_sampling:dynamic_sampling",
         options="corerl_dapo.options:DynamicSamplingOptions",
-        summary="groups whose responses did not all do equally well (DAPO, 2503.14476)",
+        summary="groups whose responses differ in score (DAPO, 2503.14476)",
     )
 
 
@@ -26,7 +26,7 @@ def register_reward_managers(register: "Register[RewardManagerFactory]") -> None
         "dapo",
         "corerl_dapo.reward_manager:DapoRewardManager",
         options="corerl_dapo.options:DapoOptions",
-        summary="as parallel, less a penalty for responses near the largest length (DAPO, 2503.14476)",
+        summary="as parallel, minus a penalty for responses near the largest length (DAPO, 2503.14476)",
     )
 
 

@@ -8,7 +8,7 @@ def dapo() -> dict[str, Any]:
 
     Clip-higher 0.2 and 0.28 (section 3.1), dynamic sampling on correctness (3.2), the loss as a mean over tokens (3.3),
     overlong reward shaping with scores of ±1 (3.4, equations 7 and 13), and no KL term (2.3). The limit of 10 generated
-    batches is that of the authors' published run.
+    batches is from the authors' published run.
 
     Learning rate, batch sizes, ``rollout.n`` and lengths depend on the task and are not set.
     """

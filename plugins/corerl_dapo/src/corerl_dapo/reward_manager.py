@@ -1,4 +1,4 @@
-"""Reward manager ``dapo``: the scorer's score, less a penalty for responses near the largest length.
+"""Reward manager ``dapo``: the scorer's score, minus a penalty for responses near the largest length.
 
 With n the tokens of a response, L the largest length, b = ``overlong_buffer_len`` and f = ``overlong_penalty_factor``::
 
@@ -6,8 +6,8 @@ With n the tokens of a response, L the largest length, b = ``overlong_buffer_len
     penalty = f · clip(-exceed / b, -1, 0)
 
 Yu et al. 2025 (DAPO), arXiv 2503.14476, equation 13 (soft overlong punishment, f = 1). In the paper L is 20480 and b is
-4096, a fifth. Beyond L, which only a ``max_resp_len`` below ``data.max_response_length`` makes possible, the
-penalty stays at -f, as in the paper; some frameworks let it grow.
+4096, a fifth. Beyond L, which is only possible if ``max_resp_len`` is below ``data.max_response_length``, the
+penalty stays at -f, as in the paper; in some frameworks it grows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ from corerl_dapo.options import DapoOptions
 from corerl_rewards.managers import Made, NaiveRewardManager, ParallelOptions, ParallelRewardManager
 
 PAPERS_SHARE = 5
-LENGTH_NOT_KNOWN = "reward manager 'dapo' was not told the largest length of a response: give it max_resp_len"
+LENGTH_NOT_KNOWN = "reward manager 'dapo' does not know the largest length of a response: set max_resp_len"
 
 
 class DapoRewardManager:
     """Scores like ``parallel``, or ``naive``, and adds the penalty.
 
-    Components, beside the scorer's own: ``overlong_penalty`` (at most 0), ``overlong`` (1 where it is below 0) and
-    ``score_before_penalty`` (with ``plus_minus_one``, 2 · score - 1). A failed result stays as it is.
+    Components in addition to the scorer's: ``overlong_penalty`` (at most 0), ``overlong`` (1 if the penalty is below 0)
+    and ``score_before_penalty`` (with ``plus_minus_one``, 2 · score - 1). A failed result is not changed.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class DapoRewardManager:
             self._inner = ParallelRewardManager(scorers, num_workers=num_workers, timeout=timeout, options=limits)
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
-        """One result for each request, in their order; an error where the largest length is not known.
+        """One result for each request, in their order; an error if the largest length is not known.
 
         Raises:
             RunError: ``overlong_buffer_len`` is longer than the largest length.
@@ -54,7 +54,7 @@ class DapoRewardManager:
         return Made(self._inner.submit(requests), lambda results: list(map(self._shape, requests, results)))
 
     def close(self) -> None:
-        """Give back the manager's processes."""
+        """Stop the manager's processes."""
         self._inner.close()
 
     def _largest_length(self, request: RewardRequest) -> int:

@@ -1,1 +1,1 @@
-"""Inference engines in processes and Python environments of their own: what any rollout backend of that kind needs."""
+"""Inference engines in their own processes and Python environments: shared parts of their rollout backends."""

@@ -1,4 +1,4 @@
-"""The half of a rollout backend in the trainer's process, for an engine in a process of its own."""
+"""The trainer's side of a rollout backend whose engine runs in another process."""
 
 import asyncio
 import contextlib
@@ -29,14 +29,14 @@ from corerl_torch.weights.digest import digest
 FINISH_REASONS = ("stop", "length", "abort")
 
 FLOAT32_VARIABLES = {"TRITON_F32_DEFAULT": "ieee"}
-"""for an engine that computes in float32: Triton's kernels would take 10 bits of its mantissa"""
+"""for an engine that computes in float32: Triton's default would use 10 bits of the mantissa"""
 
 
 class EngineBackend:
     """See :class:`corerl.contracts.rollout_backends.RolloutBackend`.
 
-    Calls share the engine's batch. An update while requests run pauses them; their further tokens come from the new
-    weights. The weights loaded from ``model.path`` have version 0.
+    Calls share the engine's batch. An update pauses running requests; their later tokens come from the new weights. The
+    weights loaded from ``model.path`` have version 0.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class EngineBackend:
         """Start the engine.
 
         Args:
-            tested: the engine's versions that are known to work.
-            environment: variables for its process.
-            settings: for the plugin's adaptor.
+            tested: tested versions of the engine.
+            environment: variables for the engine's process.
+            settings: settings for the plugin's adaptor.
 
         Raises:
-            ConfigError: no such interpreter; the model cannot be split so.
-            RunError: the engine is not there or of an untested version, or did not come up.
+            ConfigError: no such interpreter; the model cannot be split over the GPUs.
+            RunError: the engine is missing or of an untested version, or did not start.
         """
         self._options = options
         self._dtype = compute_dtype(model, device)
@@ -90,16 +90,16 @@ class EngineBackend:
 
     @property
     def pid(self) -> int:
-        """Of the engine's process, which leads a group of its own."""
+        """The id of the engine's process, which leads a group of its own."""
         return self._process.pid
 
     async def generate(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
     ) -> list[list[Completion]]:
-        """Generate, each request in a call of its own; one that is cancelled, or fails, ends the others.
+        """Generate, with one call for each request; if a request is cancelled or fails, the others are ended.
 
         Raises:
-            RunError: the engine is dead or closed, its weights are not there, or a prompt is no such model's.
+            RunError: the engine is dead or closed, it has no weights, or a prompt does not fit the model.
         """
         for request in requests:
             request.check_prompt(self._vocabulary)
@@ -116,18 +116,18 @@ class EngineBackend:
             raise
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
-        """Send all weights: over a CUDA device that the engine sees, else over the host's memory.
+        """Send all weights: over a CUDA device that the engine sees, else over host memory.
 
         Raises:
-            RunError: a tensor is missing, unknown or of another shape, or arrived changed: nothing is generated before
-                a complete update, and calls that run end.
-            DeadlineError: the engine did not answer within ``timeout`` seconds, and was ended.
+            RunError: a tensor is missing, unknown or of another shape, or was changed on the way: running calls end,
+                and generation fails until a complete update.
+            DeadlineError: the engine did not answer within ``timeout`` seconds, and was killed.
         """
         try:
             self._process.ask("begin_update", self._options.timeout)
             self._send(self._expected.checked(weights), verify)
         except BaseException:
-            with contextlib.suppress(RunError):  # a dead engine need not be told
+            with contextlib.suppress(RunError):  # the engine may be dead
                 self._process.ask("end_update", self._options.timeout, version=None)
             raise
         missing = self._process.ask("end_update", self._options.timeout, version=version)["missing"]
@@ -137,15 +137,15 @@ class EngineBackend:
             )
 
     def sleep(self) -> None:
-        """Give the device's memory back, where the engine can."""
+        """Free the device's memory, if the engine can."""
         self._process.ask("sleep", self._options.timeout)
 
     def wake(self, *, kv_cache: bool = True) -> None:
-        """Take the memory again; weights must be sent before generating."""
+        """Allocate the memory again; weights must be sent before generating."""
         self._process.ask("wake", self._options.timeout, kv_cache=kv_cache)
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """End these requests; ids that are not known (any more) are ignored."""
+        """End these requests; unknown ids are ignored."""
         self._process.ask("abort", self._options.timeout, request_ids=list(request_ids))
 
     def health(self) -> None:
@@ -156,11 +156,11 @@ class EngineBackend:
         self._process.ask("health", self._options.timeout)
 
     def last_lines(self) -> str:
-        """Of the engine's log, and where it is."""
+        """The last lines of the engine's log, and its path."""
         return self._process.last_lines()
 
     def close(self) -> None:
-        """End the engine with all its processes."""
+        """Kill the engine with all its processes."""
         self._process.close()
         self._close_buckets()
 
@@ -179,7 +179,7 @@ class EngineBackend:
         return completions
 
     def _send(self, weights: Iterator[tuple[str, Tensor]], verify: bool) -> None:
-        """One bucket after the other; of several, one is filled while the engine loads the one before."""
+        """Send the buckets one by one; with two, one is filled while the engine loads the other."""
         first = next(weights, None)
         if first is None:
             return
@@ -206,7 +206,7 @@ class EngineBackend:
             lane.loading = self._process.submit("load", bucket=bucket, verify=verify)[1]
 
     def _wait_for(self, lane: "_Lane") -> None:
-        """Until the engine has loaded the bucket, which is then empty."""
+        """Wait until the engine has loaded the bucket, which is then empty."""
         if lane.loading is not None:
             answer = self._process.answer(lane.loading, "loading weights", self._options.timeout)
             taken = torch.stack(lane.given).tolist() if lane.given else []
@@ -217,7 +217,7 @@ class EngineBackend:
         lane.loading, lane.slots, lane.given = None, [], []
 
     def _reserve(self, device: torch.device) -> None:
-        """One bucket on the device of the tensors, where the engine sees it, or two of the host."""
+        """One bucket on the device of the tensors, if the engine sees it, or two in host memory."""
         uuid = device_uuid(device) if device.type == "cuda" else None
         wanted = [uuid] if uuid in self._devices else [None, None]
         if [shared.source.get("device") for shared in self._shared] == wanted:
@@ -234,7 +234,7 @@ class EngineBackend:
 
 @dataclass
 class _Lane:
-    """A bucket, what is in it, and the engine's answer once it was told to load it."""
+    """A bucket, its contents, and the engine's answer to the order to load it."""
 
     shared: SharedBucket
     slots: list[Slot] = field(default_factory=list)
@@ -246,7 +246,7 @@ def check_version(version: str, kind: EngineKind, tested: Versions, untested: st
     """Compare a version with the tested range.
 
     Raises:
-        RunError: it is outside, and ``untested`` is ``error``; otherwise a warning is printed.
+        RunError: it is outside and ``untested`` is ``error``; otherwise a warning is printed.
     """
     message = outside(version, kind.title, tested)
     if message is None:
@@ -257,7 +257,7 @@ def check_version(version: str, kind: EngineKind, tested: Versions, untested: st
 
 
 def model_arguments(model: ModelConfig) -> tuple[str, bool]:
-    """The model's path for a process in another folder, and whether it is a folder here."""
+    """The model's path for a process in another folder, and whether it is a local folder."""
     folder = Path(model.path).expanduser()
     return (str(folder.absolute()), True) if folder.is_dir() else (model.path, False)
 
@@ -288,7 +288,7 @@ def _described(request: GenerationRequest) -> dict[str, Any]:
 def _completions(answer: Answer) -> list[Completion]:
     """
     Raises:
-        RunError: the answer holds no samples, or other numbers of tokens than it says.
+        RunError: the answer has no samples, or other numbers of tokens than stated.
     """
     header, payload = answer
     completions, start = [], 0
@@ -304,7 +304,7 @@ def _completions(answer: Answer) -> list[Completion]:
         if start != len(token_ids):
             raise ValueError(f"{len(token_ids)} tokens for samples of {start}")
     except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"the engine's answer to generate is none: {type(error).__name__}: {error!s:.200}") from error
+        raise RunError(f"the engine's answer to generate is invalid: {type(error).__name__}: {error!s:.200}") from error
     return completions
 
 

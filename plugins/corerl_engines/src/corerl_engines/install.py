@@ -1,4 +1,4 @@
-"""A Python environment for an engine, beside the trainer's: what ``corerl engine install …`` makes."""
+"""Makes a Python environment for an engine, beside the trainer's: ``corerl engine install …``."""
 
 import shutil
 import subprocess
@@ -10,21 +10,21 @@ from corerl.terminal import echo
 
 
 def make_environment(folder: Path, base: str, steps: Sequence[Sequence[str]], library: str, title: str) -> None:
-    """Make it, or add to one that is there, and print what to set.
+    """Make the environment, or extend an existing one, and print the option to set.
 
     Args:
-        base: the interpreter to make it from.
+        base: the Python interpreter of the new environment.
         steps: arguments of ``pip install``, one call after the other.
-        library, title: what is imported in the end, and how it is written.
+        library, title: the module to import at the end, and the engine's name.
 
     Raises:
-        RequestError: the folder is something else, or there is no such interpreter.
-        RunError: pip did not succeed, or the engine cannot be imported.
+        RequestError: the folder exists and is no environment, or there is no such interpreter.
+        RunError: pip failed, or the engine cannot be imported.
     """
     folder = folder.expanduser().absolute()
     python = folder / "bin" / "python"
     if folder.exists() and not python.exists():
-        raise RequestError(f"--path: {folder} is there and is no Python environment: name another folder")
+        raise RequestError(f"--path: {folder} exists and is no Python environment: name another folder")
     found = shutil.which(base)
     if found is None:
         raise RequestError(f"--base: {base} is no program: name a Python interpreter")
@@ -39,4 +39,4 @@ def make_environment(folder: Path, base: str, steps: Sequence[Sequence[str]], li
 def _run(command: list[str]) -> None:
     echo("$ " + " ".join(command), err=True)
     if (code := subprocess.run(command, check=False).returncode) != 0:
-        raise RunError(f"{command[0]} ended with exit code {code}: its own words are above")
+        raise RunError(f"{command[0]} ended with exit code {code}: its output is above")

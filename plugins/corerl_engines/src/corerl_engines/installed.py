@@ -1,4 +1,4 @@
-"""Whether an engine is in its environment, in a version that was tested; nothing of it is imported."""
+"""Checks that an engine is in its environment, in a tested version, without importing it."""
 
 import os
 import re
@@ -11,10 +11,10 @@ from corerl_engines.options import EngineOptions
 from corerl_engines.process import find_interpreter, for_another_interpreter
 
 Versions = tuple[tuple[int, ...], tuple[int, ...]]
-"""from the first up to, but without, the second"""
+"""the first version included, the second excluded"""
 
 SECONDS = 30.0
-"""that an interpreter may take, from a slow disk, to name a version"""
+"""seconds in which an interpreter, perhaps on a slow disk, must report a version"""
 
 UNKNOWN = "of an unknown version"
 
@@ -33,7 +33,7 @@ else:
 
 
 def outside(version: str, title: str, tested: Versions) -> str | None:
-    """A sentence where a version is outside of the tested range."""
+    """A sentence if a version is outside the tested range, else None."""
     found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
     if tested[0] <= found < tested[1]:
         return None
@@ -42,7 +42,7 @@ def outside(version: str, title: str, tested: Versions) -> str | None:
 
 
 def engine_version(python: str, distributions: Sequence[str], options: EngineOptions) -> str | None:
-    """The version of the first of some distributions that an interpreter finds; None: nor a module of that name."""
+    """The version of the first installed distribution; None if there is neither a distribution nor a module."""
     inherited = os.environ if options.python is None else for_another_interpreter()
     asked = subprocess.run(
         [python, "-c", ASK, *distributions],
@@ -59,10 +59,10 @@ def engine_version(python: str, distributions: Sequence[str], options: EngineOpt
 def examine_engine(
     title: str, distributions: Sequence[str], tested: Versions, options: EngineOptions
 ) -> Iterator[Finding]:
-    """For `corerl check`, and before a run: no interpreter, no engine in its environment, an untested version.
+    """For `corerl check`, and before a run: findings for a missing interpreter or engine, or an untested version.
 
     Args:
-        distributions: names that the engine is distributed under, the usual one first.
+        distributions: the engine's names as a distribution, the usual one first.
     """
     name = distributions[0]
     try:
@@ -76,7 +76,7 @@ def examine_engine(
         return
     if version is None:
         sentence = f"there is no {title} in the environment of {python}"
-        remedy = f"Run `corerl engine install {name}` and set rollout.options.python to what it prints."
+        remedy = f"Run `corerl engine install {name}` and set rollout.options.python to the interpreter that it prints."
         yield finding("error", "rollout.options.python", sentence, remedy)
     elif version != UNKNOWN and (message := outside(version, title, tested)):
         yield finding("error" if options.untested_version == "error" else "warning", "rollout.options.python", message)

@@ -1,4 +1,4 @@
-"""Whether an engine that owes an answer is at work, or hangs."""
+"""Whether an engine with an open request works or hangs."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -7,20 +7,20 @@ from os import sysconf
 from pathlib import Path
 
 MOST_PERIODS = 2.0
-"""between two looks that count at most"""
+"""largest number of periods that count between two looks"""
 
 WORKING_SHARE = 0.05
-"""of one core: an engine that takes more is at work"""
+"""share of one core: an engine that uses more is at work"""
 
 WANTING, STOPPED = "RD", "Tt"
-"""states of what runs or waits for a processor or the disk, and of what somebody has stopped"""
+"""states of processes that run or wait for a processor or the disk, and of stopped processes"""
 
 TICKS = sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds, of the options of the same names (:class:`corerl_engines.options.EngineOptions`)."""
+    """Seconds, from the options of the same names (:class:`corerl_engines.options.EngineOptions`)."""
 
     probe_interval: float = 30.0
     probe_timeout: float = 45.0
@@ -33,18 +33,18 @@ class Patience:
 
 
 class Silence:
-    """How long nothing came from an engine, as far as this process looked.
+    """The time since an engine's last message, as far as this process looked.
 
-    A look counts for two periods at most: if this process was stopped, or waited for a processor, it heard nothing
-    whatever the engine sent.
+    A look counts at most two periods: if this process was stopped, or waited for a processor, it received nothing, even
+    if the engine was sending.
 
     Args:
-        group: of the engine's processes.
+        group: process group of the engine.
         period: seconds between two looks.
 
     Attributes:
-        seconds: since it was heard last.
-        idle: of them, seconds in which its processes did nothing, or one of them was stopped.
+        seconds: time since the last message.
+        idle: the part of it in which the engine's processes did nothing, or one of them was stopped.
     """
 
     def __init__(self, group: int, period: float) -> None:
@@ -54,7 +54,7 @@ class Silence:
         self._used = 0.0
 
     def look(self, passed: float, *, at_processes: bool) -> None:
-        """Count the seconds that passed since the last look."""
+        """Count the seconds since the last look."""
         counted = min(passed, self._most)
         self.seconds += counted
         if not at_processes:
@@ -67,7 +67,7 @@ class Silence:
             self.idle += counted
 
     def over(self, patience: Patience) -> str:
-        """Why the engine is taken to hang; '' while it is not."""
+        """The reason why the engine counts as hanging; '' if it does not."""
         if self.idle >= patience.probe_timeout:
             return f"for {self.seconds:.3g} s, in which its processes did nothing (rollout.options.probe_timeout)"
         if self.seconds >= max(patience.timeout, patience.probe_timeout):
@@ -76,13 +76,13 @@ class Silence:
 
 
 def _processes(group: int) -> Iterator[tuple[str, float]]:
-    """Of each process of a group, and of those that one has started, the states of its threads and its processor time.
+    """States of the threads and processor time of each process of a group, and of processes started by them.
 
-    Compilers may lead groups of their own. Time is in seconds, that of children that ended included.
+    Compilers may lead groups of their own. Time is in seconds and includes ended children.
     """
     family, families, facts = {group}, -1, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it ended
+        with suppress(OSError):  # the process ended
             facts[int(stat.parent.name)] = _fields(stat)
     while families != len(family):
         families = len(family)
@@ -94,5 +94,5 @@ def _processes(group: int) -> Iterator[tuple[str, float]]:
 
 
 def _fields(stat: Path) -> list[str]:
-    """Those after the program's name, from the state on."""
+    """The fields after the program's name, from the state on."""
     return stat.read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""What an engine writes: quoted by errors, and kept if one of them names it."""
+"""The output of an engine: quoted by errors, and kept if an error names it."""
 
 import os
 import re
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import IO
 
 KEPT = 20
-"""logs that stay in a folder, the newest"""
+"""number of logs kept in a folder, the newest"""
 
 MOST_BYTES = 32 * 2**20
-"""of a log that is read or kept, the last"""
+"""bytes at the end of a log that are read or kept"""
 
 NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -31,12 +31,12 @@ CONSEQUENCES = (
 
 
 class EngineLog:
-    """A file of the engine's own folder, which may be removed at any time: it stays open here.
+    """A log file in the engine's own folder, which may be removed at any time; this object keeps the file open.
 
     Args:
-        path: of a file that is not there yet.
-        keep_in: folder for the copy of a log that an error names; it holds the newest ``KEPT``.
-        name: of the engine, with which the copy's name begins.
+        path: of a file that does not exist yet.
+        keep_in: folder for copies of logs named in errors; it holds the newest ``KEPT``.
+        name: of the engine; prefix of the copy's name.
     """
 
     def __init__(self, path: Path, keep_in: Path, name: str) -> None:
@@ -46,7 +46,7 @@ class EngineLog:
         self._named = False
 
     def last_lines(self) -> str:
-        """The most telling line, the last ones, and where they are."""
+        """The line with the likely cause, the last lines, and the path of the log."""
         where = self.kept_path()
         if self.file.closed:
             return f"its log: {where}"
@@ -60,7 +60,7 @@ class EngineLog:
         return f"{cause}the last lines of its log ({where}):\n  {tail}" if lines else "it wrote no log"
 
     def kept_path(self) -> str:
-        """The path of the copy from now on, or why there is none."""
+        """The path of the copy, which is kept from now on, or the reason why there is none."""
         self._named = True
         try:
             if not self.file.closed:
@@ -74,7 +74,7 @@ class EngineLog:
         if self.file.closed:
             return
         if self._named:
-            with suppress(OSError):  # the error that named it has said so
+            with suppress(OSError):  # the error that named the copy contains the reason
                 self._keep()
         self.file.close()
 
@@ -95,7 +95,7 @@ class EngineLog:
 
 
 def default_folder() -> Path:
-    """``corerl/engine-logs`` of the user's folder for state."""
+    """``corerl/engine-logs`` in the user's state folder."""
     return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "corerl" / "engine-logs"
 
 

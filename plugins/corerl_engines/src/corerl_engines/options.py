@@ -1,4 +1,4 @@
-"""Options that every engine in a process of its own has; a plugin's dataclass adds its own."""
+"""Options of every engine in a process of its own; a plugin's dataclass adds more."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from corerl_check import GIB, PROCESS, GenerationShare, ModelSize
 from corerl_engines.liveness import Patience
 
 OVERHEAD = 2.0 * GIB
-"""of an engine beside weights and cache: activations of its largest batch and CUDA graphs"""
+"""bytes of an engine beside weights and cache: activations of its largest batch, and CUDA graphs"""
 
 
 @dataclass
 class EngineOptions:
-    """Where an engine runs and how."""
+    """Options of an engine's process."""
 
     python: str | None = option(
         None, "interpreter of the environment that holds the engine (corerl engine install …); null: this one"
@@ -31,17 +31,17 @@ class EngineOptions:
         "auto", "dummy: start with random weights and generate once the trainer has sent its own; starts sooner"
     )
     engine_args: dict[str, Any] = option(help="further arguments of the engine itself", factory=dict)
-    bucket_mb: int = option(256, "MiB of weights that are handed over at a time", ge=1)
+    bucket_mb: int = option(256, "MiB of weights sent at a time", ge=1)
     untested_version: Literal["warn", "error"] = option("warn", "an engine outside of the tested range of versions")
     start_timeout: float = option(900.0, "seconds that the engine's start may take", gt=0)
     timeout: float = option(300.0, "seconds that a weight update's bucket, sleep, wake and health may take", gt=0)
     probe_interval: float = option(
-        30.0, "seconds after which an engine that generates and sends nothing is asked for one token", gt=0
+        30.0, "seconds without output of a generating engine until it is probed for one token", gt=0
     )
     probe_timeout: float = option(
         45.0,
-        "seconds after which an engine that does not answer and does not work is ended and started again; one whose "
-        "processes work has timeout",
+        "seconds after which an engine that neither answers nor works is killed and started again; for one whose "
+        "processes work, timeout applies",
         gt=0,
     )
     log_folder: str | None = option(
@@ -54,15 +54,15 @@ class EngineOptions:
         return Patience(self.probe_interval, self.probe_timeout, self.timeout)
 
     def variables(self) -> dict[str, str]:
-        """``environment`` with secrets in place of their references.
+        """``environment``, with references to secrets replaced by the secrets.
 
         Raises:
-            ConfigError: a variable that it refers to is not set.
+            ConfigError: a referenced variable is not set.
         """
         return {name: reveal(value) for name, value in self.environment.items()}
 
     def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
-        """For `corerl check`: the cache gets what ``gpu_memory_utilization`` leaves beside the weights."""
+        """For `corerl check`: the cache gets the rest of ``gpu_memory_utilization`` beside the weights."""
         split = config.rollout.tensor_model_parallel_size
         weights = size.parameters * size.bytes / split
         cache = None if memory is None else max(0.0, self.gpu_memory_utilization * memory - weights - OVERHEAD)
@@ -73,7 +73,7 @@ class EngineOptions:
 def check_engine_args(options: EngineOptions, ours: Iterable[str]) -> None:
     """
     Raises:
-        ConfigError: ``engine_args`` sets what the backend sets, or what has a key of its own.
+        ConfigError: ``engine_args`` sets an argument that the backend sets, or that has a key of its own.
     """
     places = {"tp_size": "rollout.tensor_model_parallel_size"}
     places["tensor_parallel_size"] = places["tp_size"]

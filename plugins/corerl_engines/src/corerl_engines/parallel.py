@@ -1,4 +1,4 @@
-"""Whether a model can be split over several GPUs, asked before an engine starts."""
+"""Checks that a model can be split over several GPUs, before an engine starts."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from corerl.errors import ConfigError
 KEY = "rollout.tensor_model_parallel_size"
 
 VOCABULARY_PADDING = 64
-"""the engines fill the vocabulary up to a multiple"""
+"""the engines pad the vocabulary to a multiple of this"""
 
 
 def check_parallel(config: Any, size: int, device: str) -> None:
@@ -19,8 +19,8 @@ def check_parallel(config: Any, size: int, device: str) -> None:
         size: GPUs that hold one copy of it.
 
     Raises:
-        ConfigError: the heads, the layers' widths or the vocabulary do not divide by ``size``, or there are not
-            so many GPUs.
+        ConfigError: ``size`` does not divide the heads, the layers' widths or the vocabulary, or there are too few
+            GPUs.
     """
     if size == 1:
         return

@@ -1,4 +1,4 @@
-"""An engine's process: started in its own environment, spoken to over a socket that only the two share."""
+"""An engine's process: started in its own environment, and connected by a private socket."""
 
 import contextlib
 import os
@@ -26,7 +26,7 @@ from corerl_engines.log import EngineLog, default_folder
 from corerl_engines.remote import ending, frames
 
 DIGEST = Path(corerl_torch.__file__).parent / "weights" / "digest.py"
-"""which needs torch alone"""
+"""module that needs only torch"""
 
 ENDING_SECONDS = ending.GRACE + 1.0
 
@@ -34,13 +34,13 @@ LOG = "engine.log"
 TEMPORARY = "tmp"
 
 LONGEST_TEMPORARY = 107 - len("/corerl-sglang-12345678/tmp/") - len("6a2f41a3-c54c-fce8-32d2-0324e1c32e22")
-"""of the path of a folder for temporary files in which an engine's sockets have room for their names"""
+"""longest path of a temporary folder in which the names of an engine's sockets fit"""
 
 NOTHING_OWED = ("generate", "cancel")
-"""operations that take their time"""
+"""slow operations"""
 
 LEADERS_OWN = ("abort", "cancel", "health")
-"""operations that an engine's leader may answer alone, whatever its other processes do"""
+"""operations that an engine's leader may answer alone, independent of its other processes"""
 
 OF_ONE_INTERPRETER = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
@@ -51,11 +51,11 @@ _DEFAULT = Patience()
 
 @dataclass(frozen=True)
 class EngineKind:
-    """What is particular to one engine.
+    """The facts of one engine.
 
     Attributes:
-        name: of the rollout backend, and of the Python package that holds the engine.
-        title: as its makers write it.
+        name: of the rollout backend, and of the engine's Python package.
+        title: the engine's name as written by its makers.
         package: folder of the plugin's package for the engine's process; its module ``adaptor`` starts the engine.
     """
 
@@ -65,14 +65,14 @@ class EngineKind:
 
 
 class EngineProcess:
-    """Starts at once; :meth:`wait_for` its events, then :meth:`ask`.
+    """Starts on creation; then :meth:`wait_for` its events, and :meth:`ask`.
 
-    The process leads a group of its own, which dies as a whole: by :meth:`close`, with the leader, or (the engine's
-    half sees to it) with this process, however that ends. Its folder, which is also the one of its temporary files, is
-    removed with it.
+    The process leads a group of its own, which ends as a whole: by :meth:`close`, with the leader, or (done by the
+    engine's side) with this process, even if this process is killed. The group's folder, which also holds its temporary
+    files, is removed at its end.
 
-    Once it is ready, an engine that owes an answer and hangs (:mod:`corerl_engines.liveness`) is ended. While it
-    generates and sends nothing, it is asked for a sign of life: a token.
+    A ready engine that hangs with an open request (:mod:`corerl_engines.liveness`) is killed. A generating engine that
+    sends nothing is probed for a sign of life: one token.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class EngineProcess:
         Args:
             python: interpreter; None means this one.
             environment: variables beside those of this process.
-            settings: for the adaptor.
-            logs: folder for the log, if an error names it; None: one of the user's.
+            settings: settings for the adaptor.
+            logs: folder for the log, if an error names it; None: a folder of the user.
 
         Raises:
             ConfigError: there is no such interpreter, or it cannot be run.
@@ -125,11 +125,11 @@ class EngineProcess:
         self._number = 0
         self._waiting: dict[int, Future[Answer]] = {}
         self._owed: dict[int, str] = {}
-        """operation of each call that waits"""
+        """operation of each waiting call"""
         self._heard = 0
-        """answers that tell of more than the leader, and of all of the engine's parts"""
+        """numbers of answers from all parts of the engine, and from more than the leader"""
         self._of_some: tuple[str, ...] = LEADERS_OWN
-        """operations whose answers do not"""
+        """operations that the leader alone can answer"""
         self._events: dict[str, Future[dict[str, Any]]] = {}
         self._end = ""
         self._over = threading.Event()
@@ -140,7 +140,7 @@ class EngineProcess:
         self._send(frames.pack({"library": kind.name, "adaptor": f"{kind.package.name}.adaptor", **settings}))
 
     def _link_modules(self) -> None:
-        """The package ``corerl_engine`` of the process: ``remote``, and the digests of weights."""
+        """Make the package ``corerl_engine`` of the process: ``remote``, and the digests of weights."""
         package = self._folder / "corerl_engine"
         package.mkdir()
         for module in [*Path(remote.__file__).parent.glob("*.py"), DIGEST]:
@@ -148,19 +148,19 @@ class EngineProcess:
 
     @property
     def pid(self) -> int:
-        """Of the group's leader."""
+        """The process id of the group's leader."""
         return self._process.pid
 
     @property
     def folder(self) -> Path:
-        """Nobody else's to read."""
+        """A folder that only this user can read."""
         return self._folder
 
     def wait_for(self, event: str, seconds: float, what: str) -> dict[str, Any]:
-        """The engine's message of that name.
+        """Wait for the engine's message of that name.
 
         Raises:
-            DeadlineError: it did not come within ``seconds``.
+            DeadlineError: the message did not arrive within ``seconds``.
             RunError: the engine ended or sent ``failed``.
         """
         with self._lock:
@@ -171,13 +171,13 @@ class EngineProcess:
         return message
 
     def submit(self, operation: str, **arguments: Any) -> "tuple[int, Future[Answer]]":
-        """Ask for an operation; the call's number, and its answer.
+        """Start an operation; returns the call's number, and its future answer.
 
         Raises:
             RunError: the engine is dead or closed.
         """
         future: Future[Answer] = Future()
-        future.set_running_or_notify_cancel()  # who awaits it may be cancelled, the answer comes all the same
+        future.set_running_or_notify_cancel()  # a waiting task may be cancelled, but the answer still arrives
         with self._lock:
             if self._end:
                 raise RunError(self._end)
@@ -192,13 +192,13 @@ class EngineProcess:
         """The answer to an operation.
 
         Raises:
-            DeadlineError: it did not come within ``seconds``.
+            DeadlineError: the answer did not arrive within ``seconds``.
             RunError: the engine refuses, is dead or closed.
         """
         return self.answer(self.submit(operation, **arguments)[1], operation, seconds)
 
     def answer(self, future: "Future[Answer]", operation: str, seconds: float) -> dict[str, Any]:
-        """As :meth:`ask`, for what was submitted before; an engine that does not answer in time is ended."""
+        """As :meth:`ask`, for a submitted call; an engine that does not answer in time is killed."""
         what = f"{operation} in the {self._kind.title} engine (rollout.options.timeout)"
         try:
             header, _ = self._result(future, seconds, what)
@@ -208,10 +208,10 @@ class EngineProcess:
         return self.checked(header)
 
     def checked(self, header: dict[str, Any]) -> dict[str, Any]:
-        """The answer itself.
+        """The answer, checked.
 
         Raises:
-            RunError: it is a refusal.
+            RunError: the answer is a refusal.
         """
         if not_ready := header.get("not_ready"):
             raise RunError(f"the rollout backend {self._kind.name} cannot generate: {not_ready}")
@@ -220,21 +220,21 @@ class EngineProcess:
         return header
 
     def close(self) -> None:
-        """End the group and wait for its leader."""
+        """Kill the group and wait for its leader."""
         if self._closed:
             return
         self._closed = True
         self._fail(f"the rollout backend {self._kind.name} is closed")
         self._end_group()
         self._outgoing.put(None)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that not even SIGKILL ends waits for a device
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that survives SIGKILL waits for a device
             self._process.wait(timeout=30)
         self._connection.close()
         self._log.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def last_lines(self) -> str:
-        """The most telling line of the log, the last ones, and where it is: from now on it stays there."""
+        """The log's line with the likely cause, its last lines and its path; the log is kept from now on."""
         return self._log.last_lines()
 
     def _environment(self, own: Mapping[str, str], *, foreign: bool) -> dict[str, str]:
@@ -247,8 +247,10 @@ class EngineProcess:
         self._outgoing.put(message)
 
     def _transmit(self) -> None:
-        """In a thread of its own: an engine that is stuck reads nothing, and who asks it must reach its deadline."""
-        with contextlib.suppress(OSError):  # the watching thread tells all who wait why
+        """Send messages in a separate thread: a stuck engine reads nothing, and a waiting caller must reach its
+        deadline.
+        """
+        with contextlib.suppress(OSError):  # the watching thread reports the reason to all waiting calls
             while (message := self._outgoing.get()) is not None:
                 self._connection.sendall(message)
 
@@ -269,7 +271,7 @@ class EngineProcess:
                 return
             except (ValueError, KeyError, TypeError, MemoryError) as error:
                 self._fail(
-                    f"the {self._kind.title} engine (process {self.pid}) sent what is no message "
+                    f"the {self._kind.title} engine (process {self.pid}) sent an invalid message "
                     f"({type(error).__name__}: {error!s:.200}); {self.last_lines()}"
                 )
                 self._end_group()
@@ -288,12 +290,12 @@ class EngineProcess:
             if not future.done():
                 future.set_result(header)
             if header["event"] == "ready":
-                if header.get("parts", 1) > 1:  # one may hang while the others generate
+                if header.get("parts", 1) > 1:  # one part may hang while others generate
                     self._of_some = (*LEADERS_OWN, "generate")
                 threading.Thread(target=self._look_after, name=f"corerl-{self._kind.name}-life", daemon=True).start()
 
     def _look_after(self) -> None:
-        """End an engine that owes an answer and hangs; ask one that generates and sends nothing for a token."""
+        """Kill a hanging engine with an open request; probe a generating engine that sends nothing."""
         silence, looked = Silence(self.pid, self._patience.look), time.monotonic()
         before: tuple[int, int | None] | None = None
         while not self._over.wait(self._patience.look):
@@ -314,20 +316,20 @@ class EngineProcess:
                     f"its log: {self._log.kept_path()}"
                 )
             elif not owed and silence.seconds >= self._patience.probe_interval:
-                with contextlib.suppress(RunError):  # it ended
+                with contextlib.suppress(RunError):  # the engine ended
                     self.submit("probe")
 
     def _watch(self) -> None:
-        """Tell everybody who waits that the engine ended, and leave none of its processes behind."""
+        """Fail all waiting calls when the engine ends, and kill all its remaining processes."""
         code = self._process.wait()
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         self._end_group()
-        if self._end:  # closed, or it said itself why it ends
+        if self._end:  # closed, or the engine sent its own reason
             return
         self._fail(f"the {self._kind.title} engine (process {self.pid}) ended with {how}; {self.last_lines()}")
 
     def _give_up(self, why: str) -> None:
-        """End an engine that does not answer."""
+        """Kill an engine that does not answer."""
         self._fail(why)
         self._end_group()
 
@@ -345,8 +347,8 @@ class EngineProcess:
                 future.set_exception(RunError(why))
 
     def _end_group(self) -> None:
-        """Hang up: the engine's half ends its group then. Kill what is left of it."""
-        with contextlib.suppress(OSError):  # closed, or hung up, before
+        """Close the connection, after which the engine's side kills its group. Then kill the remaining processes."""
+        with contextlib.suppress(OSError):  # already closed
             self._connection.shutdown(socket.SHUT_RDWR)
         end = time.monotonic() + ENDING_SECONDS
         while ending.members(self.pid) and time.monotonic() < end:
@@ -362,12 +364,12 @@ class EngineProcess:
 
 
 def _folder_for_temporary_files() -> str | None:
-    """Where an engine's folder is made; None: where this process's is, whose path is short enough."""
+    """The parent folder of an engine's folder; None: this process's temporary folder, whose path is short enough."""
     return "/tmp" if len(tempfile.gettempdir()) > LONGEST_TEMPORARY and os.access("/tmp", os.W_OK) else None
 
 
 def for_another_interpreter() -> dict[str, str]:
-    """This process's variables without those that would reach into another interpreter's imports."""
+    """This process's variables, without those that change another interpreter's imports."""
     return {name: value for name, value in os.environ.items() if name not in OF_ONE_INTERPRETER}
 
 

@@ -1,4 +1,4 @@
-"""Weights on their way to an engine: checked by name, written into memory that its process reads."""
+"""Weights for an engine: checked by name, written into memory that the engine's process reads."""
 
 import dataclasses
 import mmap
@@ -16,7 +16,7 @@ from corerl_torch.weights import complete as complete
 
 
 class ExpectedWeights:
-    """The names and shapes that a model's weights have in files; of tied ones a single name is enough."""
+    """Names and shapes of a model's weights in files; for tied weights a single name is enough."""
 
     def __init__(self, model: ModelConfig) -> None:
         """
@@ -28,10 +28,10 @@ class ExpectedWeights:
         built.tie_weights()
         self._state = dict(as_in_files(built.config, built.state_dict(keep_vars=True).items()))
         self.config = built.config
-        """the model's config, as transformers reads it"""
+        """the model's config, as read by transformers"""
 
     def bucket_size(self, limit: int, dtype: torch.dtype) -> int:
-        """Bytes of a bucket that holds the largest tensor, and up to ``limit``."""
+        """Bytes of a bucket: at least the largest tensor, otherwise up to ``limit``."""
         sizes = [
             tensor.numel() * (dtype if tensor.is_floating_point() else tensor.dtype).itemsize + ALIGNMENT
             for tensor in self._state.values()
@@ -39,33 +39,33 @@ class ExpectedWeights:
         return max(*sizes, min(limit, sum(sizes)))
 
     def checked(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """Pass the tensors on.
+        """Pass the tensors on, and check them.
 
         Raises:
-            RunError: one is unknown or of another shape, or, at the end, one is missing.
+            RunError: a tensor is unknown or of another shape, or, at the end, missing.
         """
         return complete(weights, self._state)
 
 
 class SharedBucket(Protocol):
-    """Memory of this process that an engine's process reads."""
+    """Memory of this process that the engine's process reads."""
 
     @property
     def source(self) -> dict[str, Any]:
-        """By what :func:`corerl_engines.remote.weights.read` finds it."""
+        """The description by which :func:`corerl_engines.remote.weights.read` opens the memory."""
         ...
 
     def write(self, slot: Slot, tensor: Tensor) -> None:
-        """Copy a tensor to its place; it can be overwritten at once."""
+        """Copy a tensor to its slot; the tensor can be overwritten afterwards."""
         ...
 
     def close(self) -> None:
-        """Free the memory, which the engine's process reads no more."""
+        """Free the memory; the engine's process has finished reading."""
         ...
 
 
 class HostBucket:
-    """Memory without a name; it is gone with the processes that use it."""
+    """Memory without a name; it is freed with the processes that use it."""
 
     def __init__(self, size: int) -> None:
         self._descriptor = os.memfd_create("corerl-weights")
@@ -106,10 +106,10 @@ class DeviceBucket:
     def write(self, slot: Slot, tensor: Tensor) -> None:
         assert self._memory is not None
         view(self._memory, slot).copy_(tensor)
-        torch.cuda.current_stream(self._memory.device).synchronize()  # the engine's process knows nothing of the stream
+        torch.cuda.current_stream(self._memory.device).synchronize()  # the engine's process does not see this stream
 
     def close(self) -> None:
-        """torch keeps the memory until its reader has counted down; one that was killed cannot."""
+        """Free the memory; torch keeps it until its reader has released it, which a killed reader cannot do."""
         if self._memory is not None:
             storage: Any = torch.UntypedStorage
             storage._release_ipc_counter_cuda(*self._counter)
@@ -117,5 +117,5 @@ class DeviceBucket:
 
 
 def device_uuid(device: torch.device) -> str:
-    """Names a CUDA device in every process, whatever CUDA_VISIBLE_DEVICES says there."""
+    """The name of a CUDA device, equal in every process and for every CUDA_VISIBLE_DEVICES."""
     return str(torch.cuda.get_device_properties(device).uuid)

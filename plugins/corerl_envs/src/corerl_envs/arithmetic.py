@@ -1,8 +1,8 @@
-"""Arithmetic expressions, worked out without executing anything.
+"""Arithmetic expressions, evaluated without executing code.
 
-An expression is parsed as Python and its tree is walked: numbers, ``+ - * / // % **``, brackets, ``abs``, ``round``,
-``min`` and ``max``. Everything else, and whatever would take long or much memory, is refused: an expression has at most
-200 characters, and no number more than 4096 bits.
+An expression is parsed as Python, and its tree is evaluated: numbers, ``+ - * / // % **``, brackets, ``abs``,
+``round``, ``min`` and ``max``. Other expressions, and slow or large ones, are refused: an expression has at most 200
+characters, and a number at most 4096 bits.
 """
 
 import ast
@@ -26,7 +26,7 @@ _BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
 
 
 def _round(number: Number, digits: Number = 0) -> Number:
-    """To at most 100 digits: ``round(5, -10**9)`` would take for ever."""
+    """Round to at most 100 digits: ``round(5, -10**9)`` would never finish."""
     if not isinstance(digits, int) or abs(digits) > 100:
         raise ValueError("round takes a number of digits from -100 to 100")
     return round(number, digits)
@@ -37,12 +37,12 @@ _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**", 
 
 
 def evaluate(expression: str) -> Number:
-    """The value of an expression; ``×``, ``÷``, ``−`` and ``^`` are understood.
+    """The value of an expression; ``×``, ``÷``, ``−`` and ``^`` are accepted.
 
     Commas are separators of thousands, except in a call such as ``max(1, 2)``.
 
     Raises:
-        ValueError: it is no arithmetic, or has no value of a reasonable size; the message says what is wrong.
+        ValueError: the text is no arithmetic, or its value is too large; the message names the error.
     """
     if len(expression) > MAX_LENGTH:
         raise ValueError(f"longer than {MAX_LENGTH} characters")
@@ -59,7 +59,7 @@ def evaluate(expression: str) -> Number:
 
 
 def shown(value: Number) -> str:
-    """A number as a reader writes it: no ``.0``, and 12 significant digits of what is no integer."""
+    """A number as a reader writes it: no ``.0``, and 12 significant digits for a number that is no integer."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)
     return str(value) if isinstance(value, int) else f"{value:.12g}"
@@ -89,7 +89,7 @@ def _operate(sign: type[ast.operator], left: Number, right: Number) -> Number:
 
 
 def _checked(value: Number) -> Number:
-    """``value``, if it is a number that can be written."""
+    """``value``, if it can be written as a number."""
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise ValueError(f"more than {MAX_BITS} bits")
     if not isinstance(value, int | float) or (isinstance(value, float) and value - value != 0):

@@ -1,4 +1,4 @@
-"""Environment ``calculator``: arithmetic that the policy asks for, between the turns of a word problem."""
+"""Environment ``calculator``: evaluates arithmetic that the policy requests, between the turns of a word problem."""
 
 import json
 import re
@@ -13,16 +13,17 @@ _CALL = re.compile(
 
 
 class Calculator:
-    """A turn with calls is answered with their results; one without ends the episode.
+    """A turn with calls is answered with their results; a turn without a call ends the episode.
 
-    It gives no reward: the scorer of the data source does. See :class:`corerl.contracts.environments.Environment`.
+    The environment gives no reward; the scorer of the data source gives it.
+    See :class:`corerl.contracts.environments.Environment`.
     """
 
     def __init__(self, *, options: CalculatorOptions) -> None:
         self._options = options
 
     def reset(self, task: Task, seed: int) -> Start:
-        """The row's messages, the instruction behind the last one of the user's."""
+        """The row's messages, with the instruction after the last user message."""
         messages = [dict(message) for message in task.messages]
         if not self._options.instruction:
             return Start()
@@ -33,7 +34,7 @@ class Calculator:
         return Start(messages=messages)
 
     def step(self, state: None, response: str) -> Turn:
-        """One message with a line for each call, at most ``max_calls``."""
+        """One message with one line for each call, at most ``max_calls``."""
         calls = list(_CALL.finditer(response))
         if not calls:
             return Turn(done=True)
@@ -45,7 +46,7 @@ class Calculator:
         )
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing; the environment holds no resources."""
 
 
 def _result(call: "re.Match[str]") -> str:
@@ -56,10 +57,10 @@ def _result(call: "re.Match[str]") -> str:
 
 
 def _expression(call: "re.Match[str]") -> str:
-    """What is to be worked out.
+    """The expression of a call.
 
     Raises:
-        ValueError: a tool call that is not one of the calculator.
+        ValueError: the call is not a call of the calculator.
     """
     if call["json"] is None:
         return call["tag"] if call["tag"] is not None else call["block"]

@@ -1,4 +1,4 @@
-"""Environment ``grid_walk``: a walk over a grid to a goal, with a reward for each move."""
+"""Environment ``grid_walk``: a walk on a grid to a goal, with a reward for each move."""
 
 import random
 import re
@@ -14,7 +14,7 @@ _MOVE = re.compile("|".join(MOVES))
 
 @dataclass
 class Walk:
-    """Where somebody is on the way: columns from the left, rows from the top."""
+    """Position and goal: columns from the left, rows from the top."""
 
     column: int
     row: int
@@ -23,36 +23,36 @@ class Walk:
 
     @property
     def distance(self) -> int:
-        """Moves that it takes to the goal."""
+        """Moves from the position to the goal."""
         return abs(self.goal_column - self.column) + abs(self.goal_row - self.row)
 
     def observation(self) -> str:
-        """Where the goal is, as seen from here: ``goal: 2 left, 1 up``."""
+        """The goal relative to the position: ``goal: 2 left, 1 up``."""
         across, down = self.goal_column - self.column, self.goal_row - self.row
         parts = [f"{abs(across)} {'right' if across > 0 else 'left'}"] if across else []
         parts += [f"{abs(down)} {'down' if down > 0 else 'up'}"] if down else []
         return f"goal: {', '.join(parts)}"
 
     def good_moves(self) -> list[str]:
-        """Those that come nearer."""
+        """The moves that reduce the distance."""
         across, down = self.goal_column - self.column, self.goal_row - self.row
         return [name for name, (right, below) in MOVES.items() if right * across > 0 or below * down > 0]
 
     def move(self, name: str, size: int) -> None:
-        """One step; the edge of the grid is a wall."""
+        """Make one move; the edge of the grid is a wall."""
         across, down = MOVES[name]
         self.column = min(max(self.column + across, 0), size - 1)
         self.row = min(max(self.row + down, 0), size - 1)
 
 
 def new_walk(seed: int, size: int) -> Walk:
-    """A start and a goal, which are different fields."""
+    """A start and a goal on different fields."""
     start, goal = random.Random(seed).sample(range(size * size), 2)
     return Walk(start % size, start // size, goal % size, goal // size)
 
 
 class GridWalk:
-    """Each move is rewarded by the way that it gains, the last one by the goal.
+    """Each move is rewarded by the distance that it gains, the last move also for the goal.
 
     See :class:`corerl.contracts.environments.Environment`.
     """
@@ -61,12 +61,12 @@ class GridWalk:
         self._options = options
 
     def reset(self, task: Task, seed: int) -> Start:
-        """The row's ``extra_info.seed`` decides; without one ``seed`` does."""
+        """The row's ``extra_info.seed`` selects the walk; without it, ``seed`` does."""
         walk = new_walk(int(task.extra_info.get("seed", seed)), self._options.size)
         return Start(walk, [{"role": "user", "content": walk.observation()}])
 
     def step(self, state: Walk, response: str) -> Turn:
-        """The first move that the response names is made."""
+        """Make the first move that the response names."""
         named = _MOVE.search(response)
         before, options = state.distance, self._options
         reward = -options.invalid_penalty
@@ -84,4 +84,4 @@ class GridWalk:
         )
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing; the environment holds no resources."""

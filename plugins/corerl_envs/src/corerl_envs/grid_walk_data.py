@@ -1,4 +1,4 @@
-"""Data for ``grid_walk``: starts and goals as seeds, and the walks of somebody in two minds for a cold start."""
+"""Data for ``grid_walk``: starts and goals as seeds, and partly random walks for a cold start."""
 
 import random
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from corerl_tools.prepare.contract import ChatRow, PromptRow
 
 
 class GridWalkData:
-    """train and test, of different seeds, and sft: walks that go towards the goal or anywhere."""
+    """train and test with different seeds, and sft: walks with good and random moves."""
 
     def __init__(self, options: GridWalkDataOptions) -> None:
         self._options = options
 
     def generate(self) -> dict[str, Iterable[PromptRow | ChatRow]]:
-        """The splits; sft is left out when it has no rows."""
+        """The splits; sft is omitted if it has no rows."""
         options = self._options
         seeds = iter(range(options.seed * 1_000_000, (options.seed + 1) * 1_000_000))
         splits: dict[str, Iterable[PromptRow | ChatRow]] = {
@@ -26,7 +26,7 @@ class GridWalkData:
         return splits | {"sft": walks} if walks else splits
 
     def _prompt_row(self, seed: int) -> PromptRow:
-        """The environment puts its first observation in the place of the prompt."""
+        """A row; the environment replaces its prompt by the first observation."""
         walk = new_walk(seed, self._options.size)
         return PromptRow(
             data_source="corerl/grid_walk",

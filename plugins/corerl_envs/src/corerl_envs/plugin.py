@@ -1,4 +1,4 @@
-"""What corerl-envs registers."""
+"""The names registered by corerl-envs."""
 
 from typing import TYPE_CHECKING
 
@@ -15,21 +15,21 @@ def register_environments(register: "Register[EnvironmentFactory]") -> None:
         "calculator",
         "corerl_envs.calculator:Calculator",
         options="corerl_envs.options:CalculatorOptions",
-        summary="works out the arithmetic that the policy asks for with <calc>…</calc>",
+        summary="evaluates the policy's arithmetic in <calc>…</calc>",
     )
     register(
         "grid_walk",
         "corerl_envs.grid_walk:GridWalk",
         options="corerl_envs.options:GridWalkOptions",
-        summary="a walk to a goal, each move rewarded by the way it gains",
+        summary="a walk to a goal, each move rewarded by its gain in distance",
     )
 
 
-@hookimpl(optionalhook=True)  # of a kind that corerl-tools adds
+@hookimpl(optionalhook=True)  # the kind is added by corerl-tools
 def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
     register(
         "grid-walk",
         "corerl_envs.grid_walk_data:GridWalkData",
         options="corerl_envs.options:GridWalkDataOptions",
-        summary="starts and goals for the environment grid_walk, made here",
+        summary="generated starts and goals for the environment grid_walk",
     )

@@ -1,6 +1,6 @@
 """Training strategy ``fsdp``: one model on 1 to N ranks, sharded by FSDP2 (``torch.distributed.fsdp.fully_shard``).
 
-Every method but ``shape`` is a collective: all ranks call it, each with its own rows, of which there may be none.
+Every method except ``shape`` is a collective: all ranks call it, each with its own rows, possibly none.
 """
 
 import math
@@ -36,7 +36,7 @@ from corerl_torch.weights import as_in_files
 
 
 class FsdpStrategy:
-    """This rank's share of the model; weights that are trained are float32, compute is in ``model.dtype``."""
+    """This rank's share of the model; trained weights are float32, compute is in ``model.dtype``."""
 
     def __init__(self, spec: StrategySpec, options: FsdpOptions | None = None) -> None:
         self.spec, self.options, self.rounding = spec, options or FsdpOptions(), RoundingLoss()
@@ -130,7 +130,7 @@ class FsdpStrategy:
         self._rest()
 
     def save(self, folder: Path) -> Callable[[], None]:
-        """As the contract says; all ranks see the same folder."""
+        """See the contract; all ranks see the same folder."""
         with ranks.deadline("save", self.options.timeout):
             if self._savers is None:
                 self._savers = ranks.group_beside(self.options.timeout)
@@ -144,13 +144,13 @@ class FsdpStrategy:
         return write_all
 
     def load(self, folder: Path) -> None:
-        """As the contract says; the number of ranks may be another than that of :meth:`save`."""
+        """See the contract; the number of ranks may differ from that of :meth:`save`."""
         with ranks.deadline("load", self.options.timeout):
             lora.check_stored(folder, self.spec)
             sharded_checkpoint.load(folder, self.model, self.optimizer, self.schedule)
 
     def export(self, folder: Path) -> None:
-        """As the contract says; rank 0 writes, and has the whole model in the memory of its host."""
+        """See the contract; rank 0 writes, with the whole model in host memory."""
         adapter = lora.enabled(self.spec) and self.options.lora_export == "adapter"
         dtype = compute_dtype(self.spec.model, self.spec.device)
         adapters = ((name, self._whole(each)) for name, each in lora.trained(self.model))
@@ -174,7 +174,7 @@ class FsdpStrategy:
             return full(parameter, self.spec.device, dtype)
 
     def _cuts(self, batch: Experience) -> list[Tensor]:
-        """Rows of each micro-batch."""
+        """The rows of each micro-batch."""
         return lockstep_micro_batches(
             batch.lengths,
             self.spec.micro_batching,
@@ -188,7 +188,7 @@ class FsdpStrategy:
         return outputs
 
     def _backward(self, mini_batch: Experience, rows: Tensor, objective: Objective, sums: Sums) -> None:
-        """Add the gradient of these rows; of none, zeros: the other ranks' collectives need this rank."""
+        """Add the gradient of these rows; without rows, add zeros: the other ranks' collectives need this rank."""
         if len(rows):
             micro_batch = mini_batch.select(rows).to(self.spec.device)
             output = objective(self.token_model(micro_batch, objective.wanted), micro_batch)
@@ -205,7 +205,7 @@ class FsdpStrategy:
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def _step(self, norm: float) -> float:
-        """Clip, and take the optimizer step; its learning rate."""
+        """Clip the gradient and take the optimizer step; returns the learning rate."""
         limit, total = self.spec.grad_clip, torch.tensor(norm, device=self.spec.device)
         torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, total)
         lr = float(self.schedule.get_last_lr()[0])
@@ -233,7 +233,7 @@ class FsdpStrategy:
             self._move(weights=self.spec.device)
 
     def _rest(self) -> None:
-        """Between calls: what the options keep on the CPU goes there."""
+        """Move the parts that the options keep on the CPU there, between calls."""
         self._move(
             weights="cpu" if self.options.param_offload else None,
             optimizer="cpu" if self.options.optimizer_offload else None,
@@ -255,5 +255,5 @@ class FsdpStrategy:
 
 
 def _idle_batch() -> Experience:
-    """One row with one token to be predicted: what a rank without rows runs."""
+    """One row with one token to predict, for a rank without rows."""
     return collate([[0]], [[0]], [0])

@@ -9,26 +9,27 @@ from corerl.contracts.config import ModelConfig
 from corerl_check import ModelSize, TrainingShare, whole
 
 BYTES_PER_LOGIT = 12.0, 4.0
-"""of their copies at a time, made step by step and compiled"""
+"""bytes of a logit's copies at a time, without and with compilation"""
 
 
 @dataclass(frozen=True)
 class TorchOptions:
-    """What ``torch`` takes beside what every strategy is given."""
+    """Options of strategy ``torch``, beyond those of every strategy."""
 
-    use_remove_padding: bool = option(False, "lay the rows of a micro-batch end to end; no padding is computed")
+    use_remove_padding: bool = option(False, "lay the rows of a micro-batch end to end; without computing padding")
     logits_chunk_size: int | None = option(
         1024, "positions whose logits exist at a time; null: those of the whole micro-batch", ge=1
     )
     compile: bool = option(
-        False, "torch.compile decoder layers and what is made of the logits: faster, after a minute or so at the start"
+        False,
+        "torch.compile the decoder layers and the logit statistics: faster, after about a minute at the start",
     )
     lora_export: Literal["merged", "adapter"] = option(
         "merged", "with model.lora_rank: export the model, or a folder that peft loads beside the base"
     )
 
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
-        """For `corerl check`: nothing is divided."""
+        """For `corerl check`: the whole model on each device."""
         return dataclasses.replace(
             whole(size, model, updated=updated),
             logit_positions=self.logits_chunk_size,
@@ -38,7 +39,7 @@ class TorchOptions:
 
 @dataclass(frozen=True)
 class FsdpOptions(TorchOptions):
-    """What ``fsdp`` takes: all of ``torch``, and how ranks share the model."""
+    """Options of strategy ``fsdp``: all of ``torch``, and the sharding over ranks."""
 
     timeout: float = option(600.0, "seconds that a rank waits for the others, or for rank 0 to read the model", gt=0)
     reshard_after_forward: bool = option(
@@ -51,17 +52,17 @@ class FsdpOptions(TorchOptions):
     optimizer_offload: bool = option(
         False, "keep the optimizer's state on the CPU between its steps; does nothing on the CPU"
     )
-    use_remove_padding: bool = option(True, "lay the rows of a micro-batch end to end; no padding is computed")
+    use_remove_padding: bool = option(True, "lay the rows of a micro-batch end to end; without computing padding")
     ulysses_sequence_parallel_size: int = option(
         1, "consecutive ranks that share rows: each has a slice of the tokens, and of the heads in attention", ge=1
     )
 
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
-        """For `corerl check`: FSDP2 divides what is stored among all ranks.
+        """For `corerl check`: FSDP2 divides the stored tensors among all ranks.
 
-        While it works a rank has the gathered weights of two layers and of what stands beside the layers (of all
-        layers, where they are not freed), and between the micro-batches of an update its own float32 gradients of the
-        whole model, where ``shard_gradients`` does not divide them: the sum over ranks comes with the last one.
+        While it computes, a rank also holds the gathered weights of two layers and of the parts outside layers (of all
+        layers, if they are not freed). Between the micro-batches of an update it holds its own float32 gradients of the
+        whole model, unless ``shard_gradients`` divides them: the sum over ranks follows the last micro-batch.
         """
         undivided = super().share(size, ranks, model, updated=updated)
         trained = size.trained if updated else 0
@@ -69,7 +70,7 @@ class FsdpOptions(TorchOptions):
         freed = ranks > 1 and self.reshard_after_forward
         gathered = size.bytes * (size.beside + 2 * size.layer if freed else size.parameters)
         if ranks == 1 and (trained == 0 or size.bytes == 4):
-            gathered = 0  # the stored ones are used as they are
+            gathered = 0  # the stored weights are used directly
         moments = undivided.optimizer / ranks
         return dataclasses.replace(
             undivided,

@@ -1,7 +1,7 @@
-"""Placing a model on ranks: built without storage, cut by FSDP2, filled one tensor at a time.
+"""Places a model on ranks: built without storage, sharded by FSDP2, filled one tensor at a time.
 
-Rank 0 reads the model into the memory of its host, once; the others read nothing. Each tensor goes from rank 0 to all,
-who keep their share, and rank 0 lets go of it. So beside its share no rank holds more than one tensor on its device.
+Rank 0 reads the model into host memory, once; the other ranks read nothing. Rank 0 sends each tensor to all ranks,
+which keep their shares, and then frees it. So beside its share no rank holds more than one tensor on its device.
 """
 
 from typing import Any
@@ -26,17 +26,18 @@ from corerl_torch.sequence_parallel import SequenceGroup, check_heads
 def sharded_model(
     spec: StrategySpec, options: FsdpOptions, mesh: DeviceMesh, sequence: SequenceGroup | None = None
 ) -> TokenModel:
-    """The model with its weights, sharded by decoder layer and, for the rest, as a whole.
+    """The model with its weights, sharded by decoder layer; the rest is sharded as a whole.
 
-    Weights that are trained are float32, others of ``model.dtype``; compute is in ``model.dtype``; gradients are summed
-    over ranks in float32.
+    Trained weights are float32, others in ``model.dtype``; compute is in ``model.dtype``; gradients are summed over
+    ranks in float32.
 
     Args:
         sequence: the ranks that share rows with this one.
 
     Raises:
-        ConfigError: the model's attention heads cannot be shared by so many ranks.
-        ModelError: as by :func:`~corerl_torch.loading.load_model`, on all ranks; or its layers have no names.
+        ConfigError: the model's attention heads cannot be divided among the ranks.
+        ModelError: as from :func:`~corerl_torch.loading.load_model`, on all ranks; or the model does not name its
+            layers.
     """
     compute, dtype = compute_dtype(spec.model, spec.device), lora.weights_dtype(spec)
     model = load_model(spec.model, spec.head, device="meta", dtype=dtype)
@@ -64,7 +65,7 @@ def sharded_model(
     )
     mixed = spec.optim is not None and compute != torch.float32
     policy = MixedPrecisionPolicy(param_dtype=compute if mixed else None, reduce_dtype=torch.float32)
-    reshard = options.reshard_after_forward and mesh.size() > 1  # one rank holds all weights anyway
+    reshard = options.reshard_after_forward and mesh.size() > 1  # a single rank holds all weights
     for layer in decoder_layers(model):
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(token_model, mesh=mesh, mp_policy=policy)
@@ -78,7 +79,7 @@ def sharded_model(
 
 
 def full(parameter: Tensor, device: str, dtype: torch.dtype | None = None) -> Tensor:
-    """All of a sharded tensor, on every rank and on ``device``, cast before it is gathered; a collective."""
+    """The full tensor of a sharded one, on every rank and on ``device``, cast before it is gathered; a collective."""
     if isinstance(parameter, DTensor):
         sharded: Any = lora.cast(parameter.detach().to(device), dtype)
         whole: Tensor = sharded.full_tensor()
@@ -88,7 +89,7 @@ def full(parameter: Tensor, device: str, dtype: torch.dtype | None = None) -> Te
 
 @torch.no_grad()
 def _fill(model: Any, source: Any, mesh: DeviceMesh, device: str) -> None:
-    """Take weights and buffers from rank 0's ``source``, which is empty afterwards (None on the others)."""
+    """Copy weights and buffers from rank 0's ``source`` (None on other ranks), which is emptied."""
     first = dist.get_rank() == 0
     weights = dict(source.named_parameters()) if first else {}
     for name, parameter in model.named_parameters():

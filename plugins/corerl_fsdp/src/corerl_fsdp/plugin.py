@@ -1,4 +1,4 @@
-"""What corerl-fsdp registers."""
+"""The names registered by corerl-fsdp."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The policy's weights out of a checkpoint, without ranks and with a part of them in memory at a time.
+"""Reads the policy's weights from a checkpoint, without ranks and with one part in memory at a time.
 
 :class:`corerl.contracts.training_strategies.CheckpointReader` of the strategies ``torch`` and ``fsdp``.
 """
@@ -18,18 +18,18 @@ from corerl_fsdp.shard_files import ShardReader, fill
 from corerl_torch import lora
 
 PART_BYTES = 2**30
-"""of a sharded checkpoint that are read at a time"""
+"""bytes of a sharded checkpoint that are read at a time"""
 
 Named = Iterator[tuple[str, Tensor]]
 
 
 def read_single(folder: Path, model: ModelConfig) -> Named:
-    """What ``torch`` has saved."""
+    """The weights of a checkpoint of ``torch``."""
     return _merged(folder, model, _of_file(folder / "weights.safetensors"))
 
 
 def read_sharded(folder: Path, model: ModelConfig) -> Named:
-    """What ``fsdp`` has saved, with whatever number of ranks."""
+    """The weights of a checkpoint of ``fsdp``, from any number of ranks."""
     return _merged(folder, model, _of_shards(folder))
 
 
@@ -61,7 +61,7 @@ def _filled(folder: Path, part: dict[str, Tensor]) -> Named:
 
 
 def _merged(folder: Path, model: ModelConfig, trained: Named) -> Named:
-    """The trained weights, or those of ``model.path`` with the trained adapters merged."""
+    """The trained weights, or the weights of ``model.path`` with the trained adapters merged."""
     facts = lora.read_note(folder)
     if facts is None:
         yield from trained

@@ -1,8 +1,8 @@
 """Files of ``torch.distributed.checkpoint`` with their metadata as JSON.
 
-torch pickles its metadata, and reading a pickle runs the code that the pickle names. A checkpoint of strategy ``fsdp``
-has ``metadata.json`` instead: name, dtype and size of each tensor, and the place of each chunk in a file. Chunks are
-read with ``weights_only``. Everything but tensors is refused.
+torch pickles its metadata, and reading a pickle runs code named in the pickle. A checkpoint of strategy ``fsdp`` has
+``metadata.json`` instead: name, dtype and size of each tensor, and the position of each chunk in a file. Chunks are
+read with ``weights_only``. Anything other than tensors is refused.
 """
 
 import json
@@ -35,12 +35,12 @@ FILE = "metadata.json"
 
 
 def fill(state: dict[str, Tensor], folder: Path, *, no_dist: bool = False) -> None:
-    """Read tensors into those of ``state``, by name; a collective unless ``no_dist``.
+    """Read tensors into the tensors of ``state``, by name; a collective unless ``no_dist``.
 
     Raises:
-        ModelError: a file is missing, damaged or holds something else than tensors, or a tensor has another size.
+        ModelError: a file is missing, damaged or holds anything other than tensors, or a tensor has another size.
     """
-    ShardReader(folder).read_metadata()  # torch would look for those of a rank in its place, with two tracebacks
+    ShardReader(folder).read_metadata()  # otherwise torch searches a rank's metadata, with two tracebacks
     try:
         state_dict_loader.load(state, storage_reader=ShardReader(folder), no_dist=no_dist)
     except CheckpointException as error:  # a BaseException
@@ -52,10 +52,10 @@ def fill(state: dict[str, Tensor], folder: Path, *, no_dist: bool = False) -> No
 
 
 class ShardWriter(FileSystemWriter):
-    """As torch's writer, with ``metadata.json``."""
+    """torch's writer, with ``metadata.json``."""
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the metadata; rank 0 alone calls it, when all ranks have written."""
+        """Write the metadata; called on rank 0 only, after all ranks have written."""
         places = {result.index: result.storage_data for of_rank in results for result in of_rank}
         tensors: dict[str, Any] = {}
         for name, facts in metadata.state_dict_metadata.items():
@@ -80,12 +80,12 @@ class ShardWriter(FileSystemWriter):
 
 
 class ShardReader(FileSystemReader):
-    """As torch's reader, of what :class:`ShardWriter` has written."""
+    """torch's reader, for files of :class:`ShardWriter`."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """
         Raises:
-            ModelError: there is no ``metadata.json``, or it is not one.
+            ModelError: ``metadata.json`` is missing or damaged.
         """
         path = Path(self.path) / FILE
         try:
@@ -102,10 +102,10 @@ class ShardReader(FileSystemReader):
         return found
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """As torch's, file by file, so that an error names the file.
+        """As torch's method, file by file, so that an error names the file.
 
         Raises:
-            ModelError: a file is missing, damaged, or holds something else than tensors.
+            ModelError: a file is missing, damaged, or holds anything other than tensors.
         """
         by_file: dict[str, list[ReadItem]] = {}
         for item in plan.items:
@@ -122,7 +122,7 @@ class ShardReader(FileSystemReader):
 
 
 def _check_room(path: Path, found: Metadata) -> None:
-    """Refuse tensors larger than their chunks before memory is taken for them."""
+    """Refuse tensors larger than their chunks before memory is allocated for them."""
     room: dict[str, int] = {}
     for index, place in found.storage_data.items():
         room[index.fqn] = room.get(index.fqn, 0) + place.length

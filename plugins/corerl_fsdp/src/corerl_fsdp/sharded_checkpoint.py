@@ -1,4 +1,4 @@
-"""Checkpoints by ``torch.distributed.checkpoint``: each rank writes its shares; any number of ranks reads them."""
+"""Checkpoints of ``torch.distributed.checkpoint``: each rank writes its shares; any number of ranks can read them."""
 
 import json
 from collections.abc import Callable
@@ -22,13 +22,13 @@ SCHEDULE = "schedule.json"
 def save(
     folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any, group: Any
 ) -> Callable[[], None]:
-    """Copy the state, and begin to write it into a folder that all ranks see; a collective.
+    """Copy the state, and start to write it into a folder that all ranks see; a collective.
 
     Args:
-        group: in which the ranks agree while they write, and do nothing else.
+        group: a group of all ranks, used only for writing.
 
     Returns:
-        What waits until this rank's share is written; after that of all ranks the checkpoint is complete.
+        A function that waits until this rank's share is written; the checkpoint is complete when all ranks' shares are.
     """
     written: Any = state_dict_saver.async_save(
         _state(model, optimizer), storage_writer=ShardWriter(folder), process_group=group, async_stager=_OneCopy()
@@ -44,7 +44,7 @@ def save(
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: Any) -> None:
-    """Read what :func:`save` wrote, with any number of ranks; a collective."""
+    """Read a checkpoint of :func:`save`, with any number of ranks; a collective."""
     fill(_state(model, optimizer), folder)
     with reading_file(folder / SCHEDULE) as file:
         restore_schedule(schedule, json.loads(read_text(file)))
@@ -53,14 +53,14 @@ def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, sched
 
 
 class _OneCopy(BlockingAsyncStager):
-    """Copies each rank's shares to the host; torch's own class copies sharded tensors twice, and scalars not at all."""
+    """Copies each rank's shares to the host once; torch's own class copies sharded tensors twice, and no scalars."""
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return {name: tensor.to("cpu", copy=True) for name, tensor in state_dict.items()}
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Trained weights and the optimizer's state by name, the tensors themselves: loading fills them in place."""
+    """Trained weights and the optimizer's state by name, as the tensors themselves: loading fills them in place."""
     state: dict[str, Any] = {}
     for name, parameter in lora.trained(model):
         state[f"model.{name}"] = parameter.detach()
@@ -70,7 +70,7 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]
 
 
 def _of_adamw(optimizer: torch.optim.Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    """The state of one parameter; before the first step, that of no step."""
+    """The optimizer state of one parameter; before the first step, an initial state."""
     state: dict[str, Tensor] = optimizer.state[parameter]
     if not state:
         state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)

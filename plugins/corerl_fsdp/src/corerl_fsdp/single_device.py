@@ -32,7 +32,7 @@ from corerl_torch.weights import as_in_files
 
 
 class SingleDeviceStrategy:
-    """One model on one device; weights that are trained are float32, compute is in ``model.dtype`` (autocast)."""
+    """One model on one device; trained weights are float32, compute is in ``model.dtype`` (autocast)."""
 
     data_parallel_rank = 0
     data_parallel_size = 1
@@ -151,7 +151,7 @@ class SingleDeviceStrategy:
         return torch.autocast(self.spec.device, dtype=self.compute_dtype, enabled=enabled)
 
     def _step(self) -> float:
-        """Take the optimizer step; its learning rate."""
+        """Take the optimizer step; returns the learning rate."""
         lr = float(self.schedule.get_last_lr()[0])
         self.optimizer.step()
         self.schedule.step()
@@ -159,7 +159,7 @@ class SingleDeviceStrategy:
         return lr
 
     def _nonfinite(self, loss: float, norm: float, mini_batch: Experience, objective: Objective) -> NonFiniteError:
-        """The error, with the rows whose own loss or gradient is not finite: each is run once more, alone."""
+        """The error, with the rows whose own loss or gradient is not finite: each row is run again, alone."""
         rows = []
         for row in range(len(mini_batch)):
             self.optimizer.zero_grad(set_to_none=True)
@@ -185,5 +185,5 @@ class SingleDeviceStrategy:
 
 
 def _copied(tensor: Tensor) -> Tensor:
-    """In memory of the host that nothing else changes."""
+    """A copy in host memory that no other code changes."""
     return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)

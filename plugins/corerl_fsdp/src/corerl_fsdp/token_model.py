@@ -1,4 +1,4 @@
-"""A transformers model with the answer that a strategy owes: numbers for each response token."""
+"""A transformers model whose outputs are numbers for each response token."""
 
 import contextlib
 from collections.abc import Collection, Iterator
@@ -24,18 +24,18 @@ from corerl_torch.token_statistics import (
 
 
 class TokenModel(torch.nn.Module):
-    """The body runs on every token, the output layer on response positions alone.
+    """The body runs on every token, the output layer on response positions only.
 
-    Whatever the model does to its hidden states before its output layer, or to the logits afterwards (scaling,
-    soft-capping), is done as in its plain forward: this is its own forward, with the body's answer put in its place.
+    Operations of the model on its hidden states before the output layer, or on the logits after it (scaling,
+    soft-capping), still apply: the model's own forward runs, with the body replaced by its result.
 
     Args:
         model: a transformers causal language model, or a token classification model with one label (``spec.head``).
         use_remove_padding: rows are packed end to end.
-        logits_chunk_size: positions whose logits exist at a time, in the forward and in the backward pass, where they
-            are computed once more; None: all.
-        compiled: decoder layers, and what is made of the logits, by ``torch.compile``.
-        sequence: the ranks that share the rows, of which this one computes a slice of the packed tokens.
+        logits_chunk_size: positions whose logits exist at a time, in the forward and in the backward pass, which
+            computes them again; None: all.
+        compiled: decoder layers, and the statistics of the logits, with ``torch.compile``.
+        sequence: the ranks that share the rows; this rank computes a slice of the packed tokens.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TokenModel(torch.nn.Module):
             )
 
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
-        """What is wanted, float32, 0 outside the responses; differentiable where gradients are enabled.
+        """The wanted outputs, float32, 0 outside the responses; differentiable if gradients are enabled.
 
         Args:
             batch: on the model's device.
@@ -85,7 +85,7 @@ class TokenModel(torch.nn.Module):
         return TokenOutputs(**{name: layout.by_response(value, real) for name, value in values.items()})
 
     def _values(self, hidden: Tensor, targets: Tensor, answer: type, wanted: Collection[Output]) -> dict[str, Tensor]:
-        """What is wanted of (N, K) hidden states, (N, ...) each."""
+        """The wanted outputs of (N, K) hidden states, (N, ...) each."""
         if self.head == "value":
             return {"values": self._head(hidden, answer).squeeze(-1).float()}
         if "vocabulary_log_probs" in wanted:
@@ -104,7 +104,7 @@ class TokenModel(torch.nn.Module):
         return in_chunks(statistics, hidden, targets, self.logits_chunk_size, wanted)
 
     def _head(self, hidden: Tensor, answer: type) -> Tensor:
-        """(N, V) logits of the hidden states (N, K), by all that the model does after its body."""
+        """(N, V) logits of the hidden states (N, K), with all operations of the model after its body."""
         places = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
         with _answering(self.model.base_model, answer(last_hidden_state=hidden.unsqueeze(0))):
             logits: Tensor = self.model(input_ids=places, use_cache=False).logits
@@ -112,23 +112,22 @@ class TokenModel(torch.nn.Module):
 
 
 def decoder_layers(model: Any) -> list[Any]:
-    """The layers that a transformers model is made of, as it names them itself.
+    """The layers of a transformers model, as named by its class.
 
     Raises:
-        ModelError: it names none.
+        ModelError: the class names no layers.
     """
     names = set(model._no_split_modules or ())
     layers = [module for module in model.modules() if type(module).__name__ in names]
     if not layers:
         raise ModelError(
-            f"{type(model).__name__} can be neither sharded nor compiled: transformers does not say which layers it is "
-            "made of"
+            f"{type(model).__name__} can be neither sharded nor compiled: transformers does not name its layers"
         )
     return layers
 
 
 def recompute_activations(model: Any) -> None:
-    """Gradient checkpointing: a layer keeps its input alone, and the backward pass runs it once more."""
+    """Gradient checkpointing: a layer keeps only its input, and the backward pass runs the layer again."""
     options = {"use_reentrant": False}
     if hasattr(model, "activation_checkpointing_enable"):  # transformers 5.23
         model.activation_checkpointing_enable(options)
@@ -138,7 +137,7 @@ def recompute_activations(model: Any) -> None:
 
 @contextlib.contextmanager
 def _answering(body: Any, answer: Any) -> Iterator[None]:
-    """Let a module answer ``answer``, whatever it is asked."""
+    """Replace a module's output by ``answer``."""
     body.forward = lambda *arguments, **named: answer
     try:
         yield

@@ -1,4 +1,4 @@
-"""What corerl-grpo registers."""
+"""The names registered by corerl-grpo."""
 
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ def register_advantage_estimators(register: "Register[AdvantageEstimator]") -> N
         f"{package}.grpo_passk:grpo_passk",
         options=f"{package}.options:GrpoPasskOptions",
         needs={"groups"},
-        summary="the group's best response alone: best minus second best, over the deviation (2503.19595)",
+        summary="only the group's best response: best minus second best, over the deviation (2503.19595)",
     )
     register(
         "gdpo",

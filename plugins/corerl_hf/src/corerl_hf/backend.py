@@ -1,4 +1,4 @@
-"""Rollout backend ``hf``: a transformers model in this process."""
+"""Rollout backend ``hf``: a transformers model in the trainer's process."""
 
 import asyncio
 import threading
@@ -29,9 +29,9 @@ class _Call:
     """One call of ``generate``, queued or running.
 
     Attributes:
-        aborted: ids of requests that are to end; calls that run together share the set.
-        completions: of each request, by sample.
-        left: samples that are missing.
+        aborted: ids of requests to end; calls that run together share the set.
+        completions: completions of each request, by sample.
+        left: number of missing samples.
     """
 
     requests: Sequence[GenerationRequest]
@@ -49,25 +49,25 @@ class _Call:
         self.aborted.update({request.request_id for request in self.requests}.intersection(request_ids))
 
     def leave(self) -> None:
-        """End what still runs, in a batch with other calls, and report nothing more."""
+        """End the call's running requests, in a batch with other calls, and report nothing more."""
         self.on_finished = None
         self.abort(self.requests[number].request_id for number in self.missing())
 
     def restart(self) -> None:
-        """Forget the responses to requests without all of theirs."""
+        """Drop the responses of requests that are not complete."""
         for number in self.missing():
             self.left += len(self.completions[number])
             self.completions[number].clear()
 
     def add(self, number: int, sample: int, completion: Completion) -> None:
-        """Take a response to the request ``number``."""
+        """Store a response to the request ``number``."""
         self.completions[number][sample] = completion
         self.left -= 1
         if self.on_finished is not None and len(self.completions[number]) == self.requests[number].sampling.n:
             self.on_finished(number, _in_order(self.completions[number]))
 
     def missing(self) -> list[int]:
-        """The requests without all of their responses."""
+        """The requests with missing responses."""
         pairs = enumerate(zip(self.requests, self.completions, strict=True))
         return [number for number, (request, samples) in pairs if len(samples) < request.sampling.n]
 
@@ -76,8 +76,8 @@ class _Joint:
     """Calls of one thread that run together.
 
     Attributes:
-        calls: those whose responses are not complete; the first one computes.
-        steps: computes a token of each row at a time.
+        calls: calls with missing responses; the first one computes.
+        steps: computes one token of each row at a time.
     """
 
     def __init__(self, calls: Sequence[_Call], steps: Callable[["_Joint"], Iterator[None]]) -> None:
@@ -91,13 +91,13 @@ class _Joint:
 
 
 class HfBackend:
-    """Generates with transformers in the thread that awaits; between tokens other tasks of its event loop run.
+    """Generates with transformers in the awaiting thread; between tokens, other tasks of its event loop run.
 
-    A thread of its own would cost half of the speed on two cores: each thread that computes has its own pool of OpenMP
-    threads, and two pools get in each other's way.
+    A separate thread would halve the speed on two cores: every computing thread has its own pool of OpenMP threads, and
+    two pools compete for the cores.
 
-    See :class:`corerl.contracts.rollout_backends.RolloutBackend`. Calls queue; those of one thread that wait at the
-    same time run together. The weights loaded from ``model.path`` have version 0.
+    See :class:`corerl.contracts.rollout_backends.RolloutBackend`. Calls queue; waiting calls of one thread run
+    together. The weights loaded from ``model.path`` have version 0.
     """
 
     def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str, options: HfOptions) -> None:
@@ -121,7 +121,7 @@ class HfBackend:
         """Generate; a cancelled call ends at its next token.
 
         Raises:
-            RunError: a prompt is empty or has an id outside the vocabulary, or the weights are not there.
+            RunError: a prompt is empty or has an id outside the vocabulary, or the weights are missing.
             NonFiniteError: the model gave a logit that is NaN or infinite.
         """
         self.health()
@@ -143,11 +143,11 @@ class HfBackend:
             self._release()
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
-        """Copy all weights in, once a call that runs in another thread is done; nothing on the way could change them.
+        """Copy all weights in, after a call in another thread has ended; there is no transport to verify.
 
         Raises:
-            RunError: a tensor is missing, unknown or of another shape, after which nothing is generated before a
-                complete update; or a call of this thread is not done.
+            RunError: a tensor is missing, unknown or of another shape: generation then fails until a complete update;
+                or a call of this thread is not done.
         """
         with self._exclusive():
             self._weights.allocate()
@@ -156,7 +156,7 @@ class HfBackend:
             self._not_ready, self._version = "", version
 
     def sleep(self) -> None:
-        """Free the memory of the weights; the KV cache lives no longer than a call anyway."""
+        """Free the memory of the weights; the KV cache exists only during a call."""
         with self._exclusive():
             self._weights.drop()
             self._not_ready = "it was put to sleep, and its weights were not sent again"
@@ -164,12 +164,12 @@ class HfBackend:
             torch.cuda.empty_cache()
 
     def wake(self, *, kv_cache: bool = True) -> None:
-        """Take memory for the weights; they must be sent again before generating."""
+        """Allocate memory for the weights; they must be sent again before generating."""
         with self._exclusive():
             self._weights.allocate()
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """End these requests at their next token; ids that are not known (any more) are ignored."""
+        """End these requests at their next token; unknown ids are ignored."""
         for call in list(self._calls):
             call.abort(request_ids)
 
@@ -179,7 +179,7 @@ class HfBackend:
             raise RunError("the rollout backend hf is closed")
 
     def close(self) -> None:
-        """End what is running and free the weights."""
+        """End running calls and free the weights."""
         if self._closed:
             return
         for call in list(self._calls):
@@ -189,16 +189,16 @@ class HfBackend:
         self._closed = True
 
     def _computes(self, call: _Call) -> bool:
-        """Whether a call is the first of those that run together; a call that may begins with all that wait."""
+        """Whether a call computes for those that run together; a call that can begin takes all waiting calls along."""
         if self._lock.acquire(blocking=False):
             self._generating_thread = call.thread
             waiting = [each for each in self._calls if each.thread == call.thread and each.left]
             self._joint = _Joint(waiting, self._steps)
-        joint = self._joint  # of another thread it may end meanwhile
+        joint = self._joint  # another thread's may end meanwhile
         return joint is not None and joint.calls[:1] == [call]
 
     def _advance(self) -> None:
-        """The next token of the calls that run together; after an error those that are left begin anew."""
+        """The next token of the calls that run together; after an error, the remaining calls start again."""
         joint = self._joint
         assert joint is not None
         try:
@@ -210,7 +210,7 @@ class HfBackend:
             self._release()
 
     def _release(self) -> None:
-        """Let others run once no call is left of those that run together."""
+        """Let other calls run when those that ran together are complete."""
         joint = self._joint
         if joint is None or self._generating_thread != threading.get_ident():
             return

@@ -1,4 +1,4 @@
-"""Which responses are decoded together."""
+"""Division of responses into batches that are decoded together."""
 
 import itertools
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ class Row(NamedTuple):
 
 
 def plan_batches(requests: Sequence[GenerationRequest], max_batch_size: int) -> list[list[Row]]:
-    """The rows of all requests in batches of nearly one size, at most ``max_batch_size``.
+    """The rows of all requests in batches of nearly equal size, at most ``max_batch_size``.
 
-    Shorter prompts come first, which keeps padding small, and equal ones stand together: a prompt is computed once in
-    a batch.
+    Shorter prompts are first, which keeps padding small, and equal prompts are adjacent: a prompt is computed once in a
+    batch.
     """
     prompts = [tuple(request.prompt_ids) for request in requests]
     order = sorted(range(len(requests)), key=lambda index: (len(prompts[index]), prompts[index]))

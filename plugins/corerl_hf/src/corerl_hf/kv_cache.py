@@ -10,11 +10,11 @@ from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 SPARE_COLUMNS = 64
-"""room for so many tokens is added whenever a layer is full"""
+"""tokens for which memory is added when a layer is full"""
 
 
 class InPlaceLayer(DynamicLayer):
-    """Full attention: what transformers' ``DynamicLayer`` holds, without copying all of it for every token.
+    """Full attention: the contents of transformers' ``DynamicLayer``, without a copy of the whole for every token.
 
     ``keys`` and ``values`` are views (rows, heads, tokens so far, head size) of larger buffers.
     """
@@ -45,7 +45,7 @@ class InPlaceLayer(DynamicLayer):
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Row i becomes what row ``beam_idx[i]`` was; where no row is added, only those that move are copied."""
+        """Copy row ``beam_idx[i]`` to row i; if no row is added, only rows that move are copied."""
         rows = beam_idx.numel()
         if rows > self.keys.shape[0]:
             self._reserve(self.keys[beam_idx], self.values[beam_idx], self.keys.shape[-2])
@@ -58,7 +58,9 @@ class InPlaceLayer(DynamicLayer):
 
     @classmethod
     def join(cls, layers: "Sequence[InPlaceLayer]", rows: Sequence[Tensor]) -> "InPlaceLayer":
-        """Rows ``rows[i]`` of each ``layers[i]``, below each other and aligned on the right; 0 where one is shorter."""
+        """Rows ``rows[i]`` of each ``layers[i]``, one below the other, aligned on the right; shorter rows are filled
+        with 0.
+        """
         joined = cls()
         keys = [layer.keys[index] for layer, index in zip(layers, rows, strict=True)]
         values = [layer.values[index] for layer, index in zip(layers, rows, strict=True)]
@@ -66,7 +68,7 @@ class InPlaceLayer(DynamicLayer):
         return joined
 
     def _reserve(self, keys: Tensor, values: Tensor, tokens: int) -> None:
-        """Move keys and values into new buffers with room for ``tokens`` and some more."""
+        """Move keys and values into new buffers with room for ``tokens`` and some more tokens."""
         self._key_buffer, self._value_buffer = (_with_room(states, tokens + SPARE_COLUMNS) for states in (keys, values))
         length = keys.shape[-2]
         self.keys, self.values = self._key_buffer[:, :, :length], self._value_buffer[:, :, :length]
@@ -85,7 +87,7 @@ def _stack(states: Sequence[Tensor]) -> Tensor:
 
 
 def make_cache(config: PreTrainedConfig) -> DynamicCache:
-    """An empty cache for a model; layers other than full attention (a sliding window, say) are transformers' own."""
+    """An empty cache for a model; layers without full attention (such as a sliding window) are transformers' own."""
     cache = DynamicCache(config=config)
     cache.layers = [InPlaceLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache
@@ -103,7 +105,7 @@ def join_caches(caches: Sequence[DynamicCache], rows: Sequence[Tensor]) -> Dynam
 
 
 def select_rows(cache: DynamicCache, rows: Tensor) -> None:
-    """Row i of the cache becomes what row ``rows[i]`` was; a row may be repeated or left out."""
+    """Copy row ``rows[i]`` to row i of the cache; a row may be repeated or dropped."""
     cache.reorder_cache(cast(LongTensor, rows))
 
 

@@ -9,7 +9,7 @@ from corerl_check import GenerationShare, ModelSize, longest
 
 @dataclass
 class HfOptions:
-    """How much is computed at a time."""
+    """Sizes of the parts that are computed at a time."""
 
     max_batch_size: int = option(256, "responses decoded at a time; more raise throughput and memory", ge=1)
     max_prefill_tokens: int | None = option(
@@ -17,7 +17,7 @@ class HfOptions:
     )
 
     def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
-        """For `corerl check`: a copy of the model, which sleep frees, and the cache of ``max_batch_size`` full rows."""
+        """For `corerl check`: a copy of the model, freed by sleep, and the cache of ``max_batch_size`` full rows."""
         rows = min(self.max_batch_size, config.data.train_batch_size * config.rollout.n)
         weights, per_token = size.parameters * size.bytes, size.cache_bytes
         return GenerationShare(weights, rows * longest(config) * per_token, per_token)

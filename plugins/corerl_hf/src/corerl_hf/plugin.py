@@ -1,4 +1,4 @@
-"""What corerl-hf registers."""
+"""The names registered by corerl-hf."""
 
 from typing import TYPE_CHECKING
 

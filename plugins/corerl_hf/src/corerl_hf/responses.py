@@ -1,4 +1,4 @@
-"""What a batch has generated so far, on the host: tokens, log-probs, and which rows go on."""
+"""The results of a batch so far, on the host: tokens, log-probs, and the unfinished rows."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -13,14 +13,14 @@ FinishReason = Literal["stop", "length", "abort"]
 
 
 class Responses:
-    """The responses of R rows that started together.
+    """The responses of R rows that start together.
 
     Args:
-        params: of each row.
+        params: one for each row.
 
     Attributes:
-        going: (R,) bool, the rows that are not finished.
-        generated: tokens generated so far by the rows that go on.
+        going: (R,) bool, the unfinished rows.
+        generated: tokens generated so far by each unfinished row.
     """
 
     def __init__(self, params: Sequence[SamplingParams]) -> None:
@@ -36,14 +36,14 @@ class Responses:
         self._taken = np.zeros(rows, dtype=bool)
 
     def remaining(self) -> int:
-        """Tokens that the longest row may still generate; 0 when no row goes on."""
+        """Tokens that the longest row may still generate; 0 if all rows are finished."""
         return int((self._limits[self.going] - self.generated).max(initial=0))
 
     def add(self, rows: NDArray[np.int64], tokens: NDArray[np.int64], probs: NDArray[np.float32]) -> None:
-        """Take the next tokens; what comes after a row's end is ignored.
+        """Add the next tokens; tokens after a row's end are ignored.
 
         Args:
-            rows: (r,) indices into the R rows; every row that goes on is among them.
+            rows: (r,) indices into the R rows, including every unfinished row.
             tokens, probs: (steps, r); steps is at most :meth:`remaining`.
         """
         steps = len(tokens)
@@ -63,7 +63,7 @@ class Responses:
         self.going[rows[over]] = False
 
     def abort(self, rows: Sequence[int]) -> None:
-        """End those of the rows that are not finished."""
+        """End the unfinished ones of these rows."""
         for row in rows:
             if self.going[row]:
                 self.going[row] = False
@@ -71,7 +71,7 @@ class Responses:
                 self._reasons[row] = "abort"
 
     def take_finished(self, weight_version: int) -> dict[int, Completion]:
-        """Row -> response, of the rows that have finished since the last call.
+        """Row -> response, for the rows that have finished since the last call.
 
         Raises:
             NonFiniteError: the model gave a logit that is NaN or infinite.
@@ -92,7 +92,7 @@ class Responses:
 
 
 def _stop_ids(params: Sequence[SamplingParams]) -> NDArray[np.int64] | None:
-    """(rows, most stop tokens) padded with -1, or None when no row can stop."""
+    """(rows, most stop tokens) padded with -1, or None if no row has a stop token."""
     stops = [() if each.ignore_eos else each.stop_token_ids for each in params]
     width = max(len(each) for each in stops)
     if width == 0:

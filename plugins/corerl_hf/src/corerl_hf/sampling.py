@@ -1,4 +1,4 @@
-"""From logits to tokens, for a batch whose rows may be sampled differently."""
+"""Sampling of tokens from logits, with separate parameters for each row of a batch."""
 
 import zlib
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def row_key(seed: int, prompt_ids: Sequence[int], sample: int) -> int:
-    """64 bits that name one sample of one prompt under one seed."""
+    """64 bits that identify one sample of one prompt under one seed."""
     prompt = zlib.crc32(np.asarray(prompt_ids, dtype=np.int64).tobytes())
     key = _mix(np.array([seed % 2**64], dtype=np.uint64)) + np.array([prompt << 32 | sample], dtype=np.uint64)
     return int(_mix(key)[0])
 
 
 def uniforms(keys: NDArray[np.uint64], start: int, steps: int) -> NDArray[np.float64]:
-    """(steps, rows) numbers in [0, 1): token ``start`` + i of a row depends on the row's key and nothing else.
+    """(steps, rows) numbers in [0, 1): token ``start`` + i of a row depends only on the row's key.
 
     SplitMix64 (Steele, Lea, Flood 2014) in counter form.
     """
@@ -57,9 +57,9 @@ class SamplingArrays(NamedTuple):
 
 
 class Sampler:
-    """Draws one token a row by inverting the distribution function; work that no row asks for is left out.
+    """Draws one token for each row by inverting the distribution function; unused steps are skipped.
 
-    Where a row has both, top-k comes first and top-p counts within what it kept.
+    If a row has both limits, top-k is applied first, and top-p to its result.
     """
 
     def __init__(self, arrays: SamplingArrays, device: torch.device) -> None:
@@ -84,7 +84,7 @@ class Sampler:
             uniforms: (rows,) float64 in [0, 1).
 
         Returns:
-            (rows,) int64 tokens and (rows,) float32 probabilities of them under softmax(logits / temperature).
+            (rows,) int64 tokens and their (rows,) float32 probabilities under softmax(logits / temperature).
         """
         logits = logits.float()
         probs = (logits if self._scale is None else logits / self._scale).softmax(dim=-1)
@@ -105,7 +105,7 @@ class Sampler:
         return drawn.clamp(max=probs.shape[-1] - 1)
 
     def _restrict(self, probs: Tensor) -> Tensor:
-        """Of (restricted rows, vocabulary) probabilities, those that top-k and top-p keep; 0 elsewhere."""
+        """(restricted rows, vocabulary) probabilities after top-k and top-p; 0 for excluded tokens."""
         vocabulary = probs.shape[-1]
         ordered, token_ids = probs.topk(min(self._widest or vocabulary, vocabulary), dim=-1)
         kept = ordered * (torch.arange(ordered.shape[-1], device=probs.device) < self._top_k)

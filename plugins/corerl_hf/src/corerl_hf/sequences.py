@@ -13,13 +13,13 @@ from corerl_hf.kv_cache import has_only_full_attention, join_caches, make_cache,
 class Sequences:
     """Rows that grow by one token at a time.
 
-    Prompts are padded on the left, so that the next token of every row goes into one and the same column.
+    Prompts are padded on the left, so the next token of every row is in the same column.
 
     Args:
         model: a transformers causal language model.
         prompts: token ids of each distinct prompt, shorter ones first.
-        prompt_of_row: index into ``prompts`` for each row, never falling.
-        max_new_tokens: at most so many tokens are appended.
+        prompt_of_row: index into ``prompts`` for each row, in ascending order.
+        max_new_tokens: largest number of appended tokens.
         max_prefill_tokens: prompt tokens computed at a time.
 
     Attributes:
@@ -55,7 +55,7 @@ class Sequences:
             self._mask = self._step_mask(columns >= self._columns - lengths[:, None]).to(model.device)
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Append one token, (rows,), to each row; (rows, vocabulary) logits of the next."""
+        """Append one token, (rows,), to each row; returns (rows, vocabulary) logits of the next token."""
         self._columns += 1
         mask = None if self._mask is None else self._mask[..., : self._columns]
         logits = _forward(self._model, self._cache, tokens[:, None], self._positions, mask)
@@ -63,14 +63,14 @@ class Sequences:
         return logits
 
     def select(self, rows: Tensor) -> None:
-        """Row i becomes what row ``rows[i]`` was."""
+        """Copy row ``rows[i]`` to row i."""
         select_rows(self._cache, rows)
         self._positions = self._positions[rows]
         if self._mask is not None:
             self._mask = self._mask[rows]
 
     def _groups(self, lengths: Sequence[int], max_tokens: int) -> list[range]:
-        """Prompts that are computed together: neighbours, so that there is little padding."""
+        """Ranges of prompts that are computed together: neighbours, to keep padding small."""
         if not self._only_full_attention:
             return [range(len(lengths))]  # caches of other layers cannot be joined
         starts = [0]
@@ -80,7 +80,7 @@ class Sequences:
         return [range(start, end) for start, end in zip(starts, [*starts[1:], len(lengths)], strict=True)]
 
     def _prefill(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> tuple[DynamicCache, Tensor]:
-        """Compute some prompts, as many columns at a time as ``max_tokens`` allows."""
+        """Compute some prompts, with as many columns at a time as ``max_tokens`` allows."""
         device = self._model.device
         columns = max(map(len, prompts))
         ids = torch.tensor([[0] * (columns - len(prompt)) + list(prompt) for prompt in prompts], device=device)
@@ -97,10 +97,10 @@ class Sequences:
         return cache, logits
 
     def _step_mask(self, mask: Tensor) -> Tensor:
-        """What ``mask`` (rows, columns), true on tokens, becomes for single steps.
+        """Convert ``mask`` (rows, columns), true on tokens, to its form for single steps.
 
-        A bias (rows, 1, 1, columns) on the attention scores spares transformers making one for each token. The mask
-        itself stays where the model reads more out of it (positions, a sliding window) or its kernel takes no bias.
+        A bias (rows, 1, 1, columns) on the attention scores: transformers then need not make one for each token. The
+        mask is kept if the model uses it for more (positions, a sliding window) or its kernel accepts no bias.
         """
         config = self._model.config
         rotary = getattr(config, "rope_parameters", None) is not None and not getattr(config, "alibi", False)

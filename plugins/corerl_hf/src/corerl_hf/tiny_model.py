@@ -28,7 +28,7 @@ from corerl.terminal import echo
 @click.option("--initializer-range", type=click.FloatRange(min=0), default=0.02, help="Deviation of random weights.")
 @click.option("--tie/--no-tie", default=True, help="Share the embedding with the output layer.")
 @click.option("--weights/--no-weights", default=True, help="--no-weights: for model.load_format=dummy.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the weights.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the weights.")
 @click.option("--force", is_flag=True, help="Replace an existing folder.")
 def tiny_model(**arguments: Any) -> None:
     """Write a small, randomly initialised Qwen2 model folder.
@@ -45,4 +45,4 @@ def tiny_model(**arguments: Any) -> None:
     written = write_tiny_model(out, TinyModel(**arguments), force=force)
     echo(f"{out}: {written.parameters:,} parameters, {written.vocab_size} tokens in the vocabulary")
     if written.vocab_size < arguments["vocab_size"]:
-        echo(f"(the corpus is too small for the {arguments['vocab_size']} that were asked for)")
+        echo(f"(the corpus is too small for the requested {arguments['vocab_size']} tokens)")

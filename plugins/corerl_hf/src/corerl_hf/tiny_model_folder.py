@@ -15,7 +15,7 @@ from corerl_hf.tiny_tokenizer import read_texts, train_tokenizer
 
 @dataclass(frozen=True)
 class TinyModel:
-    """What ``corerl tiny-model`` was asked for; its flags have the same names."""
+    """The arguments of ``corerl tiny-model``; its flags have the same names."""
 
     corpus: Sequence[str]
     vocab_size: int
@@ -33,18 +33,18 @@ class TinyModel:
 
 
 class Written(NamedTuple):
-    """What was written; ``vocab_size`` is smaller than asked for when the corpus has no more to learn."""
+    """The written model; ``vocab_size`` is smaller than requested if the corpus has too few different tokens."""
 
     parameters: int
     vocab_size: int
 
 
 def write_tiny_model(out: Path, wanted: TinyModel, *, force: bool) -> Written:
-    """Write the folder ``out``, all of it or nothing.
+    """Write the folder ``out`` atomically.
 
     Raises:
-        RequestError: ``out`` exists and ``force`` is false or it is no model folder, nothing can be written there, or
-            sizes do not divide.
+        RequestError: ``out`` exists and ``force`` is false or it is no model folder, ``out`` is not writable, or sizes
+            do not divide.
         DataError: a file of the corpus cannot be used.
     """
     if out.exists() and not force:
@@ -95,7 +95,7 @@ def _config(wanted: TinyModel, tokenizer: PreTrainedTokenizerBase) -> Qwen2Confi
 
 
 def _generation_config(config: Qwen2Config) -> GenerationConfig:
-    """As Qwen's chat models have it: both the end of a turn and the end of a text stop."""
+    """As for Qwen's chat models: both the end of a turn and the end of a text stop the generation."""
     return GenerationConfig(  # type: ignore[no-untyped-call]
         pad_token_id=config.pad_token_id,
         eos_token_id=[config.eos_token_id, config.pad_token_id],

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer like Qwen's, trained on the spot."""
+"""A byte-level BPE tokenizer like Qwen's, trained on a small corpus."""
 
 import json
 import unicodedata
@@ -13,7 +13,7 @@ from corerl.data import read_jsonl, read_parquet
 from corerl.errors import DataError, RequestError
 
 TEXT_COLUMNS = ("prompt", "messages", "question", "answer", "problem", "solution", "text", "response")
-"""columns of a corpus whose strings, or whose chat messages' contents, are learned from"""
+"""columns of a corpus whose strings, or contents of chat messages, train the tokenizer"""
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -57,11 +57,11 @@ def _strings(value: Any) -> Iterator[str]:
 def train_tokenizer(texts: Sequence[str], vocab_size: int, max_positions: int) -> PreTrainedTokenizerBase:
     """A tokenizer of at most ``vocab_size`` tokens, special ones included, with ``CHAT_TEMPLATE``.
 
-    Text is split as Qwen does it, numbers digit by digit. With room for all 256 bytes every text can be encoded; a
-    smaller vocabulary has the bytes of ``texts`` only and leaves others out.
+    Text is split as by Qwen, numbers digit by digit. With room for all 256 bytes every text can be encoded; a smaller
+    vocabulary has only the bytes of ``texts``, and drops others.
 
     Raises:
-        RequestError: ``vocab_size`` has no room for the bytes of ``texts``; the message names the least that has.
+        RequestError: ``vocab_size`` has no room for the bytes of ``texts``; the message names the smallest size.
     """
     special = (PAD, START, END)
     learned = vocab_size - len(special)
@@ -89,7 +89,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int, max_positions: int) -
 
 
 def _byte_characters(texts: Sequence[str]) -> list[str]:
-    """The characters that stand for the bytes of the texts in byte-level BPE."""
+    """The characters of byte-level BPE for the bytes of the texts."""
     characters = {character for text in texts for character in unicodedata.normalize("NFC", text)}
     [(mapped, _)] = _BYTES.pre_tokenize_str("".join(sorted(characters)))
     return sorted(set(mapped))

@@ -1,4 +1,4 @@
-"""The weights of a loaded model: replaced in place, dropped and given room again."""
+"""The weights of a loaded model: replaced in place, freed and allocated again."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +11,7 @@ from corerl_torch.weights import complete as complete
 
 
 class Weights:
-    """Every parameter and saved buffer of a model, under its name in transformers; tied ones have several names."""
+    """Every parameter and saved buffer of a model, under its name in transformers; tied weights have several names."""
 
     def __init__(self, model: Any) -> None:
         self._tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)
@@ -20,7 +20,7 @@ class Weights:
 
     @torch.no_grad()
     def copy_from(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy all weights in; of tied ones a single name is enough.
+        """Copy all weights in; for tied weights a single name is enough.
 
         Raises:
             RunError: a tensor is missing, unknown or of another shape; the weights are then partly replaced.

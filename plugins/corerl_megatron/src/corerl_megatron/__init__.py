@@ -2,5 +2,5 @@
 
 import warnings
 
-# said by each rank when it is imported: that packages are missing which CoreRL does not need
+# each rank warns on import about missing packages that CoreRL does not need
 warnings.filterwarnings("ignore", r"\s*(Transformer Engine|Apex|The 'megatron|full scope)", module=r"megatron\.core")

@@ -1,4 +1,4 @@
-"""Whether ranks can share a model as the options ask, said before anything is built; it imports no torch."""
+"""Checks that ranks can share a model as configured, before anything is built; imports no torch."""
 
 import importlib.metadata
 import importlib.util
@@ -16,16 +16,16 @@ from corerl_megatron.families import FAMILIES
 from corerl_megatron.options import MegatronOptions
 
 TESTED = ((0, 16), (0, 19))
-"""the first and the last minor version of megatron-core that the tests have seen"""
+"""the first and the last tested minor version of megatron-core"""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What the arithmetic is about, from a Hugging Face config.
+    """Facts of a model for these checks, from a Hugging Face config.
 
     Attributes:
-        key: the config key that the model is named by.
-        experts: 0: a dense model.
+        key: the config key that names the model.
+        experts: 0 for a dense model.
     """
 
     key: str
@@ -39,10 +39,10 @@ class ModelFacts:
 
     @classmethod
     def read(cls, key: str, config: Mapping[str, Any]) -> "ModelFacts":
-        """From a config as plain values.
+        """Read the facts from a config as plain values.
 
         Raises:
-            ConfigError: a family without a mapping, or a member of it that the mapping is not right for.
+            ConfigError: the family has no mapping, or its mapping does not fit this model.
         """
         model_type = str(config.get("model_type"))
         if model_type not in FAMILIES:
@@ -53,7 +53,7 @@ class ModelFacts:
         for name, value in FAMILIES[model_type].assumes.items():
             if (config.get(name) or None) != (value or None) and name in config:
                 raise ConfigError(
-                    key, f"{name} is {config[name]!r}, and the mapping of {model_type} is for {value!r} alone"
+                    key, f"{name} is {config[name]!r}, and the mapping of {model_type} supports only {value!r}"
                 )
         heads = int(config["num_attention_heads"])
         return cls(
@@ -71,13 +71,13 @@ class ModelFacts:
 
 
 def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> None:
-    """The rules, for the models that a training config names by folders; others are checked when they are built.
+    """Check the rules for models in local folders; other models are checked when they are built.
 
     Args:
         key: ``actor.strategy`` or ``critic.strategy``.
 
     Raises:
-        ConfigError: the first rule that does not hold.
+        ConfigError: the first violated rule.
     """
     check_installed(key, options)
     head = "value" if key.startswith("critic") else "lm"
@@ -97,7 +97,7 @@ def check_config(key: str, config: TrainConfig, options: MegatronOptions) -> Non
 
 
 def check_installed(key: str, options: MegatronOptions) -> None:
-    """Raise ConfigError when megatron-core is missing or of a version that no test has seen, or mbridge is missing."""
+    """Raise ConfigError if megatron-core is missing or untested, or a required mbridge is missing."""
     low, high = (".".join(map(str, version)) for version in TESTED)
     try:
         version = importlib.metadata.version("megatron-core")
@@ -116,18 +116,18 @@ def check_installed(key: str, options: MegatronOptions) -> None:
 
 
 def check_model(model: ModelConfig) -> None:
-    """Raise ConfigError for what the strategy cannot do with any model."""
+    """Raise ConfigError for options that the strategy supports for no model."""
     if model.lora_rank:
         raise ConfigError("model.lora_rank", "strategy megatron trains a model's own weights only: it must be 0")
     if model.attn_implementation != "sdpa":
         raise ConfigError(
             "model.attn_implementation",
-            f"{model.attn_implementation} is not there with strategy megatron: take sdpa",
+            f"strategy megatron does not support {model.attn_implementation}: use sdpa",
         )
 
 
 def check_shared(key: str, facts: ModelFacts, options: MegatronOptions) -> None:
-    """Raise ConfigError, with the sizes that would work, when a model does not divide as the options ask."""
+    """Raise ConfigError, with the possible sizes, if a model does not divide as the options require."""
 
     def divides(name: str, size: int, number: int, what: str, all_of: int | None = None) -> None:
         if number % size:
@@ -163,22 +163,22 @@ def check_shared(key: str, facts: ModelFacts, options: MegatronOptions) -> None:
 
 
 def check_experts(key: str, facts: ModelFacts) -> None:
-    """Raise ConfigError for experts with a megatron-core whose router needs Transformer Engine, which is not there."""
+    """Raise ConfigError for experts if megatron-core's router needs Transformer Engine, which is missing."""
     version = importlib.metadata.version("megatron-core")
     if facts.experts and int(version.split(".")[1]) < 19 and importlib.util.find_spec("transformer_engine") is None:
         raise ConfigError(
             key,
-            f"megatron-core {version} runs the experts of {facts.key} with Transformer Engine alone, 0.19 without it",
+            f"megatron-core {version} runs the experts of {facts.key} only with Transformer Engine; 0.19 needs none",
         )
 
 
 def check_bridge(key: str, facts: ModelFacts, options: MegatronOptions, *, head: str) -> None:
-    """Raise ConfigError for a model whose weights mbridge cannot take in or give out."""
+    """Raise ConfigError for a model whose weights mbridge cannot convert."""
     vocabulary, tensor = int(facts.config["vocab_size"]), options.tensor_model_parallel_size
     reasons = {
         "mbridge has no names for a critic's value head": head == "value",
         f"mbridge names the experts of {facts.key} as Transformer Engine does": bool(facts.experts),
-        f"mbridge gives the vocabulary of {vocabulary} out as it is filled up for {tensor} ranks": vocabulary % tensor,
+        f"mbridge exports the vocabulary of {vocabulary} with the padding for {tensor} ranks": vocabulary % tensor,
     }
     for reason, holds in reasons.items():
         if options.use_mbridge and holds:
@@ -186,7 +186,7 @@ def check_bridge(key: str, facts: ModelFacts, options: MegatronOptions, *, head:
 
 
 def check_ranks(key: str, options: MegatronOptions, ranks: int) -> None:
-    """Raise ConfigError when the ranks are no multiple of what one copy of the model takes."""
+    """Raise ConfigError if the ranks are not a multiple of the ranks of one copy of the model."""
     tensor, stages = options.tensor_model_parallel_size, options.pipeline_model_parallel_size
     copy = tensor * stages * options.context_parallel_size
     if ranks % copy:
@@ -207,12 +207,12 @@ def check_ranks(key: str, options: MegatronOptions, ranks: int) -> None:
 
 
 def padded_vocabulary(size: int, tensor_parallel: int) -> int:
-    """The vocabulary with so many rows of zeros that tensor-parallel ranks have equal parts."""
+    """The vocabulary with padding rows, so that tensor-parallel ranks have equal parts."""
     return -(-size // tensor_parallel) * tensor_parallel
 
 
 def _ranks(config: TrainConfig) -> int | None:
-    """How many ranks the runtime will start; None where that is not in the config."""
+    """The number of ranks that the runtime will start; None if the config does not determine it."""
     runtime = config.runtime
     if runtime.name == "local":
         return 1

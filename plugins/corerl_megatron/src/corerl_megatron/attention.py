@@ -1,7 +1,7 @@
-"""What a layer is made of: megatron-core's modules, with a norm and an attention that run everywhere.
+"""The parts of a layer: megatron-core's modules, with a norm and an attention that run on every device.
 
-Its own norm without Apex and Transformer Engine refuses sequence parallel, and its own attention refuses packed rows.
-Both are given by the layer's specification, which is how megatron-core is told of other modules.
+Without Apex and Transformer Engine, megatron-core's own norm refuses sequence parallel, and its own attention refuses
+packed rows. Both are replaced through the layer's specification, megatron-core's interface for other modules.
 """
 
 import importlib.util
@@ -25,10 +25,10 @@ from corerl_torch.sequence_parallel import SequenceGroup
 
 @dataclass
 class PackedRows(PackedSeqParams):  # type: ignore[misc]
-    """Rows that lie end to end, with the rotation of this rank's tokens.
+    """Packed rows, with the rotation of this rank's tokens.
 
     Attributes:
-        bounds: (rows + 1,) int32, where each row begins, and the end.
+        bounds: (rows + 1,) int32, the start of each row, and the end.
         longest: tokens of the longest row.
         cosine, sine: (own tokens, 1, head size).
         sharing: the context-parallel ranks.
@@ -44,7 +44,7 @@ class PackedRows(PackedSeqParams):  # type: ignore[misc]
 class PackedAttention(nn.Module):
     """Rotary embedding and causal attention within each row, for this tensor-parallel rank's heads.
 
-    With context parallel a rank has some of the tokens; an all-to-all before and one after attention trade them for
+    With context parallel a rank has a part of the tokens; all-to-alls before and after attention exchange tokens for
     heads (Jacobs et al. 2023, arXiv 2309.14509).
     """
 
@@ -92,7 +92,7 @@ class RMSNorm(nn.Module):
 
 
 def layers(config: TransformerConfig, count: int) -> TransformerBlockSubmodules:
-    """The specification of so many layers and of the norm after the last."""
+    """The specification of ``count`` layers and of the norm after the last one."""
     experts, qk_norm = config.num_moe_experts, config.qk_layernorm
     fused = importlib.util.find_spec("transformer_engine") is not None and not config.use_cpu_initialization
     if fused:
@@ -109,7 +109,7 @@ def layers(config: TransformerConfig, count: int) -> TransformerBlockSubmodules:
 
 
 def _plain(spec: ModuleSpec) -> ModuleSpec:
-    """Without names for checkpoints as if norms were fused: they are loaded as they were saved."""
+    """Remove checkpoint names for fused norms: weights are loaded under the names of saving."""
     spec.submodules.sharded_state_dict_keys_map = {}
     return spec
 

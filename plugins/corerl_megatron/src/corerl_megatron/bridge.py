@@ -1,7 +1,7 @@
-"""Weights in and out by the package mbridge, in place of this plugin's tables.
+"""Conversion of weights by the package mbridge, instead of this plugin's tables.
 
-mbridge names parameters as megatron-core's layers with Transformer Engine do, where a norm is a part of the matrix
-behind it. Without, norms are layers of their own, and are added to its tables here.
+mbridge names parameters like megatron-core's layers with Transformer Engine, in which a norm belongs to the following
+matrix. Without Transformer Engine norms are separate layers; their names are added to mbridge's tables here.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ NORMS = {
     "_OTHER_MAPPING": {"input_layernorm.weight": [f"{LAYER}.input_layernorm.weight"]},
     "_MLP_MAPPING": {"pre_mlp_layernorm.weight": [f"{LAYER}.post_attention_layernorm.weight"]},
 }
-"""table of mbridge → names that it lacks; it looks for all that have "mlp" in them in the second"""
+"""table of mbridge → missing names; in the second table mbridge looks up all names with "mlp" in them"""
 
 
 def open_bridge(key: str, model: ModelConfig, dtype: torch.dtype) -> Any:
-    """mbridge's bridge for a model, in a process whose ranks are laid out.
+    """mbridge's bridge for a model, in a process with parallel groups.
 
     Raises:
         ConfigError: mbridge does not know the family.
@@ -34,9 +34,11 @@ def open_bridge(key: str, model: ModelConfig, dtype: torch.dtype) -> Any:
     try:
         bridge = mbridge.AutoBridge.from_pretrained(model.path, trust_remote_code=model.trust_remote_code, dtype=dtype)
     except ValueError as error:
-        raise ConfigError(f"{key}.use_mbridge", f"mbridge does not take the model: {error}") from error
+        raise ConfigError(f"{key}.use_mbridge", f"mbridge does not support the model: {error}") from error
     names = dict(bridge._DIRECT_MAPPING)
-    type(bridge)._DIRECT_MAPPING["output_layer.weight"] = "lm_head.weight"  # a tied model changed it for all after it
+    type(bridge)._DIRECT_MAPPING["output_layer.weight"] = (
+        "lm_head.weight"  # a tied model changes it for all later models
+    )
     bridge._DIRECT_MAPPING = names
     for table, more in NORMS.items():
         setattr(bridge, table, {**getattr(bridge, table), **more})
@@ -44,10 +46,10 @@ def open_bridge(key: str, model: ModelConfig, dtype: torch.dtype) -> Any:
 
 
 def load(bridge: Any, pieces: list[Any], model: ModelConfig, meta: Any) -> None:
-    """Read a model's files into the pieces, on all ranks; ``meta``, the model without storage, gets what else they say.
+    """Read a model's files into the pieces, on all ranks; ``meta``, the model without storage, gets the other tensors.
 
     Raises:
-        ModelError: on all ranks, where a weight is not there.
+        ModelError: on all ranks, if a weight is missing.
     """
 
     def look() -> None:
@@ -61,5 +63,5 @@ def load(bridge: Any, pieces: list[Any], model: ModelConfig, meta: Any) -> None:
 
     ranks.on_first_rank(look, ModelError)
     bridge.load_weights(pieces, model.path)
-    with contextlib.suppress(OSError):  # a model need not have one
+    with contextlib.suppress(OSError):  # a model may have none
         meta.generation_config = GenerationConfig.from_pretrained(model.path)

@@ -1,6 +1,6 @@
-"""Checkpoints: megatron-core's distributed ones on CUDA, where alone they are written, one file of them all on the CPU.
+"""Checkpoints: on CUDA megatron-core's distributed ones, which need CUDA; on the CPU one file from all ranks.
 
-Both can be read by ranks that share the model in another way: tensors are stored under names of the whole model.
+Ranks with another layout can read both, because tensors are stored under names of the whole model.
 """
 
 import json
@@ -28,11 +28,11 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class Checkpoint:
-    """What is written and read.
+    """Saves and loads a model and its optimizer.
 
     Args:
-        pieces: of the model.
-        model: facts that a checkpoint's model must share with this one.
+        pieces: pieces of the model.
+        model: facts that must be equal in a checkpoint's model and in this one.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Checkpoint:
         self.pieces, self.weights, self.optimizer, self.ranks, self.model = pieces, weights, optimizer, ranks, model
 
     def save(self, folder: Path) -> Callable[[], None] | None:
-        """Write into a folder that all ranks see, or return what writes the copy of one file; a collective."""
+        """Write into a folder that all ranks see, or return a function that writes one file's copy; a collective."""
         note = json.dumps({"model": self.model, "schedule": self.optimizer.schedule.state_dict()})
         world.on_first_rank(lambda: _write(folder / NOTE, note), SaveError)
         if isinstance(self.optimizer, LibraryOptimizer):
@@ -51,10 +51,10 @@ class Checkpoint:
         return (lambda: save_file(state, folder / FILE)) if dist.get_rank() == 0 else None
 
     def load(self, folder: Path) -> None:
-        """Read what :meth:`save` wrote; a collective.
+        """Load the state of :meth:`save`; a collective.
 
         Raises:
-            ModelError: it is of another model, or holds pickles that name code.
+            ModelError: the checkpoint is of another model, or its pickles name code.
         """
         with reading_file(folder / NOTE) as file:
             note = json.loads(read_text(file))
@@ -77,7 +77,7 @@ class Checkpoint:
         self.optimizer.take_rate()
 
     def _state(self, *, loading: bool) -> dict[str, Any]:
-        """The tree that megatron-core saves, and fills when it loads."""
+        """The tree that megatron-core saves, or fills during loading."""
         metadata: dict[str, Any] = {
             "dp_cp_group": self.ranks.gradients.group,
             "distrib_optim_sharding_type": "fully_reshardable",
@@ -112,7 +112,7 @@ class Checkpoint:
             values["step"].copy_(state["step"])
 
     def _parts(self) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
-        """What a parameter has: itself, and the optimizer's moments."""
+        """The tensors of a parameter: the parameter and the optimizer's moments."""
         states = self.optimizer.optimizer.state
         for parameter in self.weights.parameters.values():
             values = states[parameter]

@@ -1,4 +1,4 @@
-"""One weight of megatron-core from Hugging Face's, and back: pure functions, exact, for every :data:`Kind`."""
+"""Conversion of weights between Hugging Face and megatron-core: pure, exact functions for every :data:`Kind`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from corerl_megatron.families.family import Kind
 
 @dataclass(frozen=True)
 class Geometry:
-    """What the conversions need to know of a model.
+    """Facts of a model for the conversions.
 
     Attributes:
         groups: key and value heads.
-        heads_per_group: query heads to each of them.
+        heads_per_group: query heads for each key and value head.
         vocabulary: without padding.
     """
 
@@ -26,7 +26,7 @@ class Geometry:
 
 
 def shard(kind: Kind, parts: Sequence[Tensor], rank: int, ranks: int, geometry: Geometry) -> Tensor:
-    """What tensor-parallel rank ``rank`` of ``ranks`` has of the weight that is made of ``parts``."""
+    """The part of tensor-parallel rank ``rank`` of ``ranks``, of the weight made from ``parts``."""
     if kind == "gate_up":
         return torch.cat([part.chunk(ranks)[rank] for part in parts])
     if kind == "qkv":
@@ -39,7 +39,7 @@ def shard(kind: Kind, parts: Sequence[Tensor], rank: int, ranks: int, geometry: 
 
 
 def unshard(kind: Kind, shards: Sequence[Tensor], geometry: Geometry) -> list[Tensor]:
-    """The inverse of :func:`shard`: the parts, from what all ranks have, in their order."""
+    """Inverse of :func:`shard`: the parts, from the shards of all ranks, in order."""
     if kind == "whole":
         return [shards[0]]
     if kind == "gate_up":

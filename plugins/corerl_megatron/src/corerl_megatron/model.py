@@ -1,8 +1,8 @@
-"""megatron-core's GPTModel with the answer that a strategy owes: numbers for each response token.
+"""megatron-core's GPTModel whose outputs are numbers for each response token.
 
-The library's embedding, layers and output layer are called one after the other. Positions reach the layers' attention
-with the rows, so the model has no position embedding of its own; the rotation is that of transformers, with whatever
-scaling the Hugging Face config asks for.
+The library's embedding, layers and output layer are called one after the other. Positions are passed to the layers'
+attention together with the rows, so the model has no position embedding; the rotation is that of transformers, with
+the scaling of the Hugging Face config.
 """
 
 import itertools
@@ -44,7 +44,7 @@ class Stage(GPTModel):  # type: ignore[misc]
 
     Args:
         rotary: a transformers module: (1, N) positions to the cosines and sines of their rotation.
-        vocabulary: tokens, padding left out.
+        vocabulary: number of tokens, without padding.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Stage(GPTModel):  # type: ignore[misc]
             config,
             layers(config, count),
             vocab_size=padded_vocabulary(vocabulary, ranks.tensor.size),
-            max_sequence_length=1,  # read by learned position embeddings alone
+            max_sequence_length=1,  # used only by learned position embeddings
             pre_process=is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
             post_process=is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
             share_embeddings_and_output_weights=tied or spec.head == "value",
@@ -79,13 +79,13 @@ class Stage(GPTModel):  # type: ignore[misc]
             self.counts = [end - start for start, end in itertools.pairwise(starts)]
             rank, group = ranks.tensor.rank, ranks.tensor.group if ranks.tensor.size > 1 else None
             self.part = Part(starts[rank], self.counts[rank], group)
-            self.output_layer.sequence_parallel = False  # it is given gathered states
+            self.output_layer.sequence_parallel = False  # its inputs are gathered states
             if spec.head == "value":
                 device = None if config.use_cpu_initialization else torch.cuda.current_device()
                 self.score = nn.Linear(config.hidden_size, 1, dtype=config.params_dtype, device=device)
 
     def forward(self, batch: Experience, wanted: Collection[Output]) -> Tensor | TokenOutputs:
-        """What is wanted, as a strategy's forward gives it, of the last stage; of another, what the next is given."""
+        """On the last stage the wanted outputs, as from a strategy's forward; otherwise the next stage's input."""
         whole = _multiple(layout.packed(batch), self.ranks, self.config.sequence_parallel)
         sharing = self.ranks.tokens
         share = sharing.slice(whole) if sharing else None
@@ -116,7 +116,7 @@ class Stage(GPTModel):  # type: ignore[misc]
         )
 
     def _values(self, hidden: Tensor, targets: Tensor, wanted: Collection[Output]) -> dict[str, Tensor]:
-        """What is wanted of (N, K) hidden states, (N, ...) each."""
+        """The wanted outputs of (N, K) hidden states, (N, ...) each."""
         if self.head == "value":
             return {"values": self.score(hidden).squeeze(-1).float()}
         if "vocabulary_log_probs" in wanted:
@@ -140,14 +140,14 @@ class Stage(GPTModel):  # type: ignore[misc]
         return log_distribution(logits, self.temperature)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """(N, own part of the vocabulary), padding left out."""
+        """(N, own part of the vocabulary), without padding."""
         weight = self.shared_embedding_or_output_weight() if self.share_embeddings_and_output_weights else None
         logits: Tensor = self.output_layer(hidden, weight=weight)[0]
         return logits[:, : self.part.size]
 
 
 def build(spec: StrategySpec, options: MegatronOptions, ranks: Layout, facts: ModelFacts, meta: Any) -> list[Stage]:
-    """This rank's pieces of the model, weights not set.
+    """This rank's pieces of the model, with undefined weights.
 
     Args:
         meta: the transformers model, without storage.
@@ -174,7 +174,7 @@ def build(spec: StrategySpec, options: MegatronOptions, ranks: Layout, facts: Mo
 def transformer_config(
     spec: StrategySpec, options: MegatronOptions, facts: ModelFacts, config: Any
 ) -> TransformerConfig:
-    """megatron-core's configuration of a transformers one; what needs packages beside it is left off."""
+    """megatron-core's configuration for a transformers config, without features that need further packages."""
     cuda, dtype = spec.device == "cuda", compute_dtype(spec.model, spec.device)
     settings: dict[str, Any] = {
         "num_layers": facts.layers,
@@ -200,12 +200,12 @@ def transformer_config(
         "expert_model_parallel_size": options.expert_model_parallel_size,
         "expert_tensor_parallel_size": 1,
         "sequence_parallel": options.sequence_parallel,
-        "moe_token_dispatcher_type": "alltoall" if cuda else "allgather",  # the latter goes without CUDA's streams
+        "moe_token_dispatcher_type": "alltoall" if cuda else "allgather",  # the latter needs no CUDA streams
         "variable_seq_lengths": cuda and options.pipeline_model_parallel_size > 1,
-        # two ranks that are each other's next and previous stage must not swap both ways in one batch
+        # two ranks that are each other's next and previous stage must not exchange both directions in one batch
         "overlap_p2p_comm": options.virtual_pipeline_model_parallel_size is not None,
         "batch_p2p_comm": options.virtual_pipeline_model_parallel_size is None,
-        "calculate_per_token_loss": True,  # gradients are summed over ranks: the loss weights are those of all rows
+        "calculate_per_token_loss": True,  # gradients are summed over ranks: the loss weights belong to all rows
         "use_cpu_initialization": not cuda,
         "init_method": _leave,
         "output_layer_init_method": _leave,
@@ -223,12 +223,12 @@ def transformer_config(
 
 
 def _leave(weight: Tensor) -> Tensor:
-    """Weights are set when the model is built; without any initialisation the library forgets to mark those it cuts."""
+    """Keep a weight, which is set later; without an initialisation function divided weights are not marked."""
     return weight
 
 
 def _recompute(spec: StrategySpec, options: MegatronOptions) -> dict[str, Any]:
-    """megatron-core keeps CUDA's random states when it recomputes: on the CPU it does not."""
+    """Recomputation keeps random states on CUDA only, so there is none on the CPU."""
     granularity = options.recompute_granularity or ("full" if spec.model.enable_gradient_checkpointing else None)
     if granularity is None or spec.device == "cpu" or spec.optim is None:
         return {}
@@ -255,7 +255,7 @@ def _experts(facts: ModelFacts, config: Any) -> dict[str, Any]:
 
 
 def _multiple(whole: layout.Layout, ranks: Layout, sequence_parallel: bool) -> layout.Layout:
-    """With so many tokens that ranks get equal parts: those that nobody asks about make a last row of their own."""
+    """Pad the tokens so that ranks get equal parts: the filler tokens form an additional last row."""
     size = ranks.context.size * (ranks.tensor.size if sequence_parallel else 1)
     inputs = dict(whole.inputs)
     missing = -inputs["input_ids"].shape[1] % size

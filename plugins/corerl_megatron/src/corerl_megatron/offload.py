@@ -1,4 +1,4 @@
-"""Moving tensors out of CUDA memory and back by their storages, so that tensors that share a storage move together."""
+"""Moves tensors out of CUDA memory and back by their storages, so that tensors with a common storage move together."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ class Storages:
     """The storages of tensors, on CUDA or out of it.
 
     Args:
-        keep: their content is wanted back; else it is undefined after :meth:`restore`.
+        keep: restore the content; otherwise it is undefined after :meth:`restore`.
     """
 
     def __init__(self, *, keep: bool = True) -> None:
@@ -19,11 +19,11 @@ class Storages:
 
     @property
     def away(self) -> bool:
-        """Some are out of CUDA memory."""
+        """Whether some are out of CUDA memory."""
         return bool(self._away)
 
     def offload(self, tensors: Iterable[Tensor], but: Iterable[Tensor] = ()) -> None:
-        """Free the CUDA memory of ``tensors``, leaving alone what shares it with ``but``."""
+        """Free the CUDA memory of ``tensors``, except storages shared with ``but``."""
         if self._away:
             return
         seen = {each.untyped_storage().data_ptr() for each in but}

@@ -1,4 +1,4 @@
-"""Gradients and AdamW: megatron-core's on CUDA, where alone they run, torch's with sums over ranks on the CPU."""
+"""Gradients and AdamW: megatron-core's on CUDA, which they need; torch's on the CPU, with sums over ranks."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -18,48 +18,48 @@ from corerl_torch.optimizer import build_optimizer, build_schedule
 
 
 class Optimizer(Protocol):
-    """What a strategy does with gradients.
+    """Gradients and updates of a strategy.
 
     Attributes:
-        pieces: what is run: the pieces of the model, wrapped where gradients need it.
-        schedule: of the learning rate.
+        pieces: the pieces of the model to run, wrapped if gradients need it.
+        schedule: schedule of the learning rate.
     """
 
     pieces: Sequence[nn.Module]
     schedule: Any
 
     def reduce(self) -> float:
-        """Sum gradients over ranks, where the last backward pass has not; their norm."""
+        """Sum gradients over ranks, unless the last backward pass did; returns their norm."""
         ...
 
     def step(self) -> float:
-        """Clip, update the weights, forget the gradients; the learning rate of the step."""
+        """Clip, update the weights, clear the gradients; returns the step's learning rate."""
         ...
 
     def zero_grad(self) -> None: ...
 
     def gradient(self, parameter: Tensor) -> Tensor:
-        """Of one of this rank's parameters."""
+        """The gradient of one of this rank's parameters."""
         ...
 
     def take_rate(self) -> None:
-        """Give the optimizer the schedule's present learning rate."""
+        """Set the optimizer's learning rate to the schedule's current one."""
         ...
 
     def state(self) -> Iterator[Tensor]:
-        """Every tensor that the optimizer keeps beside the weights."""
+        """Every tensor that the optimizer keeps in addition to the weights."""
         ...
 
 
 class LibraryOptimizer:
-    """megatron-core's gradient buffers and optimizer, which keeps float32 weights where the model's are bf16."""
+    """megatron-core's gradient buffers and optimizer; with a bf16 model it keeps float32 weights."""
 
     def __init__(
         self, pieces: Sequence[nn.Module], config: TransformerConfig, spec: StrategySpec, options: MegatronOptions
     ) -> None:
         assert spec.optim is not None
         self.optim = spec.optim
-        # megatron-core reads back wrong moments of a value head beside a tied copy of the embedding
+        # megatron-core restores wrong moments for a value head beside a tied copy of the embedding
         head_apart = spec.head == "value" and options.pipeline_model_parallel_size > 1
         sharded = options.use_distributed_optimizer and not head_apart
         buckets = DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=sharded)
@@ -117,7 +117,9 @@ class LibraryOptimizer:
                 yield from (value for value in values.values() if isinstance(value, Tensor))
 
     def begin(self) -> None:
-        """Give torch's AdamW, which megatron-core uses where it finds no other, the state of no step, to be saved."""
+        """Initialise the state of torch's AdamW, which megatron-core uses without other packages, so that it can be
+        saved.
+        """
         for optimizer in self._inner():
             if not isinstance(optimizer, torch.optim.AdamW):
                 continue
@@ -127,10 +129,11 @@ class LibraryOptimizer:
                     optimizer.state[parameter] = {"step": torch.zeros((), dtype=torch.float32), **moments}
 
     def load(self, state: Any) -> None:
-        """Take what megatron-core's checkpoint holds of the optimizer.
+        """Load the optimizer's part of a checkpoint of megatron-core.
 
-        Its distributed optimizer stumbles over torch's AdamW, which keeps the number of steps beside the moments: it is
-        away while those are filled, and each parameter gets its own, where the library gave one tensor to all.
+        megatron-core's distributed optimizer cannot handle the step count that torch's AdamW keeps beside the moments:
+        it is removed while the moments are filled. Afterwards each parameter gets its own, not one tensor shared by
+        all.
         """
         chained = self._chained()
         for number, each in enumerate(chained):
@@ -149,7 +152,7 @@ class LibraryOptimizer:
         return chained
 
     def _inner(self) -> list[Any]:
-        """The optimizers that megatron-core's are made of."""
+        """The optimizers within megatron-core's optimizer."""
         return [each.optimizer for each in self._chained() if each.optimizer is not None]
 
 
@@ -170,7 +173,9 @@ class PlainOptimizer:
             gradient = parameter.grad = self.gradient(parameter)
             if self.ranks.gradients.size > 1:
                 dist.all_reduce(gradient, group=self.ranks.gradients.group)
-            if tensor.size > 1 and ("q_layernorm" in name or "k_layernorm" in name):  # of its own heads
+            if tensor.size > 1 and (
+                "q_layernorm" in name or "k_layernorm" in name
+            ):  # gradients of this rank's heads only
                 dist.all_reduce(gradient, group=tensor.group)
             if getattr(parameter, "tensor_model_parallel", False) or tensor.rank == 0:
                 total += gradient.double().square().sum()
@@ -203,13 +208,13 @@ class PlainOptimizer:
 
 
 def _sum_gradients(pieces: list[nn.Module], number_of_tokens: Tensor | None = None, **named: Any) -> None:
-    """megatron-core's reduction, without its division by the number of tokens."""
+    """megatron-core's reduction, without the division by the number of tokens."""
     finalize_model_grads(pieces, None, **named)
 
 
 def _schedule(optim: OptimConfig, total_steps: int) -> torch.optim.lr_scheduler.LRScheduler:
-    """The rates alone: megatron-core's optimizers are none of torch's."""
+    """A schedule on a dummy optimizer: megatron-core's optimizers are not torch optimizers."""
     alone = torch.optim.SGD([torch.zeros(1)], lr=optim.lr)
     schedule = build_schedule(alone, optim, total_steps)
-    alone.step()  # or the schedule would warn that it is ahead
+    alone.step()  # otherwise the schedule warns about its order
     return schedule

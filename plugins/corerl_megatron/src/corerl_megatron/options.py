@@ -10,7 +10,7 @@ from corerl_check import ModelSize, TrainingShare
 
 @dataclass(frozen=True)
 class MegatronOptions:
-    """How ranks share the model. Names are those of megatron-core."""
+    """The division of the model among ranks. Names are those of megatron-core."""
 
     tensor_model_parallel_size: int = option(1, "ranks that share each layer's matrices", ge=1)
     pipeline_model_parallel_size: int = option(1, "ranks that share the layers", ge=1)
@@ -24,13 +24,14 @@ class MegatronOptions:
     )
     use_distributed_optimizer: bool = option(True, "data-parallel ranks share the optimizer's state")
     recompute_granularity: Literal["full", "selective"] | None = option(
-        None, "what the backward pass computes again; null: full with model.enable_gradient_checkpointing, else nothing"
+        None,
+        "parts computed again in the backward pass; null: full with model.enable_gradient_checkpointing, else none",
     )
     recompute_method: Literal["uniform", "block"] = option(
-        "uniform", "of full: all layers in groups of recompute_num_layers, or only so many of each stage"
+        "uniform", "with full: all layers in groups of recompute_num_layers, or only so many of each stage"
     )
-    recompute_num_layers: int = option(1, "of full: layers in a group, or in a stage", ge=1)
-    recompute_modules: list[str] | None = option(None, "of selective: parts of a layer; null: core_attn")
+    recompute_num_layers: int = option(1, "with full: layers in a group, or in a stage", ge=1)
+    recompute_modules: list[str] | None = option(None, "with selective: parts of a layer; null: core_attn")
     param_offload: bool = option(False, "keep the weights on the CPU between calls; does nothing on the CPU")
     grad_offload: bool = option(False, "free the gradients' memory between updates; does nothing on the CPU")
     optimizer_offload: bool = option(
@@ -43,17 +44,18 @@ class MegatronOptions:
     timeout: float = option(600.0, "seconds that a rank waits for the others", gt=0)
 
     def check(self, key: str, config: TrainConfig) -> None:
-        """Raise ConfigError where the model of ``config`` cannot be shared like this; ``key`` is the strategy's."""
+        """Raise ConfigError if the ranks cannot share the model of ``config``; ``key`` is the strategy's key."""
         from corerl_megatron.arithmetic import check_config
 
         check_config(key, config, self)
 
     def share(self, size: ModelSize, ranks: int, model: ModelConfig, *, updated: bool) -> TrainingShare:
-        """For `corerl check`: weights by tensor and pipeline, the optimizer's state by data parallel ranks, too.
+        """For `corerl check`: weights are divided by tensor and pipeline ranks, the optimizer's state also by data
+        ranks.
 
-        Weights have the dtype of compute; the optimizer keeps float32 ones beside them and two moments, and gradients
-        are summed in float32. A pipeline's first rank has the activations of as many micro-batches as there are
-        ranks in it, so that those of all layers are alive (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3).
+        Weights have the compute dtype; the optimizer adds float32 weights and two moments; gradients are summed in
+        float32. A pipeline's first rank holds the activations of as many micro-batches as the pipeline has ranks, so
+        the activations of all layers exist at once (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2.3).
         """
         tensor = self.tensor_model_parallel_size
         parameters = size.parameters / (tensor * self.pipeline_model_parallel_size)

@@ -1,4 +1,4 @@
-"""Who shares what with whom: megatron-core's process groups, laid out once in a process."""
+"""megatron-core's process groups, set up once in a process."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,14 +19,14 @@ from corerl_torch.sequence_parallel import SequenceGroup
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks that this one shares something with; it is the ``rank``-th of ``size``."""
+    """A group of ranks that share something; this rank is the ``rank``-th of ``size``."""
 
     rank: int
     size: int
     group: Any
 
     def global_rank(self, rank: int) -> int:
-        """The rank, among all, of this group's ``rank``-th."""
+        """The global rank of this group's ``rank``-th rank."""
         return dist.get_global_rank(self.group, rank)
 
 
@@ -35,7 +35,7 @@ class Layout:
     """This rank's groups.
 
     Attributes:
-        gradients: ranks that have the same weights and other tokens: data and context parallel.
+        gradients: ranks with the same weights and other tokens: data and context parallel.
     """
 
     tensor: Group
@@ -47,24 +47,24 @@ class Layout:
 
     @property
     def tokens(self) -> SequenceGroup | None:
-        """The context-parallel ranks as those that trade tokens for heads in attention (all-to-all); None of one."""
+        """The context-parallel ranks, which exchange tokens for heads in attention (all-to-all); None for one rank."""
         context = self.context
         return SequenceGroup(context.size, context.rank, context.group) if context.size > 1 else None
 
     @property
     def speaks(self) -> bool:
-        """Of all ranks with this data-parallel rank, this is the one whose loss and metrics count."""
+        """Whether this rank's loss and metrics count, among all ranks of its data-parallel rank."""
         return self.tensor.rank == 0 and self.context.rank == 0 and self.pipeline.rank == self.pipeline.size - 1
 
 
 def lay_out(device: str, options: MegatronOptions, key: str) -> Layout:
-    """Meet the other ranks and lay out the groups; a collective.
+    """Connect to the other ranks and set up the groups; a collective.
 
     Args:
         key: the config key of the strategy, for errors.
 
     Raises:
-        ConfigError: the ranks do not divide, or this process has another layout already.
+        ConfigError: the ranks do not divide, or this process already has another layout.
     """
     ranks.join(device, options.timeout)
     check_ranks(key, options, dist.get_world_size())
@@ -84,14 +84,14 @@ def lay_out(device: str, options: MegatronOptions, key: str) -> Layout:
         _LAID_OUT.update(sizes)
         if device == "cuda":
             with own_random_state(device, 0):
-                random.model_parallel_cuda_manual_seed(0)  # nothing is random; its states must exist
+                random.model_parallel_cuda_manual_seed(0)  # nothing is random, but the states must exist
     if sizes != _LAID_OUT:
         raise ConfigError(key, f"this process has ranks laid out as {_LAID_OUT}: all models of a run share one layout")
     return _layout()
 
 
 def forget() -> None:
-    """Let the next model lay out its ranks anew; those of the present layout must not be used any more."""
+    """Let the next model set up new groups; the present groups must not be used any more."""
     parallel_state.destroy_model_parallel()
     _LAID_OUT.clear()
 
@@ -100,14 +100,16 @@ _LAID_OUT: dict[str, int | None] = {}
 
 
 def check_device(device: str, options: MegatronOptions, key: str) -> None:
-    """Raise ConfigError for what megatron-core does on CUDA alone: pipelines, sequence parallel, experts."""
+    """Raise ConfigError for features that megatron-core has only on CUDA: pipelines, sequence parallel, experts."""
     if device == "cuda":
         return
     for name in ("pipeline_model_parallel_size", "expert_model_parallel_size"):
         if getattr(options, name) > 1:
-            raise ConfigError(f"{key}.{name}", "megatron-core has it on CUDA alone: on the CPU it must be 1")
+            raise ConfigError(f"{key}.{name}", "megatron-core supports it only on CUDA: on the CPU it must be 1")
     if options.sequence_parallel:
-        raise ConfigError(f"{key}.sequence_parallel", "megatron-core has it on CUDA alone: on the CPU it must be false")
+        raise ConfigError(
+            f"{key}.sequence_parallel", "megatron-core supports it only on CUDA: on the CPU it must be false"
+        )
 
 
 def _layout() -> Layout:
@@ -127,6 +129,6 @@ def _layout() -> Layout:
 
 
 def free_memory() -> None:
-    """Give CUDA memory that nothing uses back to the device."""
+    """Return unused CUDA memory to the device."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

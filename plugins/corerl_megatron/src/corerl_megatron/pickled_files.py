@@ -1,7 +1,7 @@
-"""megatron-core's distributed checkpoints hold pickles; here they are looked through before megatron-core reads them.
+"""Checks the pickles in megatron-core's distributed checkpoints before megatron-core reads them.
 
-Their metadata and their objects that are no tensors are pickles, which may name any function. The metadata may name
-nothing but the classes that describe tensors, and the objects nothing but what ``torch.load(weights_only=True)`` takes.
+The metadata, and objects other than tensors, are pickles, which may name any function. The metadata may only name the
+classes that describe tensors; the objects may only hold what ``torch.load(weights_only=True)`` accepts.
 """
 
 import io
@@ -32,10 +32,10 @@ DESCRIBING = {
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """What torch's reader would read.
+    """The metadata, as torch's reader would read them.
 
     Raises:
-        ModelError: it is missing, damaged, or names something else than the classes that describe tensors.
+        ModelError: they are missing, damaged, or name anything other than the classes that describe tensors.
     """
     path = folder / METADATA
     try:
@@ -47,7 +47,7 @@ def read_metadata(folder: Path) -> Metadata:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from error
     except pickle.UnpicklingError as error:
         raise ModelError(f"{path} was not read: {error}") from error
-    except Exception as error:  # of a damaged pickle
+    except Exception as error:  # raised by a damaged pickle
         raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     if not isinstance(found, Metadata):
         raise ModelError(f"{path} is damaged: it holds a {type(found).__name__}")
@@ -55,10 +55,10 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def require_plain(folder: Path) -> None:
-    """Look through the metadata and every object that is no tensor.
+    """Check the metadata and every object other than tensors.
 
     Raises:
-        ModelError: one of them names code.
+        ModelError: an object names code.
     """
     found = read_metadata(folder)
     for index, place in found.storage_data.items():
@@ -78,7 +78,7 @@ def require_plain(folder: Path) -> None:
 
 
 class _Describing(pickle.Unpickler):
-    """Refuses what does not describe tensors."""
+    """Refuses classes that do not describe tensors."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in DESCRIBING or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):

@@ -1,4 +1,4 @@
-"""Running micro-batches through the pieces of a model: megatron-core's schedules on CUDA, where alone they run."""
+"""Runs micro-batches through the pieces of a model; on CUDA with megatron-core's schedules, which need it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,12 +20,12 @@ def run(
     backward: bool,
     device: str,
 ) -> list[Any]:
-    """What is kept of each micro-batch, on the last pipeline stage; [] on the others. Gradients are added up.
+    """The kept results of each micro-batch, on the last pipeline stage; [] on other stages. Gradients are summed.
 
     Args:
         forward: runs a piece.
-        finish: of a micro-batch and its outputs, the loss (None without ``backward``) and what is kept.
-        backward: run it too, and sum gradients over the ranks that have other tokens.
+        finish: from a micro-batch and its outputs, the loss (None without ``backward``) and the result to keep.
+        backward: run the backward pass, and sum gradients over the ranks with other tokens.
     """
     if device == "cpu":
         return _one_by_one(pieces, batches, forward, finish, backward)
@@ -48,7 +48,7 @@ def run(
         data_iterator=[iter(batches) for _ in pieces],
         model=list(pieces),
         num_microbatches=len(batches),
-        seq_length=1,  # the shapes travel with the states
+        seq_length=1,  # the shapes are sent with the states
         micro_batch_size=1,
         forward_only=not backward,
         collect_non_loss_data=not backward,

@@ -1,4 +1,4 @@
-"""What corerl-megatron registers."""
+"""The names registered by corerl-megatron."""
 
 from typing import TYPE_CHECKING
 

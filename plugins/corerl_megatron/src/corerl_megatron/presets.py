@@ -1,7 +1,7 @@
 """Presets for two published GRPO recipes on verl with SGLang and Megatron (mathematical questions, 750 of them).
 
-Both: batches of whole groups of 8 responses, a KL loss of weight 0.001, a learning rate of 1e-6. What a configuration
-says about data and model is not set.
+Both: batches of whole groups of 8 responses, a KL loss of weight 0.001, a learning rate of 1e-6. Data and model are not
+set.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
-"""The policy's weights out of a checkpoint: :class:`corerl.contracts.training_strategies.CheckpointReader`.
+"""Reads the policy's weights from a checkpoint: :class:`corerl.contracts.training_strategies.CheckpointReader`.
 
-megatron-core's checkpoints, which CUDA writes, are those of torch's distributed checkpoint: a file for each rank that
-wrote, and tensors of the whole model. Those of all layers are one tensor, as those of all experts of all layers are.
+megatron-core's checkpoints, written on CUDA, are torch's distributed checkpoints: one file for each writing rank, and
+tensors of the whole model. A weight of all layers is one tensor, likewise a weight of all experts of all layers.
 """
 
 import dataclasses
@@ -33,17 +33,17 @@ from corerl_torch.loading import load_model
 
 FILE, PREFIX = "state.safetensors", "model."
 PART_BYTES = 2**30
-"""of megatron-core's checkpoint that are read at a time"""
+"""bytes of megatron-core's checkpoint that are read at a time"""
 
 Slice = tuple[str, tuple[int, ...]]
-"""the name of what is stored, and the first indices into it"""
+"""the name of a stored tensor, and the first indices into it"""
 
 
 def read(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]:
-    """What ``megatron`` has saved, on a CPU or on CUDA.
+    """The weights of a checkpoint of ``megatron``, from a CPU or from CUDA.
 
     Raises:
-        ModelError: it is of another model than ``model.path`` names.
+        ModelError: the checkpoint is of another model than ``model.path``.
     """
     return _of_file(folder / FILE) if os.path.lexists(folder / FILE) else _of_shards(folder, model)
 
@@ -86,7 +86,7 @@ def _of_shards(folder: Path, model: ModelConfig) -> Iterator[tuple[str, Tensor]]
 
 
 def _place(weight: Weight, stored: Mapping[str, Any], folder: Path) -> Slice:
-    """Where a weight is: by itself, or in what holds those of all layers."""
+    """The position of a weight: a tensor of its own, or a slice of the tensor of all layers."""
     for name in weight.names:
         key, index = name, list[int]()
         if found := LAYER.fullmatch(key):
@@ -101,14 +101,14 @@ def _place(weight: Weight, stored: Mapping[str, Any], folder: Path) -> Slice:
 
 
 class _Reader(FileSystemReader):
-    """Reads the metadata as :func:`read_metadata` does."""
+    """Reads the metadata with :func:`read_metadata`."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return read_metadata(Path(self.path))
 
 
 class Slices(DefaultLoadPlanner):
-    """Fills tensors with slices of what is stored."""
+    """Fills tensors with slices of stored tensors."""
 
     def __init__(self, slices: Mapping[str, Slice]) -> None:
         super().__init__(flatten_state_dict=False)

@@ -1,6 +1,6 @@
-"""The tensors of a checkpoint of megatron-core, as its metadata describes them: checked before torch reads them.
+"""Checks the tensors of a megatron-core checkpoint, as described by its metadata, before torch reads them.
 
-torch takes memory for whatever size is written, leaves what no chunk covers as it found it, and opens any path.
+torch allocates any stated size, leaves parts without a chunk undefined, and opens any path.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ from corerl_megatron.pickled_files import METADATA
 
 
 def facts_of(folder: Path, metadata: Metadata) -> Mapping[str, Any]:
-    """Name -> description of what is stored.
+    """Name -> description of the stored tensors and objects.
 
     Raises:
         ModelError: there is no such table.
@@ -29,18 +29,18 @@ def facts_of(folder: Path, metadata: Metadata) -> Mapping[str, Any]:
 
 
 def check_tensor(folder: Path, metadata: Metadata, name: str, sizes: Mapping[str, int]) -> None:
-    """Refuse a tensor that its files do not hold.
+    """Refuse a tensor that is not fully in its files.
 
     Args:
-        sizes: file's name -> bytes (:func:`sizes_of`).
+        sizes: name of a file -> bytes (:func:`sizes_of`).
 
     Raises:
-        ModelError: it is none, is not covered by its chunks once, or a chunk is not where it should be.
+        ModelError: it is no tensor, its chunks do not cover it exactly once, or a chunk is outside its file.
     """
     found = metadata.state_dict_metadata[name]
     try:
         why = _wrong(found, name, metadata, sizes)
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:  # fields of another kind
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:  # fields of another type
         why = str(error)
     if why:
         raise ModelError(f"{folder / METADATA} is damaged: '{name}' {' '.join(why.split())}")
@@ -71,10 +71,10 @@ def _wrong(found: Any, name: str, metadata: Metadata, sizes: Mapping[str, int]) 
 
 
 def sizes_of(folder: Path, metadata: Metadata) -> dict[str, int]:
-    """Name -> bytes of the files of this folder that the metadata names.
+    """Name -> bytes of the files in this folder that the metadata names.
 
     Raises:
-        RequestError: one is missing, or no regular file.
+        RequestError: a file is missing, or no regular file.
     """
     names: Iterable[Any] = {getattr(place, "relative_path", None) for place in metadata.storage_data.values()}
     sizes = {}
@@ -86,6 +86,6 @@ def sizes_of(folder: Path, metadata: Metadata) -> dict[str, int]:
 
 
 def reason_of(error: CheckpointException) -> str:
-    """The first line of what a rank of a reader raised."""
+    """The first line of the error of a reader's rank."""
     raised = [failure[0] for failure in error.failures.values()]
     return (str(raised[0]) or type(raised[0]).__name__).splitlines()[0] if raised else "it cannot be read"

@@ -1,6 +1,6 @@
 """Training strategy ``megatron``: one model on ranks that share matrices, layers, tokens, experts and rows.
 
-Every method but ``shape`` is a collective: all ranks call it, those of one data-parallel rank with the same rows.
+Every method except ``shape`` is a collective: all ranks call it; ranks of one data-parallel rank have the same rows.
 """
 
 import math
@@ -48,7 +48,7 @@ KEY = "actor.strategy"
 
 
 class MegatronStrategy:
-    """This rank's share of the model. Weights are of ``model.dtype``; in bf16 the optimizer has them in float32 too."""
+    """This rank's share of the model. Weights are in ``model.dtype``; with bf16 the optimizer adds float32 weights."""
 
     def __init__(self, spec: StrategySpec, options: MegatronOptions | None = None) -> None:
         self.spec, self.options, self.rounding = spec, options or MegatronOptions(), RoundingLoss()
@@ -59,20 +59,20 @@ class MegatronStrategy:
         facts = ModelFacts.read("model.path", self.meta.config.to_dict())
         check_shared(KEY, facts, self.options)
         if facts.experts and spec.device == "cpu":
-            raise ConfigError("model.path", "megatron-core runs experts on CUDA alone")
+            raise ConfigError("model.path", "megatron-core runs experts only on CUDA")
         check_experts(KEY, facts)
         check_bridge(KEY, facts, self.options, head=spec.head)
         parallel.check_device(spec.device, self.options, KEY)
         if spec.device == "cpu" and spec.optim is not None and self.dtype != torch.float32:
             raise ConfigError(
-                "model.dtype", "megatron trains bf16 on CUDA alone, where its optimizer keeps float32 weights: use fp32"
+                "model.dtype", "megatron trains bf16 only on CUDA, where its optimizer keeps float32 weights: use fp32"
             )
         self.ranks = parallel.lay_out(spec.device, self.options, KEY)
         self.data_parallel_rank, self.data_parallel_size = self.ranks.data.rank, self.ranks.data.size
         if spec.device == "cuda":
             packed_attention.find_kernel()
         with world.deadline("loading the model", self.options.timeout):
-            with own_random_state(spec.device, spec.seed):  # some of its modules start out random
+            with own_random_state(spec.device, spec.seed):  # some of its modules are initialised randomly
                 self.pieces = model.build(spec, self.options, self.ranks, facts, self.meta)
             self.weights_table = Weights(self.pieces, facts, self.meta, self.ranks, spec.head)
             self._load()
@@ -175,7 +175,7 @@ class MegatronStrategy:
         self._rest()
 
     def save(self, folder: Path) -> Callable[[], None] | None:
-        """As the contract says; all ranks see the same folder."""
+        """See the contract; all ranks see the same folder."""
         with world.deadline("save", self.options.timeout):
             self._all_here()
             write = self.checkpoint.save(folder)
@@ -183,14 +183,14 @@ class MegatronStrategy:
         return write
 
     def load(self, folder: Path) -> None:
-        """As the contract says; ranks may share the model in another way than at :meth:`save`."""
+        """See the contract; the layout of the ranks may differ from that of :meth:`save`."""
         with world.deadline("load", self.options.timeout):
             self._all_here()
             self.checkpoint.load(folder)
             self._rest()
 
     def export(self, folder: Path) -> None:
-        """As the contract says; rank 0 writes, and has the whole model in the memory of its host."""
+        """See the contract; rank 0 writes, with the whole model in host memory."""
         weights: dict[str, Tensor] = {}
         for name, tensor in self.weights():
             if dist.get_rank() == 0:
@@ -209,7 +209,7 @@ class MegatronStrategy:
             world.on_first_rank(write, SaveError)
 
     def _load(self) -> None:
-        """Rank 0 reads the model into the memory of its host, and sends it tensor by tensor."""
+        """Rank 0 reads the model into host memory, and sends it tensor by tensor."""
         if self.options.use_mbridge:
             from corerl_megatron import bridge
 
@@ -239,7 +239,7 @@ class MegatronStrategy:
         return LibraryOptimizer(self.pieces, self.pieces[0].config, self.spec, self.options)
 
     def _cuts(self, batch: Experience) -> list[Tensor]:
-        """Rows of each micro-batch; interleaved stages take them in groups of their number."""
+        """Rows of each micro-batch; with interleaved stages their number is a multiple of the stages."""
         interleaved = self.options.virtual_pipeline_model_parallel_size
         return lockstep_micro_batches(
             batch.lengths,
@@ -251,11 +251,11 @@ class MegatronStrategy:
         )
 
     def _backward(self, mini_batch: Experience, cuts: list[Tensor], objective: Objective) -> tuple[Numbers, bool]:
-        """Add up the gradient of these rows; the numbers of all ranks, and whether every loss is finite."""
+        """Add the gradient of these rows; returns the numbers of all ranks, and whether every loss is finite."""
         wanted = objective.wanted
 
         def finish(micro_batch: Experience, outputs: TokenOutputs) -> tuple[Tensor, Any]:
-            if micro_batch.loss_weights is None:  # of no row
+            if micro_batch.loss_weights is None:  # no rows
                 nothing = next(each for each in outputs if each is not None).sum() * 0.0
                 return nothing, None
             output = objective(outputs, micro_batch.to(self.spec.device))
@@ -301,7 +301,7 @@ class MegatronStrategy:
         self._state.restore()
 
     def _rest(self) -> None:
-        """Between calls: what the options keep out of CUDA memory goes."""
+        """Move the parts that the options keep out of CUDA memory, between calls."""
         options, trained = self.options, self.spec.optim is not None
         if options.grad_offload:
             self._gradients.offload(self._main_gradients())
@@ -314,5 +314,5 @@ class MegatronStrategy:
 
 
 def _rows(batch: Experience, rows: Tensor) -> Experience:
-    """Those rows; of none, one token to be predicted that has no weight: what a rank without rows runs."""
+    """The given rows; without rows, one row with one token of weight zero."""
     return batch.select(rows) if len(rows) else collate([[0]], [[0]], [0])

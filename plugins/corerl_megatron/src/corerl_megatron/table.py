@@ -1,4 +1,4 @@
-"""All weights of a model: what megatron-core calls each of them, and of what it is made."""
+"""All weights of a model: megatron-core's names, and the parts of each weight."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Weight:
     """One weight of the whole model.
 
     Attributes:
-        names: what it may be called here: with plain and with fused norms; expert and layer counted over all ranks.
+        names: its possible names: with plain and with fused norms; expert and layer counted over all ranks.
         parts: Hugging Face's names.
         copy: the name of a tied copy on the last pipeline stage, which is filled too.
     """
@@ -35,10 +35,10 @@ class Weight:
 
 
 def mapped(facts: ModelFacts, meta: Any, head: str) -> tuple[list[Weight], dict[str, Size], Geometry]:
-    """The weights that a transformers model has, the shapes that they have in files, and what conversions need.
+    """The weights of a transformers model, their shapes in files, and the facts for conversions.
 
     Raises:
-        ModelError: it has one that its family's mapping does not know.
+        ModelError: the mapping of its family does not know a weight.
     """
     geometry = Geometry(facts.key_value_heads, facts.heads // facts.key_value_heads, meta.config.vocab_size)
     shapes = {name: tensor.shape for name, tensor in as_in_files(meta.config, meta.named_parameters())}
@@ -50,7 +50,7 @@ def mapped(facts: ModelFacts, meta: Any, head: str) -> tuple[list[Weight], dict[
 
 
 def table(facts: ModelFacts, *, head: str, tied: bool) -> list[Weight]:
-    """All weights, in the order of Hugging Face's."""
+    """All weights, in the order of Hugging Face."""
     family = FAMILIES[facts.model_type]
     found = [_weight(EMBEDDING, copy="output_layer.weight" if tied or head == "value" else None)]
     for layer in range(facts.layers):

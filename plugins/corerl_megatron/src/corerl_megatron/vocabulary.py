@@ -1,4 +1,4 @@
-"""Log-prob of a token, entropy and Σπ² from logits of which each tensor-parallel rank has a part of the vocabulary.
+"""Log-prob of a token, entropy and Σπ² from logits whose vocabulary is divided among tensor-parallel ranks.
 
 With z the logits over the temperature, m their maximum and the sums over the whole vocabulary::
 
@@ -6,12 +6,12 @@ With z the logits over the temperature, m their maximum and the sums over the wh
 
     log pi(y) = z_y - m - log s        H = log s - w / s        Σ pi² = q / s²
 
-m takes one reduction over the ranks, and s, w, q and z_y - m, which one rank alone has, take one more together. The
-gradient by a rank's own logits needs none::
+m takes one reduction over the ranks; s, w, q and z_y - m, which only one rank has, take one more together. The
+gradient by a rank's own logits needs no reduction::
 
     d log pi(y) / dz = 1[y] - pi        d H / dz = -pi (log pi + H)        d Σ pi² / dz = 2 pi (pi - Σ pi²)
 
-all over the temperature. Statistics are float32, whatever the logits are; what autograd keeps are the logits alone.
+all over the temperature. Statistics are float32 for any logits; autograd keeps only the logits.
 """
 
 from typing import Any, NamedTuple
@@ -24,12 +24,12 @@ from corerl_torch.token_statistics import TokenStatistics
 
 
 class Part(NamedTuple):
-    """Which part of the vocabulary this rank has.
+    """This rank's part of the vocabulary.
 
     Attributes:
-        start: its first token.
-        size: how many, padding left out; it may be 0.
-        group: the tensor-parallel ranks; None of one.
+        start: the first token.
+        size: number of tokens, without padding; may be 0.
+        group: the tensor-parallel ranks; None for one rank.
     """
 
     start: int
@@ -40,12 +40,12 @@ class Part(NamedTuple):
 def vocabulary_parallel_statistics(
     logits: Tensor, targets: Tensor, temperature: float, part: Part, *, entropy: bool, sum_pi_squared: bool
 ) -> TokenStatistics:
-    """What softmax(logits / temperature) says; differentiable, equal on all ranks.
+    """Statistics of softmax(logits / temperature); differentiable, equal on all ranks.
 
     Args:
         logits: (N, size) of the rank's own part, without padding.
         targets: (N,) int64, tokens of the whole vocabulary.
-        entropy, sum_pi_squared: whether they are computed; 0 where not.
+        entropy, sum_pi_squared: whether to compute them; otherwise 0.
     """
     apply: Any = _Statistics.apply
     return TokenStatistics(*apply(logits, targets, temperature, part, entropy, sum_pi_squared))

@@ -1,6 +1,6 @@
-"""Weights under their Hugging Face names, in and out, one tensor at a time, whatever ranks share the model.
+"""Reads and writes weights under their Hugging Face names, one tensor at a time, for any layout of the ranks.
 
-The owners of a weight are the ranks of one pipeline stage, of which each tensor-parallel rank has a part, and of one
+The owners of a weight are the ranks of one pipeline stage, each tensor-parallel rank with a part, and of one
 expert-parallel rank.
 """
 
@@ -20,7 +20,7 @@ from corerl_torch import ranks as world
 
 
 class Weights:
-    """The weights of a model that ranks share, and where they are. Building it is a collective.
+    """The weights of a model shared by ranks, and their positions. Its construction is a collective.
 
     Args:
         pieces: this rank's pieces of the model.
@@ -35,7 +35,7 @@ class Weights:
         self.stage = {name: stage for stage, names in reversed(present) for name in names}
 
     def local(self, weight: Weight) -> Tensor | None:
-        """This rank's part of a weight; None where it has none."""
+        """This rank's part of a weight; None if it has none."""
         return next((self.parameters[name] for name in weight.names if name in self.parameters), None)
 
     @torch.no_grad()
@@ -46,10 +46,10 @@ class Weights:
         dtype: torch.dtype,
         of: Callable[[Tensor], Tensor] = Tensor.detach,
     ) -> None:
-        """Set all weights, or what they have, from rank 0's ``source``; a collective.
+        """Set all weights, or tensors of theirs, from rank 0's ``source``; a collective.
 
         Args:
-            source: read on rank 0 alone.
+            source: read on rank 0 only.
             of: as for :meth:`stream`.
         """
         tensor = self.ranks.tensor
@@ -72,7 +72,7 @@ class Weights:
         """(Hugging Face name, full tensor) of every weight, on every rank; a collective.
 
         Args:
-            of: what is streamed of a parameter, of its shape: itself, its gradient, the optimizer's moments.
+            of: the streamed tensor of a parameter, in its shape: itself, its gradient, the optimizer's moments.
         """
         like = of(next(iter(self.parameters.values())))
         for weight in self.table:
@@ -81,7 +81,7 @@ class Weights:
             yield from zip(weight.parts, self._everywhere(weight, parts, like), strict=True)
 
     def _parts(self, weight: Weight, own: Tensor) -> list[Tensor]:
-        """The parts, on the ranks of the stage (of experts: on one expert-parallel rank)."""
+        """The parts, on the ranks of the stage (for experts: on one expert-parallel rank)."""
         tensor, shards = self.ranks.tensor, [own]
         if tensor.size > 1 and weight.kind != "whole" and weight.expert is None:
             shards = [torch.empty_like(own) for _ in range(tensor.size)]
@@ -97,7 +97,7 @@ class Weights:
         return self._from(pipeline, stage, weight, parts, like) if pipeline.size > 1 else parts
 
     def _from(self, group: Group, source: int, weight: Weight, parts: list[Tensor], like: Tensor) -> list[Tensor]:
-        """What the group's ``source``-th rank has."""
+        """The parts of the group's ``source``-th rank."""
         if group.rank == source:
             parts = [part.contiguous() for part in parts]
         else:
@@ -108,7 +108,7 @@ class Weights:
 
 
 def _global_names(pieces: Sequence[Any], facts: ModelFacts, ranks: Layout) -> Iterator[tuple[str, Tensor]]:
-    """This rank's parameters, layers and experts counted over all ranks."""
+    """This rank's parameters, with layers and experts counted over all ranks."""
     first = ranks.expert.rank * (facts.experts // ranks.expert.size)
     for piece in pieces:
         layers = [layer.layer_number - 1 for layer in piece.decoder.layers]

@@ -11,9 +11,9 @@ Schulman et al. 2015, "High-dimensional continuous control using generalized adv
 equation 16; as a sum from the end: Schulman et al. 2017 (PPO), arXiv 1707.06347, equations 11 and 12. Whitening is in
 neither; it has been common since OpenAI's baselines.
 
-Masked tokens between the policy's (the output of a tool) are skipped: t + 1 is the next valid token, and neither gamma
-nor lam is applied for those between. Frameworks in common use that skip them differ outside the mask, where they leave
-numbers: here advantages and returns are 0.
+Masked tokens between the policy's tokens (the output of a tool) are skipped: t + 1 is the next valid token, and neither
+gamma nor lam is applied to the masked ones. Outside the mask advantages and returns are 0; some frameworks in common
+use leave other numbers there.
 """
 
 from torch.nn import functional
@@ -25,7 +25,7 @@ from corerl_torch.statistics import compact, discounted_sums, spread, whiten
 
 
 def gae(inputs: AdvantageInputs, options: GaeOptions) -> Advantages:
-    """Whitened advantages, and returns from before whitening."""
+    """Whitened advantages, and returns computed before whitening."""
     if inputs.values is None:
         raise MissingInputError("values", 'needs={"critic"}')
     mask = inputs.response_mask

@@ -1,4 +1,4 @@
-"""Options of what corerl-ppo registers; light, so that they can be checked without torch."""
+"""Options of the parts of corerl-ppo; they are checked without importing torch."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class GaeOptions:
 
 @dataclass(frozen=True)
 class ClippedOptions:
-    cliprange_value: float = option(0.5, "how far a value may move from that at the start of the step", gt=0)
+    cliprange_value: float = option(0.5, "largest change of a value since the start of the step", gt=0)
 
 
 @dataclass(frozen=True)

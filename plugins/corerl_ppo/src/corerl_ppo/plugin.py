@@ -1,4 +1,4 @@
-"""What corerl-ppo registers."""
+"""The names registered by corerl-ppo."""
 
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ def register_value_losses(register: "Register[ValueLoss]") -> None:
 
 @hookimpl
 def register_kl_controllers(register: "Register[KLController]") -> None:
-    register("fixed", "corerl_ppo.kl_control:fixed", summary="the coefficient stays as it is")
+    register("fixed", "corerl_ppo.kl_control:fixed", summary="keeps the coefficient")
     register(
         "adaptive",
         "corerl_ppo.kl_control:adaptive",

@@ -1,4 +1,4 @@
-"""The value losses of PPO: squared error, and the same with the value held near its old one.
+"""The value losses of PPO: squared error, and squared error with the value held near its old value.
 
 With V the critic's value, V_old that at the start of the step and R the return::
 
@@ -7,8 +7,8 @@ With V the critic's value, V_old that at the start of the step and R the return:
 
 ``squared``: Schulman et al. 2017, arXiv 1707.06347, equation 9, there without the 1/2. ``clipped`` is in OpenAI's code
 for that paper and described by Engstrom et al. 2020, "Implementation matters in deep policy gradients", arXiv
-2005.12729, section 3. As the larger error counts, a value that has left the range towards R gets no gradient; one that
-has left it away from R does.
+2005.12729, section 3. The larger error counts, so a value that left the range towards R gets no gradient, and a value
+that left it away from R gets one.
 """
 
 import torch
@@ -19,7 +19,7 @@ from corerl_ppo.options import ClippedOptions
 
 
 def clipped(inputs: ValueLossInputs, options: ClippedOptions) -> LossOutput:
-    """Metric ``vf_clipfrac``: tokens whose clipped value has the larger error, so that they get no gradient."""
+    """Metric ``vf_clipfrac``: tokens without gradient, because their clipped value has the larger error."""
     width = options.cliprange_value
     held = inputs.values.clamp(inputs.old_values - width, inputs.old_values + width)
     error = (inputs.values - inputs.returns).square()

@@ -1,4 +1,4 @@
-"""Waiting for workers: each wait has a deadline; a dead worker ends it at once, unless its group goes on without it."""
+"""Waiting for workers: each wait has a deadline; a dead worker ends it at once, unless its group can continue."""
 
 import copy
 import re
@@ -25,25 +25,25 @@ from corerl_ray.host import Failure, ProcessFacts, last_lines
 from corerl_ray.signs import Signs, end, on
 
 POLL = 1.0
-"""seconds between two looks at all workers"""
+"""seconds between two checks of all workers"""
 DEAD = 4
-"""of Ray's ActorTableData.ActorState"""
+"""value in Ray's ActorTableData.ActorState"""
 EXHAUSTED = object()
-"""what a generator gives last"""
+"""last value of a generator"""
 GRACE = 30.0
-"""seconds that the other ranks have to agree, after one found something that is not finite"""
+"""seconds for the other ranks to agree, after one rank found a non-finite value"""
 LOG_WAIT = 8.0
-"""seconds for the log of a worker on another machine, where a process starts to read it"""
+"""seconds for the log of a worker on another machine, where a process must start to read it"""
 LOST_WAIT = 2.0
-"""seconds for it where the machine does not answer, and for what Ray knows about a death"""
+"""seconds for it if the machine does not answer, and for Ray's information about a death"""
 SIGN_WAIT = 5.0
-"""seconds for signs of life of the other ranks, after one raised that it waited for them"""
+"""seconds for signs of life of the other ranks, after one rank reported a late one"""
 UNREACHABLE = "it cannot be reached: its machine or the network failed"
 
 
 @dataclass(frozen=True)
 class Member:
-    """One worker of a group; ``facts`` are None until its process has started."""
+    """One worker of a group; ``facts`` is None until its process has started."""
 
     role: str
     rank: int
@@ -57,7 +57,7 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call on one worker, and the reference of its result; of a generator, of what it yields one after the other."""
+    """A call on one worker, and the reference of its result; of a generator, of each yielded value in turn."""
 
     member: Member
     reference: "ray.ObjectRef[Any] | ray.ObjectRefGenerator"
@@ -65,7 +65,7 @@ class Call:
 
 @dataclass
 class Waiter:
-    """Waits for calls, from any thread, and watches all workers meanwhile.
+    """Waits for calls, from any thread, and watches all workers during the wait.
 
     Attributes:
         node: the controller's own.
@@ -110,7 +110,7 @@ class Waiter:
         return Wait(self, deadline, what, beside).all(calls)
 
     def fail(self, error: CoreRLError, known: CoreRLError | None) -> CoreRLError:
-        """The error to raise: ``error``, or what another thread's wait has met since ``known`` was the last."""
+        """The error to raise: ``error``, or an error of another thread's wait that is newer than ``known``."""
         with self._lock:
             if self.failure is known:
                 self.failure = error
@@ -118,7 +118,7 @@ class Waiter:
             return self.failure
 
     def look(self, known: CoreRLError | None) -> None:
-        """Notice the death of a worker that nobody is waiting for, on whatever machine."""
+        """Notice the death of a worker without a waiting call, on any machine."""
         self.looked = time.monotonic()
         if lost := self.cluster_lost():
             raise self.fail(WorkerDiedError(f"{lost}, and all workers with it"), known)
@@ -137,7 +137,7 @@ class Waiter:
                 raise died
 
     def listen(self, known: CoreRLError | None) -> None:
-        """Notice workers whose processes give no sign of life; how long for is said by :class:`Signs`."""
+        """Notice workers whose processes give no sign of life; :class:`Signs` holds the limit."""
         processes = {member.facts.asked: member for member in list(self.members) if member.facts is not None}
         silent = self.signs.silent([(member.facts.node, asked) for asked, member in processes.items() if member.facts])
         for asked in silent:
@@ -146,7 +146,7 @@ class Waiter:
                 raise hung
 
     def blame(self, error: CoreRLError, member: Member, known: CoreRLError | None) -> CoreRLError:
-        """What a rank has raised that waited for another; or the error of that other, if it is dead or hangs."""
+        """The error of a rank that waited for another one; or the error of that other rank, if it is dead or hangs."""
         others = [other for other in self.members if other.role == member.role and other.host is not member.host]
         signs, deadline = Signs(self.node, SIGN_WAIT), time.monotonic() + 2 * SIGN_WAIT
         processes = {other.facts.asked: other for other in others if other.facts is not None}
@@ -161,10 +161,10 @@ class Waiter:
         return error
 
     def hung(self, member: Member, seconds: float, known: CoreRLError | None, also: str = "") -> CoreRLError:
-        """The error of a worker that gives no sign of life; as :meth:`died`."""
+        """The error of a worker without a sign of life; as :meth:`died`."""
         with self._lock:
             if member in self._lost:
-                return copy.copy(self._lost[member])  # each thread that waits raises its own
+                return copy.copy(self._lost[member])  # each waiting thread raises its own copy
             if self.failure is not known and self.failure is not None:
                 return self.failure
             facts = member.facts
@@ -181,25 +181,25 @@ class Waiter:
             return self._without(member, reason, known)
 
     def busy(self, member: Member) -> str:
-        """`` in a function (file, line)``, if it was asked for a sign of life."""
+        """`` in a function (file, line)``, if the worker was asked for a sign of life."""
         place = self.signs.places.get(member.facts.asked) if member.facts is not None else ""
         return f" {place}" if place else ""
 
     def _places(self, member: Member) -> str:
-        """Where the other ranks of its role are."""
+        """The functions in which the other ranks of its role are."""
         others = (other for other in self.members if other.role == member.role)
         return "".join(f"; the {other} is{place}" for other in others if (place := self.busy(other)))
 
     def died(self, member: Member, said: str, known: CoreRLError | None) -> CoreRLError:
-        """The error of a worker that is no more: an EngineDeadError if its group goes on; else the others are ended."""
+        """The error of a dead worker: an EngineDeadError if its group continues; otherwise all workers are killed."""
         with self._lock:
             if member in self._lost:
-                return copy.copy(self._lost[member])  # each thread that waits raises its own
+                return copy.copy(self._lost[member])  # each waiting thread raises its own copy
             if self.failure is not known and self.failure is not None:  # this death is its consequence
                 return self.failure
             cause = exit_cause(said)
             if cause == ActorDiedError.BASE_ERROR_MSG and member.facts and member.facts.node != self.node:
-                cause = UNREACHABLE  # Ray says no more where it has heard nothing from there
+                cause = UNREACHABLE  # Ray knows no more if the machine is silent
             lines: list[str] = []
             where = ""
             if member.facts is not None:
@@ -231,7 +231,7 @@ class Waiter:
             if facts.node == self.node:
                 return last_lines(facts.logs)
             lines: tuple[list[str], int] = ray.get(on(facts.node, last_lines).remote(facts.logs), timeout=seconds)
-        except (RayError, OSError):  # the machine itself may be gone
+        except (RayError, OSError):  # the machine may have failed
             return [f"(its log cannot be read: {', '.join(facts.logs)} on {facts.address})"], facts.oom_kills
         return lines
 
@@ -242,9 +242,9 @@ class Wait:
 
     Attributes:
         deadline: on the clock of ``time.monotonic``.
-        what: is called, for messages.
-        beside: calls under way whose failure ends the wait.
-        known: what had failed before it began, of one that closes workers.
+        what: name of the wait, for messages.
+        beside: running calls whose failure ends the wait.
+        known: the failure before the wait began, for a wait that closes workers.
     """
 
     waiter: Waiter
@@ -260,13 +260,13 @@ class Wait:
         self._heard = self.started
 
     def all(self, calls: Sequence[Call]) -> list[Any]:
-        """The result of each call; a NonFiniteError is one too, because all ranks may have rows to name.
+        """The result of each call; a NonFiniteError counts as a result, because all ranks may have rows to name.
 
         Raises:
-            EngineDeadError, SaveError: of a worker that itself goes on, once all have answered.
-            CoreRLError: what a worker raised, with the worker named, or what went wrong in another thread's wait.
+            EngineDeadError, SaveError: from a worker that continues, after all have answered.
+            CoreRLError: from a worker, with the worker named, or from another thread's wait.
             RunError: a worker died.
-            DeadlineError: it took too long.
+            DeadlineError: the deadline passed.
         """
         results: dict[Call, Any] = {}
         pending = list(calls)
@@ -280,7 +280,7 @@ class Wait:
         return [results[call] for call in calls]
 
     def some(self, calls: Sequence[Call]) -> dict[Call, Any]:
-        """The results of those that are ready, one at least; an EngineDeadError or SaveError is one, too."""
+        """The results of the ready calls, at least one; an EngineDeadError or SaveError counts as a result."""
         waiter, own = self.waiter, {call.reference: call for call in calls}
         while True:
             if waiter.failure is not self.known and waiter.failure is not None:
@@ -290,7 +290,7 @@ class Wait:
                 raise self._too_late(calls)
             beside = {call.reference: call for call in self.beside}
             ready, _ = ray.wait([*own, *beside], num_returns=1, timeout=min(POLL, left))
-            if time.monotonic() - waiter.looked >= POLL:  # also while results come in quick succession
+            if time.monotonic() - waiter.looked >= POLL:  # also during quick successions of results
                 waiter.look(self.known)
             now = time.monotonic()
             self._heard = now if ready else self._heard
@@ -304,7 +304,7 @@ class Wait:
                     return {own[reference]: self._result(own[reference])}
 
     def _too_late(self, calls: Sequence[Call]) -> CoreRLError:
-        if self._late is not None:  # which the others are late to agree with
+        if self._late is not None:  # the other ranks are late to agree
             self.waiter.stuck = True
             return self._late
         seconds = self.deadline - self.started
@@ -358,7 +358,7 @@ class Wait:
 
 
 def _place(member: Member) -> str:
-    """`` (log: …)``, where that is known."""
+    """`` (log: …)``, if known."""
     facts = member.facts
     return f" (log on {facts.address}: {', '.join(facts.logs)})" if facts is not None and facts.logs else ""
 
@@ -369,7 +369,7 @@ def _printed(member: Member, lines: Sequence[str]) -> str:
 
 
 def exit_cause(message: str) -> str:
-    """Why a process ended, from what Ray says about it."""
+    """The reason for the end of a process, from Ray's message."""
     if "is unavailable" in message:
         return UNREACHABLE
     detail = re.search(r"Worker exit detail: ([^\n]*)", message)

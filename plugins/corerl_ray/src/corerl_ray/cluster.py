@@ -27,24 +27,24 @@ from corerl_ray.processes import is_alive
 from corerl_ray.watcher import MARK, NEEDED, Health, Watcher
 
 SUBREAPER = "RAY_kill_child_processes_on_worker_exit_with_raylet_subreaper"
-"""under which a cluster ends what a killed worker leaves behind"""
+"""variable by which a cluster kills leftovers of a killed worker"""
 
 AUTH_MODE = "RAY_AUTH_MODE"
-"""``ray start`` asks for the token in ~/.ray/auth_token where there is one; Ray sends it to an address when told to"""
+"""``ray start`` requires the token in ~/.ray/auth_token if it exists; Ray sends it only in this mode"""
 
 SHUTDOWN = 30.0
-"""seconds that ``ray.shutdown`` may take"""
+"""seconds for ``ray.shutdown``"""
 
 SHUTDOWN_OF_LOST = 3.0
 
 watcher: Watcher | None = None
-"""of the cluster that was started here"""
+"""processes of the cluster that was started here"""
 
 is_held = False
-"""Ray has not let this process leave a cluster"""
+"""true: this process could not leave a cluster of Ray"""
 
 PR_SET_CHILD_SUBREAPER = 36
-"""of Linux's prctl"""
+"""option of Linux's prctl"""
 
 
 @dataclass
@@ -85,7 +85,7 @@ class Cluster:
             global is_held
             is_held = True
             code = LostError.exit_code if is_lost else 1
-            atexit.register(_exit, code)  # before that of Ray, which waits for the same
+            atexit.register(_exit, code)  # runs before Ray's handler, which waits for the same
             if watcher is not None:
                 watcher.tell(left=True)
             return
@@ -104,15 +104,15 @@ def _remove(session: Path) -> None:
 
 
 def connect(options: RayOptions) -> Cluster:
-    """Find or start the cluster. A process that is connected already stays so, also after the run.
+    """Find or start the cluster. A process that is already connected stays connected, also after the run.
 
     Raises:
         ConfigError: the address is no HOST:PORT.
-        DeadlineError: nothing answers there in time.
-        RunError: Ray cannot use what answers, or has not let this process leave a cluster of before.
+        DeadlineError: no answer from the address in time.
+        RunError: Ray cannot use the cluster, or this process could not leave an earlier cluster.
     """
     if is_held:
-        raise RunError("Ray has not let this process leave its lost cluster: start the same command again")
+        raise RunError("this process could not leave its lost cluster: start the same command again")
     if options.address not in (None, "auto"):
         _knock(str(options.address), options.connect_timeout)
     if ray.is_initialized():
@@ -125,7 +125,7 @@ def connect(options: RayOptions) -> Cluster:
         return Cluster(is_own=True)
     mark = f"{os.getpid()}-{time.time_ns()}"
     global watcher
-    watcher = Watcher(options.hang_timeout, mark)  # before the cluster, which may hang while it starts
+    watcher = Watcher(options.hang_timeout, mark)  # started before the cluster, which may hang during its start
     try:
         with _keeping_sigterm(), _variable(MARK, mark):
             processes = _start(quiet)
@@ -149,7 +149,7 @@ def _end_watcher() -> None:
 
 
 def _exit(code: int) -> None:
-    """End this process at once: a run that Ray does not let go has failed, and has said so."""
+    """Exit at once: a run whose process Ray does not release has failed, and has reported it."""
     sys.stdout.flush()
     sys.stderr.flush()
     _end_watcher()
@@ -157,12 +157,12 @@ def _exit(code: int) -> None:
 
 
 def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
-    """The processes of a cluster of this machine's own; where Ray's own deadline passes, a second attempt is made."""
+    """Start a cluster on this machine and return its processes; if Ray's own deadline passes, try a second time."""
     for is_last in (False, True):
         before = _children()
         try:
             with _variable(SUBREAPER, os.environ.get(SUBREAPER, "true")), _in_own_process_groups():
-                ray.init(address="local", include_dashboard=False, **arguments)  # never one of somebody else
+                ray.init(address="local", include_dashboard=False, **arguments)  # never a cluster of another user
             return tuple(_children() - before)
         except Exception as error:
             ray.shutdown()
@@ -179,7 +179,7 @@ def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    """A cluster that is started now has this variable."""
+    """Set a variable for a cluster that is started within."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -193,9 +193,9 @@ def _variable(name: str, value: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _in_own_process_groups() -> Iterator[None]:
-    """A cluster started now gets no signal that is meant for this process and its group, and works until the run ends.
+    """A cluster started within gets no signals sent to this process's group, and works until the run ends.
 
-    ``timeout``, ``kill %1`` and terminals send to all of a group. Ray heeds that with its own processes on Windows.
+    ``timeout``, ``kill %1`` and terminals send signals to a group. Ray's own processes are protected only on Windows.
     """
     starting: Any = services
     ordinary = starting.ConsolePopen
@@ -208,26 +208,26 @@ def _in_own_process_groups() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keeping_sigterm() -> Iterator[None]:
-    """Afterwards SIGTERM has the handler from before, in whose place Ray puts two: one exits, one prints addresses."""
+    """Restore the handler of SIGTERM, which Ray replaces twice: one handler exits, one prints addresses."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():  # no other may
+        if threading.current_thread() is threading.main_thread():  # required by signal
             signal.signal(signal.SIGTERM, before)
 
 
 def _adopt_no_orphans() -> None:
-    """Undo what Ray does here for the same option: zombies of whatever subprocesses leave would gather in this process.
+    """Undo Ray's setting for this process, under which zombies of leftover subprocesses would gather here.
 
-    Ray's workers look whether their raylet is there, and of another controller's it would be one.
+    Ray's workers check that their raylet exists; the raylet of another controller would count as one.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def _join(arguments: dict[str, Any], options: RayOptions) -> None:
-    """``ray.init`` with an address, within the deadline; it starts no process, whose life would hang on the thread."""
+    """``ray.init`` with an address, within the deadline; starts no process, which would end with the thread."""
     errors: list[Exception] = []
 
     def init() -> None:
@@ -261,7 +261,7 @@ def _knock(address: str, timeout: float) -> None:
 
 
 def end_processes(processes: tuple[int, ...], patience: float = 10.0) -> None:
-    """Wait until these processes of this machine are gone, and kill what is left then."""
+    """Wait until these processes of this machine have ended, and kill the remaining ones."""
     deadline = time.monotonic() + patience
     while any(map(is_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -271,7 +271,7 @@ def end_processes(processes: tuple[int, ...], patience: float = 10.0) -> None:
 
 
 def _children() -> set[int]:
-    """Processes that this one started."""
+    """Child processes of this process."""
     found: set[int] = set()
     for listed in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):

@@ -25,15 +25,15 @@ PREFIXES = (
 
 
 def carried(names: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables whose names begin with one of ``PREFIXES``, and those that ``names`` lists; no secrets.
+    """The variables with one of ``PREFIXES``, and those listed in ``names``, except secrets.
 
-    Ray writes them into its logs.
+    Ray writes them to its logs.
     """
     return {name: value for name, value in _meant(names, environment) if not is_secret_name(name)}
 
 
 def secrets(names: Sequence[str] = (), environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The other variables of :func:`carried`, which hold secrets. They go in a call, of which Ray writes nothing."""
+    """The secrets among the variables of :func:`carried`. They are sent in a call, which Ray does not log."""
     return {name: value for name, value in _meant(names, environment) if is_secret_name(name)}
 
 
@@ -42,10 +42,10 @@ def _meant(names: Sequence[str], environment: Mapping[str, str]) -> Iterator[tup
 
 
 def of_rank(rank: int, local_rank: int, world_size: int, address: str, port: int) -> dict[str, str]:
-    """What torch.distributed looks for.
+    """The variables of torch.distributed.
 
     Args:
-        local_rank: the device that the worker is to use, among those that it sees.
+        local_rank: the worker's device, among the devices that it sees.
         address, port: of rank 0.
     """
     return {

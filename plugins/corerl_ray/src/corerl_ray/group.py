@@ -21,7 +21,7 @@ from corerl_ray.spread import Loads, Spread
 
 @dataclass
 class Pending:
-    """A call under way: the future of corerl.contracts.dispatch."""
+    """A running call: the future of corerl.contracts.dispatch."""
 
     waiter: Waiter
     calls: Sequence[Call]
@@ -46,9 +46,9 @@ class Pending:
 
 @dataclass(frozen=True)
 class GroupMethod:
-    """One method of the group; called, it waits for the result, and :meth:`submit` does not.
+    """One method of the group; a call waits for the result, :meth:`submit` does not.
 
-    One that is spread is a coroutine function, ``method(requests, on_finished)``.
+    A method with dispatch ``spread`` is a coroutine function, ``method(requests, on_finished)``.
     """
 
     group: "Group"
@@ -62,14 +62,14 @@ class GroupMethod:
 
     @property
     def _what(self) -> str:
-        """The call, for messages, and what sets its deadline."""
+        """The name of the call and of its deadline's key, for messages."""
         return f"{self.group.role}.{self.name} (runtime.options.timeout)"
 
     def submit(self, *args: Any, **keywords: Any) -> Future:
         """Start the call.
 
         Raises:
-            TypeError: of a method that is spread, which is a coroutine function.
+            TypeError: the method's dispatch is ``spread``, so it is a coroutine function.
         """
         if self.declared.mode == "spread":
             raise TypeError(f"{self.group.role}.{self.name} is a coroutine function: await its call")
@@ -132,12 +132,12 @@ class GroupMethod:
 
 @dataclass
 class SharedGpus:
-    """GPUs that roles share: the group that worked last keeps unused memory there, which the next one needs."""
+    """GPUs shared by roles: the last group keeps unused memory there, which the next group needs."""
 
     last: "Group | None" = None
 
     def use(self, group: "Group") -> None:
-        """Free the cache of the group that worked last, if it is another one."""
+        """Free the cache of the last group, if another group works now."""
         if self.last is not None and self.last is not group:
             self.last.free_cache()
         self.last = group
@@ -145,18 +145,18 @@ class SharedGpus:
 
 @dataclass(eq=False)
 class Group:
-    """All workers of a role; it has the worker's methods that declare how they are dispatched.
+    """All workers of a role, with those methods of the worker that declare a dispatch.
 
     A group of replicas (rollout workers) goes on without one that is lost, as long as another can generate; with a
     listener (:class:`corerl.contracts.runtimes.Replicas`) also without one whose engine has ended.
 
     Attributes:
-        worker: their class.
-        members: those that are there, by rank.
-        places: by rank, which share of split work each gets.
-        timeout: seconds that a call may take.
-        loads: what each has in hand of work that is spread.
-        is_concurrent: their processes take calls while others run; they are replicas.
+        worker: class of the workers.
+        members: the present workers, by rank.
+        places: by rank, the worker's share of split work.
+        timeout: largest duration of a call, in seconds.
+        loads: each worker's open requests of spread work.
+        is_concurrent: the processes take calls while others run; the workers are replicas.
         shared_gpus: of the training roles; None without GPUs.
         restart_member: starts a worker of this rank again; None if it cannot be.
         latest: by rank, the worker that is there, or was last.
@@ -244,7 +244,7 @@ class Group:
             self._listener(error)
 
     def take_news(self) -> dict[int, EngineDeadError]:
-        """Of workers that were lost while nobody was waiting for them: each is told once."""
+        """Errors of workers that were lost without a waiting call; each is returned once."""
         with self._lock:
             news, self._news = self._news, {}
         return news
@@ -283,7 +283,7 @@ class Group:
         return tuple(member for member in self.members if member.rank in self.without_weights)
 
     def have_weights(self, members: Sequence[Member]) -> None:
-        """These have got the policy's weights."""
+        """Record that these workers have the policy's weights."""
         self.without_weights -= {member.rank for member in members}
 
     def __getattr__(self, name: str) -> GroupMethod:
@@ -300,7 +300,7 @@ def _agreed(results: list[Any]) -> Any:
 
 
 def _together(whole: Split, ranks: Sequence[int], results: Sequence[Any], takes_first: bool) -> Any:
-    """The result of the whole from those of the workers that were called, ``ranks`` being their data-parallel ranks."""
+    """The joined result of the called workers; ``ranks`` are their data-parallel ranks."""
     if not results:
         return []
     errors = [result if isinstance(result, NonFiniteError) else None for result in results]

@@ -1,4 +1,4 @@
-"""The process that a worker lives in."""
+"""The process of a worker."""
 
 import asyncio
 import contextlib
@@ -27,23 +27,23 @@ from corerl_ray.signs import Asked, answer_signals
 
 LOG_LINES = 6
 LOOK = 1.0
-"""seconds between two looks at whether the parent is there"""
+"""seconds between two checks that the parent exists"""
 CALLS = 64
-"""that hand out requests to a rollout worker at a time"""
+"""threads that send requests to a rollout worker"""
 THREADS = {"requests": CALLS}
-"""of a rollout worker's process, beside ``CONTROL`` for everything else: that must go on while requests run"""
+"""thread groups of a rollout worker's process; ``CONTROL`` is for calls that must continue while requests run"""
 CONTROL = 4
 
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """Where a process is.
+    """Facts of a worker's process.
 
     Attributes:
-        port: of its machine, free a moment ago.
-        logs: files with what it prints.
-        oom_kills: how often the kernel has run out of memory on its machine.
-        asked: how it is asked for a sign of life.
+        port: a port of its machine that was free a moment ago.
+        logs: files with its output.
+        oom_kills: number of out-of-memory kills on its machine.
+        asked: address for requests of a sign of life.
     """
 
     pid: int
@@ -57,7 +57,7 @@ class ProcessFacts:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception as a value, so that its type and its attributes arrive as they are."""
+    """An exception as a value, so that its type and attributes are transferred unchanged."""
 
     kind: type[CoreRLError]
     message: str
@@ -65,7 +65,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> "Failure":
-        """An error that CoreRL did not raise on purpose becomes a RunError; its trace is in the worker's log."""
+        """An unexpected exception becomes a RunError; its traceback is in the worker's log."""
         if isinstance(error, CoreRLError):
             return cls(type(error), str(error), vars(error))
         traceback.print_exc()
@@ -74,7 +74,7 @@ class Failure:
         return cls(RunError, f"{type(error).__name__}: {text} ({frame.filename}, line {frame.lineno})", {})
 
     def error(self, who: str) -> CoreRLError:
-        """The exception again, with the worker named."""
+        """The exception, with the worker named."""
         error = self.kind.__new__(self.kind)
         error.args = (f"{who}: {self.message}",)
         vars(error).update(self.attributes)
@@ -85,19 +85,19 @@ class WorkerHost:
     """A Ray actor that holds one worker; every method returns its result or a :class:`Failure`.
 
     Args:
-        folder: the controller's working directory: relative paths of the config count from there.
-        paths: where the controller finds modules; the worker looks there after its own.
-        timeout: seconds that a wait for another worker may take.
+        folder: the controller's working directory; the config's relative paths start there.
+        paths: the controller's module search path, added after the worker's own.
+        timeout: largest duration of a wait for another worker, in seconds.
 
     Attributes:
-        transport: what a transport of weights keeps here between calls.
+        transport: state of a transport of weights between calls.
     """
 
     worker: Any
     transport: Any
 
     def __init__(self, folder: str, paths: Sequence[str], timeout: float) -> None:
-        faulthandler.enable()  # a crash leaves its stack in the log
+        faulthandler.enable()  # a crash writes its stack to the log
         hear_of_children()
         end_with_parent()
         self.timeout, self.transport = timeout, None
@@ -117,7 +117,7 @@ class WorkerHost:
         return ProcessFacts(os.getpid(), node, self.address, port, _own_logs(), oom_kills(), self.asked)
 
     def build(self, environment: Mapping[str, str], worker: type, args: Sequence[Any]) -> Place | Failure:
-        """Build the worker; which share of split work it gets."""
+        """Build the worker; returns its share of split work."""
         os.environ.update(environment)
         try:
             self.worker = worker(*args)
@@ -135,7 +135,7 @@ class WorkerHost:
             return Failure.of(error)
 
     def stream(self, method: str, requests: Sequence[GenerationRequest]) -> Iterator[Any]:
-        """Position of a request -> its completions, as these come, of a method that is spread; a failure comes last."""
+        """Position of a request -> its completions as they finish, for a spread method; a failure is yielded last."""
         try:
             yield from self._streamed(getattr(self.worker, method), requests)
         except Exception as error:
@@ -149,7 +149,7 @@ class WorkerHost:
             finished[position] = completions
             news.set()
 
-        # one of each thread: an engine's clients live in its event loop
+        # one per thread: an engine's clients belong to its event loop
         runner = self._runners.setdefault(threading.get_ident(), asyncio.Runner())
         work = runner.get_loop().create_task(method(requests, on_finished))
         work.add_done_callback(lambda _: news.set())
@@ -165,7 +165,7 @@ class WorkerHost:
                 runner.run(_ended(work))
 
     def apply(self, function: Callable[..., Any], *args: Any) -> Any:
-        """``function(self, *args)``: what a transport of weights does in this process."""
+        """``function(self, *args)``: a step of a transport of weights in this process."""
         _carry_tensors()
         try:
             return function(self, *args)
@@ -184,7 +184,7 @@ async def _ended(work: "asyncio.Task[None]") -> None:
 
 
 def _carry_tensors() -> None:
-    """Send tensors as the controller does; a worker without torch, which takes seconds to import, sends none."""
+    """Send tensors as the controller does; without torch, whose import takes seconds, a worker sends none."""
     if "torch" in sys.modules:
         from corerl_ray import tensors
 
@@ -192,15 +192,15 @@ def _carry_tensors() -> None:
 
 
 def hear_of_children() -> None:
-    """Undo Ray's ignoring of SIGCHLD, under which every ended subprocess looks as if it had returned 0."""
-    if threading.current_thread() is threading.main_thread():  # no other may
+    """Undo Ray's ignoring of SIGCHLD, with which every ended subprocess seems to have returned 0."""
+    if threading.current_thread() is threading.main_thread():  # required by signal
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def end_with_parent() -> None:
-    """From now on this process ends within seconds of the one that started it, its raylet.
+    """End this process within seconds after the end of its parent, its raylet.
 
-    Ray's own looks at the raylet are planned by the clock of the day: after a jump of it the next may be hours away.
+    Ray's own checks of the raylet follow the system clock: after a jump of the clock the next may be hours away.
     """
     parent = os.getppid()
 
@@ -213,7 +213,7 @@ def end_with_parent() -> None:
 
 
 def last_lines(logs: Sequence[str]) -> tuple[list[str], int]:
-    """The last lines that a process printed, and :func:`oom_kills`; to be called on its machine."""
+    """The last lines printed by a process, and :func:`oom_kills`; must run on its machine."""
     lines = [
         line
         for log in logs
@@ -224,7 +224,7 @@ def last_lines(logs: Sequence[str]) -> tuple[list[str], int]:
 
 
 def oom_kills() -> int:
-    """How often the kernel of this machine has killed a process for want of memory; 0 where it does not say."""
+    """Number of processes that this machine's kernel killed for lack of memory; 0 if unknown."""
     counts = Path("/proc/vmstat")
     found = re.search(r"^oom_kill (\d+)", counts.read_text(), re.MULTILINE) if counts.is_file() else None
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""The way in: what must be set before Ray is imported."""
+"""The entry point: settings that must precede the import of Ray."""
 
 import os
 
@@ -14,7 +14,7 @@ def launch(config: RuntimeConfig, *, options: RayOptions) -> Runtime:
         ConfigError: the cluster has too few CPUs or GPUs.
         RunError: the cluster cannot be reached.
     """
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # we say it, with the cause
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "A worker died or was killed")  # CoreRL prints the cause
     if options.address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # Ray then stays on 127.0.0.1
 

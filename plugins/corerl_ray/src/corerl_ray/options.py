@@ -10,7 +10,7 @@ from corerl.contracts.config import TrainConfig
 from corerl_check import Finding, Machine, finding
 
 SECONDS = 2.0
-"""that the cluster has to take a connection"""
+"""seconds in which the cluster must accept a connection"""
 
 
 @dataclass
@@ -20,7 +20,7 @@ class RayOptions:
     workers: int | None = option(None, "workers of each role, without GPUs; null: one per node", ge=1)
     rollout_workers: int | None = option(
         None,
-        "rollout workers in a pool of their own, without GPUs; null: they share the workers' places",
+        "rollout workers in a separate pool, without GPUs; null: they share the workers' places",
         ge=1,
     )
     rollout_samples: int = option(
@@ -34,7 +34,7 @@ class RayOptions:
     timeout: float = option(7200.0, "seconds that a call on the workers may take", gt=0)
     hang_timeout: float = option(
         120.0,
-        "seconds that a worker's process may give no sign of life; it is asked after half of them",
+        "seconds without a sign of life of a worker's process; the request is sent after half of them",
         gt=0,
     )
     weights_transport: Literal["auto", "object_store", "broadcast", "ipc"] = option(
@@ -47,11 +47,11 @@ class RayOptions:
 
     @property
     def works_here(self) -> bool:
-        """Whether all workers live on this machine; in a running cluster they may live anywhere."""
+        """Whether all workers are on this machine; in a running cluster they may be on any machine."""
         return self.address is None
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
-        """For `corerl check`: whether the cluster answers; where one is started here, whether the GPUs are there."""
+        """For `corerl check`: whether the cluster answers; for a cluster started here, whether it has enough GPUs."""
         asked = config.runtime.n_gpus_per_node
         if self.address is None:
             whole = asked + config.rollout.n_gpus_per_node

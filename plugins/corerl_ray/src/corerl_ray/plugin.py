@@ -1,4 +1,4 @@
-"""What corerl-ray registers."""
+"""The names registered by corerl-ray."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -16,13 +16,13 @@ def register_runtimes(register: "Register[RuntimeFactory]") -> None:
         "ray",
         "corerl_ray.launch:launch",
         options="corerl_ray.options:RayOptions",
-        summary="every worker a process of its own, on one machine or many (Ray)",
+        summary="every worker in a process of its own, on one machine or many (Ray)",
     )
 
 
 @hookimpl
 def run_started(run: "Run") -> None:
-    """The watcher of a cluster that was started here is told which run it belongs to."""
+    """Send the run's folder to the watcher of a cluster that was started here."""
     cluster = sys.modules.get("corerl_ray.cluster")
     if cluster is not None and cluster.watcher is not None:
         cluster.watcher.tell(folder=str(run.folder.absolute()))

@@ -1,4 +1,4 @@
-"""Pools of places: a placement group for each, in a bundle of which lives one worker of every role that shares it."""
+"""Pools of places: a placement group for each; a bundle holds one worker of every role that shares it."""
 
 import os
 import time
@@ -24,17 +24,17 @@ from corerl.terminal import say
 from corerl_ray.options import RayOptions
 
 FRACTION = 0.1
-"""of a place's CPU and GPU, for a worker of one role: as far as Ray counts, ten roles fit"""
+"""share of a place's CPU and GPU for a worker of one role: in Ray's count, ten roles fit"""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The places of a pool: one CPU each, and one GPU where they are used.
+    """The places of a pool: one CPU each, and one GPU if GPUs are used.
 
     Attributes:
-        nodes: of each place its node; those of a node stand together.
-        gpus_per_node: 0: none.
-        key: the config key that sets them.
+        nodes: the node of each place; places of a node are consecutive.
+        gpus_per_node: 0: no GPUs.
+        key: the config key that sets their number.
     """
 
     group: PlacementGroup
@@ -50,19 +50,19 @@ class Places:
         return max(Counter(self.nodes).values())
 
     def per_worker(self, role: Role) -> int:
-        """Places that one worker of the role takes; without GPUs one, whatever it asks for."""
+        """Places of one worker of the role; without GPUs always one."""
         if not self.gpus_per_node:
             return 1
         if self.gpus_per_node % role.gpus:
             raise ConfigError(
                 f"{role.name}.tensor_model_parallel_size",
                 f"{role.gpus} GPUs for one copy of the model do not divide {self.key}={self.gpus_per_node}: a copy "
-                "lives on one machine",
+                "must be on one machine",
             )
         return role.gpus
 
     def devices(self, timeout: float) -> list[str]:
-        """Of each place, what ``CUDA_VISIBLE_DEVICES`` says there; asked within ``timeout`` seconds."""
+        """``CUDA_VISIBLE_DEVICES`` of each place; requested within ``timeout`` seconds."""
         asked = [
             ray.remote(_visible_devices)
             .options(num_cpus=0, num_gpus=FRACTION, scheduling_strategy=self.strategy(place))
@@ -75,16 +75,16 @@ class Places:
             raise DeadlineError(f"the places of {self.key} did not report their GPUs within {timeout:g} s") from None
 
     def strategy(self, place: int) -> PlacementGroupSchedulingStrategy:
-        """Where Ray puts a worker of this place."""
+        """Ray's scheduling of a worker of this place."""
         return PlacementGroupSchedulingStrategy(self.group, place)
 
 
 class Pools:
-    """The pool that the roles share, and those of roles with one of their own.
+    """The pool shared by roles, and the pools of single roles.
 
     Raises:
-        ConfigError: the cluster has too little for all of them; the message is the arithmetic.
-        DeadlineError: others hold it for too long.
+        ConfigError: the cluster is too small for all of them; the message is the arithmetic.
+        DeadlineError: other jobs hold the resources for too long.
     """
 
     def __init__(self, config: RuntimeConfig, options: RayOptions) -> None:
@@ -114,7 +114,7 @@ class Pools:
                 raise
 
     def reserve(self, roles: Collection[Role]) -> None:
-        """Take the places of roles with a pool of their own, and check that all roles fit into theirs."""
+        """Reserve the places of roles with a separate pool, and check that all roles fit into their pools."""
         wanted = [role for role in roles if role.pool is not None and role.name not in self._own]
         chosen = [self._choose_own(role) for role in wanted]
         for role, nodes in zip(wanted, chosen, strict=True):
@@ -124,11 +124,11 @@ class Pools:
             self.of(role.name).per_worker(role)
 
     def of(self, role: str) -> Places:
-        """Of the role of this name."""
+        """The places of the role with this name."""
         return self._own.get(role, self._shared)
 
     def elsewhere(self, places: Places, size: int) -> Places | None:
-        """As many places as one replica takes, on any machine that has room; None: none has."""
+        """As many places as one replica takes, on any machine with room; None if there is none."""
         bundle = {"CPU": 1.0, "GPU": 1.0} if places.gpus_per_node else {"CPU": 1.0}
         group: PlacementGroup = placement_group([bundle] * size, strategy="STRICT_PACK")
         if not group.wait(self._options.connect_timeout):
@@ -158,7 +158,7 @@ class Pools:
         )
 
     def _choose_rollout(self) -> list[str]:
-        """The node of every rollout worker without a GPU, each where most CPUs are free; none: the role shares."""
+        """The node of every rollout worker without a GPU, on the nodes with most free CPUs; empty: the role shares."""
         wanted, shared = self._options.rollout_workers or 0, self._options.workers or self._config.nnodes
         while sum(free["CPU"] for free in self._free.values()) < wanted:
             if not self._has_grown():
@@ -184,7 +184,7 @@ class Pools:
         )
 
     def _choose(self, nodes: int, cpus: int, gpus: int) -> list[str]:
-        """The node of every place, ``cpus`` on each; the smallest nodes that will do. Empty: there are too few."""
+        """The node of every place, with ``cpus`` each, on the smallest sufficient nodes. Empty: there are too few."""
         wanted = Counter(CPU=cpus, GPU=gpus)
         while len(fitting := [node for node, free in self._free.items() if wanted <= free]) < nodes:
             if not self._has_grown():
@@ -195,7 +195,7 @@ class Pools:
         return [node for node in chosen for _ in range(cpus)]
 
     def _look(self) -> bool:
-        """Count in the nodes that are new in the cluster; whether there are any."""
+        """Add new nodes of the cluster; returns whether there are any."""
         alive = (node for node in ray.nodes() if node["Alive"])  # type: ignore[no-untyped-call]
         new = [node for node in alive if node["NodeID"] not in self._free]
         for node in new:
@@ -204,7 +204,7 @@ class Pools:
         return bool(new)
 
     def _has_grown(self) -> bool:
-        """Whether a node joins the cluster, which others run, as long as there is time for it."""
+        """Whether a node joins a cluster run by others, within the remaining time."""
         while time.monotonic() < self._join_until:
             if self._look():
                 return True

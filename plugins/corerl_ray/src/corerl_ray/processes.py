@@ -1,13 +1,13 @@
-"""Processes of this machine, as Linux lists them in /proc."""
+"""Processes of this machine, from Linux's /proc."""
 
 from pathlib import Path
 from typing import NamedTuple
 
 
 class Stat(NamedTuple):
-    """The letter of a process's state, and its start in ticks since the machine's boot; '' for both: there is none.
+    """A process's state as a letter, and its start in ticks since the machine's boot; both '' if there is no process.
 
-    Its start tells a process from a later one with its number. A zombie is none.
+    The start distinguishes a process from a later one with the same id. A zombie counts as no process.
     """
 
     state: str

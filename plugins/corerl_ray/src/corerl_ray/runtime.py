@@ -1,4 +1,4 @@
-"""Runtime ``ray``: every worker is a process of its own; roles share a pool of places, or have their own."""
+"""Runtime ``ray``: every worker is a process; roles share a pool of places, or have separate pools."""
 
 import contextlib
 import dataclasses
@@ -38,19 +38,21 @@ if TYPE_CHECKING:
 W = TypeVar("W")
 
 REPLICAS = "rollout"
-"""the role whose workers are replicas: each can do without the others"""
+"""the role whose workers are replicas: each can be lost without ending the run"""
 
 CLOSING = 30.0
 CLOSING_AFTER_FAILURE = 3.0
 ENDING = 10.0
-"""seconds in which workers that Ray was told to kill are gone"""
+"""seconds in which workers killed by Ray must have ended"""
 
 
 class RayRuntime:
-    """Starts the workers of every role: one a GPU, or ``runtime.options.workers`` without, in places that roles share.
+    """Starts the workers of every role: one for each GPU, or ``runtime.options.workers`` without GPUs, in shared
+    places.
 
-    The rollout role may have a pool of its own, and several GPUs for each worker. Its processes take calls from several
-    threads at a time, so that weights, abort and sleep reach one that generates; all others do one thing after another.
+    The rollout role may have a separate pool, and several GPUs for each worker. Its processes take calls from several
+    threads at a time, so that weights, abort and sleep reach a generating worker; all other processes run one call at a
+    time.
     """
 
     def __init__(self, config: RuntimeConfig, options: RayOptions) -> None:
@@ -105,7 +107,7 @@ class RayRuntime:
         seen: Counter[str] = Counter()
         calls = []
         for member, own in zip(started, facts, strict=True):
-            # Ray shows a worker its own GPU alone, as device 0
+            # Ray shows a worker only its own GPU, as device 0
             local_rank = 0 if places.gpus_per_node else seen[own.node]
             seen[own.node] += 1
             environment = self.environment_of(member, local_rank, facts[0], devices[member.rank * step :][:step])
@@ -153,7 +155,7 @@ class RayRuntime:
         try:
             self._transport.send(readers, version, verify=verify)
         except EngineDeadError:
-            sink.take_news()  # it is told of
+            sink.take_news()  # it is reported
             raise
         sink.have_weights(readers)
         for member in newcomers:
@@ -166,12 +168,12 @@ class RayRuntime:
             self._closed = self.waiter.closing = True
         patience = CLOSING_AFTER_FAILURE if self.waiter.failed else CLOSING
         closing: list[Future] = []
-        is_lost = bool(self.cluster.health.look())  # a GCS that is stopped would keep each of Ray's calls
+        is_lost = bool(self.cluster.health.look())  # a stopped GCS would block each of Ray's calls
         for group in self.groups if not is_lost else []:
             if hasattr(group, "close") and self.waiter.members:
                 closing.append(dataclasses.replace(group, timeout=patience).close.submit())
         for pending in closing:
-            with contextlib.suppress(CoreRLError):  # all are killed below, and the run's own error is worth more
+            with contextlib.suppress(CoreRLError):  # all are killed below, and the run's own error is more useful
                 pending.result()
         self._kill()
         for group in self.groups:  # which may be starting a worker that nobody else knows of
@@ -193,7 +195,7 @@ class RayRuntime:
     def environment_of(
         self, member: Member, local_rank: int, first: ProcessFacts, devices: Sequence[str]
     ) -> dict[str, str]:
-        """The variables of a worker that are not those of its process from the start; ``first`` is rank 0."""
+        """Variables that a worker gets after its start; ``first`` is rank 0."""
         environment = secrets(self.options.environment)
         environment |= of_rank(member.rank, local_rank, member.world_size, first.address, first.port)
         if devices:
@@ -201,7 +203,7 @@ class RayRuntime:
         return environment
 
     def start(self, places: Places, place: int, is_concurrent: bool) -> Any:
-        """The process of one worker of a role, in a place."""
+        """Start the process of one worker of a role, in a place."""
         device = "cuda" if places.gpus_per_node else "cpu"
         threads = cpu_threads(self._threads // places.most_on_a_node, device)
         environment = {**carried(self.options.environment), "OMP_NUM_THREADS": str(threads)}
@@ -213,12 +215,12 @@ class RayRuntime:
             scheduling_strategy=places.strategy(place),
             runtime_env={"env_vars": environment},
             max_restarts=0,
-            enable_task_events=False,  # which would gather in the GCS
+            enable_task_events=False,  # they would accumulate in the GCS
             max_concurrency=CONTROL if is_concurrent else 1,
         ).remote(str(Path.cwd()), sys.path, self.options.timeout)
 
     def _kill(self) -> None:
-        """End all workers at once."""
+        """Kill all workers at once."""
         members, self.waiter.members = self.waiter.members, []
         is_lost = bool(self.cluster.health.look())
         for member in members if not is_lost else []:
@@ -229,7 +231,7 @@ class RayRuntime:
 
 @dataclasses.dataclass(frozen=True)
 class Seat:
-    """Where a replica lives: the first of its places, and of all what ``CUDA_VISIBLE_DEVICES`` says there."""
+    """The place of a replica: the first of its places, and ``CUDA_VISIBLE_DEVICES`` of all of them."""
 
     places: Places
     first: int
@@ -238,7 +240,7 @@ class Seat:
 
 @dataclasses.dataclass
 class Restart:
-    """Starts a replica of a group again: in its places if their machine is there, else where there is room."""
+    """Starts a replica of a group again: in its places if their machine exists, else on a machine with room."""
 
     runtime: RayRuntime
     role: Role
@@ -247,7 +249,7 @@ class Restart:
     seats: list[Seat]
 
     def __call__(self, rank: int) -> Member | None:
-        """None if there is no room, or it does not start."""
+        """The restarted worker; None if there is no room, or it does not start."""
         member = self.group.latest[rank]
         seat = self._seat(rank)
         if seat is None:
@@ -294,7 +296,7 @@ class Restart:
         return dataclasses.replace(member, facts=facts)
 
     def _result(self, reference: "ray.ObjectRef[Any]", deadline: float) -> Any:
-        """Of a worker that nobody else knows of yet; the others are watched meanwhile."""
+        """The result of a worker that is not in a group yet; the other workers are watched during the wait."""
         waiter = self.runtime.waiter
         while not ray.wait([reference], timeout=POLL)[0]:
             if waiter.closing:

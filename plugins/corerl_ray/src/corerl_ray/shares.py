@@ -1,4 +1,4 @@
-"""Splitting a call's first argument by data-parallel rank, and putting the results together: pure functions."""
+"""Division of a call's first argument by data-parallel rank, and joining of the results: pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Share:
     """One data-parallel rank's part of the first argument.
 
     Attributes:
-        rows: where the elements of ``value`` stand in the whole; fewer than ``value`` has, for a filler.
+        rows: positions of the elements of ``value`` in the whole; a filler row has none.
     """
 
     whole: Any
@@ -26,10 +26,10 @@ class Share:
 
     @property
     def value(self) -> Any:
-        """The part itself, made anew each time: where rows are not consecutive it is a copy, to be let go of soon.
+        """The part itself, made anew at each call: for non-consecutive rows it is a copy, to be freed soon.
 
-        That of an Experience is never empty: where no row is left there is one without a trained token, because all
-        ranks of a strategy must take part; its outputs belong to no row.
+        The part of an Experience is never empty: a rank without rows gets a row without a trained token, because all
+        ranks of a strategy must take part; the outputs of this row are dropped.
         """
         if isinstance(self.whole, Experience):
             return _rows_of(self.whole, self.rows)
@@ -37,7 +37,7 @@ class Share:
 
     @property
     def is_empty(self) -> bool:
-        """There is nothing to do, not even for a filler."""
+        """Whether the share has no work, not even a filler row."""
         return len(self.rows) == 0 and not isinstance(self.whole, Experience)
 
 
@@ -49,10 +49,10 @@ class Split:
     shares: tuple[Share, ...]
 
     def join(self, results: Sequence[Any]) -> Any:
-        """Put together one result for each share, in the order of the rows.
+        """Join one result for each share, in the order of the rows.
 
         Raises:
-            TypeError: they are neither TokenOutputs nor sequences nor None.
+            TypeError: the results are neither TokenOutputs nor sequences nor None.
         """
         if all(result is None for result in results):
             return None
@@ -65,7 +65,7 @@ class Split:
         raise TypeError(f"results of type {names} cannot be joined: the method must declare another merge")
 
     def merge_nonfinite(self, errors: Sequence[NonFiniteError | None]) -> NonFiniteError:
-        """One error with the rows of the whole, from what the shares raised (None: nothing)."""
+        """One error with the rows of the whole, from the errors of the shares (None: no error)."""
         found: set[int] = set()
         for share, error in zip(self.shares, errors, strict=True):
             if error is not None:
@@ -78,7 +78,7 @@ def split(value: Any, ranks: int) -> Split:
     """Split an Experience or a sequence into a share for each data-parallel rank.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: ``value`` is neither.
     """
     if isinstance(value, Experience):
         return Split(value, tuple(Share(value, rows) for rows in balance(value.lengths, ranks)))
@@ -91,8 +91,8 @@ def join_token_outputs(parts: Sequence[TokenOutputs], rows: Sequence[Tensor], sh
     """The outputs of all rows.
 
     Args:
-        parts: each (b, t, ...), of the rows ``rows`` first; what comes after them is dropped.
-        shape: (B, T) of the whole; what a part lacks of T is 0.
+        parts: each (b, t, ...), with the rows ``rows`` first; later rows are dropped.
+        shape: (B, T) of the whole; missing columns of a part are 0.
     """
     if len(parts) == 1 and all(tensor is None or tensor.shape[:2] == tuple(shape) for tensor in parts[0]):
         return parts[0]
@@ -109,7 +109,7 @@ def join_token_outputs(parts: Sequence[TokenOutputs], rows: Sequence[Tensor], sh
 
 
 def join_sequences(parts: Sequence[Sequence[Any]], rows: Sequence[Tensor]) -> list[Any]:
-    """The elements of all parts, each at its row."""
+    """The elements of all parts, each at the position of its row."""
     joined: list[Any] = [None] * sum(len(own) for own in rows)
     for own, part in zip(rows, parts, strict=True):
         for row, element in zip(own.tolist(), part, strict=True):

@@ -1,7 +1,7 @@
-"""Signs of life: a signal makes the process of a worker write where its main thread is, whatever that is busy with.
+"""Signs of life: on a signal, a worker's process writes the position of its main thread, even if it is busy.
 
-The signal is handled in C, so that no wait in a library and no lock of Python keeps a process from answering. One
-that is stopped, or stuck in its machine's kernel, does not answer.
+The signal is handled in C, so no wait in a library and no lock of Python keeps a process from answering. A process
+that is stopped, or stuck in the kernel, does not answer.
 """
 
 import contextlib
@@ -24,17 +24,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from corerl_ray.processes import stat
 
 SIGNAL = signal.SIGRTMIN + 11 if hasattr(signal, "SIGRTMIN") else None
-"""of which nobody else makes use"""
+"""a signal without another use"""
 
 STATES = {"T": "it is stopped (SIGSTOP, or a debugger)", "D": "it waits in the kernel (a disk, a device)"}
 
 
 class Asked(NamedTuple):
-    """A process that can be asked.
+    """A process that can be asked for a sign of life.
 
     Attributes:
-        started: when, in ticks since its machine's boot: tells it from a later process with its number.
-        stacks: the file that it answers into.
+        started: start in ticks since the machine's boot; distinguishes the process from a later one with its id.
+        stacks: the file for its answers.
     """
 
     pid: int
@@ -43,31 +43,31 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a process has written since it was last asked, '' if nothing; its state, '' if there is no such process."""
+    """The text written since the last request, '' if none; and the process's state, '' if there is no such process."""
 
     stacks: str
     state: str
 
 
 def answer_signals(folder: Path | None) -> Asked:
-    """In the process of a worker: from now on it answers, into a file of its own in this folder.
+    """In a worker's process: answer from now on, into a file of its own in this folder.
 
-    The answer holds the frames of the main thread alone: other threads run on while they are read, which ends the
-    process with SIGSEGV.
+    The answer holds only the frames of the main thread: reading the frames of running threads would crash the process
+    with SIGSEGV.
     """
     descriptor, path = tempfile.mkstemp(prefix=f"stacks-{os.getpid()}-", suffix=".txt", dir=folder)
     os.close(descriptor)
     if SIGNAL is not None:
-        keeps_errno = threading.current_thread() is threading.main_thread()  # no other may set a handler
+        keeps_errno = threading.current_thread() is threading.main_thread()  # required by signal
         if keeps_errno:
-            signal.signal(SIGNAL, signal.SIG_IGN)  # what faulthandler chains to; only then does it restore errno
+            signal.signal(SIGNAL, signal.SIG_IGN)  # faulthandler chains to it, and restores errno only then
         answers = os.open(path, os.O_WRONLY | os.O_APPEND)
         faulthandler.register(SIGNAL, file=answers, all_threads=False, chain=keeps_errno)
     return Asked(os.getpid(), stat(os.getpid()).started, path)
 
 
 def ask(processes: Sequence[Asked], anew: Sequence[bool]) -> list[Answer]:
-    """The answers of processes of this machine; some are asked anew."""
+    """The answers of processes of this machine; requests new answers if ``anew``."""
     answers = []
     for process, again in zip(processes, anew, strict=True):
         state, started = stat(process.pid)
@@ -90,7 +90,7 @@ def end(process: Asked) -> None:
 
 
 def place_in(stacks: str) -> str:
-    """The innermost function of the main thread, which took the signal; '' if it waits for a call."""
+    """The innermost function of the main thread, which handled the signal; '' if it waits for a call."""
     frame = re.search(r'File "([^"]*)", line (\d+) in (\S+)', stacks)
     if frame is None or frame[3] == "main_loop":
         return ""
@@ -99,13 +99,13 @@ def place_in(stacks: str) -> str:
 
 @dataclass
 class Signs:
-    """Asks the processes of workers, on whatever machine, from the controller.
+    """Requests signs of life of workers' processes, on any machine, from the controller.
 
     Attributes:
-        node: the controller's own.
-        timeout: seconds within which each must answer.
-        places: of each that has answered, where it was then (:func:`place_in`).
-        states: of each that has not, the state of its process.
+        node: the controller's node.
+        timeout: seconds in which each process must answer.
+        places: position of each process at its last answer (:func:`place_in`).
+        states: state of each process that has not answered.
     """
 
     node: str
@@ -118,9 +118,9 @@ class Signs:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def silent(self, processes: Sequence[tuple[str, Asked]]) -> list[Asked]:
-        """Those of the (node, process) that have been asked ``timeout`` seconds ago and have not answered; asks again.
+        """The processes among (node, process) without an answer for ``timeout`` seconds; then asks again.
 
-        Waits for nothing: answers of other machines come with a later call.
+        Does not wait: answers of other machines arrive with a later call.
         """
         with self._lock:
             return self._silent(processes)
@@ -145,7 +145,7 @@ class Signs:
         for node, (asked, anew, reference) in list(self._coming.items()):
             if ray.wait([reference], timeout=0)[0]:
                 del self._coming[node]
-                with contextlib.suppress(RayError, OSError):  # the death of a machine is noticed elsewhere
+                with contextlib.suppress(RayError, OSError):  # the death of a machine is detected elsewhere
                     late += self._judge(asked, anew, ray.get(reference), now)
         return late
 
@@ -154,7 +154,7 @@ class Signs:
         for process, again, answer in zip(asked, anew, answers, strict=True):
             if again:
                 self._since[process] = now
-            elif not answer.state:  # the death of a process is noticed elsewhere
+            elif not answer.state:  # the death of a process is detected elsewhere
                 del self._since[process]
             elif answer.stacks:
                 self.places[process] = place_in(answer.stacks)
@@ -166,6 +166,6 @@ class Signs:
 
 
 def on(node: str, function: Any) -> Any:
-    """A task on this machine, which waits for no place."""
+    """A task on this machine, which needs no place."""
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(function).options(num_cpus=0, scheduling_strategy=there, max_retries=0, enable_task_events=False)

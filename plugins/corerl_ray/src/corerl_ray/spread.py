@@ -1,6 +1,6 @@
 """Requests handed out to replicas: of a known session to the one that has its prefix, else to the least loaded.
 
-If the engine of a replica ends, or its process, the others take its unfinished requests; the error comes in the end.
+If the engine or the process of a replica ends, the others take its unfinished requests; the error is raised at the end.
 """
 
 import threading
@@ -21,7 +21,7 @@ SESSIONS = 65_536
 
 @dataclass
 class Loads:
-    """What each replica has in hand, over all calls under way.
+    """The open work of each replica, over all running calls.
 
     Attributes:
         most: samples of one replica, as far as there are others.
@@ -80,13 +80,13 @@ class Piece:
 
 
 class Spread:
-    """One call on all replicas, an iterator of what they yield, which hands out what waits while it is asked for more.
+    """One call on all replicas: an iterator of their results, which sends out waiting requests when it is advanced.
 
     Args:
         call: starts the call of a replica on some requests.
-        wait: that of the whole.
-        absent: the replicas that get nothing at the moment.
-        news: errors of replicas that were lost while nobody waited for them; they come in the end, too.
+        wait: the wait of the whole call.
+        absent: replicas that get no work at the moment.
+        news: errors of replicas that were lost without a waiting call; also raised at the end.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Spread:
         return self._results
 
     def _yield(self) -> Iterator[dict[int, Any]]:
-        """Position in the requests -> what a replica yields for it."""
+        """Position of a request -> a replica's result for it."""
         try:
             while self._running:
                 for call, result in self._wait.some(list(self._running)).items():
@@ -151,7 +151,7 @@ class Spread:
                 self._running[call] = replica, piece
 
     def _died(self, call: Call, error: EngineDeadError) -> None:
-        """The others get what this replica had in hand, in a piece for each."""
+        """Divide the open work of this replica among the others, one piece each."""
         replica, piece = self._running[call]
         self._ended(call)
         if not error.is_handled:
@@ -167,7 +167,7 @@ class Spread:
 
 
 def as_one(errors: Sequence[EngineDeadError]) -> EngineDeadError:
-    """All workers that were lost in one error; without any, the first of the engines that ended."""
+    """One error for all lost workers; without any, the first error of an ended engine."""
     lost = [error for error in errors if error.workers]
     if len(lost) < 2:
         return [*lost, *errors][0]
@@ -216,7 +216,7 @@ def _small(requests: Sequence[GenerationRequest], positions: Sequence[int], most
 
 
 def _balanced(requests: Sequence[GenerationRequest], positions: Sequence[int], replicas: int) -> list[Piece]:
-    """Each of these requests, the longest first, goes where the fewest tokens are."""
+    """Assign each of these requests, the longest first, to the piece with the fewest tokens."""
     chosen: list[list[int]] = [[] for _ in range(replicas)]
     tokens = [0] * replicas
     for position in sorted(positions, key=lambda position: -_tokens(requests[position])):

@@ -1,6 +1,6 @@
-"""Tensors on their way through Ray: as NumPy views, which are written once and read in place.
+"""Tensors sent through Ray as NumPy views, which are written once and read in place.
 
-Ray pickles a torch tensor itself some fifteen times slower than an array of the same bytes.
+Ray pickles a torch tensor about fifteen times slower than an array of the same bytes.
 """
 
 import warnings
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class TensorBytes(NamedTuple):
-    """A tensor as Ray carries it: its bytes, the name of its dtype, its shape."""
+    """A tensor in Ray's form: its bytes, the name of its dtype, its shape."""
 
     data: np.ndarray
     dtype: str
@@ -21,13 +21,13 @@ class TensorBytes(NamedTuple):
 
 
 def to_bytes(tensor: Tensor) -> TensorBytes:
-    """A view of the tensor's bytes; a copy only of one that is on a GPU or not contiguous."""
+    """A view of the tensor's bytes; a copy only for a tensor on a GPU or a non-contiguous one."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return TensorBytes(flat.view(torch.uint8).numpy(), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
 
 def from_bytes(parts: TensorBytes) -> Tensor:
-    """The tensor over the bytes where they lie; nobody else reads them, so writing to it does no harm."""
+    """The tensor as a view of the bytes; nothing else reads them, so the tensor may be changed."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         flat = torch.from_numpy(parts.data)
@@ -35,5 +35,5 @@ def from_bytes(parts: TensorBytes) -> Tensor:
 
 
 def register() -> None:
-    """Let Ray carry tensors so, in this process."""
+    """Make Ray send tensors in this form, in this process."""
     ray.util.register_serializer(Tensor, serializer=to_bytes, deserializer=from_bytes)

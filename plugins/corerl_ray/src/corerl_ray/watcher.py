@@ -1,6 +1,6 @@
-"""A process beside the controller: it says how a run ended that Ray ended without a word, and leaves no process behind.
+"""A process beside the controller: if Ray ends the run silently, it reports the reason and kills remaining processes.
 
-If the raylet or the GCS is gone, Ray's C++ ends the controller, and no Python runs there any more.
+If the raylet or the GCS ends, Ray's C++ code ends the controller, without running any more Python.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from corerl.telemetry.run_status import FILE, RunStatus, write_status
 from corerl_ray.processes import stat
 
 MARK = "CORERL_RAY_CLUSTER"
-"""variable of a cluster's processes and of what they start"""
+"""variable in the environment of a cluster's processes and their children"""
 LOOK = 0.25
-"""seconds between two looks"""
+"""seconds between two checks"""
 ENDING = 10.0
 """seconds in which killed processes are gone, if the kernel lets them go"""
 OWN_END = 5.0
@@ -42,9 +42,9 @@ class Health:
 
     Attributes:
         processes: name -> process id.
-        hang_timeout: seconds that one may be stopped.
-        lost: why the cluster does not work any more; '' if it does.
-        hangs: it is for a process that is stopped.
+        hang_timeout: seconds for which a process may be stopped.
+        lost: the reason why the cluster does not work any more; '' if it works.
+        hangs: the reason is a stopped process.
     """
 
     processes: Mapping[str, int]
@@ -54,7 +54,7 @@ class Health:
     _stopped: dict[str, float] = field(default_factory=dict)
 
     def look(self) -> str:
-        """Notice processes that are gone, or stopped for too long; ``lost``."""
+        """Notice processes that have ended, or are stopped for too long; returns ``lost``."""
         now = time.monotonic()
         for name, pid in self.processes.items():
             state = stat(pid).state
@@ -69,7 +69,7 @@ class Health:
 
 @dataclass
 class Watch:
-    """What the controller has said, and what was seen.
+    """The controller's messages, and the watcher's observations.
 
     Attributes:
         controller: its process id.
@@ -90,14 +90,14 @@ class Watch:
     _kill_at: float = float("inf")
 
     def hear(self, said: Mapping[str, Any]) -> None:
-        """What the controller has to say (:meth:`Watcher.tell`)."""
+        """Handle a message of the controller (:meth:`Watcher.tell`)."""
         self.folder, self.left = said.get("folder", self.folder), said.get("left", self.left)
         if "processes" in said:
             self.cluster, self._kill_at = Health(said["processes"], self.cluster.hang_timeout), float("inf")
             self.logs = said["logs"]
 
     def look(self) -> None:
-        """Look at the cluster; kill the controller if that hangs and the controller does not end."""
+        """Check the cluster; kill the controller if the cluster hangs and the controller does not end."""
         if not self.logs:
             self.cluster.processes = {**self.cluster.processes, **_starting(self.controller)}
         if self.cluster.look():
@@ -109,13 +109,13 @@ class Watch:
                 os.kill(self.controller, signal.SIGKILL)
 
     def report(self) -> None:
-        """Say why the run ended, and write it into its status, unless that says so already."""
+        """Print why the run ended, and write the reason into its status, unless it is already there."""
         reason = f"{self.cluster.lost}; this ended the run"
         reason += f" (Ray's logs: {self.logs})" if self.logs else ", during its start"
         status, folder = self._status(), Path(self.folder)
         if status is not None:
             if status.state == "running":
-                with contextlib.suppress(OSError):  # of a full disk
+                with contextlib.suppress(OSError):  # the disk may be full
                     write_status(folder, replace(status, state="failed", ended=time.time(), error=reason))
             elif status.error:
                 reason = status.error.partition(": ")[2]
@@ -131,7 +131,7 @@ class Watch:
         return None
 
     def end_processes(self) -> None:
-        """End the cluster's, and what they have started.
+        """Kill the cluster's processes and their children.
 
         They have its mark in their environment, or, if they have written their title over it, a process group of its
         own. An engine ends with its worker; it is killed only if it does not.
@@ -164,7 +164,7 @@ def _processes() -> list[int]:
 
 
 def _starting(controller: int) -> dict[str, int]:
-    """Those of a controller's children that a cluster needs, by name."""
+    """The children of a controller that a cluster needs, by name."""
     found = {}
     for listed in Path(f"/proc/{controller}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -175,7 +175,7 @@ def _starting(controller: int) -> dict[str, int]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Of another process; of those of other users, and of zombies, nothing."""
+    """The environment of another process; empty for processes of other users, and for zombies."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -183,7 +183,7 @@ def _environment(pid: int) -> list[bytes]:
 
 
 def _group(pid: int) -> int:
-    """Process group of one of Ray's processes that is no zombie; -1 of every other."""
+    """Process group of one of Ray's processes that is no zombie; -1 for any other process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         is_of_ray = b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -193,11 +193,11 @@ def _group(pid: int) -> int:
 
 
 class Watcher:
-    """The controller's side; it may begin before the cluster does.
+    """The controller's side; it may start before the cluster.
 
     Args:
-        hang_timeout: seconds that a process of the cluster may be stopped.
-        mark: in the environment of the cluster's processes.
+        hang_timeout: seconds for which a process of the cluster may be stopped.
+        mark: mark in the environment of the cluster's processes.
     """
 
     def __init__(self, hang_timeout: float, mark: str) -> None:
@@ -207,21 +207,22 @@ class Watcher:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            process_group=0,  # no signal that is meant for the controller and its group
+            process_group=0,  # gets no signals of the controller's group
         )
 
     def tell(self, **said: Any) -> None:
-        """``processes``: of a cluster, once it has started, with ``logs``; none and '': one is about to start.
+        """``processes``: of a started cluster, with ``logs``; none and '': a cluster is about to start.
 
-        ``folder``: of the run. ``left``: the controller is not to be killed. ``end``: it needs the watcher no more.
+        ``folder``: of the run. ``left``: the controller must not be killed. ``end``: the watcher is not needed any
+        more.
         """
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it is gone
+        with contextlib.suppress(OSError):  # the watcher has ended
             self._process.stdin.write(json.dumps(said).encode() + b"\n")
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """Let it end what is left of the cluster, and itself."""
+        """Let the watcher kill the remains of the cluster, and end."""
         self.tell(end=True)
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
@@ -234,13 +235,13 @@ class Watcher:
 
 
 def main(watch: Watch) -> None:
-    """Watch until the controller has ended, or needs it no more."""
+    """Watch until the controller has ended, or sends ``end``."""
     os.set_blocking(0, False)
     heard, said = {0}, b""
     while os.getppid() == watch.controller:
         watch.look()
         ready = select.select(heard, [], [], LOOK)[0]
-        heard -= {*ready} - {0}  # the look above is for these
+        heard -= {*ready} - {0}  # the check above covers these
         more = _read()
         if more == b"":
             heard.discard(0)
@@ -255,7 +256,7 @@ def main(watch: Watch) -> None:
         watch.killed |= _was_killed(watch.controller)
         if watch.cluster.lost and (watch.cluster.hangs or not watch.killed):
             watch.report()
-    finally:  # whether or not somebody reads it
+    finally:  # even if the report cannot be printed
         watch.end_processes()
 
 
@@ -271,7 +272,7 @@ def _was_killed(pid: int) -> bool:
 
 
 def _read() -> bytes | None:
-    """What the controller says; b'' at the end, None if it says nothing."""
+    """The controller's message; b'' at the end, None if there is none."""
     try:
         return os.read(0, 65536)
     except BlockingIOError:
@@ -279,7 +280,7 @@ def _read() -> bytes | None:
 
 
 def _ends_of(processes: Iterable[int]) -> Iterator[int]:
-    """Descriptors that are readable once these processes have ended, if this system has such."""
+    """Descriptors that become readable at the end of these processes, if the system has them."""
     for pid in processes:
         with contextlib.suppress(AttributeError, OSError):
             yield os.pidfd_open(pid)

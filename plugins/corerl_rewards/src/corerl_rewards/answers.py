@@ -1,7 +1,7 @@
-r"""Which part of a response is its answer: the text outside ``<think>…</think>``.
+r"""The answer part of a response: the text outside ``<think>…</think>``.
 
-The answer follows the last ``</think>`` and ends before a ``<think>`` after it. Reasoning that never ends therefore
-holds no answer.
+The answer follows the last ``</think>`` and ends before a later ``<think>``. A response whose reasoning never ends
+therefore has no answer.
 
 =======================================  ==========================================
 response                                 answer part
@@ -23,7 +23,7 @@ from corerl import option
 
 @dataclass(kw_only=True)
 class ReasoningOptions:
-    """What every scorer of an answer has."""
+    """Options of every scorer of an answer."""
 
     reasoning: Literal["tagged", "opened", "kept"] = option(
         "tagged",
@@ -33,7 +33,7 @@ class ReasoningOptions:
 
 
 def answer_part(response: str, options: ReasoningOptions) -> str:
-    """The response without its reasoning, as ``options.reasoning`` says; '' for one that never ends its reasoning."""
+    """The response without its reasoning, by ``options.reasoning``; '' if the reasoning never ends."""
     if options.reasoning == "kept":
         return response
     if "think>" not in response:

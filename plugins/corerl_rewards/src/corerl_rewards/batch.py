@@ -1,12 +1,12 @@
-"""Reward manager ``batch``: a function of yours is called once for the whole batch.
+"""Reward manager ``batch``: calls your function once for the whole batch.
 
 ::
 
     def score(responses, ground_truths, data_sources, extra_infos):
         return [float(truth in response) for response, truth in zip(responses, ground_truths)]
 
-For rewards that compare responses with each other, or are cheaper together. It is called in a thread of the run's own
-process, where nothing can end a function that hangs: past its deadline its thread is left behind.
+For rewards that compare responses, or are cheaper in one call. The function runs in a thread of the run's process,
+where a hanging function cannot be stopped: after its deadline its thread is left behind.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +25,8 @@ Chunk = Sequence[RewardRequest]
 class BatchRewardManager:
     """Calls ``options.function`` with four lists of one length: responses, ground truths, data sources, extra infos.
 
-    It returns a list: for each response a number or a mapping with ``score``, as scorers do, or an exception for one
-    that has none. When it raises, or returns a list of another length, no response has a score. Scorers are not used.
+    The function returns a list: for each response a number, a mapping with ``score``, or an exception for a response
+    without a score. If it raises, or returns a list of another length, no response has a score. Scorers are not used.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class BatchRewardManager:
         return [result for of_chunk in results for result in of_chunk]
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Does nothing; the manager holds no resources."""
 
     def _call(self, chunk: Chunk) -> list[RewardResult]:
         lists = [
@@ -66,7 +66,7 @@ class BatchRewardManager:
         ]
         try:
             values = list(self._function(*lists))
-        except BaseException as error:  # in a thread of its own even SystemExit must end as results
+        except BaseException as error:  # in this thread even SystemExit must become results
             return [raised(request.data_source, error) for request in chunk]
         if len(values) != len(chunk):
             why = f"{self._options.function} returned {len(values)} scores for {len(chunk)} responses"

@@ -1,7 +1,7 @@
-"""Network streams that keep one deadline for all they do.
+"""Network streams with one deadline for all operations.
 
-A timeout of httpx is one of each read: a server that sends a byte of a header a second, or ``100 Continue`` without
-end, keeps a thread for ever. Here no read, write or connection goes beyond the deadline of the thread's request.
+A timeout of httpx applies to each read: a server that sends one header byte a second, or ``100 Continue`` without end,
+blocks a thread for ever. Here no read, write or connection continues past the deadline of the thread's request.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def until(deadline: float) -> Iterator[None]:
-    """This thread's requests end at ``deadline``, of ``time.monotonic``, with httpx.TimeoutException."""
+    """This thread's requests end at ``deadline`` (of ``time.monotonic``) with httpx.TimeoutException."""
     _thread.deadline = deadline
     try:
         yield
@@ -28,7 +28,7 @@ def until(deadline: float) -> Iterator[None]:
 
 
 def bound(client: httpx.Client) -> None:
-    """Let every connection of a client, also those through proxies, keep the deadline of :func:`until`."""
+    """Apply the deadline of :func:`until` to every connection of a client, including those through proxies."""
     for transport in (client._transport, *client._mounts.values()):
         if transport is not None:
             pool: Any = transport._pool  # type: ignore[attr-defined]

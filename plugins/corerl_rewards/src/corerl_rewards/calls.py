@@ -1,4 +1,4 @@
-"""One call of a scorer: whatever it does comes back as a result."""
+"""One call of a scorer; errors become results."""
 
 import math
 import sysconfig
@@ -24,20 +24,20 @@ LONGEST_NAME = 200
 
 _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"))
 _NOT_THEIRS = (*_LIBRARIES, str(Path(corerl.__file__).parent), str(Path(__file__).parent))
-"""folders whose lines say nothing about a scorer of somebody's own"""
+"""folders that are skipped when the failing line of a user's scorer is searched"""
 
 
 def score_one(
     scorers: Mapping[str, Scorer], response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]
 ) -> RewardResult:
-    """Score in this thread; what the scorer raises, or returns that is no number, becomes the result's ``error``."""
+    """Score in this thread; an exception or an invalid return value becomes the result's ``error``."""
     scorer = scorers.get(data_source)
     if scorer is None:
         known = ", ".join(sorted(scorers)) or "none"
         return failed("unscored", f"no scorer for data source '{data_source}'; known data sources: {known}")
     try:
         value: Any = scorer(response, ground_truth, data_source, extra_info)
-    except BaseException as error:  # in a thread or process of its own even SystemExit must end as a result
+    except BaseException as error:  # in a worker even SystemExit must become a result
         return raised(data_source, error)
     return returned(data_source, value)
 
@@ -54,7 +54,7 @@ def raised(data_source: str, error: BaseException) -> RewardResult:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line of the scorer's own file that the error came through; '' where that is CoreRL's."""
+    """The innermost line of the scorer's own file in the traceback; '' if the scorer belongs to CoreRL."""
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [(file, line) for file, line in frames if not file.startswith((*_NOT_THEIRS, "<"))]
     return f" ({own[-1][0]}, line {own[-1][1]})" if own else ""
@@ -66,21 +66,21 @@ def returned(data_source: str, value: Any) -> RewardResult:
         return _result(value)
     except ValueError as error:
         return failed("value", f"the scorer of '{data_source}' returned {error}")
-    except Exception as error:  # of the value's own methods
+    except Exception as error:  # raised by the value's methods
         return raised(data_source, error)
 
 
 def failed(kind: str, error: str) -> RewardResult:
-    """No score, and why."""
-    text = error[:LONGEST_ERROR].encode(errors="replace").decode()  # halves of characters cannot be written
+    """A result without a score, with the reason."""
+    text = error[:LONGEST_ERROR].encode(errors="replace").decode()  # lone surrogates cannot be written
     return RewardResult(score=None, error=text, error_kind=kind)
 
 
 def _result(value: Any) -> RewardResult:
-    """What a scorer returned, checked.
+    """Check a scorer's return value.
 
     Raises:
-        ValueError: it is no finite number and no mapping of such with ``score``.
+        ValueError: it is neither a finite number nor a mapping of finite numbers with ``score``.
     """
     if not isinstance(value, Mapping):
         return RewardResult(_finite(value))
@@ -97,7 +97,7 @@ def _result(value: Any) -> RewardResult:
 
 
 def _is_text(name: str) -> bool:
-    """Whether files can hold it: JSON may have halves of characters."""
+    """Whether files can hold the text: JSON may contain lone surrogates."""
     return all(not "\ud800" <= each <= "\udfff" for each in name)
 
 
@@ -129,7 +129,7 @@ def late(who: str, seconds: float) -> RewardResult:
 
 @dataclass(frozen=True)
 class Made:
-    """The future of what ``make`` makes of another one's value."""
+    """The future of ``make(value)`` for the value of another future."""
 
     future: Future
     make: Callable[[Any], list[RewardResult]]

@@ -1,4 +1,4 @@
-"""Remove a folder, whatever a program left in it."""
+"""Remove a folder with any contents."""
 
 import contextlib
 import errno
@@ -39,7 +39,7 @@ def remove_folder(folder: str | Path, seconds: float = 300.0) -> bool:
 
 
 def _empty(top: int, deadline: float) -> None:
-    """Remove the entries of a folder until none is left, or none can be removed."""
+    """Remove the entries of a folder until it is empty, or no entry can be removed."""
     numbers = itertools.count()
     before: list[str] = []
     while (names := os.listdir(top)) and names != before:
@@ -51,7 +51,7 @@ def _empty(top: int, deadline: float) -> None:
 
 
 def _flatten(name: str, top: int, numbers: Iterator[int]) -> list[str]:
-    """Remove one folder of ``top``; the folders within it are moved to ``top``, and their new names returned."""
+    """Remove one folder of ``top``; move its subfolders to ``top`` and return their new names."""
     try:
         inner = _open(name, top)
     except OSError:
@@ -68,7 +68,7 @@ def _flatten(name: str, top: int, numbers: Iterator[int]) -> list[str]:
 
 
 def _lift(child: str, inner: int, top: int, numbers: Iterator[int]) -> str | None:
-    """Move a folder to ``top`` under a new name; None: it cannot be moved."""
+    """Move a folder to ``top`` under a new name; None if it cannot be moved."""
     unlocked = False
     for number in numbers:
         new = f"{number}.removed"
@@ -80,7 +80,7 @@ def _lift(child: str, inner: int, top: int, numbers: Iterator[int]) -> str | Non
             if error.errno != errno.EACCES or unlocked:
                 return None
             with contextlib.suppress(OSError):
-                _unlock(child, inner)  # a folder can only be moved by who may write into it
+                _unlock(child, inner)  # moving a folder needs write permission in it
             unlocked = True
         else:
             return new
@@ -88,10 +88,10 @@ def _lift(child: str, inner: int, top: int, numbers: Iterator[int]) -> str | Non
 
 
 def _open(name: str, parent: int | None) -> int:
-    """A folder's descriptor, its mode made such that its entries can be removed.
+    """A folder's descriptor; its mode is changed so that its entries can be removed.
 
     Raises:
-        OSError: there is no such folder; a link is none.
+        OSError: there is no such folder, or it is a link.
     """
     try:
         descriptor = os.open(name, _FOLDER, dir_fd=parent)
@@ -104,7 +104,7 @@ def _open(name: str, parent: int | None) -> int:
 
 
 def _unlock(name: str, parent: int | None) -> None:
-    """Change the mode of a folder that cannot be opened; never that of a link's target."""
+    """Change the mode of a folder that cannot be opened; never the mode of a link's target."""
     if not hasattr(os, "O_PATH"):
         os.chmod(name, _MODE, dir_fd=parent, follow_symlinks=False)
         return

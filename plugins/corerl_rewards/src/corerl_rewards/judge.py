@@ -1,13 +1,13 @@
 """Reward manager ``judge``: a language model on any OpenAI-compatible server grades each response.
 
-The judge is told ``prompt`` with the conversation, the ground truth and the response filled in; the last match of
+The judge gets ``prompt``, filled in with the conversation, the ground truth and the response. The last match of
 ``pattern`` in its answer is the grade, and
 
     score = (grade - lowest) / (highest - lowest)
 
-An answer without a grade, or with one out of range, is an error of that sample (kind ``judge``), never a score: a model
-that makes its judge ramble is not rewarded for it, nor punished. Zheng et al. 2023, "Judging LLM-as-a-Judge", arXiv
-2306.05685, figure 6, grades one answer at a time like this.
+An answer without a grade, or with a grade out of range, is an error of that sample (kind ``judge``), never a score: a
+policy is neither rewarded nor punished for confusing its judge. Zheng et al. 2023, "Judging LLM-as-a-Judge", arXiv
+2306.05685, figure 6, also grades one answer at a time.
 """
 
 import re
@@ -23,15 +23,16 @@ from corerl_rewards.options import JudgeOptions
 from corerl_rewards.post import LateError, Poster, ServerError
 
 LONGEST = 100_000
-"""characters at the end of the judge's answer in which a grade is looked for"""
+"""characters at the end of the judge's answer that are searched for a grade"""
 
 _PLACE = re.compile(r"\{(prompt|response|ground_truth)\}")
 
 
 class JudgeRewardManager:
-    """Grades ``num_workers`` responses at a time; ``timeout`` is for one with all attempts. Scorers are not used.
+    """Grades ``num_workers`` responses at a time; ``timeout`` covers all attempts for one response. Scorers are not
+    used.
 
-    Components: ``grade``, as the judge gave it. ``extracted`` is the text of the grade.
+    Components: ``grade``, the judge's grade. ``extracted`` is the text of the grade.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class JudgeRewardManager:
     ) -> None:
         """
         Raises:
-            ConfigError: ``base_url`` is no address, or the token's variable is not set.
+            ConfigError: ``base_url`` is no address, or the variable of the token is not set.
         """
         self._options = options
         self._poster = Poster(options.base_url.rstrip("/") + "/chat/completions", options)
@@ -56,7 +57,7 @@ class JudgeRewardManager:
         return self._calls.submit(requests)
 
     def close(self) -> None:
-        """Begin no further call."""
+        """Start no further call."""
         self._calls.close()
         self._poster.close()
 
@@ -80,7 +81,7 @@ class JudgeRewardManager:
         return self._read(str(text)[-LONGEST:])
 
     def _question(self, request: RewardRequest) -> str:
-        """The template, filled in at once, so that a response with {ground_truth} in it learns nothing."""
+        """The filled template; filled in one pass, so that ``{ground_truth}`` in a response is not replaced."""
         conversation = [f"{message.get('role')}: {message.get('content')}" for message in request.prompt]
         if len(request.prompt) == 1:
             conversation = [str(request.prompt[0].get("content"))]

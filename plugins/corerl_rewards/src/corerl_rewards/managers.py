@@ -1,4 +1,4 @@
-"""The reward managers that run scorers, for managers of other distributions that wrap them."""
+"""The reward managers that run scorers, for reward managers of other distributions that wrap them."""
 
 from corerl_rewards.calls import Made
 from corerl_rewards.naive import NaiveRewardManager

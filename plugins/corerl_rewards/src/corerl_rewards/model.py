@@ -1,8 +1,8 @@
 """Reward manager ``model``: the output of a transformers model for sequence classification is the score.
 
-Prompt and response are put together by the model's own chat template, where it has one (else with a newline), and
-batched by length. The model is loaded once, into this process: on a GPU that the policy trains on it takes its memory
-there all the time.
+Prompt and response are joined by the model's own chat template (by a newline if there is none), and batched by length.
+The model is loaded once, into this process: on a GPU that also trains the policy, it occupies its memory for the whole
+run.
 """
 
 import threading
@@ -20,7 +20,7 @@ Chunk = Sequence[tuple[int, list[int]]]
 
 
 class ModelRewardManager:
-    """Scores one batch of token sequences after the other, each within ``timeout`` seconds. Scorers are not used."""
+    """Scores batches of token sequences one by one, each within ``timeout`` seconds. Scorers are not used."""
 
     def __init__(
         self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float, options: ModelOptions
@@ -58,7 +58,7 @@ class ModelRewardManager:
         return [results[row] for row in range(len(requests))]
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Release the model."""
         self._model = None
 
     def _token_ids(self, request: RewardRequest) -> list[int]:
@@ -78,7 +78,7 @@ class ModelRewardManager:
         return [returned("the reward model", score) for score in scores]
 
     def _scores(self, sequences: Sequence[Sequence[int]]) -> list[float]:
-        """One number a sequence; padding is on the right and masked."""
+        """One number for each sequence; padding is on the right and masked."""
         import torch
 
         options, longest = self._options, max(map(len, sequences))

@@ -1,4 +1,4 @@
-"""Reward manager ``naive``: each completion is scored by the scorer of its data source, in threads."""
+"""Reward manager ``naive``: each completion is scored by the scorer of its data source, in a thread."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,9 +13,9 @@ class NaiveRewardManager:
     """Scores in ``num_workers`` threads.
 
     A scorer that raises, returns no finite number or runs longer than ``timeout`` seconds gives a result with ``error``
-    and no score; the other requests are unaffected. Python cannot end a thread: one that hangs is left behind as a
-    daemon, which holds up neither the batch nor the end of the process, and another takes its place. A scorer that
-    crashes, fills the memory or never lets go of the interpreter takes the run with it: ``parallel`` does not.
+    and no score; other requests are unaffected. Python cannot stop a thread: a hanging thread is left behind as a
+    daemon, which delays neither the batch nor the end of the process, and is replaced. A scorer that crashes, fills the
+    memory or never releases the interpreter lock ends the run; with ``parallel`` it does not.
     """
 
     def __init__(self, scorers: Mapping[str, Scorer], *, num_workers: int, timeout: float) -> None:
@@ -32,11 +32,11 @@ class NaiveRewardManager:
         return self._calls.submit(requests)
 
     def score_one(self, request: RewardRequest) -> RewardResult:
-        """Score in this thread; whatever the scorer raises becomes the result's ``error``."""
+        """Score in this thread; an exception becomes the result's ``error``."""
         return score_one(self.scorers, request.response, request.ground_truth, request.data_source, request.extra_info)
 
     def close(self) -> None:
-        """Begin no further call."""
+        """Start no further call."""
         self._calls.close()
 
     def _late(self, request: RewardRequest) -> RewardResult:

@@ -1,4 +1,4 @@
-"""Options of the scorers and preparers: light, so that they are checked before anything else is imported."""
+"""Options of the scorers and preparers; they are checked before anything else is imported."""
 
 import math
 import re
@@ -71,7 +71,7 @@ class ExactMatchOptions(ReasoningOptions):
     """Options of the scorer ``exact_match``."""
 
     compare: Literal["words", "text"] = option(
-        "words", "words: without case, punctuation and articles; text: each character counts, outer spaces aside"
+        "words", "words: without case, punctuation and articles; text: every character counts, except outer spaces"
     )
 
 
@@ -113,7 +113,7 @@ class Component:
         self.scorer = selected.load()
 
     def __reduce__(self) -> tuple[type["Component"], tuple[Selected[Scorer], float]]:
-        return Component, (self.selected, self.weight)  # another process loads the scorer itself
+        return Component, (self.selected, self.weight)  # another process imports the scorer itself
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Component) and self.__reduce__() == other.__reduce__()
@@ -131,10 +131,11 @@ class CombinedOptions:
     components: dict[str, Any] = option(help="name -> {scorer: NAME or {name: NAME, …}, weight: number}; weight: 1")
 
     def resolve(self, select: Callable[[Any, str], Selected[Scorer]], key: str) -> None:
-        """Put a :class:`Component` in the place of each written one.
+        """Replace each written component by a :class:`Component`.
 
         Raises:
-            ConfigError: there is none, or one without a scorer, with an unknown key or a weight that is no number.
+            ConfigError: there is no component, or one without a scorer, with an unknown key or a weight that is no
+                number.
         """
         if not self.components:
             raise ConfigError(f"{key}.components", "must name at least one: accuracy: {scorer: math, weight: 1}")
@@ -144,7 +145,7 @@ class CombinedOptions:
         }
 
     def within(self, timeout: float) -> "CombinedOptions":
-        """These options with those of all components under ``reward.timeout``.
+        """These options, with the timeouts of all components below ``reward.timeout``.
 
         Raises:
             ConfigError: as for the components.
@@ -190,7 +191,7 @@ class ArithmeticDataOptions:
     test_size: int = option(500, "problems in test.parquet", ge=1)
     sft_size: int = option(1000, "answered problems in sft.parquet, for corerl sft; 0: no such file", ge=0)
     hasty: float = option(0.0, "share of sft answers that are cut to whole tens: a hasty teacher", ge=0, le=1)
-    seed: int = option(0, "of the draw", ge=0)
+    seed: int = option(0, "seed of the sample", ge=0)
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class ModelOptions:
     path: str = option(help="folder or hub name of a model for sequence classification, and its tokenizer")
     batch_size: int = option(16, "responses in one forward pass", ge=1)
     max_length: int = option(4096, "tokens of prompt and response; a longer one is an error of its sample", ge=1)
-    label: int = option(0, "which of the model's outputs is the score", ge=0)
+    label: int = option(0, "index of the model output that is the score", ge=0)
     activation: Literal["none", "sigmoid"] = option("none", "sigmoid: scores between 0 and 1")
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto: cuda if present")
     dtype: Literal["auto", "fp32", "bf16"] = option("auto", "auto: bf16 on cuda, fp32 on cpu")
@@ -232,7 +233,7 @@ to 10 (right and complete)."""
 
 @dataclass(frozen=True, kw_only=True)
 class HttpOptions:
-    """What every call over HTTP has."""
+    """Options of every call over HTTP."""
 
     retries: int = option(4, "further attempts after a failed connection, 408, 429 or 5xx", ge=0)
     backoff: float = option(
@@ -254,8 +255,8 @@ class JudgeOptions(HttpOptions):
     )
     lowest: float = option(0.0, "grade that becomes the score 0")
     highest: float = option(10.0, "grade that becomes the score 1; a grade beyond either is an error")
-    max_tokens: int = option(1024, "of the judge's answer", ge=1)
-    temperature: float = option(0.0, "of the judge", ge=0)
+    max_tokens: int = option(1024, "largest number of tokens of the judge's answer", ge=1)
+    temperature: float = option(0.0, "temperature of the judge", ge=0)
 
     def __post_init__(self) -> None:
         if self.highest <= self.lowest:
@@ -283,8 +284,8 @@ class ParallelOptions:
     memory_limit_gb: float | None = option(4.0, "GiB that one call may take; null: no limit", gt=0)
     patience: float | None = option(
         1.0,
-        "seconds after which a source's first calls hold up no others: more workers are started; later ones after "
-        "5 times what nine of ten take (0.1 s at least, waiting for a processor not counted); null: never",
+        "seconds after which the first calls of a source are late, so more workers are started; later calls are late "
+        "after 5 times the 90th percentile (at least 0.1 s, without waiting for a processor); null: never",
         gt=0,
     )
     max_late_workers: int = option(128, "workers beyond reward.num_workers while calls are late", ge=0)

@@ -1,4 +1,4 @@
-"""Reward manager ``parallel``: scorers run in worker processes, which an endless loop or a crash cannot outlive."""
+"""Reward manager ``parallel``: scorers run in worker processes, so an endless loop or a crash ends only its call."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -17,16 +17,16 @@ _DEFAULT = ParallelOptions()
 class ParallelRewardManager:
     """Scores in ``num_workers`` processes.
 
-    A call that raises, returns no finite number, runs longer than ``timeout`` seconds, takes more memory than
+    A call that raises, returns no finite number, runs longer than ``timeout`` seconds, uses more memory than
     ``memory_limit_gb``, exits, crashes or closes its files gives a result with ``error`` and no score. The process of
-    such a call is ended with all that it started, and a new one takes its place; nothing else is affected. A call
-    that takes much longer than the others of its data source keeps no one waiting: further workers are started.
+    such a call is killed with its child processes and replaced; other calls are unaffected. A call that takes much
+    longer than the others of its data source delays no other call: further workers are started.
 
-    Of a call's time, that in which it waits for a processor or the disk does not count; by the clock on the wall it has
-    ten times ``timeout``, 300 s at least (:mod:`corerl_rewards.isolation.clock`).
+    Time in which a call waits for a processor or the disk does not count. By the wall clock a call may take ten times
+    ``timeout``, at least 300 s (:mod:`corerl_rewards.isolation.clock`).
 
-    Safe to call from several threads. The processes start here, at once, and end with :meth:`close` or with this
-    process, however that ends.
+    Safe to call from several threads. The processes start on creation, and end with :meth:`close` or with the end of
+    this process, even if it is killed.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ParallelRewardManager:
     ) -> None:
         """
         Raises:
-            PluginError: a scorer is no function that another process can import.
+            PluginError: a scorer is not a function that another process can import.
         """
         limit = options.memory_limit_gb
         pool = Pool(scorers, Limits(None if limit is None else int(limit * 2**30)))
@@ -59,5 +59,5 @@ class ParallelRewardManager:
         return self._dispatcher.submit(requests)
 
     def close(self) -> None:
-        """End the workers; who still waits for results gets a RunError."""
+        """Stop the workers; a caller that still waits for results gets a RunError."""
         self._dispatcher.close()

@@ -1,4 +1,4 @@
-"""What corerl-rewards registers."""
+"""The names registered by corerl-rewards."""
 
 from typing import TYPE_CHECKING
 
@@ -107,7 +107,7 @@ def register_reward_managers(register: "Register[RewardManagerFactory]") -> None
     register(
         "naive",
         "corerl_rewards.naive:NaiveRewardManager",
-        summary="each completion by the scorer of its data source, in threads, with a deadline",
+        summary="the scorer of each data source, in threads, with a deadline",
     )
     register(
         "parallel",
@@ -119,7 +119,7 @@ def register_reward_managers(register: "Register[RewardManagerFactory]") -> None
         "batch",
         "corerl_rewards.batch:BatchRewardManager",
         options="corerl_rewards.options:BatchOptions",
-        summary="one call of a function for the whole batch",
+        summary="one call of your function for the whole batch",
     )
     register(
         "model",
@@ -137,11 +137,11 @@ def register_reward_managers(register: "Register[RewardManagerFactory]") -> None
         "remote",
         "corerl_rewards.remote:RemoteRewardManager",
         options="corerl_rewards.options:RemoteOptions",
-        summary="an HTTP server of yours scores; retries with back-off",
+        summary="your HTTP server scores; retries with back-off",
     )
 
 
-@hookimpl(optionalhook=True)  # of a kind that corerl-tools adds
+@hookimpl(optionalhook=True)  # the kind is added by corerl-tools
 def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
     register("gsm8k", "corerl_rewards.preparers.gsm8k:Gsm8k", summary="GSM8K, grade-school mathematics")
     register(
@@ -155,5 +155,5 @@ def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
         "arithmetic",
         "corerl_rewards.preparers.arithmetic:Arithmetic",
         options="corerl_rewards.options:ArithmeticDataOptions",
-        summary="problems like 17 + 25, made here: for a first run offline",
+        summary="generated problems such as 17 + 25: for a first offline run",
     )

@@ -1,6 +1,6 @@
-"""POST of JSON, tried again with growing, random pauses, within one deadline.
+"""POST of JSON, with retries after growing, random pauses, within one deadline.
 
-A redirect is an error: a token is sent to the host that the config names, and to no other.
+A redirect is an error: a token is sent only to the configured host.
 """
 
 import json
@@ -24,7 +24,7 @@ CONNECT_TIMEOUT = 10.0
 
 
 class ServerError(Exception):
-    """The server cannot be reached, or answers with an error."""
+    """The server cannot be reached, or returns an error."""
 
 
 class LateError(ServerError):
@@ -35,7 +35,7 @@ class Poster:
     """Posts to one address.
 
     Raises:
-        ConfigError: the variable that should hold the token is not set.
+        ConfigError: the variable of the token is not set.
     """
 
     def __init__(self, url: str, options: HttpOptions) -> None:
@@ -59,11 +59,11 @@ class Poster:
         """The server's answer, decoded.
 
         Args:
-            seconds: for all attempts together.
+            seconds: limit of all attempts together.
 
         Raises:
-            LateError: none succeeded in that time.
-            ServerError: the last attempt failed, or one in a way that would be the same again.
+            LateError: no attempt succeeded in that time.
+            ServerError: the last attempt failed, or an attempt failed with an error that a retry cannot change.
         """
         data = json.dumps(body, default=str).encode()
         deadline = time.monotonic() + seconds
@@ -117,7 +117,7 @@ class _Transient(Exception):
 
 
 def _read(answer: httpx.Response, deadline: float) -> bytes:
-    """The whole answer; one that drips is read no longer than to the deadline."""
+    """The whole answer; the reading stops at the deadline."""
     text = bytearray()
     for part in answer.iter_raw():
         text += part

@@ -1,4 +1,4 @@
-"""Reward manager ``remote``: an HTTP server of yours scores.
+"""Reward manager ``remote``: your HTTP server scores.
 
 A request is posted as JSON::
 
@@ -25,9 +25,9 @@ Chunk = Sequence[RewardRequest]
 class RemoteRewardManager:
     """Posts ``batch_size`` responses at a time, ``num_workers`` requests at a time.
 
-    A failed connection and the answers 408, 429 and 5xx are tried again after a random pause of growing length, or what
-    the server's Retry-After says; ``timeout`` is for a request with all its attempts. A request without an answer
-    gives errors of the kind ``server``, or ``timeout``, for its responses. Scorers are not used.
+    A failed connection and the answers 408, 429 and 5xx are retried after a random, growing pause, or after the
+    server's Retry-After; ``timeout`` covers a request with all its attempts. The responses of a request without an
+    answer get errors of the kind ``server`` or ``timeout``. Scorers are not used.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class RemoteRewardManager:
     ) -> None:
         """
         Raises:
-            ConfigError: ``url`` is none, or the token's variable is not set.
+            ConfigError: ``url`` is no address, or the variable of the token is not set.
         """
         self._poster = Poster(options.url, options)
         self._size = options.batch_size
@@ -52,7 +52,7 @@ class RemoteRewardManager:
         return Made(self._calls.submit(chunks), lambda answers: [result for chunk in answers for result in chunk])
 
     def close(self) -> None:
-        """Begin no further call."""
+        """Start no further call."""
         self._calls.close()
         self._poster.close()
 

@@ -1,7 +1,7 @@
-"""Values of the column ``data_source`` that select a scorer by themselves: those of published sets and verl's recipes.
+"""Scorers of values of the column ``data_source``, for published sets and verl's recipes.
 
-A pattern such as ``aime*`` stands for every name that it fits and that is not listed by itself. ``reward.scorers`` of a
-config comes before all of these.
+A pattern such as ``aime*`` matches every name that is not listed itself. ``reward.scorers`` of a config is searched
+before this table.
 """
 
 BOXED_MATHEMATICS = (
@@ -18,7 +18,7 @@ BOXED_MATHEMATICS = (
     "opencompass/AIME2025",
     "yentinglin/aime_2025",
 )
-"""the prompt asks for a \\boxed{} answer"""
+"""prompts that ask for a \\boxed{} answer"""
 
 MATHEMATICS_IN_PROSE = (
     "AI-MO/NuminaMath-1.5",
@@ -29,9 +29,9 @@ MATHEMATICS_IN_PROSE = (
 """answers of every kind, boxed or not: PRIME's Eurus-2 data are numina_aops_forum, numina_olympiads, …"""
 
 ANSWER_LINE = ("aime*", "math", "math_dapo", "math_dapo_*")
-"""the prompt asks for a last line ``Answer: …``"""
+"""prompts that ask for a last line ``Answer: …``"""
 
 MULTIPLE_CHOICE = ("Idavidrein/gpqa", "TIGER-Lab/MMLU-Pro", "allenai/ai2_arc", "cais/mmlu")
 
 QUESTIONS = ("searchR1_*",)
-"""questions whose answer is a name or a few words: Search-R1's searchR1_nq, searchR1_hotpotqa, …"""
+"""questions with a name or a few words as answer: Search-R1's searchR1_nq, searchR1_hotpotqa, …"""

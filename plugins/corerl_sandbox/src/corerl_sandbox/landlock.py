@@ -1,4 +1,4 @@
-"""Which files a process may see (landlock(7), Linux 5.13 and later); no privilege is needed."""
+"""Limits the files that a process can access (landlock(7), Linux 5.13 and later); needs no privilege."""
 
 import ctypes
 import errno
@@ -13,16 +13,16 @@ PATH_BENEATH = 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
 RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""first version -> the rights that it knows"""
+"""first version -> rights added by that version"""
 BIND_AND_CONNECT, SIGNALS_AND_SOCKETS = 3, 3
 
 
 def restrict(readable: Sequence[str], writable: Sequence[str]) -> None:
-    """Let this process, and what it executes, see these files and folders and no others.
+    """Limit this process, and programs that it executes, to these files and folders.
 
     Args:
-        readable: may be read and executed.
-        writable: may be written as well. Paths that do not exist are passed over.
+        readable: files and folders that can be read and executed.
+        writable: files and folders that can also be written. Missing paths are ignored.
 
     Raises:
         OSError: the kernel has no Landlock.

@@ -1,7 +1,7 @@
-"""A process with namespaces of its own: no files but those given, nobody to signal, no network (namespaces(7)).
+"""A process in its own namespaces: only the given files, no other processes to signal, no network (namespaces(7)).
 
-Needs no privilege where the machine lets a user make user namespaces, else CAP_SYS_ADMIN. Without pathlib, whose import
-would take a third of the start.
+Needs no privilege if users can create user namespaces on the machine, else CAP_SYS_ADMIN. Does not use pathlib, whose
+import would take a third of the start time.
 """
 # ruff: noqa: PTH103, PTH110, PTH112, PTH114, PTH120, PTH123, PTH211
 
@@ -16,7 +16,7 @@ CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
 MS_REC, MS_PRIVATE, MS_RELATIME = 16384, 1 << 18, 1 << 21
 ST_RELATIME, KEPT = 4096, 0b1111 | 1024 | 2048
-"""of statvfs: the flags that a mount must keep are those of mount(2), but relatime"""
+"""flags of statvfs that a mount must keep; they equal those of mount(2), except relatime"""
 MNT_DETACH = 2
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 NOBODY = 65534
@@ -24,17 +24,17 @@ MOST_FILES = 4096
 
 
 def enter(readable: Sequence[str], devices: Sequence[str], scratch: str, inside: str, size: int) -> None:
-    """Move this process into namespaces of its own; its children are in a PID namespace, the first of them being 1.
+    """Move this process into its own namespaces; its children are in a PID namespace, in which the first child is 1.
 
     Args:
-        readable: files and folders that are there, under their names, read-only.
-        devices: are there as well.
+        readable: files and folders that are visible, under their names, read-only.
+        devices: device files that are visible.
         scratch: an existing folder; its plain files are copied to ``inside``.
         inside: folder in memory, the only one that can be written; the working directory.
-        size: bytes of all files in it together; there may be 4,096 of them.
+        size: bytes of all files in ``inside`` together, at most 4,096 files.
 
     Raises:
-        OSError: the machine does not allow it; the process is then of no further use.
+        OSError: the machine does not allow it; the process can then not be used any more.
     """
     files = {entry.name: _content(entry.path) for entry in os.scandir(scratch) if entry.is_file()}
     _unshare()
@@ -81,7 +81,7 @@ def _unshare() -> None:
 
 
 def _show(readable: Sequence[str], root: str) -> None:
-    """Mount files and folders below ``root``, none of them twice; a link to what is there stays a link."""
+    """Mount files and folders below ``root``, each once; a link to a mounted file stays a link."""
     shown: list[str] = []
     for path in sorted(readable, key=lambda path: (os.path.islink(path), path)):
         target = os.path.realpath(path)
@@ -111,7 +111,7 @@ def _bind(source: str, target: str) -> None:
 
 
 def _make_read_only(root: str) -> None:
-    """All mounts below ``root``, those too that came with a folder."""
+    """Make all mounts below ``root`` read-only, including submounts of a folder."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         escaped = [line.split(" ")[4] for line in lines]
     for place in (re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), each) for each in escaped):
@@ -122,7 +122,7 @@ def _make_read_only(root: str) -> None:
 
 
 def _pivot(root: str) -> None:
-    """Make ``root`` all that there is."""
+    """Make ``root`` the root of the file system."""
     os.chdir(root)
     libc = ctypes.CDLL(None, use_errno=True)
     machine = os.uname().machine

@@ -1,4 +1,4 @@
-"""Options of the scorer ``code``: light, so that they are checked before anything else is imported."""
+"""Options of the scorer ``code``; they are checked before anything else is imported."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,9 +9,11 @@ from corerl.errors import ConfigError
 from corerl_rewards.answers import ReasoningOptions
 
 DEFAULT_REWARD_TIMEOUT = 30.0
-"""of a scorer that is called by no reward manager"""
+"""seconds for a scorer outside a reward manager"""
 WALL_SHARE, PROGRAM_SHARE = 0.9, 0.6
-"""of reward.timeout: by the clock until the machine is too busy, and used by a program until it scores 0"""
+"""shares of reward.timeout: wall-clock time until the machine counts as too busy, and time of a program until it scores
+0
+"""
 
 
 @dataclass
@@ -37,15 +39,15 @@ class CodeOptions(ReasoningOptions):
 
     @property
     def program_seconds(self) -> float:
-        """``program_timeout``, or what is derived for it."""
+        """``program_timeout``, or its derived value."""
         derived = self.wall / WALL_SHARE * PROGRAM_SHARE
         return derived if self.program_timeout is None else self.program_timeout
 
     def within(self, timeout: float) -> "CodeOptions":
-        """These options under ``reward.timeout``; the isolation is tried.
+        """These options below ``reward.timeout``; tests whether the machine allows the isolation.
 
         Raises:
-            ConfigError: ``program_timeout`` does not leave room, or this machine does not allow the isolation.
+            ConfigError: ``program_timeout`` is too long, or this machine does not allow the isolation.
         """
         from corerl_sandbox.run import SandboxError, require
 

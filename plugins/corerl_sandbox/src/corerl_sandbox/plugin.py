@@ -1,4 +1,4 @@
-"""What corerl-sandbox registers."""
+"""The names registered by corerl-sandbox."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from corerl.contracts.scorers import Scorer
 
 PROGRAMS = ("apps", "code_contests", "codecontests", "codeforces", "taco")
-"""programs with tests of what they print: Eurus-2's names, verl's, and that of the set on the hub"""
+"""programs with tests of their output: names of Eurus-2, of verl, and of the set on the hub"""
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""What a process gives up before it becomes a program that nobody has read: capabilities and its parent's survival."""
+"""Removes capabilities before an untrusted program starts, and ties a process to the life of its parent."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ HIGHEST = 63
 
 
 def drop() -> None:
-    """No capability, now or after an execution, also for root.
+    """Drop all capabilities, also for later executions and for root.
 
     Raises:
         OSError: capabilities remain.
@@ -29,10 +29,10 @@ def drop() -> None:
 
 
 def die_with(parent: int) -> None:
-    """End this process when the one that forked it ends.
+    """Kill this process when the process that forked it ends.
 
     Args:
-        parent: readable descriptor whose other end only the parent has.
+        parent: readable descriptor; only the parent has its other end.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
     os.set_blocking(parent, False)

@@ -19,29 +19,30 @@ from corerl_rewards.folders import remove_folder
 HERE = Path(__file__).parent
 SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime")
 STAGE_SECONDS = 20.0
-"""for the start of an interpreter and the isolation on a busy machine"""
+"""seconds for the start of an interpreter and the isolation on a busy machine"""
 LAST_SECONDS = 5.0
-"""between the end of a program and the report of it"""
+"""seconds between the end of a program and its report"""
 INPUT = ".input"
 
 Isolation = Literal["strict", "landlock", "best_effort"]
 
 _refused: list[str] = []
-"""why this machine has no namespaces, once a program was tried in them: only ``best_effort`` goes on without"""
+"""reason why this machine has no namespaces, after a first trial; only ``best_effort`` continues without them"""
 
 
 @dataclass(frozen=True)
 class SandboxLimits:
-    """Of one program.
+    """Limits of one program.
 
     Attributes:
-        seconds: of the processor, or by the clock while it does not wait for a processor.
-        wall: seconds by the clock, whatever the program waits for; a machine that is too busy is a SandboxError then.
+        seconds: of processor time; wall-clock time counts too, except waiting for a processor.
+        wall: seconds by the wall clock, all waiting included; exceeding them is a SandboxError: the machine is too
+            busy.
         memory: bytes of address space.
-        output: bytes; a program that writes more is ended.
+        output: bytes; a program that writes more is killed.
         file_size: bytes of one file in its folder.
-        disk: bytes of all files in its folder; without namespaces, bytes that it may write.
-        isolation: what must hold: docs/rewards-isolation.md.
+        disk: bytes of all files in its folder; without namespaces, bytes that the program may write.
+        isolation: required isolation: docs/rewards-isolation.md.
     """
 
     seconds: float = 5.0
@@ -55,7 +56,7 @@ class SandboxLimits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended: ``status`` as in :class:`subprocess.Popen`, for ``ended``; ``seconds`` that it used."""
+    """The end of a program: for ``ended``, ``status`` as in :class:`subprocess.Popen`; ``seconds`` of used time."""
 
     how: Literal["ended", "timeout", "output", "threads", "disk"]
     status: int
@@ -64,7 +65,7 @@ class Outcome:
 
 
 class SandboxError(Exception):
-    """The sandbox failed, not the program: nothing may be concluded about the program."""
+    """The sandbox failed, not the program: the result says nothing about the program."""
 
 
 class _NoIsolationError(SandboxError):
@@ -72,7 +73,7 @@ class _NoIsolationError(SandboxError):
 
 
 def require(isolation: Isolation) -> None:
-    """Try whether programs can be isolated here.
+    """Test whether programs can be isolated on this machine.
 
     Raises:
         SandboxError: the machine does not allow it.
@@ -83,7 +84,7 @@ def require(isolation: Isolation) -> None:
 
 
 def run(files: Mapping[str, str], stdin: str, limits: SandboxLimits) -> Outcome:
-    """Run ``main.py`` of ``files`` in a folder of its own, which is removed, and with an environment of its own.
+    """Run ``main.py`` of ``files`` in a temporary folder, with its own environment.
 
     Raises:
         SandboxError: the isolation cannot be set up here, or the machine is too busy.
@@ -134,7 +135,7 @@ def _settings(scratch: Path, limits: SandboxLimits, namespaces: bool) -> dict[st
 
 
 def _interpreter() -> Iterator[str]:
-    """The Python installation with its packages, and every link on the way to its executable."""
+    """The Python installation with its packages, and every link on the path to its executable."""
     yield from (sys.prefix, sys.base_prefix)
     yield from (path for path in sys.path if path.endswith(("site-packages", "dist-packages")))
     link = sys.executable
@@ -181,10 +182,10 @@ def _began(report: dict[str, Any]) -> None:
 
 
 def _report(descriptor: int, deadline: float) -> dict[str, Any]:
-    """The next line of the stage; {}: it ended.
+    """The next line of the stage; {} if the stage ended.
 
     Raises:
-        SandboxError: there is none in time.
+        SandboxError: no line arrives in time.
     """
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)

@@ -1,7 +1,7 @@
-"""A filter of system calls: what a Python program needs is allowed, all else fails.
+"""A filter of system calls: calls that a Python program needs are allowed, all others fail.
 
-Classic BPF as prctl(2) and seccomp(2) describe it; installing one needs no privilege. A call that is denied fails with
-EPERM, one newer than 424, for which libraries have a substitute, with ENOSYS: a program sees an ordinary error.
+Classic BPF as described in prctl(2) and seccomp(2); installing it needs no privilege. A denied call fails with EPERM; a
+call newer than 424, for which libraries have a substitute, fails with ENOSYS. Both are ordinary errors for a program.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ ALLOW, KILL, DENY, MISSING = 0x7FFF0000, 0x80000000, 0x50000 | errno.EPERM, 0x50
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SIZE_OF_ARGUMENT = 0, 4, 16, 8
 X32 = 0x40000000
 NEWER = 424
-"""from here on numbers are the same on all processors, and no call is without a substitute"""
+"""from this number on, numbers are equal on all processors, and every call has a substitute"""
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """machine -> column of the tables, AUDIT_ARCH"""
 
@@ -32,13 +32,13 @@ PRCTL = (15, 16, 0x53564D41)
 
 
 def install(pid: int) -> None:
-    """Filter this process, and what it executes, from now on.
+    """Filter this process, and programs that it executes, from now on.
 
     Args:
-        pid: of this process: the one to which signals may be sent, and whose limits may be lowered.
+        pid: of this process, the only one that may be signalled, and whose limits may be lowered.
 
     Raises:
-        OSError: the kernel does not take the filter, or there is none for this processor.
+        OSError: the kernel rejects the filter, or there is no filter for this processor.
     """
     machine = os.uname().machine
     if machine not in ARCHITECTURES:
@@ -52,7 +52,7 @@ def install(pid: int) -> None:
         (PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.create_string_buffer(description), 0, 0),
     ):
         if libc.prctl(*arguments):
-            raise OSError(ctypes.get_errno(), "the kernel takes no seccomp filter")
+            raise OSError(ctypes.get_errno(), "the kernel accepts no seccomp filter")
 
 
 def program(machine: str, pid: int) -> bytes:
@@ -76,7 +76,7 @@ def program(machine: str, pid: int) -> bytes:
 
 def _conditions(pid: int) -> dict[str, list[bytes]]:
     return {
-        "clone3": [_step(RETURN, MISSING)],  # its flags are out of a filter's reach; the C library then takes clone
+        "clone3": [_step(RETURN, MISSING)],  # a filter cannot read its flags; the C library then uses clone
         "clone": [
             _argument(0),
             *_if(ANY_BIT, CLONE_NEW_OR_PTRACE, DENY),
@@ -95,7 +95,7 @@ def _conditions(pid: int) -> dict[str, list[bytes]]:
 
 
 def _no_truncation(flags: int) -> list[bytes]:
-    """O_TRUNC without writing, which truncates all the same, and which Landlock does not see before its version 3."""
+    """Deny O_TRUNC without writing, which truncates a file unseen by Landlock before its version 3."""
     return [
         _argument(flags),
         _step(AND, O_TRUNC_OR_WRITE),
@@ -117,7 +117,7 @@ def _if(test: int, value: int, answer: int) -> list[bytes]:
 
 
 def _argument(index: int) -> bytes:
-    """Load its lower half: the kernel takes no more of any of these."""
+    """Load the lower half of an argument: the kernel uses no more of any of these."""
     return _step(LOAD, FIRST_ARGUMENT + SIZE_OF_ARGUMENT * index)
 
 

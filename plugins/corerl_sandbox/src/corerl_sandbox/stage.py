@@ -1,8 +1,8 @@
-"""The process between a scorer and a program: it sets up the isolation, forks the program, and watches its time.
+"""The process between a scorer and a program: it sets up the isolation, forks the program, and limits its time.
 
-Run as a file, with the folder of this package as the first argument, a settings object in JSON as the second. On the
-descriptor ``status`` it writes lines of JSON: ``{"error": …}`` if the isolation cannot be set up, ``{"begun": true}``
-once the program runs with all that was asked for, and ``{"how": …, "status": …, "seconds": …}`` when it ended.
+Run as a file, with this package's folder as the first argument and settings in JSON as the second. It writes lines of
+JSON to the descriptor ``status``: ``{"error": …}`` if the isolation cannot be set up, ``{"begun": true}`` once the
+program runs with the required isolation, and ``{"how": …, "status": …, "seconds": …}`` when the program has ended.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ def main() -> None:
     """Run one program."""
     sys.path.insert(0, sys.argv[1])
     for name in ("landlock", "namespaces", "privileges", "seccomp"):
-        importlib.import_module(name)  # now: their files are out of sight later
+        importlib.import_module(name)  # imported now, because their files are not visible later
     settings: dict[str, Any] = json.loads(sys.argv[2])
     os.set_inheritable(settings["status"], False)
     try:
@@ -56,7 +56,7 @@ def _tell(descriptor: int, **what: Any) -> None:
 
 
 def _enter(settings: dict[str, Any]) -> None:
-    """Namespaces, if they are asked for; else the scratch folder is the working directory.
+    """Enter namespaces, if requested; otherwise make the scratch folder the working directory.
 
     Raises:
         OSError: the machine does not allow them.
@@ -71,10 +71,10 @@ def _enter(settings: dict[str, Any]) -> None:
 
 
 def _fork(settings: dict[str, Any]) -> int:
-    """Start the program; its process is told apart by a pipe that its execution closes.
+    """Start the program; a pipe that closes on execution shows that it has started.
 
     Raises:
-        OSError: it could not be started as it was asked for.
+        OSError: the program could not be started with the requested isolation.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     complaint, theirs = os.pipe()
@@ -85,7 +85,7 @@ def _fork(settings: dict[str, Any]) -> int:
         _become(settings, life, theirs)
     for descriptor in (theirs, life):
         os.close(descriptor)
-    for standard in (0, 1):  # the program's alone
+    for standard in (0, 1):  # for the program only
         os.dup2(os.open(os.devnull, os.O_RDWR), standard)
     error = os.read(complaint, 2000)
     os.close(complaint)
@@ -100,7 +100,7 @@ def _become(settings: dict[str, Any], life: int, complaint: int) -> None:
         import privileges  # type: ignore[import-not-found]
 
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, which an execution would inherit
+        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and an execution would inherit that
             signal.signal(getattr(signal, name), signal.SIG_DFL)
         _limit(settings)
         privileges.drop()
@@ -130,10 +130,10 @@ def _limit(settings: dict[str, Any]) -> None:
 
 
 def _filter(settings: dict[str, Any]) -> None:
-    """Files and system calls.
+    """Restrict files and system calls.
 
     Raises:
-        OSError: Landlock or the filter is asked for and missing.
+        OSError: Landlock or the filter is requested and missing.
     """
     import landlock  # type: ignore[import-not-found]
     import seccomp  # type: ignore[import-not-found]
@@ -151,12 +151,12 @@ def _filter(settings: dict[str, Any]) -> None:
 
 
 class Watch:
-    """Ends a program that has used up its time, has too many threads or has written too much.
+    """Kills a program that has used up its time, has too many threads or has written too much.
 
     Args:
-        processes: descriptor of /proc; where it is not to be had, waiting for a processor counts as used.
-        seconds: of the processor, or by the clock while the program did not wait for a processor.
-        most_written: bytes; None: no limit, as its folder has one.
+        processes: descriptor of /proc; without it, waiting for a processor counts as used time.
+        seconds: of processor time; wall-clock time counts too, except waiting for a processor.
+        most_written: bytes; None: no limit, because the folder has one.
     """
 
     def __init__(self, pid: int, processes: int, seconds: float, most_written: int | None) -> None:
@@ -165,7 +165,7 @@ class Watch:
         self._clock = (~pid << 3) | 2  # of all threads of a process: clock_getcpuclockid(3)
 
     def until_end(self) -> dict[str, Any]:
-        """``how`` the program ended, its wait ``status`` and the ``seconds`` that it used."""
+        """Wait for the end: ``how`` the program ended, its wait ``status`` and its used ``seconds``."""
         how, used = "ended", 0.0
         while True:
             left = max(0.0, min(LOOK_SECONDS, self._most - used))
@@ -186,7 +186,7 @@ class Watch:
         return elapsed
 
     def _waited(self) -> float:
-        """Seconds for which the thread that waited longest for a processor did so."""
+        """Longest time, in seconds, that one thread waited for a processor."""
         waits = [self._read(f"task/{thread}/schedstat").split() for thread in self._names("task")]
         return max((int(each[1]) / 1e9 for each in waits if len(each) == 3), default=0.0)
 
@@ -198,7 +198,7 @@ class Watch:
         return "ended"
 
     def _written(self) -> int:
-        """Bytes that it wrote by calls, or changed in memory that belongs to files."""
+        """Bytes written by calls, or changed in memory-mapped files."""
         counts = [line.split(":") for line in self._read("io").splitlines()]
         return max((int(count) for name, count in counts if name in ("wchar", "write_bytes")), default=0)
 

@@ -1,8 +1,8 @@
-"""System calls of a Python program, numpy included: name -> number on x86-64 and on ARM64; None: no such call there.
+"""System calls of a Python program, numpy included: name -> number on x86-64 and on ARM64; None: the call is missing.
 
 From the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h). A call in neither
-table is denied. An allowed call reaches no other process and no network, and changes no file but by a descriptor open
-for writing, or by a name in a folder that may be written.
+table is denied. An allowed call reaches no other process and no network, and changes a file only through a descriptor
+opened for writing, or by a name in a writable folder.
 """
 
 ALLOWED: dict[str, tuple[int | None, int | None]] = {
@@ -37,10 +37,10 @@ ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "get_mempolicy": (239, 236), "execve": (59, 221), "wait4": (61, 260), "waitid": (247, 95), "exit": (60, 93),
     "exit_group": (231, 94),
 }  # fmt: skip
-"""whatever the arguments"""
+"""allowed with any arguments"""
 
 CONDITIONAL: dict[str, tuple[int | None, int | None]] = {
     "fcntl": (72, 25), "ioctl": (16, 29), "prctl": (157, 167), "prlimit64": (302, 261), "clone": (56, 220),
     "clone3": (435, 435), "kill": (62, 129), "tgkill": (234, 131), "open": (2, None), "openat": (257, 56),
 }  # fmt: skip
-"""by an argument: see seccomp.py"""
+"""allowed by an argument: see seccomp.py"""

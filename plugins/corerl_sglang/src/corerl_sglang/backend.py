@@ -1,4 +1,4 @@
-"""Rollout backend ``sglang``: the half in the trainer's process. It imports no SGLang."""
+"""Rollout backend ``sglang``: the side in the trainer's process. It imports no SGLang."""
 
 import os
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ KIND = EngineKind("sglang", "SGLang", Path(corerl_sglang_engine.__file__).parent
 LARGEST_FRACTION = 0.95
 
 LARGE_DEVICE = 60 * 2**30
-"""bytes of memory from which on batches of up to 512 are recorded as CUDA graphs. SGLang itself does so from there on
-where a model takes four GPUs; with fewer it stops at 256, and larger batches, as rollouts are, take more than twice as
+"""bytes of memory from which batches of up to 512 are recorded as CUDA graphs. SGLang itself does so from this size on
+for a model on four GPUs; with fewer GPUs it stops at 256, and larger batches, as in rollouts, take more than twice as
 long."""
 
 OURS = (
@@ -37,7 +37,7 @@ OURS = (
     "dp_size",
     "pp_size",
 )
-"""engine arguments that are not the user's to set"""
+"""engine arguments that users cannot set"""
 
 
 class SglangBackend(EngineBackend):
@@ -47,12 +47,12 @@ class SglangBackend(EngineBackend):
         """Start the engine.
 
         Raises:
-            RequestError: the device is the CPU: SGLang has no kernels for it.
-            ConfigError: no such interpreter, an engine argument that is set elsewhere, the model cannot be split so.
-            RunError: SGLang is not there or of an untested version, or the engine did not come up.
+            RequestError: the device is the CPU; SGLang has no kernels for it.
+            ConfigError: no such interpreter, an engine argument with a key of its own, or sizes that do not divide.
+            RunError: SGLang is missing or of an untested version, or the engine did not start.
         """
         if device != "cuda":
-            raise RequestError("rollout.name: sglang needs a CUDA device: set actor.device=cuda, or take hf or vllm")
+            raise RequestError("rollout.name: sglang needs a CUDA device: set actor.device=cuda, or use hf or vllm")
         settings = {"engine_args": engine_arguments(model, rollout, options)}
         environment = engine_environment(model, options)
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
@@ -62,7 +62,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
     """Arguments of SGLang's ServerArgs.
 
     Raises:
-        ConfigError: ``engine_args`` sets what has a key of its own.
+        ConfigError: ``engine_args`` sets an argument that has a key of its own.
     """
     check_engine_args(options, OURS)
     dtype = compute_dtype(model, "cuda")
@@ -73,7 +73,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
         "trust_remote_code": model.trust_remote_code,
         "load_format": "dummy" if dummy else "auto",
         "skip_tokenizer_init": True,
-        "sampling_backend": "pytorch",  # the only one that draws by the seed of each request
+        "sampling_backend": "pytorch",  # the only one that uses the seed of each request
         "sampling_defaults": "openai",
         "enable_memory_saver": True,
         "mem_fraction_static": memory_fraction(options.gpu_memory_utilization),
@@ -92,7 +92,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: Sglang
 
 
 def memory_fraction(share: float) -> float:
-    """SGLang's fraction is of the memory that is free at its start; ``share`` is of all."""
+    """SGLang's fraction refers to the free memory at its start; ``share`` refers to the whole memory."""
     if not torch.cuda.is_available():
         return share
     free, total = torch.cuda.mem_get_info()
@@ -100,7 +100,7 @@ def memory_fraction(share: float) -> float:
 
 
 def engine_environment(model: ModelConfig, options: SglangOptions) -> Mapping[str, str]:
-    """Variables for the engine's process; what the user has set, in the options or outside, stays."""
+    """Variables for the engine's process; values set by the user, in the options or outside, are kept."""
     defaults = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "0", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
     if compute_dtype(model, "cuda") is torch.float32:
         defaults |= FLOAT32_VARIABLES

@@ -9,24 +9,24 @@ from corerl_check import Finding, Machine, finding
 from corerl_engines.options import EngineOptions
 
 TESTED = ((0, 5, 17), (0, 5, 18))
-"""versions, from the first up to, but without, the second"""
+"""tested versions: the first included, the second excluded"""
 
 
 @dataclass
 class SglangOptions(EngineOptions):
-    """Where SGLang runs and how."""
+    """Options of SGLang's process and engine."""
 
     attention_backend: str | None = option(
-        None, "SGLang's attention kernels; null: its own choice, and triton in float32, which others cannot compute"
+        None, "SGLang's attention kernels; null: SGLang's choice, but triton for float32, which the others lack"
     )
     disable_cuda_graph: bool = option(False, "record no CUDA graphs: starts sooner, generates slower")
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
-        """For `corerl check`, and before a run: whether SGLang is there."""
+        """For `corerl check`, and before a run: whether SGLang is installed."""
         from corerl_engines.installed import examine_engine
 
         if not machine.gpus or config.actor.device == "cpu":
-            remedy = "Set actor.device=cuda on a machine with one, or take hf or vllm."
+            remedy = "Set actor.device=cuda on a machine with one, or use hf or vllm."
             yield finding("error", "rollout.name", "sglang needs a CUDA device", remedy)
         if not machine.planned:
             yield from examine_engine("SGLang", ("sglang",), TESTED, self)

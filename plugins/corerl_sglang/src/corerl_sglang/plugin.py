@@ -1,4 +1,4 @@
-"""What corerl-sglang registers."""
+"""The names registered by corerl-sglang."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> No
         "sglang",
         "corerl_sglang.backend:SglangBackend",
         options="corerl_sglang.options:SglangOptions",
-        summary="SGLang on GPUs, as a process of its own, in its own Python environment where one is named",
+        summary="SGLang on GPUs, in a process of its own, optionally in its own Python environment",
     )
 
 

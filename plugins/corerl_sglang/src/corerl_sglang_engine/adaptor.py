@@ -1,4 +1,4 @@
-"""SGLang's engine, as ``corerl_engine.server`` speaks to it."""
+"""SGLang's engine with the interface of ``corerl_engine.server``."""
 
 import asyncio
 import copy
@@ -24,17 +24,17 @@ IDLE_SECONDS = 30.0
 
 
 class EngineDead(Exception):
-    """SGLang ends the whole process by itself when one of its own is gone."""
+    """A process of SGLang has died; SGLang then ends the whole engine process."""
 
 
 class WatchedEngine(Engine):  # type: ignore[misc]
-    """With our scheduler in its processes."""
+    """SGLang's engine with CoreRL's scheduler in its processes."""
 
     run_scheduler_process_func = staticmethod(scheduler.run)
 
 
 async def start(settings: dict[str, Any]) -> "SglangEngine":
-    """Start the engine; returns once it can generate."""
+    """Start the engine; returns when it can generate."""
     arguments = settings["engine_args"]
     engine = SglangEngine(WatchedEngine(**arguments | {"context_length": context_length(arguments)}))
     engine.devices = sorted(set[str].intersection(*map(set, await engine.ask("devices"))))
@@ -42,10 +42,10 @@ async def start(settings: dict[str, Any]) -> "SglangEngine":
 
 
 def context_length(arguments: dict[str, Any]) -> int:
-    """SGLang's argument: that given, or of all positions of the model, with those that SGLang leaves unused.
+    """SGLang's argument: the given length, or all positions of the model, plus the positions that SGLang leaves unused.
 
     Raises:
-        ValueError: the model has fewer positions; SGLang is told not to look.
+        ValueError: the model has fewer positions; SGLang's own check is switched off.
     """
     overrides = json.loads(arguments.get("json_model_override_args", "{}"))
     config = get_config(
@@ -70,19 +70,19 @@ class SglangEngine:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._manager = engine.tokenizer_manager
-        self._manager.context_len -= UNUSED_POSITIONS  # what it compares requests with
+        self._manager.context_len -= UNUSED_POSITIONS  # the limit for requests
         self._asking = asyncio.Lock()
         self.vocabulary: int = self._manager.model_config.vocab_size
         self.devices: list[str] = []
         self.parts = [self]
 
     def progress(self) -> float:
-        """SGLang's own health check looks at the same: when something came from its processes last."""
+        """The time of the last message from SGLang's processes, as in SGLang's own health check."""
         last: float = self._manager.last_receive_tstamp
         return last
 
     async def ask(self, operation: str, **arguments: Any) -> list[Any]:
-        """The answers of all schedulers to one of our operations."""
+        """The answers of all schedulers to one of CoreRL's operations."""
         request = RpcReqInput(method=operation, parameters={"arguments": json.dumps(arguments)})
         async with self._asking:
             answer = await asyncio.to_thread(self._exchange, request)

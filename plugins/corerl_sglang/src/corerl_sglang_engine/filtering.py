@@ -1,27 +1,28 @@
-"""The next token of each row of a batch, by the limits and the seed of its own request, whatever stands beside it.
+"""The next token of each row of a batch, by the limits and the seed of its own request, independent of other rows.
 
-SGLang chooses a way for the whole batch. As soon as one request has a top_k or a top_p, or is greedy, it sorts the
-tokens of every row and draws a rank instead of a token, so that the same seed gives another one. Its uniform number can
-also be 1, about once in 28,000 draws from 150,000 tokens: a token of any probability then wins. Here it cannot.
+SGLang selects one method for the whole batch. If any request has a top_k or a top_p, or is greedy, SGLang sorts the
+tokens of every row and draws a rank instead of a token, so the same seed gives another token. Its uniform number can
+also be 1, about once in 28,000 draws from 150,000 tokens; then a token of any probability is drawn. Here this cannot
+happen.
 """
 
 import torch
 from torch import Tensor
 
 LARGEST = 1 - 2**-24
-"""a uniform number in float32 that is not 1"""
+"""the largest float32 below 1"""
 
 
 def choose(
     probs: Tensor, limits: tuple[Tensor, Tensor, Tensor], numbers: Tensor, *, limited: bool, best: Tensor | None
 ) -> Tensor:
-    """The next token of each row, (rows,) int32; ``probs`` stay as they are.
+    """The next token of each row, (rows,) int32; ``probs`` are not changed.
 
     Args:
         probs: (rows, vocabulary) float32.
         limits: top_ks, top_ps and min_ps, see :func:`kept`.
         numbers: see :func:`draw`.
-        limited: False if no row has limits, which changes no row: it saves the time.
+        limited: False if no row has limits; the filter is then skipped, with the same result.
         best: (rows,) the most likely tokens, for rows whose top_k is 1; None if there are none.
     """
     if limited:
@@ -33,7 +34,7 @@ def choose(
 
 
 def kept(probs: Tensor, top_ks: Tensor, top_ps: Tensor, min_ps: Tensor) -> Tensor:
-    """Which tokens may be drawn.
+    """The tokens that may be drawn.
 
     Args:
         probs: (rows, vocabulary) of the tempered distribution.
@@ -42,7 +43,7 @@ def kept(probs: Tensor, top_ks: Tensor, top_ps: Tensor, min_ps: Tensor) -> Tenso
         min_ps: (rows,) tokens of at least this share of the largest probability are kept; 0 keeps all.
 
     Returns:
-        (rows, vocabulary) bool. Of tokens as likely as each other the first is kept.
+        (rows, vocabulary) bool. Of equally likely tokens the first is kept.
     """
     ordered, tokens = probs.sort(dim=-1, descending=True, stable=True)
     before = ordered.double().cumsum(dim=-1) - ordered  # a sum in float32 depends on the number of rows
@@ -53,13 +54,13 @@ def kept(probs: Tensor, top_ks: Tensor, top_ps: Tensor, min_ps: Tensor) -> Tenso
 
 
 def draw(probs: Tensor, numbers: Tensor) -> Tensor:
-    """One token a row, in proportion to its probability: that of the largest p / e, e = -log(1 - u) exponential.
+    """One token for each row, by probability: the token with the largest p / e, with e = -log(1 - u) exponential.
 
-    That is the Gumbel-max trick with its logarithm undone. Small e, which decide, are exact in float32.
+    This is the Gumbel-max trick without its logarithm. Small e, which decide, are exact in float32.
 
     Args:
         probs: (rows, vocabulary) float32; they need not sum to 1, and 0 is never drawn.
-        numbers: the same shape, uint32: uniform, one for each token, by the request's seed and the position.
+        numbers: same shape, uint32: uniform, one for each token, by the request's seed and the position.
 
     Returns:
         (rows,) int64.

@@ -1,14 +1,14 @@
-"""Requests in SGLang's words; without SGLang."""
+"""Conversion of requests to SGLang's form; imports no SGLang."""
 
 from collections.abc import Sequence
 from typing import Any
 
 UNUSED_POSITIONS = 2
-"""positions at the end of its context that SGLang generates nothing for: it is given a context so much longer"""
+"""positions at the end of the context for which SGLang generates nothing: its context is longer by this number"""
 
 
 def sampling_params(asked: dict[str, Any], seed: int) -> dict[str, Any]:
-    """What SGLang is told; only ``stop_token_ids`` stop (the schedulers forget the model's own)."""
+    """SGLang's parameters; only ``stop_token_ids`` stop (the schedulers ignore the model's own)."""
     return {
         "max_new_tokens": asked["max_tokens"],
         "temperature": asked["temperature"],
@@ -21,6 +21,6 @@ def sampling_params(asked: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def finish_reason(asked: dict[str, Any], token_ids: Sequence[int], given: str) -> str:
-    """``stop`` if the last token is a stop token: SGLang looks at the number of tokens first, and says ``length``."""
+    """``stop`` if the last token is a stop token: SGLang checks the number of tokens first, and returns ``length``."""
     stops = () if asked["ignore_eos"] else asked["stop_token_ids"]
     return "stop" if token_ids and token_ids[-1] in stops else given

@@ -1,4 +1,4 @@
-"""What SGLang's schedulers, each with its share of the model, do beside what SGLang has them do."""
+"""Operations of SGLang's schedulers, each with its share of the model, beyond those of SGLang."""
 
 import json
 import traceback
@@ -17,7 +17,7 @@ from corerl_sglang_engine import filtering, written
 
 
 def run(server_args: Any, *args: Any, **kwargs: Any) -> None:
-    """SGLang's ``run_scheduler_process``, with our scheduler and the seed of each request."""
+    """SGLang's ``run_scheduler_process``, with CoreRL's scheduler and the seed of each request."""
     scheduler.Scheduler = Scheduler
     draw_by_seed()
     choose_row_by_row()
@@ -27,16 +27,16 @@ def run(server_args: Any, *args: Any, **kwargs: Any) -> None:
 
 
 class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
-    """Its remote calls are our operations, and all ranks answer."""
+    """A scheduler whose remote calls are CoreRL's operations; all ranks answer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.model_config.hf_eos_token_id = set()  # only what a request names stops it
-        if self.max_req_len == self.model_config.context_len - 1:  # and not what the cache holds
-            self.max_req_input_len = self.max_req_len - 1  # SGLang would refuse four more
+        self.model_config.hf_eos_token_id = set()  # only the stop tokens of a request stop it
+        if self.max_req_len == self.model_config.context_len - 1:  # the limit is the context, not the cache
+            self.max_req_input_len = self.max_req_len - 1  # SGLang's own limit is four lower
 
     def handle_rpc_request(self, recv_req: RpcReqInput) -> RpcReqOutput:
-        """Run ``corerl_<method>``; the message of the output is the list of all ranks' answers."""
+        """Run ``corerl_<method>``; the output's message is the list of all ranks' answers."""
         answer: dict[str, Any]
         try:
             arguments = json.loads(recv_req.parameters["arguments"])
@@ -55,21 +55,21 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         return devices
 
     def corerl_begin_update(self) -> None:
-        """Back into the queue with what runs: it is computed again, from its tokens and the new weights.
+        """Return running requests to the queue; they are computed again from their tokens with the new weights.
 
-        The old weights go, so that those that nothing is loaded into are found.
+        The old weights are erased, so that weights that are not loaded can be found.
         """
         self.pause_generation(PauseGenerationReqInput(mode="retract"))
         torch.get_device_module().synchronize()
         written.forget(self._corerl_model())
 
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
-        """Load a bucket's tensors; their digests where they are asked for."""
+        """Load a bucket's tensors; returns their digests if requested."""
         tensors = list(weights.read(bucket))
         with torch.no_grad():
             self._corerl_model().load_weights(iter(tensors))
         taken = digests(tensor for _, tensor in tensors) if verify else []
-        torch.get_device_module().synchronize()  # the bucket is filled again
+        torch.get_device_module().synchronize()  # the bucket is reused
         return taken
 
     def corerl_end_update(self, complete: bool) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
 
 def compute_in_torch() -> None:
-    """SGLang's kernels for norms, activations and rotations know half precision alone; beside each is a plain one."""
+    """Use plain torch for norms, activations and rotations: SGLang's kernels support only half precision."""
     chosen = MultiPlatformOp.dispatch_forward
 
     def dispatch_forward(self: Any) -> Any:
@@ -104,7 +104,7 @@ def compute_in_torch() -> None:
 
 
 def draw_by_seed() -> None:
-    """SGLang has seeds in its deterministic mode alone, whose kernels are slow; its samplers take them in any."""
+    """Use seeds outside SGLang's deterministic mode, whose kernels are slow; its samplers accept seeds in any mode."""
     original = SamplingBatchInfo.from_schedule_batch.__func__
 
     def with_seeds(cls: Any, batch: Any, vocab_size: int) -> Any:
@@ -117,7 +117,7 @@ def draw_by_seed() -> None:
 
 
 def choose_row_by_row() -> None:
-    """Have the next token of a request depend on its own limits and seed, and a greedy one on its logits."""
+    """Make the next token of a request depend only on its own limits and seed; of a greedy request, on its logits."""
     preprocess, sample = Sampler._preprocess_logits, Sampler._sample_from_probs
 
     def _preprocess_logits(self: Any, logits: Any, info: Any) -> Any:

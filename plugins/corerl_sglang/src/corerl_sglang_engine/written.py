@@ -1,8 +1,8 @@
-"""Weights of SGLang's model that an update left as they were.
+"""Finds weights of SGLang's model that an update did not change.
 
-SGLang's ``load_weights`` reports nothing: it passes over names that it does not know, loads fused projections and
-experts piece by piece, in several threads for some models, and by functions of its own for each kind of layer. So every
-parameter is filled with a value that no model has before an update. A piece that was not loaded still holds it after.
+SGLang's ``load_weights`` reports nothing: it skips unknown names, loads fused projections and experts piece by piece,
+for some models in several threads, and has separate functions for each kind of layer. So every parameter is filled
+before an update with a value that no model contains. A piece that was not loaded still holds this value afterwards.
 """
 
 from typing import Any
@@ -16,15 +16,15 @@ UNWRITTEN = {
     torch.float32: (torch.int32, 0x7FE5_A1B3),
     torch.float64: (torch.int64, 0x7FFE_5A1B_3C0D_E5A1),
 }
-"""the value as an integer of the same size: a NaN with bits of its own, which no arithmetic gives"""
+"""the value as an integer of the same size: a NaN with unusual bits, which no arithmetic produces"""
 
 CHUNK = 2**24
-"""elements at a time, so that looking through a large parameter takes little memory beside it"""
+"""elements at a time, so that the search through a large parameter takes little additional memory"""
 
 
 @torch.no_grad()
 def forget(model: Any) -> None:
-    """Fill all parameters of a ``torch.nn.Module``, in place."""
+    """Fill all parameters of a ``torch.nn.Module`` with the value, in place."""
     for _, parameter in _loaded(model):
         integers, value = UNWRITTEN[parameter.dtype]
         parameter.view(integers).fill_(value)
@@ -32,15 +32,15 @@ def forget(model: Any) -> None:
 
 @torch.no_grad()
 def unwritten(model: Any) -> list[str]:
-    """The model's own names of the parameters that hold an element of :func:`forget`, sorted."""
+    """The model's names of the parameters that still hold an element of :func:`forget`, sorted."""
     return sorted(name for name, parameter in _loaded(model) if _holds_unwritten(parameter))
 
 
 def _loaded(model: Any) -> list[tuple[str, Tensor]]:
-    """The parameters that an update loads; a tied one is there once.
+    """The parameters that an update loads; a tied parameter is listed once.
 
-    Integers are parts of quantised models, which updates do not load. ``_skip_weight_check`` is SGLang's mark of scales
-    of the KV cache, which files may lack.
+    Integer parameters belong to quantised models; updates do not load them. ``_skip_weight_check`` is SGLang's mark of
+    scales of the KV cache, which files may lack.
     """
     return [
         (name, parameter.data)

@@ -21,17 +21,17 @@ __all__ = ["Check", "CheckFailed", "CheckSkipped", "checks_of", "conformance_tes
 def conformance_tests(
     name: str, *, plugin: str | None = None, options: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Callable[..., None]:
-    """A pytest test function, one test for each check of what ``name`` stands for.
+    """A pytest test function with one test for each check of ``name``.
 
     Args:
         name: a distribution, or a registered name, as for ``corerl plugins check``.
-        plugin: a Python file with hooks to load as well.
-        options: entry name -> its options, for entries whose options have no defaults.
+        plugin: a Python file with hooks to load in addition.
+        options: entry name -> its options, for entries whose options lack defaults.
 
     Raises:
-        UnknownNameError: nothing is called ``name``.
+        UnknownNameError: there is no distribution and no registered name ``name``.
         PluginError: the plugin is broken or disabled, or registers nothing.
-        ConfigError: an option is unknown, of the wrong type or out of range, or for a name that is not here.
+        ConfigError: an option is unknown, of the wrong type or out of range, or its entry is not checked.
     """
     import pytest
 
@@ -62,7 +62,7 @@ def conformance_tests(
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is used: the plugin's module, which every command imports, lies in this package."""
+    """Imported on use: every command imports the plugin's module, which is in this package."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     from corerl_testing import checks

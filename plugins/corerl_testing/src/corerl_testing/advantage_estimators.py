@@ -1,7 +1,7 @@
 """Checks of advantage estimators: the contract of :mod:`corerl.contracts.advantage_estimators`.
 
-What ties an estimator to the reward, to values and to a greedy baseline is in
-:mod:`corerl_testing.advantage_rewards`, what concerns groups in :mod:`corerl_testing.advantage_groups`.
+:mod:`corerl_testing.advantage_rewards` checks the relations to rewards, values and a greedy baseline,
+:mod:`corerl_testing.advantage_groups` those within groups.
 """
 
 import dataclasses
@@ -112,7 +112,7 @@ def _padding(estimate: Estimate, inputs: AdvantageInputs) -> None:
 
 
 def _tied(inputs: AdvantageInputs) -> AdvantageInputs:
-    """The same with scores of 0 and 1, two of a group's three responses being right."""
+    """The inputs with scores of 0 and 1; two of a group's three responses are right."""
     scores = torch.zeros(len(inputs.rewards))
     scores[[0, 6, 1, 8, 3, 9]] = 1
     return scored(inputs, scores)
@@ -173,7 +173,7 @@ def _vectorised(selected: Selected[AdvantageEstimator]) -> None:
 
 
 def _same_in_a_fresh_process(selected: Selected[AdvantageEstimator]) -> None:
-    """Of two batches of one shape the second, which is the first call there."""
+    """The second of two batches of one shape, as the first call of a fresh process."""
     batch = example(selected.entry, torch.float32, groups=(0, 1, 1, 2, 0, 2, 0, 1), width=11)
     earlier = scored(changed(batch, lambda tensor: tensor.flip(0)), random_scores(batch, 18))
     expect_the_same_elsewhere(selected, (earlier,), (batch,))

@@ -1,4 +1,4 @@
-"""Seeded batches for the checks of advantage estimators, and ways to change one."""
+"""Seeded batches for the checks of advantage estimators, and functions that change them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from corerl.registry import Entry
 from corerl_testing.tensors import generator, response_mask, scattered
 
 GROUPS = (0, 1, 0, 2, 1, 3, 0, 2, 1, 2, 0, 4, 4)
-"""Of the example's rows; row 5 is alone in its group, and row 2 has no score."""
+"""group of each row of the example; row 5 is alone in its group, and row 2 has no score"""
 
 
 def example(
     entry: Entry[Any], dtype: torch.dtype, *, groups: tuple[int, ...] = GROUPS, width: int = 7
 ) -> AdvantageInputs:
-    """Seeded inputs with whatever the entry declares to need; scores lie in [0, 1], on the last trained token."""
+    """Seeded inputs with all declared needs of the entry; scores in [0, 1], on the last trained token."""
     random = generator(0)
     rows = len(groups)
     mask = response_mask(rows, width, random)
@@ -60,7 +60,7 @@ def first(mask: Tensor) -> Tensor:
 
 
 def compared(entry: Entry[Any], inputs: AdvantageInputs) -> list[int]:
-    """The rows with a score, and with a companion in their group if the entry needs ``groups``."""
+    """The rows with a score, and, if the entry needs ``groups``, with another scored row in their group."""
     scored = inputs.response_mask.any(dim=1)
     companions = ((inputs.group_ids[:, None] == inputs.group_ids) & scored).sum(dim=1)
     return torch.nonzero(scored & ((companions > 1) | ("groups" not in entry.needs))).flatten().tolist()
@@ -74,7 +74,7 @@ def changed(inputs: AdvantageInputs, change: Callable[[Tensor], Tensor]) -> Adva
 
 
 def rescored(inputs: AdvantageInputs, change: Callable[[Tensor], Tensor], rows: Tensor) -> AdvantageInputs:
-    """``inputs`` with the scores and components of ``rows`` (bool) changed, where they have a score."""
+    """``inputs`` with the scores and components of ``rows`` (bool) changed, in rows with a score."""
     mask = inputs.response_mask
     rewards = torch.where(last(mask) & rows[:, None], change(inputs.rewards), inputs.rewards)
     rows = rows & mask.any(dim=1)
@@ -86,7 +86,7 @@ def scored(inputs: AdvantageInputs, scores: Tensor, places: Tensor | None = None
     """``inputs`` with the score of each row, (B,), as its only reward and as each of its components.
 
     Args:
-        places: (B, T) bool, the token of each row that gets it; None: the last.
+        places: (B, T) bool, the token of each row that gets the score; None: the last.
     """
     mask = inputs.response_mask
     at = last(mask) & mask if places is None else places & mask
@@ -101,7 +101,7 @@ def random_scores(inputs: AdvantageInputs, seed: int) -> Tensor:
 
 
 def emptied(inputs: AdvantageInputs, rows: Tensor) -> AdvantageInputs:
-    """``inputs`` with these rows (bool) as those of responses whose scorer failed."""
+    """``inputs`` with these rows (bool) like responses whose scorer failed."""
     return dataclasses.replace(
         inputs,
         rewards=torch.where(rows[:, None], 0.0, inputs.rewards),

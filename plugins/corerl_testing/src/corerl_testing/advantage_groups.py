@@ -1,8 +1,8 @@
 """Checks of advantage estimators that compare the responses of a group, and of batches of unusual sizes.
 
-Whether an estimator also normalises over the batch is no declared fact, so two rules stand for the isolation of groups.
-A constant added to all scores of one group at most scales the others' advantages, all by one a > 0. Any other change of
-one group's scores changes the others' by one common map a·A + b, a > 0.
+No fact declares whether an estimator also normalises over the batch, so two rules check the isolation of groups.
+A constant added to all scores of one group at most scales the advantages of others, all by one a > 0. Any other
+change of one group's scores changes the advantages of others by one common map a·A + b, a > 0.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ COPIES = 60
 
 def group_isolation(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
     group = inputs.group_ids == 0
-    alone = inputs.group_ids == 3  # its advantage is 0, whatever the others' are scaled by
+    alone = inputs.group_ids == 3  # its advantage is 0 at every scale of the others
     others = ~(group | alone)[:, None] & inputs.response_mask
     base = estimate(inputs).advantages
     shifted = estimate(rescored(inputs, lambda tensor: tensor + 1, group)).advantages
@@ -96,14 +96,14 @@ def _expect_usable(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs,
 
 
 def large_group(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """A group of 64: finite, and an advantage rises with its score."""
+    """A group of 64: advantages are finite and rise with the scores."""
     large = example(entry, inputs.rewards.dtype, groups=(0,) * 64)
     expect_finite("the advantages of a group of 64", estimate(large).advantages)
     expect_rises(estimate, large, compared(entry, large)[:2])
 
 
 def many_groups(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """The batch sixty times over, each time with groups of its own: every copy gets the same."""
+    """Sixty copies of the batch, each with its own groups: every copy gets the same advantages."""
     groups = int(inputs.group_ids.max()) + 1
     many = changed(inputs, lambda tensor: tensor.repeat(COPIES, *[1] * (tensor.dim() - 1)))
     ids = torch.arange(COPIES).repeat_interleave(len(inputs.rewards)) * groups + many.group_ids

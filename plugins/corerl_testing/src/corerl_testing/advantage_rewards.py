@@ -1,4 +1,4 @@
-"""Checks that tie an advantage estimator to the reward, the critic's values and the greedy baseline."""
+"""Checks of an advantage estimator's relations to the reward, the critic's values and the greedy baseline."""
 
 import dataclasses
 import itertools
@@ -27,13 +27,13 @@ AnyEntry = Entry[AdvantageEstimator]
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RISE = 1e-3
-"""the least by which an advantage must rise with the score, from 0.1 to 0.9"""
+"""least rise of an advantage when the score rises from 0.1 to 0.9"""
 
 INEXACT = (0.7, 0.1, 1 / 3)
-"""scores that are no float: the mean of equal ones may differ from them by rounding"""
+"""scores without an exact float: the mean of equal ones may differ from them by rounding"""
 
 ROUNDING = 0.01
-"""the largest advantage that rounding may make"""
+"""largest advantage that rounding may cause"""
 
 
 def _of_row(estimate: Estimate, inputs: AdvantageInputs, row: int) -> Tensor:
@@ -46,12 +46,12 @@ def _with(scores: Tensor, row: int, score: float) -> Tensor:
 
 
 def raised_score(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """For rows with holes in their masks as for others."""
+    """Also for rows with holes in their masks."""
     expect_rises(estimate, inputs, compared(entry, inputs))
 
 
 def expect_rises(estimate: Estimate, inputs: AdvantageInputs, rows: list[int]) -> None:
-    """Raise CheckFailed when a row's mean advantage falls with its score, or is no larger at 0.9 than at 0.1."""
+    """Raise CheckFailed if a row's mean advantage falls with its score, or is not larger at 0.9 than at 0.1."""
     others = random_scores(inputs, 11)
     for row in rows:
         means = [float(_of_row(estimate, scored(inputs, _with(others, row, level)), row).mean()) for level in LEVELS]
@@ -86,7 +86,7 @@ def raised_component(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInput
 
 
 def _effect(estimate: Estimate, inputs: AdvantageInputs, row: int, places: Tensor) -> Tensor:
-    """(n,) by how much the row's advantages rise with a reward of 0.9 instead of 0.1 at one of its tokens."""
+    """(n,) rise of the row's advantages with a reward of 0.9 instead of 0.1 at one of its tokens."""
     scores = random_scores(inputs, 13)
     here = torch.where((torch.arange(len(scores)) == row)[:, None], places, last(inputs.response_mask))
     base = scored(inputs, scores)
@@ -98,13 +98,13 @@ def _effect(estimate: Estimate, inputs: AdvantageInputs, row: int, places: Tenso
 
 
 def _reads_rewards(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> bool:
-    """Whether token rewards count at all; an estimator may read the components alone."""
+    """Whether token rewards have an effect; an estimator may use only the components."""
     row = compared(entry, inputs)[0]
     return bool(_effect(estimate, inputs, row, last(inputs.response_mask)).abs().max() > RISE)
 
 
 def reward_at_any_token(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """A reward at the first token (a KL penalty, say) counts there."""
+    """A reward at the first token (such as a KL penalty) has an effect there."""
     if not _reads_rewards(entry, estimate, inputs):
         return
     for row in compared(entry, inputs):
@@ -117,7 +117,7 @@ def reward_at_any_token(entry: AnyEntry, estimate: Estimate, inputs: AdvantageIn
 
 
 def credit_flows_back(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """A token gets credit for rewards after it; where it gets some for those before, as with one number a row, both."""
+    """A token gets credit for later rewards; with credit for earlier ones, as with one number a row, for both."""
     if not _reads_rewards(entry, estimate, inputs):
         return
     mask = inputs.response_mask
@@ -132,7 +132,7 @@ def credit_flows_back(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInpu
 
 
 def no_advantage_from_rounding(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """All scores equal, and those of one group beside others: as with the scores 0 and 1, whatever the number is."""
+    """Equal scores in the batch, or in one group: advantages as for the scores 0 and 1, for any score."""
     if "critic" in entry.needs or "greedy_baseline" in entry.needs:
         raise CheckSkipped("values or greedy scores spread its advantages, so no deviation is rounding alone")
     sizes = torch.tensor([2, 3, 5, 6, 7, 11, 33])
@@ -159,7 +159,7 @@ def no_advantage_from_rounding(entry: AnyEntry, estimate: Estimate, inputs: Adva
 
 
 def invariant_to_masked_tokens(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """The same with whole columns of masked tokens in the middle, and with some at other places in each row."""
+    """Masked tokens change nothing: whole columns in the middle, and tokens at other positions in each row."""
     want = estimate(inputs)
     for what, places in spread_out(inputs.response_mask).items():
         output = estimate(with_masked_tokens(inputs, places))
@@ -173,7 +173,7 @@ def invariant_to_masked_tokens(entry: AnyEntry, estimate: Estimate, inputs: Adva
 
 
 def uses_sum_pi_squared(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """What is declared is computed for every token of a run."""
+    """A declared need has an effect, because it is computed for every token of a run."""
     assert inputs.sum_pi_squared is not None
     other = dataclasses.replace(inputs, sum_pi_squared=(inputs.sum_pi_squared * 0.3).clone())
     same = torch.equal(estimate(other).advantages, estimate(inputs).advantages)
@@ -197,7 +197,7 @@ def greedy_score_lowers(entry: AnyEntry, estimate: Estimate, inputs: AdvantageIn
 
 
 def value_lowers(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """The better a critic thought of a token's state, the smaller is the token's advantage."""
+    """A higher value of a token's state lowers the token's advantage."""
     assert inputs.values is not None
     base = estimate(inputs).advantages
     for row, column in inputs.response_mask.nonzero()[::5].tolist():
@@ -211,7 +211,7 @@ def value_lowers(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -
 
 
 def returns_are_isolated(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """What the critic learns for a row is of that row's rewards and values alone."""
+    """The returns of a row depend only on that row's rewards and values."""
     rows = len(inputs.rewards)
     want = estimate(inputs).returns
     for row in (0, rows - 1):
@@ -221,7 +221,7 @@ def returns_are_isolated(entry: AnyEntry, estimate: Estimate, inputs: AdvantageI
 
 
 def last_return(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """After the last token nothing follows, so its return is its reward for any discount."""
+    """The return of the last token is its reward, for any discount."""
     at = last(inputs.response_mask) & inputs.response_mask
     expect_equal(
         "the returns at the last tokens",
@@ -232,7 +232,7 @@ def last_return(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) ->
 
 
 def returns_look_ahead(entry: AnyEntry, estimate: Estimate, inputs: AdvantageInputs) -> None:
-    """No return depends on rewards before it; where every value is 1 and every score 1 they are powers of gamma."""
+    """No return depends on earlier rewards; with all values 1 and all scores 1, returns are powers of gamma."""
     assert inputs.values is not None
     mask = inputs.response_mask
     base = scored(inputs, random_scores(inputs, 16))

@@ -96,7 +96,7 @@ def _nothing_scored(keep: Keep, inputs: FilterInputs) -> None:
 
 
 def _unscored_numbers(keep: Keep, inputs: FilterInputs) -> None:
-    """What stands in the row of a failed scorer is no score, also where all scores of its group are equal."""
+    """The numbers in the row of a failed scorer have no effect, even if all scores of its group are equal."""
     equal = torch.where(inputs.scored, 0.5, inputs.scores).to(inputs.scores.dtype)
     for given in (inputs, dataclasses.replace(inputs, scores=equal, components=_parts(equal))):
         kept = _kept(keep, given)
@@ -115,7 +115,7 @@ def _filled(inputs: FilterInputs, number: float) -> FilterInputs:
 
 
 def _rounding(keep: Keep, inputs: FilterInputs) -> None:
-    """Equal scores are equal whatever the number: a group of 0.7 fares as those of numbers to both of its sides do."""
+    """Equal scores are equal for any number: a group of 0.7 is treated like groups of numbers on both sides."""
     group = inputs.group_ids == 1
 
     def fate(score: float) -> bool:
@@ -136,7 +136,7 @@ def _parts(scores: Tensor) -> dict[str, Tensor]:
 
 
 def _many_groups(keep: Keep, inputs: FilterInputs) -> None:
-    """The batch sixty times over, each time with groups of its own: every copy fares the same."""
+    """Sixty copies of the batch, each with its own groups: every copy is treated the same."""
     copies, groups = 60, int(inputs.group_ids.max()) + 1
     ids = torch.cat([inputs.group_ids + copy * groups for copy in range(copies)])
     parts = {name: part.repeat(copies) for name, part in inputs.components.items()}
@@ -156,7 +156,7 @@ def _precision(keep: Keep, inputs: FilterInputs) -> None:
 
 
 def _same_in_a_fresh_process(selected: Selected[BatchFilter]) -> None:
-    """Of two batches of one shape the second, which is the first call there."""
+    """The second of two batches of one shape, as the first call of a fresh process."""
     batch = example(torch.float32)
     ones = torch.ones_like(batch.scores)
     expect_the_same_elsewhere(selected, (dataclasses.replace(batch, scores=ones, components=_parts(ones)),), (batch,))

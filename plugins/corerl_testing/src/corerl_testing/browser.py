@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by its own protocol over a pair of pipes: no driver and no port."""
+"""A headless Chromium, controlled by its own protocol over a pair of pipes: no driver and no port."""
 
 import base64
 import contextlib
@@ -15,7 +15,7 @@ from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 TIMEOUT = 60.0
-"""seconds that any answer may take"""
+"""seconds for any answer"""
 
 FLAGS = (
     "--headless=new",
@@ -29,7 +29,7 @@ FLAGS = (
 
 
 def find_chromium() -> str | None:
-    """The program, or None where there is none."""
+    """The program, or None if there is none."""
     return next(filter(None, map(shutil.which, PROGRAMS)), None)
 
 
@@ -37,7 +37,7 @@ class Page:
     """One tab.
 
     Attributes:
-        problems: what the console reported as an error or a warning, and exceptions that nobody caught.
+        problems: errors and warnings of the console, and uncaught exceptions.
     """
 
     def __init__(self, commands: int, answers: int) -> None:
@@ -57,7 +57,7 @@ class Page:
         self._call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, path: Path) -> None:
-        """Open a file, and wait until the browser calls it loaded."""
+        """Open a file, and wait until the browser has loaded it."""
         self._events.clear()
         self._call("Page.navigate", url=path.resolve().as_uri())
         deadline = time.monotonic() + TIMEOUT
@@ -68,7 +68,7 @@ class Page:
         """The value of an expression of JavaScript, awaited.
 
         Raises:
-            RuntimeError: it throws.
+            RuntimeError: the expression throws.
         """
         answer = self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
@@ -79,7 +79,7 @@ class Page:
         """The value of an expression once it is true.
 
         Raises:
-            TimeoutError: it stays false.
+            TimeoutError: the expression stays false.
         """
         deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
@@ -89,7 +89,7 @@ class Page:
         raise TimeoutError(f"{expression} is not true after {TIMEOUT:.0f} s")
 
     def screenshot(self, path: Path) -> None:
-        """What the window shows, as PNG."""
+        """Save the window's content as PNG."""
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
 
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -131,7 +131,7 @@ class Page:
 
 @contextlib.contextmanager
 def open_browser() -> Iterator[Page]:
-    """A browser with an empty profile and one tab, ended at the end.
+    """A browser with an empty profile and one tab, closed at the end.
 
     Raises:
         FileNotFoundError: no Chromium is installed.

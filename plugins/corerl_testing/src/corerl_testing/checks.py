@@ -1,4 +1,4 @@
-"""What a check is, and which checks there are of an entry, a registered name or a distribution."""
+"""Checks, and the list of checks for an entry, a registered name or a distribution."""
 
 import functools
 import importlib
@@ -40,13 +40,13 @@ BEHAVIOUR = {
     "rollout backend": "corerl_testing.rollout_backends",
     "training strategy": "corerl_testing.training_strategies",
 }
-"""kind -> the module with ``checks(selected)``; imported when its checks are asked for, because most need torch."""
+"""kind -> the module with ``checks(selected)``; imported on use, because most of them need torch"""
 
 ISOLATED = ("KL controller", "environment", "preset", "reward manager", "scorer")
-"""kinds whose checks run in a process of their own: plain Python, which may hold the interpreter's lock for ever"""
+"""kinds whose checks run in a separate process: plain Python, which may hold the interpreter lock for ever"""
 
 SECONDS = 600.0
-"""that a check of another kind may take"""
+"""seconds for a check of another kind"""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Check:
     Attributes:
         kind: of the entry, in words ("policy loss").
         entry: its name.
-        name: what is checked, as a Python name ("finite_at_extreme_ratios").
-        run: returns when the check holds; raises :class:`CheckFailed` or :class:`CheckSkipped`.
+        name: name of the check, as a Python name ("finite_at_extreme_ratios").
+        run: returns if the check passes; raises :class:`CheckFailed` or :class:`CheckSkipped`.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a check; ``reason`` is '' where it holds."""
+    """The result of a check; ``reason`` is '' if it passes."""
 
     kind: str
     entry: str
@@ -83,8 +83,8 @@ def checks_of(
     """Every check of an entry: first the light ones of :mod:`corerl_testing.entries`, then those of its kind.
 
     Args:
-        options: the entry's options as plain values; defaults fill in the rest.
-        light: leave out the checks of the kind, which need torch.
+        options: the entry's options as plain values; defaults are used for the others.
+        light: without the checks of the kind, which need torch.
 
     Raises:
         ConfigError: ``options`` has an unknown key, a wrong type or a value out of range.
@@ -97,7 +97,7 @@ def checks_of(
 
 
 def share_options(entries: Sequence[Entry[Any]], given: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The options of each entry, from options by name; of several entries of one name each gets those that it has.
+    """The options of each entry, from options by name; of several entries with one name, each gets its own options.
 
     Raises:
         ConfigError: no entry of a name has options.
@@ -110,13 +110,13 @@ def share_options(entries: Sequence[Entry[Any]], given: Mapping[str, Mapping[str
             raise ConfigError(name, f"nothing of this name has options; those that have some are: {known}")
         for key, value in options.items():
             takers = [index for index in same if key in _fields(entries[index])]
-            for index in takers or same:  # without a taker its own check of the options says what is wrong
+            for index in takers or same:  # if no entry takes them, the check of the options reports the error
                 shares[index][key] = value
     return shares
 
 
 def outcome(check: Check) -> Outcome:
-    """Run a check and say what became of it."""
+    """Run a check and return its result."""
     status: Literal["ok", "skipped", "failed"] = "ok"
     reason = ""
     try:
@@ -167,7 +167,7 @@ def _check(entry: Entry[Any], name: str, run: Run) -> Check:
 
 
 def _guarded(run: Run) -> None:
-    """Whatever else the implementation raises is a failure of it."""
+    """Convert any other exception of the implementation to a failure."""
     try:
         run()
     except (CheckFailed, CheckSkipped):

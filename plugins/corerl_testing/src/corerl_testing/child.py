@@ -1,4 +1,4 @@
-"""The process in which the checks of one entry run. :mod:`corerl_testing.isolated` is its parent."""
+"""The process that runs the checks of one entry. :mod:`corerl_testing.isolated` is its parent."""
 
 import atexit
 import contextlib
@@ -25,7 +25,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class Begun:
-    """A call that may take ``seconds`` has begun; ``what`` is "" once it is over."""
+    """The start of a call with a limit of ``seconds``; ``what`` is "" at its end."""
 
     what: str
     seconds: float
@@ -33,7 +33,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a check; ``trace`` is that of what the implementation raised."""
+    """The result of a check; ``trace`` is the traceback of the implementation's exception."""
 
     status: str
     reason: str = ""
@@ -48,7 +48,7 @@ def main(connection: Connection, folder: Path, selected: Selected[Any], module: 
 
 
 def forked(selected: Selected[Any], module: str, connection: Connection, folder: Path, parent: int) -> None:
-    """A fork of the parent, which has the entry already; does not return."""
+    """A fork of the parent, which already has the entry; does not return."""
     atexit._clear()
     code = 1
     try:
@@ -64,13 +64,13 @@ def forked(selected: Selected[Any], module: str, connection: Connection, folder:
 
 
 def settle(folder: Path, parent: int) -> None:
-    """End with the parent; read nothing, and write standard output and temporary files into ``folder``."""
+    """End with the parent; read no input, and write standard output and temporary files into ``folder``."""
     if os.getpgrp() != os.getpid():
         os.setsid()
     end_with(parent)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if sys.platform == "linux":
-        # so that the parent finds all that an implementation starts
+        # so that the parent finds all processes started by an implementation
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for fd, path, flags in ((0, os.devnull, os.O_RDONLY), (1, folder / "stdout", os.O_WRONLY | os.O_CREAT)):
         opened = os.open(path, flags)
@@ -79,16 +79,16 @@ def settle(folder: Path, parent: int) -> None:
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False, encoding="utf-8", errors="backslashreplace")
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    if "torch" in sys.modules:  # a fork has none of the threads that its parent's libraries count on
+    if "torch" in sys.modules:  # a fork lacks the threads of its parent's libraries
         sys.modules["torch"].set_num_threads(1)
 
 
 def serve(selected: Selected[Any], module: str, connection: Connection) -> None:
-    """Run the checks that the parent names, until it closes the connection."""
+    """Run the checks named by the parent, until it closes the connection."""
     owner = os.getpid()
 
     def send(message: Any) -> None:
-        if os.getpid() != owner:  # the implementation forked, and its copy came back from the call
+        if os.getpid() != owner:  # this is a fork by the implementation that returned from the call
             os._exit(0)
         try:
             connection.send(message)

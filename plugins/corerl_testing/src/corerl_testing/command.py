@@ -1,4 +1,4 @@
-"""``corerl plugins check``: whether parts keep their contract, and whether the checks detect what they must."""
+"""``corerl plugins check``: checks of parts against their contract, and of the checks against planted faults."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ def check(
 
 
 def _report(context: click.Context, loading: Sequence[Outcome], checks: Sequence[Check], as_json: bool) -> None:
-    """Run the checks and print a line each as it ends; exit code 1 when one fails."""
+    """Run the checks and print each result; exit code 1 if a check fails."""
     labels = [*map(_labels, loading), *map(_labels, checks)]
     widths = [max(map(len, column)) for column in zip(*labels, strict=True)]
     outcomes = []
@@ -71,7 +71,7 @@ def _given_options(entries: Sequence[Entry[Any]], overrides: Sequence[str]) -> d
     """``name.key=value`` as entry name -> its options.
 
     Raises:
-        ConfigError: an override of no entry, of one without options, or one that is malformed.
+        ConfigError: an override is malformed, or its entry does not exist or has no options.
     """
     from corerl.config.load import read
 

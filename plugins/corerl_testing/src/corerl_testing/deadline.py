@@ -1,4 +1,4 @@
-"""Calling what may hang."""
+"""Calls that may hang."""
 
 import contextlib
 import os
@@ -19,17 +19,17 @@ _lock = threading.Lock()
 
 
 def report_to(report: Report) -> None:
-    """Call ``report(what, seconds)`` whenever the oldest call with a deadline is another one, with "" and 0 for none.
+    """Call ``report(what, seconds)`` whenever another call becomes the oldest one with a deadline; "" and 0 for none.
 
-    The process of an entry's checks does (:mod:`corerl_testing.child`): an implementation that holds the interpreter's
-    lock lets no thread of its own process notice the deadline.
+    The process of an entry's checks uses this (:mod:`corerl_testing.child`): if an implementation holds the interpreter
+    lock, no thread of its own process can notice the deadline.
     """
     _reports[:] = [report]
 
 
 @contextlib.contextmanager
 def noted(what: str, seconds: float) -> Iterator[None]:
-    """The calls in this ``with`` may take so many seconds; only the parent process sees to it."""
+    """Calls in this ``with`` may take ``seconds``; only the parent process enforces it."""
     call = (what, seconds)
     with _lock:
         _active.append(call)
@@ -48,7 +48,7 @@ def _report() -> None:
 
 
 def only_here(function: Callable[[], T]) -> T:
-    """What ``function`` returns or raises; a fork of this process that comes back from it as well is ended."""
+    """The result of ``function``; a fork of this process that also returns from the call is ended."""
     process = os.getpid()
     try:
         return function()
@@ -72,38 +72,38 @@ def patience(share: float) -> Iterator[None]:
 
 
 def share() -> float:
-    """What :func:`patience` multiplies deadlines by."""
+    """The factor of :func:`patience`."""
     return _patience
 
 
 def scaled(seconds: float) -> float:
-    """A deadline as :func:`patience` has it."""
+    """A deadline multiplied by :func:`share`."""
     return seconds * _patience
 
 
 class Lane:
     """Calls with a deadline, one after the other in one daemon thread.
 
-    Python cannot end a thread that hangs: the lane leaves it behind and goes on in another.
+    Python cannot stop a hanging thread: the lane leaves it behind and continues in another thread.
     """
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] | None = None
 
     def within(self, seconds: float, function: Callable[[], T], what: str) -> T:
-        """What ``function`` returns or raises.
+        """Return the result of ``function``, or raise its exception.
 
         Args:
-            what: was called, for the message.
+            what: name of the call, for the message.
 
         Raises:
-            CheckFailed: it takes longer than ``seconds``.
+            CheckFailed: the call takes longer than ``seconds``.
         """
         if self._calls is None:
             self._calls = queue.SimpleQueue()
             threading.Thread(target=_work, args=(self._calls,), name="corerl-testing", daemon=True).start()
         future: Future[T] = Future()
-        with noted(what, scaled(seconds)):  # before it begins: it may end the process
+        with noted(what, scaled(seconds)):  # before the call: it may end the process
             self._calls.put((future, function))
             try:
                 return future.result(scaled(seconds))
@@ -114,14 +114,14 @@ class Lane:
         raise CheckFailed(f"{what} had not ended after {scaled(seconds):g} s")
 
     def end(self) -> None:
-        """End the thread once it is idle; another call starts another."""
+        """Stop the thread when it is idle; a later call starts another."""
         if self._calls is not None:
             self._calls.put(None)
             self._calls = None
 
 
 def within(seconds: float, function: Callable[[], T], what: str) -> T:
-    """As :meth:`Lane.within`, in a thread of its own."""
+    """As :meth:`Lane.within`, in a new thread."""
     lane = Lane()
     try:
         return lane.within(seconds, function, what)
@@ -136,4 +136,4 @@ def _work(calls: "queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None
             future.set_result(only_here(function))
         except BaseException as error:
             future.set_exception(error)
-        del call, future, function  # or an idle thread would keep what the last call used
+        del call, future, function  # otherwise an idle thread keeps the last call's objects

@@ -1,4 +1,4 @@
-"""Where checks run an implementation that has a model."""
+"""The device on which checks run an implementation with a model."""
 
 import os
 from collections.abc import Callable
@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 def build(on_device: Callable[[str], T]) -> tuple[T, str]:
-    """What ``on_device(device)`` makes, and the device.
+    """The result of ``on_device(device)``, and the device.
 
-    It is the one that the variable ``CORERL_TEST_DEVICE`` names; without that the CPU, or a CUDA device where the
+    The device is that of the variable ``CORERL_TEST_DEVICE``; without it the CPU, or a CUDA device if the
     implementation refuses the CPU (RequestError).
 
     Raises:
-        CheckSkipped: it refuses the CPU and there is no CUDA device.
+        CheckSkipped: the implementation refuses the CPU, and there is no CUDA device.
     """
     import torch
 

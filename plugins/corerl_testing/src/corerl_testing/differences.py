@@ -1,4 +1,4 @@
-"""Gradients against central differences, with the tensors whose gradient is stopped held at their recorded values."""
+"""Compares gradients with central differences, in which tensors with a stopped gradient keep their recorded values."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ Value = Callable[[Tensor], Tensor]
 """a tensor -> a scalar with a graph"""
 
 _NUMBERS = {"item": "item", "tolist": "tolist", "__float__": "float", "__bool__": "", "__int__": ""}
-"""ways from a tensor to Python numbers -> what the message calls them; '' for those of a branch"""
+"""functions from a tensor to Python numbers -> their names in messages; '' for those of a branch"""
 
 _APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 
@@ -29,12 +29,12 @@ def gradient_of_the_value(value: Value, point: Tensor, places: Tensor) -> str:
     """Compare the gradient of ``value`` at ``point`` with central differences at ``places``.
 
     Returns:
-        '' when it is that of the value. Otherwise it is exact with the stopped tensors held, and this says by what
-        means they are stopped and how far the gradient is from that of the value.
+        '' if the gradient is that of the value. Otherwise the gradient is exact with the stopped tensors held, and the
+            text names the means of stopping and the distance from the gradient of the value.
 
     Raises:
-        CheckFailed: the gradient is neither.
-        CheckSkipped: a torch.autograd.Function declares a gradient where the value does not change, or a second call
+        CheckFailed: neither is true.
+        CheckSkipped: a torch.autograd.Function declares a gradient although the value does not change, or a second call
             takes another path.
     """
     leaf = point.detach().clone().requires_grad_()
@@ -90,16 +90,17 @@ def _holding(value: Value, stops: "StoppedGradients", point: Tensor) -> Tensor:
 
 
 class StoppedGradients(TorchFunctionMode):
-    """Records what a call makes without a gradient of what has one, in order; or holds a second call to that.
+    """Records tensors that a call makes without gradient from tensors with one, in order; or holds a second call to
+    them.
 
-    Stopped are results of ``detach`` and ``data``, everything under ``no_grad``, and numbers read from tensors. What
-    happens inside a torch.autograd.Function is left alone: its backward speaks for it.
+    Stopped are results of ``detach`` and ``data``, everything under ``no_grad``, and numbers read from tensors. The
+    inside of a torch.autograd.Function is not recorded: its backward defines its gradient.
 
     Args:
-        recorded: of an earlier call, whose values take the place of those of this one.
+        recorded: of an earlier call, whose values replace those of this call.
 
     Attributes:
-        means: how gradients were stopped.
+        means: the ways in which gradients were stopped.
         own_functions: whether a torch.autograd.Function was applied.
     """
 
@@ -155,7 +156,7 @@ class StoppedGradients(TorchFunctionMode):
 
 
 def _means(func: Any, result: Any) -> str | None:
-    """How ``func`` stops a gradient, '' for a branch; None when it stops none."""
+    """The way in which ``func`` stops a gradient, '' for a branch; None if it stops none."""
     name = getattr(func, "__name__", "")
     if name in _NUMBERS:
         return _NUMBERS[name]
@@ -169,7 +170,7 @@ def _means(func: Any, result: Any) -> str | None:
 
 
 def _inside_function() -> bool:
-    """Whether a torch.autograd.Function's forward is at work."""
+    """Whether the forward of a torch.autograd.Function is running."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not _APPLY:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""The light checks of every registered entry: they import its target, and no torch by themselves."""
+"""The light checks of every registered entry: they import its target, but no torch themselves."""
 
 import dataclasses
 import inspect
@@ -13,11 +13,11 @@ from corerl.registry.base import loaded
 from corerl_testing.results import CheckFailed, CheckSkipped, Run
 
 ENGINES = ("rollout backend", "training strategy", "runtime", "tracker")
-"""Kinds whose targets may import an engine that is not installed where the check runs."""
+"""kinds whose targets may import an engine that is not installed in this environment"""
 
 
 def checks(registry: Registry[Any], entry: Entry[Any]) -> Iterator[tuple[str, Run]]:
-    """(name, run) pairs; the contract is left out when the target cannot be imported."""
+    """(name, run) pairs; without the contract if the target cannot be imported."""
     yield "name", lambda: _fail_for(registry.clash(entry.name))
     yield "summary", lambda: _fail_for("" if entry.summary.strip() else "is empty: say in one line what this is")
     yield "options", lambda: _options(entry)
@@ -28,7 +28,7 @@ def checks(registry: Registry[Any], entry: Entry[Any]) -> Iterator[tuple[str, Ru
 
 
 def importable(entry: Entry[Any]) -> bool:
-    """Whether the target, and what else the entry names, can be imported."""
+    """Whether the target, and other code named by the entry, can be imported."""
     try:
         entry.load_all()
     except PluginError:
@@ -37,7 +37,7 @@ def importable(entry: Entry[Any]) -> bool:
 
 
 def required_options(entry: Entry[Any]) -> list[str]:
-    """The names of the options that have no default."""
+    """The names of the options without a default."""
     return [
         field.name
         for field in entry.option_fields()
@@ -51,7 +51,7 @@ def _fail_for(reason: str) -> None:
 
 
 def _options(entry: Entry[Any]) -> None:
-    """The options' defaults are of the declared types and in the declared ranges."""
+    """The options' defaults have the declared types and are in the declared ranges."""
     if entry.options is None:
         return
     from corerl.config import typed
@@ -111,7 +111,7 @@ def _command(target: Any) -> None:
 def _signature(
     entry: Entry[Any], contract: type, target: Callable[..., Any], name: str, *, options: bool = True
 ) -> None:
-    """The target can be called as its contract's ``__call__`` is, and with options where the entry has some."""
+    """The target can be called like its contract's ``__call__``, with options if the entry has options."""
     if not callable(target):
         raise CheckFailed(f"must be callable, not {target!r}")
     parameters = list(inspect.signature(contract.__call__).parameters.values())[1:]
@@ -124,5 +124,5 @@ def _signature(
     except TypeError as error:
         call = ", ".join([*positional, *(f"{keyword}=…" for keyword in keywords)])
         raise CheckFailed(f"{error}: it is called as {name}({call})") from error
-    except ValueError:  # built into the interpreter, without a signature
+    except ValueError:  # a builtin without a signature
         return

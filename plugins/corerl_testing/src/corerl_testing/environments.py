@@ -18,10 +18,10 @@ from corerl_testing.fresh import same_in_a_fresh_process
 from corerl_testing.results import CheckFailed, Run
 
 SECONDS = 30.0
-"""for one call"""
+"""seconds for one call"""
 
 MANY = 33
-"""episodes that are under way at a time"""
+"""number of simultaneous episodes"""
 
 THREADS = 8
 
@@ -62,7 +62,7 @@ def _made(selected: Selected[EnvironmentFactory]) -> Iterator[Environment]:
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What a plain method or a coroutine gives, within 30 s; coroutines share one event loop, as those of a run do."""
+    """The result of a plain method or a coroutine, within 30 s; coroutines share one event loop, as in a run."""
     name = getattr(function, "__name__", "a call")
     shown = ", ".join(f"{argument!r:.60}" for argument in arguments)
     try:
@@ -96,7 +96,7 @@ def _step(environment: Environment, state: Any, response: str) -> Turn:
 
 
 def _end(environment: Environment, state: Any) -> Any:
-    """What the optional ``end`` gives."""
+    """The result of the optional ``end``."""
     reward = call(environment.end, state) if isinstance(environment, EndingEnvironment) else None
     if reward is not None and not (isinstance(reward, float | int) and math.isfinite(reward)):
         raise CheckFailed(f"end() gave {reward!r:.80}: it must be a finite number, or None")
@@ -113,7 +113,7 @@ def _readable(messages: Any, what: str) -> None:
 
 
 def _episode(environment: Environment, task: Task, seed: int) -> Record:
-    """What the policy sees of an episode with all of :data:`RESPONSES`."""
+    """The policy's view of an episode with all of :data:`RESPONSES`."""
     start = _start(environment, task, seed)
     record: Record = [(start.messages,)]
     turns: list[tuple[Turn, Any]] = []
@@ -130,7 +130,7 @@ def _episode(environment: Environment, task: Task, seed: int) -> Record:
 
 
 def _any_response(environment: Environment) -> None:
-    """Each one also as the first, because an episode may end early."""
+    """Each response also as the first one, because an episode may end early."""
     for task in TASKS:
         _episode(environment, task, 1)
         for response in RESPONSES:
@@ -140,7 +140,7 @@ def _any_response(environment: Environment) -> None:
 
 
 def _ends_at_once(environment: Environment) -> None:
-    """As after a first turn that was never written."""
+    """End an episode without a turn."""
     _end(environment, _start(environment, TASKS[0], 4).state)
 
 
@@ -159,7 +159,7 @@ def _task_unchanged(environment: Environment) -> None:
 
 
 class Open:
-    """An episode under way, with responses in an order of its own."""
+    """A running episode, with its own order of responses."""
 
     def __init__(self, environment: Environment, task: Task, seed: int, first: int = 0) -> None:
         self._environment = environment
@@ -169,24 +169,24 @@ class Open:
         self.record: Record = [(start.messages,)]
 
     def go_on(self) -> bool:
-        """Take a turn; whether there is another one."""
+        """Take a turn; returns whether there is another one."""
         turn = _step(self._environment, self._state, self._left.pop(0))
         self.record.append((turn.messages, turn.reward, turn.done))
         return bool(self._left) and not turn.done
 
     def end(self) -> Record:
-        """What the policy saw."""
+        """The policy's view so far, after the end."""
         return [*self.record, (_end(self._environment, self._state),)]
 
     def run(self) -> Record:
-        """All turns, and the end."""
+        """Take all turns, and end."""
         while self.go_on():
             pass
         return self.end()
 
 
 def _episodes_apart(environment: Environment) -> None:
-    """Episodes of one row that take turns, each with responses of its own, are what they are alone."""
+    """Interleaved episodes of one row, each with its own responses, equal the same episodes alone."""
     task = TASKS[1]
     alone = [Open(environment, task, 7, first).run() for first in range(len(RESPONSES))]
     open_ones = [Open(environment, copy.deepcopy(task), 7, n % len(RESPONSES)) for n in range(MANY)]
@@ -201,7 +201,7 @@ def _episodes_apart(environment: Environment) -> None:
 
 
 def _episodes_in_threads(environment: Environment) -> None:
-    """Episodes of several rows at the same moment."""
+    """Simultaneous episodes of several rows."""
     alone = [Open(environment, TASKS[n % 2], n).run() for n in range(MANY)]
 
     def one(n: int) -> Record:
@@ -215,7 +215,7 @@ def _episodes_in_threads(environment: Environment) -> None:
 
 
 def _tasks_by_content(environment: Environment) -> None:
-    """The trainer makes a new Task for each episode: one may have the ``id`` that another one had."""
+    """Equal tasks in other objects: the trainer makes a new Task for each episode, and an ``id`` may repeat."""
     alone = [_episode(environment, task, 7) for task in TASKS]
     for which in random.Random(0).choices(range(len(TASKS)), k=MANY):
         if _episode(environment, dataclasses.replace(TASKS[which]), 7) != alone[which]:
@@ -223,7 +223,7 @@ def _tasks_by_content(environment: Environment) -> None:
 
 
 def _objects_apart(selected: Selected[EnvironmentFactory]) -> None:
-    """Training and validation have an environment each; the tasks come to them in different orders."""
+    """Training and validation have separate environments, which get tasks in different orders."""
     with _made(selected) as first, _made(selected) as second:
         forth = [_episode(first, task, 7) for task in TASKS]
         back = [_episode(second, task, 7) for task in reversed(TASKS)][::-1]
@@ -255,7 +255,7 @@ def outcomes(selected: Selected[EnvironmentFactory], backwards: bool = False) ->
 
 
 def _leaves_the_process_alone(selected: Selected[EnvironmentFactory]) -> None:
-    """The run's own."""
+    """The process of the run is unchanged."""
 
     def episodes() -> None:
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""Whether an implementation gives the same in a new process: of other calls before, and of the process itself."""
+"""Checks that results depend neither on earlier calls nor on the process."""
 
 import os
 import sys
@@ -15,10 +15,10 @@ from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.zygote import OTHER_SEED, SEED, Job, Kind
 
 SECONDS = 150.0
-"""that all calls in a new process may take"""
+"""seconds for all calls in a new process"""
 
 CALL_SECONDS = 600.0
-"""that one call may take there"""
+"""seconds for one call there"""
 
 TORCH = Kind(OTHER_SEED, ("torch", "corerl.objective"))
 
@@ -27,14 +27,14 @@ Outcomes = Callable[[Selected[Any], bool], list[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Surroundings:
-    """How a new process differs from this one.
+    """The differences of a new process from this one.
 
     Attributes:
-        label: for the message.
-        backwards: the calls come in the opposite order.
-        variables: of its environment.
-        seed: of Python's hashes.
-        elsewhere: it works in a folder of its own, which is empty.
+        label: text for the message.
+        backwards: calls are made in the opposite order.
+        variables: environment variables.
+        seed: seed of Python's hashes.
+        elsewhere: the working folder is a new, empty folder.
     """
 
     label: str
@@ -56,14 +56,14 @@ ALL = Surroundings("", True, {k: v for one in SINGLE for k, v in one.variables.i
 
 
 def same_in_a_fresh_process(outcomes: Outcomes, selected: Selected[Any]) -> None:
-    """Hold the outcomes of this process against those of a new one.
+    """Compare the outcomes in this process with those in a new one.
 
     Args:
-        outcomes: a function of a module: (selected, backwards) -> (call, what came of it), in the same order whichever
-            way the calls were made.
+        outcomes: a function of a module: (selected, backwards) -> (call, outcome), in the same order for both
+            directions of the calls.
 
     Raises:
-        CheckFailed: they differ; the message names what they depend on.
+        CheckFailed: they differ; the message names the cause.
         CheckSkipped: another process cannot import the entry.
     """
     if by_name(selected) is None:
@@ -80,7 +80,7 @@ def same_in_a_fresh_process(outcomes: Outcomes, selected: Selected[Any]) -> None
 
 
 def _anywhere(selected: Selected[Any]) -> Selected[Any]:
-    """The same, with the whole path of a ``./file.py:attribute``: the new process may work in another folder."""
+    """The same entry, with the absolute path of a ``./file.py:attribute``: the new process may have another folder."""
     target = selected.entry.target
     if not isinstance(target, str):
         return selected
@@ -94,14 +94,14 @@ def _compare(expected: list[tuple[str, str]], given: list[tuple[str, str]], wher
 
 
 def excerpt(text: str, other: str) -> str:
-    """80 characters of ``text`` from a little before the place where it differs from ``other``."""
+    """80 characters of ``text``, starting shortly before the first difference from ``other``."""
     same = next((n for n, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), 0)
     begin = max(0, same - 30)
     return f"{'…' if begin else ''}{text[begin : begin + 80]}"
 
 
 def _run(outcomes: Outcomes, selected: Selected[Any], surroundings: Surroundings) -> list[tuple[str, str]]:
-    """What ``outcomes`` returns in a new process."""
+    """The result of ``outcomes`` in a new process."""
     files, payload = by_name((outcomes, selected, surroundings.backwards)) or ([], ())
     with tempfile.TemporaryDirectory() as folder:
         where = folder if surroundings.elsewhere else str(Path.cwd())
@@ -120,7 +120,7 @@ def _outcomes(outcomes: Outcomes, selected: Selected[Any], backwards: bool) -> l
 
 
 def call_elsewhere(selected: Selected[Any], *arguments: Any, kind: Kind = TORCH) -> Any:
-    """What the entry's target returns for ``arguments`` when that is the first call of its process.
+    """The result of the entry's target for ``arguments``, as the first call of a process.
 
     The process has another PYTHONHASHSEED.
 

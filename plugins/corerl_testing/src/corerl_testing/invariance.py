@@ -1,7 +1,7 @@
-"""The gradient of a mini-batch is the same however the mini-batch is cut, padded, packed, ordered or spread.
+"""The gradient of a mini-batch does not depend on its division, padding, packing, order or distribution.
 
-A tiny policy runs through the core's own :class:`PolicyObjective` and :func:`loss_weights`. What breaks this is nearly
-always a loss that normalises over the rows it is given instead of leaving the aggregation to CoreRL.
+A tiny policy runs through the core's :class:`PolicyObjective` and :func:`loss_weights`. The usual cause of a failure is
+a loss that normalises over the given rows instead of leaving the aggregation to CoreRL.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class TinyPolicy:
     """An embedding of a hash of the tokens so far, and a linear head.
 
     Args:
-        dtype: of the weights and of what comes out.
+        dtype: of the weights and the outputs.
         seed: of the weights.
     """
 
@@ -49,7 +49,7 @@ class TinyPolicy:
         """Log-probs, entropy and log-probs of the vocabulary, 0 outside the responses.
 
         Args:
-            layout: ``packed`` runs on one flat row of the real tokens; ``padded`` on the rows as they are.
+            layout: ``packed``: one flat row of the real tokens; ``padded``: the rows unchanged.
         """
         contexts = (batch.input_ids.cumsum(dim=1) * 7 + batch.prompt_lengths[:, None]) % CONTEXTS
         positions, real = batch.prediction_index(batch.input_ids.shape[1])
@@ -87,7 +87,7 @@ class Setting:
     batch: Experience
 
     def gradient(self, parts: Sequence[Tensor], layout: Layout = "padded", padding: int = 0) -> Tensor:
-        """The gradient, flat, added up over parts of the mini-batch given by their rows."""
+        """The flat gradient, summed over parts of the mini-batch, which are given by their rows."""
         total = [torch.zeros_like(weight) for weight in self.policy.weights]
         for rows in parts:
             micro = padded(self.batch.select(rows), padding)
@@ -106,7 +106,7 @@ def setting(
     seed: int = 0,
     rows: int = 12,
 ) -> Setting:
-    """A seeded mini-batch: masks with holes, one row without a trained token, rows near to and far from on-policy.
+    """A seeded mini-batch: masks with holes, one row without a trained token, rows on-policy and off-policy.
 
     Args:
         aggregation: one of ``AGGREGATIONS``.
@@ -164,7 +164,7 @@ def _batch(rows: int, random: torch.Generator) -> Experience:
 
 
 def _selection(selected: Selected[PolicyLoss], batch: Experience, log_probs: Tensor, seed: int) -> Tensor | None:
-    """What the entry's selector chooses, once, over the whole mini-batch, as the trainer asks it."""
+    """The tokens chosen by the entry's selector, once, over the whole mini-batch, as in the trainer."""
     select: Any = selected.load_fact("select_tokens")
     if select is None:
         return None
@@ -174,7 +174,7 @@ def _selection(selected: Selected[PolicyLoss], batch: Experience, log_probs: Ten
 
 
 def padded(batch: Experience, columns: int) -> Experience:
-    """The batch with that many more columns of padding behind prompts and responses."""
+    """The batch with more columns of padding behind prompts and responses."""
     if not columns:
         return batch
     changes = {
@@ -186,7 +186,7 @@ def padded(batch: Experience, columns: int) -> Experience:
 
 
 def cuts(batch: Experience) -> dict[str, list[Tensor]]:
-    """Ways to cut a mini-batch: a phrase -> the rows of each part."""
+    """Divisions of a mini-batch: a phrase -> the rows of each part."""
     rows = len(batch)
     found = {"with its rows in another order": [torch.randperm(rows, generator=generator(9))]}
     for count in (2, 3, rows):
@@ -203,10 +203,10 @@ def cuts(batch: Experience) -> dict[str, list[Tensor]]:
 
 
 def expect_invariant(case: Setting, where: str) -> None:
-    """Raise CheckFailed when a cut, padding or packing changes the gradient of the mini-batch.
+    """Raise CheckFailed if a division, padding or packing changes the gradient of the mini-batch.
 
     Args:
-        where: ends the message, e.g. "with token-mean in float32".
+        where: end of the message, e.g. "with token-mean in float32".
     """
     whole = [torch.arange(len(case.batch))]
     reference = case.gradient(whole)

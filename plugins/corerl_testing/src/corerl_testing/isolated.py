@@ -1,4 +1,4 @@
-"""Running the checks of an entry in a process of its own, which nothing that the entry does can keep from ending."""
+"""Runs the checks of an entry in a separate process, which can always be killed."""
 
 import atexit
 import contextlib
@@ -26,13 +26,13 @@ from corerl_testing.zygote import OTHER_SEED, Job, Kind
 HERE, OTHER = Kind(), Kind(OTHER_SEED)
 
 GRACE = 3.0
-"""seconds after which a deadline that the process itself did not notice ends it"""
+"""seconds after which the process is killed, if it did not notice a deadline itself"""
 
 SECONDS = 180.0
-"""that a check may take beside its calls with deadlines of their own, and that the process may take to start"""
+"""seconds for a check beside its calls with deadlines, and for the start of the process"""
 
 ENDING = 5.0
-"""seconds that a process which is not needed any more may take for what it does at exit"""
+"""seconds for the exit of a process that is not needed any more"""
 
 HOLDS_THE_LOCK = (
     "and let no other thread of its process run, as a regular expression that backtracks does, or a power of large "
@@ -40,13 +40,13 @@ HOLDS_THE_LOCK = (
 )
 
 _running: "list[Child]" = []
-"""the process of the entry that was checked last, if any"""
+"""the process of the last checked entry, if any"""
 
 
 def isolated(selected: Selected[Any], module: str, checks: Iterator[tuple[str, Run]]) -> Iterator[tuple[str, Run]]:
-    """The checks of ``module`` for ``selected``, to be run in a process that they share.
+    """The checks of ``module`` for ``selected``, run in one shared process.
 
-    Each check that fails leaves its process to be ended, and the next one gets a new process.
+    After a failed check the process is ended, and the next check gets a new one.
     """
     names = [name for name, _ in checks]
     for name in names:
@@ -69,7 +69,7 @@ def _run(selected: Selected[Any], module: str, name: str, is_last: bool) -> None
 
 
 class InChild(Exception):
-    """The traceback of what was raised in the process of the check."""
+    """The traceback of an exception in the process of the check."""
 
     def __str__(self) -> str:
         return f"in the process of the check:\n{self.args[0]}"
@@ -93,13 +93,13 @@ class Child:
     """A process that runs checks of ``selected``.
 
     It is a fork of a fresh interpreter if this process has threads or torch, whose locks a fork would inherit, and the
-    entry can be imported by its name; else it is a fork of this process.
+    entry can be imported by name; otherwise it is a fork of this process.
     """
 
     def __init__(self, selected: Selected[Any], module: str) -> None:
         """
         Raises:
-            CheckFailed: it does not start.
+            CheckFailed: the process does not start.
         """
         _fill_standard_descriptors()
         self.selected = selected
@@ -115,16 +115,16 @@ class Child:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this process started it, and not one that this process is a fork of."""
+        """Whether this process started it; false in a fork of the process that did."""
         return self._owner == os.getpid()
 
     def _spawn(self, module: str) -> bool:
-        """Whether a new interpreter can import the entry by its name."""
+        """Whether a new interpreter can import the entry by name."""
         sent = by_name((self.selected, module))
         if sent is None:
             return False
         files, arguments = sent
-        zygote.start(OTHER)  # for the check in a fresh process, while others run
+        zygote.start(OTHER)  # started early, for the check in a fresh process
         try:
             process = zygote.fork(HERE, Job(files), child.main, self._folder, *arguments)
         except (CheckFailed, CheckSkipped):
@@ -137,7 +137,9 @@ class Child:
         self._is_child = True
         parent = os.getpid()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: there is no other way here
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # about forks beside threads, which cannot be avoided here
             self._pid = os.fork()
         if self._pid == 0:
             self._connection.close()
@@ -146,7 +148,7 @@ class Child:
         return self._greets()
 
     def _greets(self) -> bool:
-        """Whether it is ready within its time."""
+        """Whether the process is ready in time."""
         try:
             if self._connection.poll(SECONDS) and isinstance(self._receive(), child.Begun):
                 return True
@@ -159,7 +161,7 @@ class Child:
         """Run a check.
 
         Raises:
-            CheckFailed: it hangs, or ends the process.
+            CheckFailed: the check hangs, or ends the process.
         """
         begun = nothing = child.Begun(f"the check {name}", SECONDS)
         try:
@@ -185,14 +187,14 @@ class Child:
         return message
 
     def _cause(self) -> str:
-        """How it ended, in parentheses; "" of one that goes on."""
+        """The way in which the process ended, in parentheses; "" if it is running."""
         code = self._wait(GRACE)
         if code is None:
             return ""
         return f" ({signal.Signals(-code).name})" if code < 0 else f" (exit code {code})"
 
     def _wait(self, seconds: float) -> int | None:
-        """The exit code; None of one that goes on, or that was waited for before."""
+        """The exit code; None if the process is running, or was waited for before."""
         ends = time.monotonic() + seconds
         if not self._is_child:
             with contextlib.suppress(EOFError, OSError):
@@ -210,17 +212,17 @@ class Child:
         return None
 
     def end(self, kill: bool = False) -> None:
-        """End it with all that it started, and remove its files.
+        """End the process with all processes that it started, and remove its files.
 
         Args:
-            kill: without waiting for what it does at exit.
+            kill: do not wait for its exit.
         """
         if self.is_mine:
             self._end_process(kill)
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _end_process(self, kill: bool) -> None:
-        started = _descendants(self._pid)  # while they are: those of a process that has ended are nobody's
+        started = _descendants(self._pid)  # before its end: afterwards they cannot be found
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as own:
             own.shutdown(socket.SHUT_WR)
         if kill or self._wait(ENDING) is None:
@@ -234,10 +236,10 @@ class Child:
 
 
 def by_name(objects: Any) -> tuple[list[str], Any] | None:
-    """Plugin files to load, and ``objects``, as another process can have them; None if one cannot be imported there."""
+    """Plugin files to load, and ``objects`` in a form for another process; None if one cannot be imported there."""
     try:
         pickled = pickle.dumps(objects)
-    except Exception:  # whatever the __reduce__ of somebody's object raises
+    except Exception:  # raised by the __reduce__ of any object
         return None
     if b"__main__" in pickled:
         return None
@@ -246,12 +248,12 @@ def by_name(objects: Any) -> tuple[list[str], Any] | None:
 
 
 def _fill_standard_descriptors() -> None:
-    """Open 0, 1 and 2 if somebody closed them: a pipe would get their numbers, and its other end what is printed."""
+    """Open 0, 1 and 2 if they are closed: otherwise a pipe gets their numbers, and receives printed text."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
 def _kill(send: Callable[[int, int], None], pid: int) -> None:
@@ -260,7 +262,7 @@ def _kill(send: Callable[[int, int], None], pid: int) -> None:
 
 
 def _descendants(pid: int) -> set[int]:
-    """The processes that ``pid`` and its children started; none where there is no /proc."""
+    """The processes started by ``pid`` and its children; empty if there is no /proc."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

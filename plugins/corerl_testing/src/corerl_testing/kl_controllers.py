@@ -19,7 +19,7 @@ Call = tuple[float, float, int]
 CALLS: tuple[Call, ...] = tuple(itertools.product(COEFFICIENTS, DIVERGENCES, RESPONSES))
 
 SECONDS = 10.0
-"""for one call"""
+"""seconds for one call"""
 
 
 def checks(selected: Selected[KLController]) -> Iterator[tuple[str, Run]]:
@@ -51,7 +51,7 @@ def _shown(call: Call) -> str:
 
 
 def _pure(selected: Selected[KLController]) -> None:
-    """The coefficient is the trainer's, so that it is in the checkpoint; a controller that counts steps loses them."""
+    """The trainer holds the coefficient, so that it is in the checkpoint; a controller's own count of steps is not."""
     control = selected.load()
     first = [_call(control, call) for call in CALLS]
     second = [_call(control, call) for call in reversed(CALLS)][::-1]
@@ -60,7 +60,7 @@ def _pure(selected: Selected[KLController]) -> None:
 
 
 def _rises_with_divergence(selected: Selected[KLController]) -> None:
-    """A penalty that falls as the policy moves away lets it go further."""
+    """The coefficient must not fall as the KL rises: otherwise the policy could move further away."""
     control = selected.load()
     for coef, responses in itertools.product(COEFFICIENTS, RESPONSES):
         following = [_call(control, (coef, kl, responses)) for kl in DIVERGENCES]
@@ -73,7 +73,7 @@ def _rises_with_divergence(selected: Selected[KLController]) -> None:
 
 
 def outcomes(selected: Selected[KLController], backwards: bool = False) -> list[tuple[str, str]]:
-    """Each call with what it returns."""
+    """Each call with its result."""
     control = selected.load()
     found = [(_shown(call), repr(_call(control, call))) for call in (reversed(CALLS) if backwards else CALLS)]
     return found[::-1] if backwards else found

@@ -1,4 +1,4 @@
-"""Where a KL type leads: its value and gradient over a whole small vocabulary, in float64."""
+"""The direction of a KL type: its value and gradient over a whole small vocabulary, in float64."""
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ def terms(selected: Selected[KLType], log_probs: Tensor, ref_log_probs: Tensor) 
 
 
 def expected_terms(selected: Selected[KLType], log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
-    """(CONTEXTS,) their mean over tokens sampled from the policy, whose probabilities carry no gradient."""
+    """(CONTEXTS,) mean of the terms over tokens sampled from the policy, whose probabilities have no gradient."""
     found = terms(selected, log_probs, ref_log_probs)
     return found.squeeze(1) if "logits" in selected.entry.needs else (log_probs.exp().detach() * found).sum(dim=1)
 
@@ -40,8 +40,8 @@ def expected_terms(selected: Selected[KLType], log_probs: Tensor, ref_log_probs:
 def gradient_is_of_the_value(selected: Selected[KLType]) -> None:
     """
     Raises:
-        CheckFailed: the gradient is not that of the value, and no stopped tensor accounts for it.
-        CheckSkipped: it is that of the value with stopped tensors held.
+        CheckFailed: the gradient is not that of the value, and stopped tensors do not explain it.
+        CheckSkipped: the gradient is that of the value with stopped tensors held.
     """
     logits, ref = contexts()
     point = logits.log_softmax(dim=1)
@@ -55,7 +55,7 @@ def mean_is_the_divergence(selected: Selected[KLType]) -> None:
     """
     Raises:
         CheckFailed: the mean is negative.
-        CheckSkipped: it is another number than KL(policy || reference).
+        CheckSkipped: the mean differs from KL(policy || reference).
     """
     logits, ref = contexts()
     policy = logits.log_softmax(dim=1)
@@ -76,12 +76,12 @@ def mean_is_the_divergence(selected: Selected[KLType]) -> None:
 
 
 def pulls_towards_the_reference(selected: Selected[KLType]) -> None:
-    """A step of the logits straight to the reference's lowers the mean over tokens of the policy.
+    """A step of the logits straight to the reference's lowers the mean over the policy's tokens.
 
     That direction, log pi_ref - log pi, is the natural gradient of KL(policy || reference).
 
     Raises:
-        CheckFailed: such a step raises it.
+        CheckFailed: the step raises the mean.
         CheckSkipped: the mean gradient is 0.
     """
     for spread in (0.5, 0.01):

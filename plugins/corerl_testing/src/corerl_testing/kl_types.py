@@ -1,8 +1,8 @@
 """Checks of KL types: the contract of :mod:`corerl.contracts.kl_types`.
 
-Whether an estimator is unbiased is no declared fact (k1, k3 and full are, abs and k2 are not), nor is whether its
-gradient is that of its value (that of a form with ``+`` is not), or has a step where the policies agree (that of abs
-does). These are reported: the check is skipped with the figure.
+No fact declares whether an estimator is unbiased (k1, k3 and full are, abs and k2 are not), whether its gradient is
+that of its value (not for a form with ``+``), or whether the gradient has a step where the policies agree (abs has
+one). These are reported: the check is skipped with the figure.
 """
 
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ def example(
 ) -> Pair:
     """Seeded log-probs of policy and reference, 0 outside the responses.
 
-    Those of the whole vocabulary hold tokens that are impossible under the policy, and under both.
+    The log-probs of the whole vocabulary include tokens impossible under the policy, and under both.
 
     Args:
         spread: the size of log pi - log pi_ref.
@@ -140,7 +140,7 @@ def _vectorised(selected: Selected[KLType]) -> None:
 
 
 def _same_in_a_fresh_process(selected: Selected[KLType]) -> None:
-    """Of two batches of one shape the second, which is the first call there."""
+    """The second of two batches of one shape, as the first call of a fresh process."""
     pair = example(selected, torch.float32, rows=4, width=11)
     expect_the_same_elsewhere(selected, (pair[0].flip(0), pair[1].flip(0) * 0.9), pair)
 

@@ -1,4 +1,4 @@
-"""Commands that are killed: each is a process of its own, forked from one that has everything imported."""
+"""Commands that are killed: each is a process forked from one that has imported everything."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ TIMINGS = ("timing_", "perf/")
 
 @dataclass(frozen=True)
 class Trip:
-    """Where a command gets a signal: at the ``call``-th call of ``module:attribute.of.it``, from 1."""
+    """The point at which a command gets a signal: the ``call``-th call of ``module:attribute.of.it``, from 1."""
 
     target: str
     call: int = 1
@@ -31,11 +31,11 @@ class Trip:
 
 
 class Command:
-    """A command of the program, begun; its output goes to ``log``.
+    """A started command of the program; its output goes to ``log``.
 
     Args:
         arguments: of the command line.
-        trip: None: it ends by itself, or by :meth:`kill`.
+        trip: None: the command ends by itself, or by :meth:`kill`.
     """
 
     def __init__(self, arguments: Sequence[str], log: Path, trip: Trip | None = None) -> None:
@@ -45,20 +45,20 @@ class Command:
         self._process.start()
 
     def end(self, within: float = 120) -> int:
-        """The exit code, -9 of one that was killed.
+        """The exit code, -9 for a killed command.
 
         Raises:
-            TimeoutError: it goes on after so many seconds, and is killed.
+            TimeoutError: the command takes longer than ``within`` seconds; it is then killed.
         """
         self._process.join(within)
         if self._process.is_alive():
             self.kill()
-            raise TimeoutError(f"{self._log} tells of a command that did not end within {within} s")
+            raise TimeoutError(f"the command with the log {self._log} did not end within {within} s")
         code: int = self._process.exitcode
         return code
 
     def is_over(self, within: float) -> bool:
-        """Whether it ends by itself within so many seconds."""
+        """Whether the command ends by itself within ``within`` seconds."""
         self._process.join(within)
         return not self._process.is_alive()
 
@@ -68,7 +68,7 @@ class Command:
 
 
 class Life(Command):
-    """A training by a config file and overrides, begun."""
+    """A started training, from a config file and overrides."""
 
     def __init__(self, config: Path, overrides: Sequence[str], log: Path, trip: Trip | None = None) -> None:
         super().__init__(["train", str(config), *overrides], log, trip)
@@ -76,10 +76,10 @@ class Life(Command):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What must not depend on kills: metrics that measure neither time nor memory, and the final state, byte for byte.
+    """Results that must not depend on kills: metrics other than time and memory, and the final state, byte for byte.
 
     Attributes:
-        files: name -> content, of what the last checkpoint holds of models and optimizers.
+        files: name -> content of the last checkpoint's files of models and optimizers.
     """
 
     metrics: list[dict[str, float]]

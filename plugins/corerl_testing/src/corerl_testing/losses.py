@@ -1,4 +1,4 @@
-"""Checks that policy losses and value losses share: terms of each row alone, and the right gradient."""
+"""Checks shared by policy losses and value losses: terms depend on their own row, and gradients are right."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
@@ -37,9 +37,9 @@ class Case:
     """A loss with inputs.
 
     Attributes:
-        loss: options bound.
+        loss: the loss with bound options.
         inputs: PolicyLossInputs or ValueLossInputs.
-        moving: the attribute of the inputs that carries the gradient.
+        moving: the input that carries the gradient.
     """
 
     loss: Callable[[Any], LossOutput]
@@ -60,7 +60,7 @@ class Case:
         return self.given(**{name: change(tensor) for name, tensor in tensors_of(self.inputs).items()})
 
     def filled(self, names: Iterable[str], change: Callable[[Tensor], Tensor]) -> "Case":
-        """The case with what stands outside the mask in the named tensors changed."""
+        """The case with the values outside the mask changed in the named tensors."""
         given = {name: getattr(self.inputs, name) for name in names}
         return self.given(**{name: torch.where(self.mask, each, change(each)) for name, each in given.items()})
 
@@ -163,7 +163,7 @@ def _row_order(case: Case) -> None:
 
 
 def _masked_tokens(case: Case) -> None:
-    """Numbers at masked tokens change nothing, and get no gradient; NaN that a model computes there stays there."""
+    """Numbers at masked tokens change nothing and get no gradient; a NaN computed there has no effect elsewhere."""
     random = generator(4)
     loss, gradient = case.gradient()
     numbers = [name for name, tensor in tensors_of(case.inputs).items() if tensor.is_floating_point()]
@@ -180,13 +180,13 @@ def _masked_tokens(case: Case) -> None:
 
 
 def expect_same(want: Tensor, got: Tensor, message: str) -> None:
-    """Raise CheckFailed when ``got`` is not finite or not ``want``."""
+    """Raise CheckFailed if ``got`` is not finite or differs from ``want``."""
     same = bool(torch.isfinite(got).all()) and torch.allclose(got, want, rtol=1e-5, atol=1e-9)
     expect(same, message)
 
 
 def _empty_rows(case: Case) -> None:
-    """Rows without a trained token that stand beside the others: the padding of a micro-batch."""
+    """Additional rows without a trained token: the padding of a micro-batch."""
     rows = len(case.mask)
     more = case.changed(lambda each: torch.nn.functional.pad(each, (0, 0, 0, 2)))
     when = "with two rows without a trained token beside the others"
@@ -236,7 +236,7 @@ def _metrics_add_up(case: Case) -> None:
 
 
 def _gradient_matches_differences(case: Case) -> None:
-    """That of the loss, with whatever it stops held at its value."""
+    """Compare with the gradient of the loss, with stopped tensors held at their values."""
 
     def total(point: Tensor) -> Tensor:
         return case.given(**{case.moving: point}).total()
@@ -245,7 +245,7 @@ def _gradient_matches_differences(case: Case) -> None:
 
 
 def _same_in_a_fresh_process(selected: Selected[Any], make: Make) -> None:
-    """Of two batches of one shape the second, which is the first call there."""
+    """The second of two batches of one shape, as the first call of a fresh process."""
     case = make(torch.float32, rows=7, width=11)
     earlier = case.changed(lambda each: each.flip(0) if each.dtype is torch.bool else each.flip(0) * 0.5)
     expect_the_same_elsewhere(selected, (earlier.inputs,), (case.inputs,))

@@ -1,7 +1,7 @@
-"""``corerl new``: a plugin of one's own, from a template.
+"""``corerl new``: a new plugin from a template.
 
-The templates are the files of ``templates``: those of ``common`` and of the plugin's kind together, without the
-ending ``.tmpl``, ``$placeholders`` filled in, ``src/package`` under the import name.
+The templates are the files of ``templates``: those of ``common`` and those of the plugin's kind, without the suffix
+``.tmpl``, with ``$placeholders`` filled in, and ``src/package`` under the import name.
 """
 
 import importlib.util
@@ -30,13 +30,13 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 @dataclass(frozen=True)
 class Kind:
-    """What a template makes.
+    """The result of a template.
 
     Attributes:
-        words: a name that ends with one of them means this kind.
+        words: a name that ends with one of these words selects this kind.
         registry: field of :class:`corerl.registry.Registries`.
-        module: with the implementation.
-        requires: what it imports besides CoreRL's core; distributions of CoreRL without a range.
+        module: the module with the implementation.
+        requires: imported packages besides CoreRL's core; distributions of CoreRL without a version range.
     """
 
     words: tuple[str, ...]
@@ -89,7 +89,7 @@ def plugin(name: str, kind: str | None, out: Path) -> None:
     _check_name(name, chosen, registry)
     folder = out / name
     if folder.exists() or folder.is_symlink():
-        raise RequestError(f"{folder} exists already, and nothing is written over: choose another name or --out")
+        raise RequestError(f"{folder} exists already and is not overwritten: choose another name or --out")
     require_writable(out, "--out")
     with atomic_path(folder, folder=True) as temporary:
         for path, text in render(name, chosen).items():
@@ -100,7 +100,7 @@ def plugin(name: str, kind: str | None, out: Path) -> None:
     commands = ("pip install -e .", "pytest", f"corerl plugins check {name}", "corerl train example.yaml")
     for command in (f"cd {shlex.quote(str(folder))}", *commands):
         echo(f"  {command}")
-    echo("README.md says where the data and the model of example.yaml come from")
+    echo("README.md has the commands that make the data and the model of example.yaml")
 
 
 def render(name: str, kind: str) -> dict[str, str]:
@@ -133,7 +133,7 @@ def package_of(name: str) -> str:
 
 
 def _guess(name: str) -> tuple[str, str]:
-    """The kind, and where it comes from."""
+    """The kind, and the reason for it."""
     last = re.split(r"[^a-z]+", _hyphenated(name))[-1]
     for kind, made in KINDS.items():
         if last in made.words:
@@ -142,7 +142,7 @@ def _guess(name: str) -> tuple[str, str]:
 
 
 def _check_name(name: str, kind: str, registry: Registry[object]) -> None:
-    """Raise RequestError unless a new distribution can be called ``name``."""
+    """Raise RequestError if ``name`` cannot name a new distribution."""
     if not _NAME.fullmatch(name):
         suggestion = _hyphenated(name) or f"my-{kind}"
         suggestion = suggestion if suggestion[0].isalpha() else f"my-{suggestion}"
@@ -152,7 +152,7 @@ def _check_name(name: str, kind: str, registry: Registry[object]) -> None:
         )
     package = package_of(name)
     if keyword.iskeyword(package) or _is_module(package):
-        what = "a word of Python's own" if keyword.iskeyword(package) else "a module that is there already"
+        what = "a keyword of Python" if keyword.iskeyword(package) else "an existing module"
         raise RequestError(f"'{name}' would be imported as {package}, {what}: choose another name, such as 'my-{name}'")
     if package in registry or package in known_names(registry.kind):
         owner = registry.get(package).owner if package in registry else known_names(registry.kind)[package]
@@ -162,7 +162,7 @@ def _check_name(name: str, kind: str, registry: Registry[object]) -> None:
 
 
 def _is_module(package: str) -> bool:
-    """A plain folder of that name somewhere on the path is none."""
+    """Whether the name is that of a module; a plain folder on the path does not count."""
     if package in sys.stdlib_module_names:
         return True
     spec = importlib.util.find_spec(package)
@@ -170,7 +170,7 @@ def _is_module(package: str) -> bool:
 
 
 def _hyphenated(name: str) -> str:
-    """The words of a name, lower-case, with hyphens between: 'MyReward_2' is 'my-reward-2'; '' without any."""
+    """The words of a name in lower case, joined by hyphens: 'MyReward_2' is 'my-reward-2'; '' without words."""
     return "-".join(re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()))
 
 

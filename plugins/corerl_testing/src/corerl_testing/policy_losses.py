@@ -44,7 +44,7 @@ def checks(selected: Selected[PolicyLoss]) -> Iterator[tuple[str, Run]]:
 
 
 def example(selected: Selected[PolicyLoss], dtype: torch.dtype, *, rows: int = ROWS, width: int = WIDTH) -> Case:
-    """Seeded inputs with whatever the entry declares to need; odd rows are all but on-policy."""
+    """Seeded inputs with all declared needs of the entry; odd rows are nearly on-policy."""
     random = generator(5)
     mask = response_mask(rows, width, random)
 
@@ -68,7 +68,7 @@ def example(selected: Selected[PolicyLoss], dtype: torch.dtype, *, rows: int = R
 
 
 def with_selection(selected: Selected[PolicyLoss], case: Case) -> Case:
-    """The case with the choice of the entry's token selector, where it has one."""
+    """The case with the tokens chosen by the entry's selector, if it has one."""
     select = selected.load_fact("select_tokens")
     return case if select is None else case.given(selected=select(case.inputs, _uniforms(case.mask)))
 
@@ -96,17 +96,17 @@ def _finite_at_extreme_ratios(case: Case) -> None:
 
 
 def _on_policy(case: Case, advantages: Tensor) -> Case:
-    """The reference model, where there is one, agrees too."""
+    """The case with equal policies, including the reference model, if there is one."""
     old = case.inputs.old_log_probs
     given = case.given(log_probs=old, rollout_log_probs=old, advantages=advantages)
     return given if case.inputs.ref_log_probs is None else given.given(ref_log_probs=old)
 
 
 def _gradient_follows_the_advantage(case: Case) -> None:
-    """On-policy, where the gradient is -A times something that is never negative.
+    """On-policy the gradient is -A times a non-negative factor.
 
-    A loss that learns from the reference model alone has no gradient where the two agree. There the reference takes the
-    part of the advantage: it gives half of the tokens a larger probability, and the others a smaller one.
+    A loss that learns only from the reference model has no gradient if both agree. For such a loss the reference takes
+    the role of the advantage: it gives half of the tokens a larger probability, and the others a smaller one.
     """
     mask, old = case.mask, case.inputs.old_log_probs
     signs = torch.where(torch.arange(len(mask)) % 2 == 0, 1.0, -1.0)[:, None].to(old.dtype).expand_as(old) * mask
@@ -124,7 +124,7 @@ def _gradient_follows_the_advantage(case: Case) -> None:
 
 
 def _gradient_grows_with_the_advantage(case: Case) -> None:
-    """On-policy: none without an advantage, and the larger the advantage the larger the gradient."""
+    """On-policy: no gradient without an advantage, and a larger gradient for a larger advantage."""
     mask = case.mask
     for sign in (1.0, -1.0):
         sizes = [
@@ -148,9 +148,9 @@ def _gradient_grows_with_the_advantage(case: Case) -> None:
 
 
 def _brings_back_what_moved_away(case: Case) -> None:
-    """A token whose probability has moved against its advantage keeps its gradient; a clip holds the others.
+    """A token that moved against its advantage keeps its gradient; a clip stops only tokens that moved with it.
 
-    Tokens that a selector leaves without a gradient on-policy are not asked.
+    Tokens that a selector leaves without a gradient on-policy are not checked.
     """
     mask, old = case.mask, case.inputs.old_log_probs
     for sign in (1.0, -1.0):
@@ -182,7 +182,7 @@ def _selector_shape(selected: Selected[PolicyLoss]) -> None:
 
 
 def _selector_is_pure(selected: Selected[PolicyLoss]) -> None:
-    """The choice depends on the inputs and the uniforms alone: neither on calls, nor on the order of the rows."""
+    """The choice depends only on the inputs and the uniforms: not on earlier calls or the order of the rows."""
     case = example(selected, torch.float64)
     uniforms = _uniforms(case.mask)
     choice = _selection(selected, case.inputs, uniforms)

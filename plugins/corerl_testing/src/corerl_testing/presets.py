@@ -29,7 +29,7 @@ def checks(selected: Selected[Preset]) -> Iterator[tuple[str, Run]]:
 
 
 def outcomes(selected: Selected[Preset], backwards: bool = False) -> list[tuple[str, str]]:
-    """What it returns."""
+    """The returned values."""
     return [("a call", repr(selected.load()()))]
 
 
@@ -45,7 +45,7 @@ def _plain_values(values: Mapping[str, Any]) -> None:
 
 
 def _expect_plain(key: str, value: Any) -> None:
-    """Only what a YAML file can hold."""
+    """Check that values can be stored in a YAML file."""
     if isinstance(value, dict):
         for name, item in value.items():
             if type(name) is not str:
@@ -72,7 +72,7 @@ def _accepted_by_the_config(values: Mapping[str, Any]) -> None:
 
 
 def _parts_take_their_options(values: Mapping[str, Any]) -> None:
-    """The parts that it selects exist and take the options it gives them, as far as they are installed."""
+    """The installed parts that the preset selects accept its options."""
     from corerl.plugins import load_plugins
     from corerl.registry.parts import resolve_parts
 
@@ -89,7 +89,7 @@ def _parts_take_their_options(values: Mapping[str, Any]) -> None:
 
 
 def _config(values: Mapping[str, Any]) -> Any:
-    """The typed config, with a placeholder for what only the user can give."""
+    """The typed config, with a placeholder for required values of the user."""
     from corerl.config import typed
     from corerl.config.aliases import canonical
     from corerl.contracts.config import TrainConfig

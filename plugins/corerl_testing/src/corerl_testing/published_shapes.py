@@ -66,7 +66,7 @@ QWEN3_MOE: dict[str, dict[str, Any]] = {
     },
 }
 FAMILIES = {"Qwen2": QWEN2_5, "Qwen3": QWEN3, "Qwen3Moe": QWEN3_MOE}
-"""by what the classes of transformers are called"""
+"""by name of the class in transformers"""
 SHAPES = tuple(shape for family in FAMILIES.values() for shape in family)
 
 

@@ -1,4 +1,4 @@
-"""Worlds of real processes that meet over gloo, as a runtime would start them, for tests of strategies on ranks."""
+"""Groups of real processes connected by gloo, as a runtime starts them, for tests of strategies on ranks."""
 
 import multiprocessing
 import os
@@ -18,11 +18,11 @@ MODELS = tuple(f"transformers.models.{family}.modeling_{family}" for family in (
 
 
 class World:
-    """Ranks that wait for jobs; close it to end them.
+    """Ranks that wait for jobs; closing it stops them.
 
     Args:
         size: number of ranks.
-        do: what each does with a job; a module's function or the method of a picklable object.
+        do: called by each rank for a job; a module's function or the method of a picklable object.
     """
 
     def __init__(self, size: int, do: Callable[[Job], Any]) -> None:
@@ -41,10 +41,10 @@ class World:
             self.ranks.append((process, here))
 
     def run(self, within: float = 120, **job: Any) -> list[Any]:
-        """What each rank's job gave, by rank.
+        """The result of each rank's job, by rank.
 
         Raises:
-            TimeoutError: one did not end within that many seconds.
+            TimeoutError: a rank did not finish within ``within`` seconds.
         """
         for _, connection in self.ranks:
             connection.send(job)
@@ -56,7 +56,7 @@ class World:
         return results
 
     def close(self) -> None:
-        """End the ranks, whatever they do."""
+        """Kill the ranks."""
         for process, connection in self.ranks:
             process.kill()
             process.join()
@@ -64,7 +64,7 @@ class World:
 
 
 def heavy_modules() -> list[str]:
-    """What the installed strategies and rollout backends import: once, in a process that forks others."""
+    """Modules imported by the installed strategies and rollout backends: once, in a process that forks others."""
     registries = load_plugins().registries
     targets = [entry.target for entry in (*registries.training_strategies, *registries.rollout_backends)]
     return [*MODELS, *sorted({target.partition(":")[0] for target in targets if isinstance(target, str)})]

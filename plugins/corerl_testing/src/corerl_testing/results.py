@@ -1,4 +1,4 @@
-"""How a check ends."""
+"""The results of checks."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,11 @@ Run = Callable[[], None]
 
 
 class CheckFailed(AssertionError):
-    """A check does not hold; the message is one sentence that says what is wrong."""
+    """A check fails; the message is one sentence about the error."""
 
 
 class CheckSkipped(Exception):
-    """A check does not apply or cannot run here; the message says why."""
+    """A check does not apply or cannot run here; the message is the reason."""
 
 
 def skipping(reason: str) -> Run:

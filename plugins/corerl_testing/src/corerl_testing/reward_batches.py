@@ -13,12 +13,12 @@ SIZES = (3, 33, 64, 65, 129)
 MANY = 300
 SLOW = (0, 7, 100, 101, 255, 256, 298)
 LATE = (50, 150, 257)
-"""of the many requests, those whose scorers take 0.3 s, and those whose scorers hang"""
+"""among the many requests, those whose scorers take 0.3 s, and those whose scorers hang"""
 
 DEADLINE = 2.0
 
 MANY_SECONDS = 60.0
-"""that many requests may take"""
+"""seconds for many requests"""
 
 
 def _many_requests(selected: Selected[RewardManagerFactory]) -> None:
@@ -44,7 +44,7 @@ def _many_requests(selected: Selected[RewardManagerFactory]) -> None:
 
 
 def _equal_responses(selected: Selected[RewardManagerFactory]) -> None:
-    """What differs is the rest of the row, within a batch and from one batch to the next."""
+    """Responses are equal; the rest of the row differs, within a batch and between batches."""
     with Manager(selected, by_truth) as manager:
         for batch in ([1, 2, 3], [4, 5, 6]):
             _expect_ascending(manager, [ask("same", truth=truth) for truth in batch], "ground_truth")
@@ -64,7 +64,7 @@ def _expect_ascending(manager: Manager, requests: list[RewardRequest], what: str
 
 
 def _numbers_of_any_type(selected: Selected[RewardManagerFactory]) -> None:
-    """Scorers return what they compute with."""
+    """Scorers return the number types that they compute with."""
     numbers = [False, *_numpy_numbers(), True, 2]
     with Manager(selected) as manager:
         plain = manager.score([ask(returns=number) for number in numbers])
@@ -85,7 +85,7 @@ def _numpy_numbers() -> list[Any]:
 
 
 def _managers_apart(selected: Selected[RewardManagerFactory]) -> None:
-    """Training and validation have a manager each."""
+    """Training and validation have separate managers."""
     with Manager(selected, low) as first:
         [alone] = first.score([ask()])
         with Manager(selected, high) as second:
@@ -99,7 +99,7 @@ def _managers_apart(selected: Selected[RewardManagerFactory]) -> None:
 
 
 def _one_alone(selected: Selected[RewardManagerFactory]) -> None:
-    """In a manager that takes parts, a request that comes first, alone, is scored as among others."""
+    """In a manager that takes parts, a single first request is scored as among others."""
     requests = [ask(str(100 * n), length=5 + 100 * n, truth=n) for n in range(40)]
     with Manager(selected) as manager:
         if not manager.takes_parts:

@@ -11,13 +11,13 @@ from corerl_testing.reward_harness import HANG, PATIENCE, Manager, ask
 
 
 def close_ends(selected: Selected[RewardManagerFactory]) -> None:
-    """Even when a scorer still hangs."""
+    """close() returns even if a scorer hangs."""
     with Manager(selected, workers=2, timeout=0.2) as manager:
         manager.score([ask(), ask(seconds=HANG), ask()], 0.4 + PATIENCE)
 
 
 def close_gives_back(selected: Selected[RewardManagerFactory]) -> None:
-    """Runs are many in one process: a sweep, a test, a notebook."""
+    """close() frees all resources: a process may have many runs, as in a sweep, a test or a notebook."""
     _use(selected)
     before = surroundings.counts()
     for _ in range(2):
@@ -30,7 +30,7 @@ def close_gives_back(selected: Selected[RewardManagerFactory]) -> None:
 
 
 def _more(before: Mapping[str, int]) -> str:
-    """What there is more of than before, in words."""
+    """The resources that have grown, as text."""
     more = {name: count - before[name] for name, count in surroundings.counts().items()}
     return ", ".join(f"{count} {name}" for name, count in more.items() if count > 0)
 

@@ -1,6 +1,6 @@
-"""A reward manager under test, what it is asked, and scorers that do what the request says.
+"""A reward manager under test, its requests, and scorers that follow their requests.
 
-They are functions of a module, so that a manager may run them in other processes.
+The scorers are functions of a module, so that a manager may run them in other processes.
 """
 
 import math
@@ -24,17 +24,17 @@ from corerl_testing.results import CheckFailed, CheckSkipped
 KIND = re.compile(r"\w+")
 
 PATIENCE = 5.0
-"""seconds that a call may take beyond its scorers: room for processes that are started"""
+"""seconds for a call beyond its scorers: room for the start of processes"""
 
 START = 60.0
-"""seconds that the making of a manager may take"""
+"""seconds for the construction of a manager"""
 
 HANG = 12.0
-"""seconds after which a scorer that hangs gives up, longer than any check waits"""
+"""seconds after which a hanging scorer gives up, longer than any check waits"""
 
 
 def scripted(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> Any:
-    """Does what ``extra_info`` says: sleep, raise, or return something."""
+    """Follow ``extra_info``: sleep, raise, or return a value."""
     time.sleep(extra_info.get("seconds", 0.0))
     if "raises" in extra_info:
         raise extra_info["raises"]
@@ -50,7 +50,7 @@ def high(response: str, ground_truth: Any, data_source: str, extra_info: Mapping
 
 
 def told(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> dict[str, Any]:
-    """Two components, and as the extracted text what the scorer was called with."""
+    """Two components, and the scorer's arguments as the extracted text."""
     extracted = repr((response, ground_truth, data_source, dict(extra_info)))
     return {"score": 1.0, "format": 0.25, "length": 7, "extracted": extracted}
 
@@ -61,14 +61,14 @@ def by_truth(response: str, ground_truth: Any, data_source: str, extra_info: Map
 
 
 def timed(response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any]) -> dict[str, float]:
-    """Sleeps, and says from when to when."""
+    """Sleep, and return start and end."""
     started = time.monotonic()
     time.sleep(extra_info["seconds"])
     return {"score": 1.0, "started": started, "ended": time.monotonic()}
 
 
 class Manager:
-    """A manager for the length of a ``with``; whatever it is asked has a deadline."""
+    """A manager within a ``with``; every request has a deadline."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Manager:
 
     @property
     def takes_parts(self) -> bool:
-        """Whether it has ``submit``."""
+        """Whether the manager has ``submit``."""
         return isinstance(self._manager, PartwiseRewardManager)
 
     def score(self, requests: Sequence[RewardRequest], seconds: float = HANG) -> list[RewardResult]:
@@ -107,10 +107,10 @@ class Manager:
         return results
 
     def parts(self, parts: Sequence[Sequence[RewardRequest]], seconds: float = HANG) -> Iterator[list[RewardResult]]:
-        """The results of parts that are submitted at once, the last part first.
+        """The results of parts that are submitted together, the last part first.
 
         Raises:
-            CheckSkipped: it takes none.
+            CheckSkipped: the manager takes no parts.
         """
         manager = self._manager
         if not isinstance(manager, PartwiseRewardManager):
@@ -151,5 +151,5 @@ def ask(
 
 
 def ascending(scores: Sequence[float | None]) -> bool:
-    """Whether there are scores alone, each above the one before."""
+    """Whether all are scores, each above the one before."""
     return all(a is not None and b is not None and a < b for a, b in pairwise(scores))

@@ -1,8 +1,7 @@
 """Checks of reward managers.
 
-What a request makes its scorer do is in the request's ``extra_info`` (:mod:`corerl_testing.reward_harness`). Scores are
-compared by their order alone: a manager may shift them.
-A manager that does not listen to the scorers passes over the checks that need one.
+A request's ``extra_info`` controls its scorer (:mod:`corerl_testing.reward_harness`). Only the order of scores is
+compared, because a manager may shift them. A manager that ignores the scorers skips the checks that need one.
 """
 
 import copy
@@ -22,7 +21,7 @@ from corerl_testing.reward_harness import HANG, PATIENCE, Manager, ascending, as
 Check = Callable[[Selected[RewardManagerFactory]], None]
 
 LONG = "x" * 3000
-"""with blanks around it: a scorer gets all of a response"""
+"""with blanks around it: a scorer gets the whole response"""
 
 NOT_TWICE = "its scores are not the same twice"
 
@@ -106,7 +105,7 @@ def _empty_batch(selected: Selected[RewardManagerFactory]) -> None:
 
 
 def _results_follow_the_requests(selected: Selected[RewardManagerFactory]) -> None:
-    """The same requests in another order give the same results in that order."""
+    """The same requests in another order give the same results, in that order."""
     requests = [ask(str(100 * n), length=5 + 1000 * n) for n in range(12)]
     order = [n * 5 % 12 for n in range(12)]
     with Manager(selected) as manager:
@@ -156,7 +155,7 @@ def _components_and_extracted(selected: Selected[RewardManagerFactory]) -> None:
 
 
 def _spoilt(selected: Selected[RewardManagerFactory], bad: Mapping[str, RewardRequest]) -> None:
-    """Each bad request, among good ones, gives an error, and the good ones scores."""
+    """Each bad request, among good ones, gives an error; the good ones give scores."""
     requests = [ask("100"), *(each for request in bad.values() for each in (request, ask("100")))]
     with Manager(selected) as manager:
         results = manager.score(requests)
@@ -182,7 +181,7 @@ def _no_number_is_an_error(selected: Selected[RewardManagerFactory]) -> None:
 
 
 def _no_component_is_nan(selected: Selected[RewardManagerFactory]) -> None:
-    with Manager(selected) as manager:  # which sees to it that what comes back is finite
+    with Manager(selected) as manager:  # which checks that results are finite
         manager.score([ask(returns={"score": 1.0, "format": number}) for number in (math.nan, -math.inf)])
 
 
@@ -225,7 +224,7 @@ def _late_score_is_dropped(selected: Selected[RewardManagerFactory]) -> None:
 
 
 def _parts_are_scored_alike(selected: Selected[RewardManagerFactory]) -> None:
-    """One after the other or at once, alone or in a whole batch: a score does not depend on what else is asked."""
+    """Scores are equal one by one or at once, alone or in a whole batch."""
     requests = [ask(str(100 * n), length=5 + 1000 * n) for n in range(12)]
     with Manager(selected) as manager:
         parts = [result for part in manager.parts([requests[9:], [], requests[1:9], requests[:1]]) for result in part]

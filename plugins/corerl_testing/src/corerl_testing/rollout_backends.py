@@ -1,7 +1,7 @@
-"""Checks of rollout backends, on a tiny model that plain transformers runs beside them.
+"""Checks of rollout backends, on a tiny model, compared with plain transformers.
 
-The engine is started once for all checks; one that leaves it in doubt stops it, and the next starts another. The device
-is the CPU, or a CUDA device for a backend that refuses the CPU (RequestError).
+The engine is started once for all checks. A check that may damage it stops it, and the next check starts another. The
+device is the CPU, or a CUDA device for a backend that refuses the CPU (RequestError).
 """
 
 import functools
@@ -78,7 +78,7 @@ def _samples_follow_the_softmax(engine: Engine) -> None:
 
 
 def _later_tokens_follow_the_softmax(engine: Engine) -> None:
-    """Given what stands before it, a token's log-prob is in the mean the negative entropy, at the later places too."""
+    """Given its prefix, the mean log-prob of a token is the negative entropy, also for later tokens."""
     for temperature in (0.5, 2.0):
         surplus, variance = 0.0, 0.0
         for completion in engine.one(n=64, max_tokens=10, temperature=temperature):
@@ -95,7 +95,7 @@ def _later_tokens_follow_the_softmax(engine: Engine) -> None:
 
 
 def _samples_follow_what_is_kept(engine: Engine) -> None:
-    """Among the tokens that top-k or top-p keeps, of the tempered distribution, the draws follow it still."""
+    """Among the tokens kept by top-k or top-p, the samples still follow the tempered distribution."""
     for limit in (
         {"top_k": 5, "temperature": 1.0},
         {"top_p": 0.7, "temperature": 2.0},
@@ -137,7 +137,7 @@ STOPS = tuple(range(0, VOCABULARY, 8))
 
 
 def _stop_tokens(engine: Engine) -> None:
-    """Of one request with many samples, and of many with one each."""
+    """For one request with many samples, and for many with one sample each."""
     many = engine.one(n=24, max_tokens=24, stop_token_ids=STOPS)
     single = engine.generate(*(request(max_tokens=24, stop_token_ids=STOPS, seed=seed) for seed in range(24)))
     alone = engine.one(max_tokens=24, stop_token_ids=STOPS, seed=30)
@@ -160,7 +160,7 @@ def _stopped(completions: Sequence[Completion]) -> None:
 
 
 def _stop_token_first(engine: Engine) -> None:
-    """The most likely token is the stop token; the last token that is allowed stops as any other does."""
+    """The most likely token is the stop token; the last allowed token also stops."""
     first = engine.one(temperature=0.0, max_tokens=1)[0].token_ids[0]
     requests = [
         request(temperature=0.0, max_tokens=limit, n=n, stop_token_ids=(first,))
@@ -179,7 +179,7 @@ def _stop_token_first(engine: Engine) -> None:
 
 
 def _only_stop_tokens_stop(engine: Engine) -> None:
-    """The model's own end of a turn is a token like others; at a high temperature it is drawn often enough."""
+    """The model's own end-of-turn token is an ordinary token; at a high temperature it is sampled often."""
     for completion in engine.one(n=128, max_tokens=24, temperature=2.0):
         if (len(completion.token_ids), completion.finish_reason) != (24, "length"):
             raise CheckFailed(

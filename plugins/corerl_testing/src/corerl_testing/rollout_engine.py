@@ -1,4 +1,4 @@
-"""A rollout backend that runs, and plain transformers beside it."""
+"""A running rollout backend, and plain transformers for comparison."""
 
 import asyncio
 import atexit
@@ -27,24 +27,24 @@ from corerl_testing.results import CheckFailed
 from corerl_testing.tiny_model import VOCABULARY, in_bf16, reference, response_log_probs, tiny_model
 
 TOLERANCE = {"cpu": 1e-4, "cuda": 1e-2}
-"""of a log-prob that a float32 engine computes"""
+"""tolerance of a log-prob from a float32 engine"""
 
 DEADLINE = 120.0
-"""seconds for what an engine does at its own pace, the first kernels compiled"""
+"""seconds for operations of an engine, including the compilation of the first kernels"""
 
 PROMPTS = ([72, 101, 108, 108, 111], [257, 50], list(range(97, 123)), [72, 101, 108, 108, 33])
 
 START_DEADLINE = 600.0
-"""seconds for an engine to come up; those of the shipped backends are shorter"""
+"""seconds for the start of an engine; the shipped backends have lower limits"""
 
 T = TypeVar("T")
 
 
 class Engine:
-    """A running backend, the weights it should have, and what they say about its completions.
+    """A running backend, its expected weights, and their log-probs of its completions.
 
     Args:
-        folder: of the model; None: the tiny one.
+        folder: folder of the model; None: the tiny one.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Engine:
         self._expected: Any = None
 
     def checked(self, check: "Callable[[Engine], None]") -> None:
-        """Run a check; what it leaves behind when it does not hold is nothing to go on with."""
+        """Run a check; after a failure the engine is stopped, because its state is unknown."""
         try:
             check(self)
         except BaseException:
@@ -75,7 +75,7 @@ class Engine:
 
     @property
     def expected(self) -> Any:
-        """Float64 transformers model with the weights that the backend, which is started for it, should have."""
+        """Float64 transformers model with the weights that the backend (started if necessary) should have."""
         _ = self.backend
         return self._expected
 
@@ -88,7 +88,7 @@ class Engine:
                 within(DEADLINE, backend.close, "close()")
 
     def another(self, folder: Path) -> "Engine":
-        """One more backend, of another model; the caller stops it."""
+        """A second backend, with another model; the caller stops it."""
         return Engine(self._selected, self._tolerance, folder)
 
     def _start(self) -> RolloutBackend:
@@ -106,7 +106,7 @@ class Engine:
         return TOLERANCE[self._device] if self._tolerance is None else self._tolerance
 
     def wait(self, work: Callable[[RolloutBackend], Coroutine[Any, Any, T]], what: str = "generate()") -> T:
-        """What ``work`` returns, run in an event loop of its own as the trainer does it."""
+        """The result of ``work``, run in an event loop of its own, as in the trainer."""
         backend = self.backend
         return within(DEADLINE, lambda: asyncio.run(work(backend)), what)
 
@@ -125,11 +125,11 @@ class Engine:
 
     @torch.no_grad()
     def log_probs(self, prompt: Sequence[int], response: Sequence[int], temperature: float = 1.0) -> Tensor:
-        """(tokens, vocabulary) float64, what transformers says."""
+        """(tokens, vocabulary) float64 log-probs from transformers."""
         return response_log_probs(self.expected, list(prompt), list(response), temperature)
 
     def agree(self, requests: Sequence[GenerationRequest], outputs: Sequence[Sequence[Completion]], of: str) -> None:
-        """Fail unless all log-probs are those of the expected weights; ``of`` says whose, for the message."""
+        """Fail unless all log-probs are those of the expected weights; ``of`` describes them in the message."""
         pairs = [
             (each, completion)
             for each, completions in zip(requests, outputs, strict=True)
@@ -150,7 +150,7 @@ class Engine:
             )
 
     def errors(self, each: GenerationRequest, completion: Completion) -> Tensor:
-        """(tokens,) float64, what a completion's log-probs are off."""
+        """(tokens,) float64 errors of a completion's log-probs."""
         tokens = list(completion.token_ids)
         true = self.log_probs(each.prompt_ids, tokens, each.sampling.temperature)
         given = torch.tensor(list(completion.log_probs), dtype=torch.float64)
@@ -177,10 +177,10 @@ class Engine:
             raise CheckFailed("at temperature 0 a token was chosen that is not the most likely one")
 
     def require_same(self, given: Sequence[Completion], wanted: Sequence[Completion], what: str) -> None:
-        """Fail unless samples of the same seeds, prompts and weights have the same tokens.
+        """Fail unless samples of equal seeds, prompts and weights have equal tokens.
 
-        Of an engine that rounds more than float32 on a CPU does, three in four must begin with the same four: where
-        two tokens are about to be drawn, rounding may decide.
+        For an engine that rounds more than float32 on a CPU, three in four must begin with the same four tokens: if two
+        tokens are nearly equally likely to be drawn, rounding decides.
         """
         exact = self.tolerance <= TOLERANCE["cpu"]
         end = None if exact else 4
@@ -199,7 +199,7 @@ class Engine:
         return [(name, tensor.detach() * (scale if tensor.dim() > 1 else (1 + scale) / 2)) for name, tensor in weights]
 
     def update(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Send complete weights and expect them; each is overwritten when the next is asked for."""
+        """Send complete weights and expect them; each tensor is overwritten when the next is requested."""
         weights = list(weights)
         sent = {name: tensor.clone() for name, tensor in weights}
         backend = self.backend
@@ -207,12 +207,12 @@ class Engine:
         self.expect(weights)
 
     def expect(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """From now on these are the weights that the backend should have."""
+        """Expect these weights in the backend from now on."""
         self.expected.load_state_dict({name: tensor.double() for name, tensor in weights}, strict=False)
 
 
 def _stream(weights: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """As training sends them: a tensor is valid until the next is asked for; of every second one columns are apart."""
+    """Tensors as from training: valid until the next is requested; every second one has non-contiguous columns."""
     for number, (name, tensor) in enumerate(weights.items()):
         view = tensor.t().contiguous().t() if number % 2 and tensor.dim() == 2 else tensor
         yield name, view
@@ -223,7 +223,7 @@ _ids = itertools.count()
 
 
 def request(prompt: Sequence[int] = PROMPTS[0], max_tokens: int = 12, **sampling: Any) -> GenerationRequest:
-    """A request with an id of its own."""
+    """A request with a new id."""
     return GenerationRequest(
         f"conformance-{next(_ids)}", list(prompt), SamplingParams(max_tokens=max_tokens, **sampling)
     )

@@ -1,4 +1,4 @@
-"""Checks of what happens to a rollout backend: overlapping calls, aborts, weight updates, sleep, the end."""
+"""Checks of a rollout backend's operations: overlapping calls, aborts, weight updates, sleep, closing."""
 
 import asyncio
 import inspect
@@ -18,7 +18,7 @@ from corerl_testing.rollout_engine import DEADLINE, PROMPTS, Engine, request, we
 from corerl_testing.rollout_mixes import BEGINNING
 
 SOON = 10.0
-"""seconds after which an abort or a cancellation has taken effect"""
+"""seconds in which an abort or a cancellation must take effect"""
 
 FOREVER = 20_000
 """tokens"""
@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 def _update_is_used(engine: Engine) -> None:
-    """Prompts that were generated from before show whether anything of the old weights was kept.
+    """Known prompts show whether anything of the old weights was kept.
 
-    The second update comes in another order.
+    The second update has another order.
     """
     before = [request(prompt) for prompt in PROMPTS]
     engine.generate(*before)
@@ -81,7 +81,7 @@ def _update_while_generating(engine: Engine) -> None:
 
 
 def _broken_updates(engine: Engine) -> None:
-    """Nothing of an update that is not complete is generated from, and the next complete one repairs it."""
+    """An incomplete update is never used for generation, and the next complete one repairs the backend."""
     name = "model.layers.1.mlp.up_proj.weight"
     weights = dict(engine.changed_weights(0.7))
     broken = {
@@ -110,7 +110,7 @@ def _refused(engine: Engine, what: str, culprit: str, weights: dict[str, Tensor]
 
 
 def _nothing_or_the_old(engine: Engine, version: int, when: str) -> None:
-    """Generating raises, or goes on with the complete weights from before."""
+    """Generating raises, or continues with the complete weights from before."""
     each = request()
     try:
         outputs = engine.generate(each)
@@ -156,7 +156,7 @@ def _abort(engine: Engine) -> None:
     if reasons != ["abort", "abort", "length"]:
         raise CheckFailed(f"two aborted requests and one with max_tokens=9 ended with {', '.join(reasons)}")
     lengths = [len(completion.token_ids) for [completion] in outputs]
-    if max(lengths) < 2000:  # a plain forward of more would take long
+    if max(lengths) < 2000:  # a longer plain forward would be slow
         engine.agree(requests, outputs, "of a call with aborted requests")
 
 
@@ -169,7 +169,7 @@ async def _soon(task: "asyncio.Task[T]", what: str) -> T:
 
 
 def _abort_at_once(engine: Engine) -> None:
-    """Requests that are aborted before the engine can have begun with them, one in a call that waits for another."""
+    """Requests that are aborted before the engine can start them, one of them in a call that waits for another."""
     requests = [request(max_tokens=FOREVER, n=2), request(max_tokens=FOREVER)]
 
     async def work(backend: RolloutBackend) -> list[list[Completion]]:
@@ -189,7 +189,7 @@ def _abort_at_once(engine: Engine) -> None:
 
 
 def _overlapping_calls(engine: Engine) -> None:
-    """Calls at once, each with its own sampling."""
+    """Simultaneous calls, each with its own sampling."""
     own: list[dict[str, Any]] = [
         {"temperature": 0.5, "max_tokens": 15, "n": 2},
         {"temperature": 0.0, "max_tokens": 16},
@@ -213,7 +213,7 @@ def _overlapping_calls(engine: Engine) -> None:
 
 
 def _finished_requests_are_told(engine: Engine) -> None:
-    """A short request beside long ones: each is told once, with its completions, and the short one first."""
+    """A short request among long ones: each is reported once, with its completions, and the short one first."""
     requests = [request(max_tokens=60, n=2), request(PROMPTS[1], max_tokens=5, n=2), request(max_tokens=40)]
     requests = [replace(each, sampling=replace(each.sampling, ignore_eos=True)) for each in requests]
     told: list[tuple[int, list[Completion]]] = []

@@ -1,4 +1,4 @@
-"""Checks of rollout backends with other numbers of samples, mixtures of requests and lengths than usual."""
+"""Checks of rollout backends with unusual numbers of samples, mixtures of requests and lengths."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,11 +14,11 @@ SHORT_CONTEXT = 512
 """tokens"""
 
 BEGINNING = [7 * place % 251 for place in range(280)]
-"""that prompts have in common, longer than two blocks of the caches known"""
+"""common prefix of prompts, longer than two blocks of known caches"""
 
 
 def _samples_do_not_depend_on_their_number(engine: Engine) -> None:
-    """Sample i of a seed, prompt and weights is one and the same of 1, of 16 and of 33, and all of them differ."""
+    """Sample i of a seed, prompt and weights is equal in requests for 1, 16 and 33 samples, and all samples differ."""
     most = engine.one(n=33, max_tokens=16, seed=3)
     for n in (33, 16, 1):
         samples = most if n == 33 else engine.one(n=n, max_tokens=16, seed=3)
@@ -29,7 +29,7 @@ def _samples_do_not_depend_on_their_number(engine: Engine) -> None:
 
 
 def _alone_or_in_a_batch(engine: Engine) -> None:
-    """What a request gives is a matter of its own, whatever stands beside it and wherever it stands."""
+    """The result of a request does not depend on other requests or on its position."""
     requests = [request(prompt, n=2, seed=7, max_tokens=14 + n) for n, prompt in enumerate([*PROMPTS, BEGINNING])]
     together = engine.generate(*requests)
     turned = engine.generate(*map(again, reversed(requests)))[::-1]
@@ -41,7 +41,7 @@ def _alone_or_in_a_batch(engine: Engine) -> None:
 
 
 def _greedy_beside_sampled(engine: Engine) -> None:
-    """One call has both, as ReMax asks for its baselines."""
+    """Greedy and sampled requests in one call, as for the baselines of ReMax."""
     sampled = [request(prompt, n=3, seed=2, max_tokens=10) for prompt in PROMPTS]
     greedy = [request(prompt, n=3, seed=2, max_tokens=10, temperature=0.0) for prompt in PROMPTS]
     requests = [each for pair in zip(sampled, greedy, strict=True) for each in pair]
@@ -55,7 +55,7 @@ def _greedy_beside_sampled(engine: Engine) -> None:
 
 
 def _limits_of_each_request(engine: Engine) -> None:
-    """Every request of a call has limits of its own."""
+    """Every request of a call has its own limits."""
     stops = tuple(range(VOCABULARY))
     requests = [
         request(PROMPTS[0], max_tokens=9, n=2),
@@ -88,7 +88,7 @@ _REASONS = ("length", "stop", "length", "length", "length", "length", "length")
 
 
 def _ranks(engine: Engine, each: GenerationRequest, completions: Sequence[Completion]) -> list[int]:
-    """How many tokens were more likely than each that was drawn."""
+    """The number of more likely tokens for each sampled token."""
     ranks = []
     for completion in completions:
         log_probs = engine.log_probs(each.prompt_ids, completion.token_ids)
@@ -98,7 +98,7 @@ def _ranks(engine: Engine, each: GenerationRequest, completions: Sequence[Comple
 
 
 def _widest(engine: Engine, each: GenerationRequest, completions: Sequence[Completion]) -> int:
-    """The rank of the last token that top-p keeps, at the place where it keeps most."""
+    """The rank of the last token that top-p keeps, at the position with most kept tokens."""
     widest = 0
     for completion in completions:
         log_probs = engine.log_probs(each.prompt_ids, completion.token_ids, each.sampling.temperature)
@@ -108,7 +108,7 @@ def _widest(engine: Engine, each: GenerationRequest, completions: Sequence[Compl
 
 
 def _common_beginnings(engine: Engine) -> None:
-    """Caches of what prompts have in common serve the weights that they were made with, and no others."""
+    """Caches of common prefixes are used only with the weights that made them."""
     first = [request([*BEGINNING, 3], max_tokens=20), request(BEGINNING, max_tokens=20)]
     outputs = engine.generate(*first)
     turns = [[*each.prompt_ids, *completions[0].token_ids] for each, completions in zip(first, outputs, strict=True)]
@@ -139,7 +139,7 @@ def _sessions(engine: Engine) -> None:
 
 
 def _many_requests(engine: Engine) -> None:
-    """Three hundred in one call; short ones end first, and results stand where their requests do."""
+    """Three hundred requests in one call; short ones end first, and results have the positions of their requests."""
     requests = [request([number % 250, number // 250, 9], max_tokens=1 + 7 * number % 5) for number in range(300)]
     outputs = engine.wait(lambda backend: backend.generate(requests))
     lengths = [len(completion.token_ids) for [completion] in outputs]
@@ -161,14 +161,14 @@ def _prompts_of_one_token(engine: Engine) -> None:
 
 
 def _long_prompt(engine: Engine) -> None:
-    """Longer than what is computed at a time, beside a short one."""
+    """A prompt longer than the engine's chunk, beside a short one."""
     prompt = [(11 * place + place // 97) % 250 for place in range(1500)]
     requests = [request(prompt, max_tokens=4), request(max_tokens=4), request(prompt[:1499], max_tokens=4)]
     engine.agree(requests, engine.generate(*requests), "after a prompt of 1500 tokens")
 
 
 def _another_engine(engine: Engine) -> None:
-    """A second engine beside the first, of an untied model, is given the first one's weights and says the same."""
+    """A second engine with an untied model gets the first one's weights and gives the same samples."""
     engine.update(engine.changed_weights(1.0), 40)
     other = engine.another(tiny_model(tied=False, context=SHORT_CONTEXT))
     weights = dict(engine.changed_weights(1.0))
@@ -188,7 +188,7 @@ def _another_engine(engine: Engine) -> None:
 
 
 def _fills_the_context(engine: Engine) -> None:
-    """A prompt and its response are as long as the context together."""
+    """A prompt and its response fill the context exactly."""
     prompt = [(5 * place + place // 83) % 250 for place in range(SHORT_CONTEXT - 8)]
     requests = [request(prompt, max_tokens=8), request(prompt[:-5], max_tokens=2, n=2)]
     outputs = engine.generate(*requests)

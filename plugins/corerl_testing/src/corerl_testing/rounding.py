@@ -1,8 +1,8 @@
 """An on-policy update must not depend on rounding.
 
-In the first update of a step log pi and log pi_old are the same but for rounding, which differs with the cut of the
-mini-batch into micro-batches, with padding and packing. A term with a kink at log pi = log pi_old, such as |d|, turns
-that rounding into gradient.
+In the first update of a step log pi and log pi_old differ only by rounding, which depends on the division of the
+mini-batch into micro-batches, on padding and on packing. A term with a kink at log pi = log pi_old, such as |d|, turns
+this rounding into gradient.
 """
 
 import dataclasses
@@ -22,10 +22,10 @@ from corerl_testing.tensors import expect, generator
 
 NOISE = 1e-7
 MOST = 1e-5
-"""by which the noise may change the gradient of a mini-batch, relative to its norm"""
+"""largest allowed change of a mini-batch's gradient by the noise, relative to its norm"""
 
 COEFFICIENT = 0.001
-"""of the KL term, the config's default"""
+"""coefficient of the KL term, the config's default"""
 
 
 def policy_loss(selected: Selected[PolicyLoss]) -> None:
@@ -39,10 +39,10 @@ def policy_loss(selected: Selected[PolicyLoss]) -> None:
 
 
 def kl_type(selected: Selected[KLType]) -> None:
-    """Noise in log pi_ref, where policy and reference are the same model; a kink is reported.
+    """Noise in log pi_ref, with policy and reference the same model; a kink is reported.
 
     Raises:
-        CheckFailed: the gradient is not finite where the two agree.
+        CheckFailed: the gradient is not finite if both agree.
         CheckSkipped: the noise changes the update by more than ``MOST``.
     """
     case = setting(Selected(Registries().policy_losses.entry("surrogate", surrogate, Owner("corerl-testing"))))
@@ -68,7 +68,7 @@ def surrogate(inputs: PolicyLossInputs) -> LossOutput:
 
 
 def _change(case: Setting, equal: tuple[str, ...], noisy: tuple[str, ...]) -> float:
-    """How far noise in ``noisy`` changes the gradient where ``equal`` are the policy's own log-probs."""
+    """Relative change of the gradient by noise in ``noisy``, with ``equal`` set to the policy's own log-probs."""
     with torch.no_grad():
         log_probs = case.policy(case.batch).log_probs
     assert log_probs is not None

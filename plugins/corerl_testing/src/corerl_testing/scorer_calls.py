@@ -1,4 +1,4 @@
-"""What scorers are called with, and what comes of it in words."""
+"""Arguments for calls of scorers, and their outcomes as text."""
 
 import copy
 import random
@@ -30,7 +30,7 @@ ORDINARY = (
 )
 
 REPEATED = ("a", "ab ", "7", "1,", "(", "\\", "\n", " ", "<b>", "x=1;")
-"""runs of each, then a character that fits no run: a regular expression that backtracks tries every way to cut it"""
+"""runs of each, followed by another character: a backtracking regular expression tries every division"""
 
 RESPONSES: Mapping[str, tuple[str, ...]] = {
     "ordinary": ORDINARY,
@@ -58,10 +58,10 @@ RESPONSES: Mapping[str, tuple[str, ...]] = {
 }
 
 SPEAKS = ("ordinary", "empty", "unicode", "alike")
-"""responses that are scored again, to see whether the same comes out"""
+"""responses that are scored twice, to compare the results"""
 
 EXTRA_INFO: Mapping[str, Any] = {"index": 0, "split": "test"}
-"""the same for all: whoever keeps a result by it has that of another response"""
+"""the same for all calls: a scorer that caches results by it returns those of another response"""
 
 ANY_SOURCE = "acme/conformance"
 
@@ -79,14 +79,14 @@ def shown(call: Call) -> str:
 
 
 def sources(selected: Selected[Scorer]) -> list[str]:
-    """A data source for each one that the scorer is registered for (``aime*`` is ``aime24``), and one of somebody's."""
+    """A data source for each registered one (``aime24`` for ``aime*``), and an unregistered one."""
     return [*(source.replace("*", "24") for source in selected.entry.facts.data_sources), ANY_SOURCE]
 
 
 def outcome(scorer: Scorer, source: str, call: Call) -> str:
-    """What comes out, in words that can be compared: NaN differs from itself.
+    """The result as text that can be compared: NaN differs from itself.
 
-    The ground truth is a new object at every call, as in a worker process: its ``id`` may be that of an earlier one.
+    The ground truth is a new object in every call, as in a worker process: its ``id`` may repeat an earlier one.
     """
     response, truth = call
     try:

@@ -1,7 +1,7 @@
 """Checks of scorers.
 
-What ground truth a scorer wants is its own business, so each response is tried with ground truths of several shapes:
-an exception is an answer (it becomes an error of the sample), NaN, text or a hang is none.
+The form of a ground truth depends on the scorer, so each response is tried with ground truths of several forms. An
+exception is allowed (it becomes an error of the sample); NaN, text or a hang is not.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ from corerl_testing.results import CheckFailed, CheckSkipped, Run
 from corerl_testing.scorer_calls import ANY_SOURCE, RESPONSES, SPEAKS, Call, calls, outcome, shown, sources
 
 SECONDS = 10.0
-"""that one score may take"""
+"""seconds for one score"""
 
 TOGETHER = 60.0
-"""that all scores in threads may take, and one with what a scorer starts for it"""
+"""seconds for all scores in threads, and for one with the processes that a scorer starts for it"""
 
 THREADS = 4
 
@@ -54,16 +54,16 @@ def _numbers(selected: Selected[Scorer], kind: str) -> None:
 
 
 def _raised(selected: Selected[Scorer], given: list[Call], source: str) -> list[Exception]:
-    """What it raises; what it returns is looked at.
+    """The exceptions of the calls; returned values are checked.
 
     Raises:
-        CheckFailed: it hangs, exits or returns no number.
+        CheckFailed: the scorer hangs, exits or returns no number.
     """
     scorer = selected.load()
     raised: list[Exception] = []
     before: Any = None
     for call in given:
-        response, truth = copy.deepcopy(call)  # what a scorer takes out of it would be missing in later checks
+        response, truth = copy.deepcopy(call)  # a scorer may remove entries
         score = functools.partial(scorer, response, truth, source, {})
         try:
             value = _in_time(score, f"the scoring of {shown(call)}")
@@ -83,7 +83,7 @@ def _raised(selected: Selected[Scorer], given: list[Call], source: str) -> list[
 
 
 def _in_time(score: Callable[[], Any], what: str) -> Any:
-    """A second time, a little later, if it is late: what the first call starts, a process or a model, is there then."""
+    """Call once more, a little later, if the first call is late: the process or model that it starts then exists."""
     try:
         return within(SECONDS, score, what)
     except CheckFailed:
@@ -115,7 +115,7 @@ def _finite(number: Any) -> bool:
 
 
 def _every_data_source(selected: Selected[Scorer]) -> None:
-    """A config may select it for data of any name."""
+    """A config may select the scorer for any data source."""
     first, *others = sources(selected)
     ordinary = calls("ordinary")
     taken = len(ordinary) - len(_raised(selected, ordinary, first))
@@ -130,7 +130,7 @@ def _every_data_source(selected: Selected[Scorer]) -> None:
 
 
 def outcomes(selected: Selected[Scorer], backwards: bool = False) -> list[tuple[str, str]]:
-    """Each call with what comes of it, made here and one after the other."""
+    """Each call with its outcome, made in this process, one after the other."""
     given = calls(*SPEAKS)
     found = _in_turn(selected, given[::-1] if backwards else given)
     return found[::-1] if backwards else found
@@ -146,12 +146,12 @@ def _in_turn(selected: Selected[Scorer], given: list[Call]) -> list[tuple[str, s
 
 
 def _deterministic(selected: Selected[Scorer]) -> None:
-    """The second time in another order, with another instance."""
+    """Two runs, the second in another order, with another instance."""
     _same(outcomes(selected), outcomes(selected, backwards=True), "the second time")
 
 
 def _thread_safe(selected: Selected[Scorer]) -> None:
-    """Threads that take turns as often as they can."""
+    """Threads that switch as often as possible."""
     given = calls("ordinary", "alike")
     alone = _in_turn(selected, given)
     score = functools.partial(outcome, selected.load(), sources(selected)[0])
@@ -182,7 +182,7 @@ def _same(expected: list[tuple[str, str]], given: list[tuple[str, str]], when: s
 
 
 def _named(selected: Selected[Scorer]) -> None:
-    """A reward manager may load it in processes of its own, by module and name."""
+    """A reward manager may load the scorer in other processes, by module and name."""
     scorer: Any = selected.load()
     try:
         pickle.dumps(scorer)
@@ -193,14 +193,14 @@ def _named(selected: Selected[Scorer]) -> None:
 
 
 def _arguments_unchanged(selected: Selected[Scorer]) -> None:
-    """One row's ground truth is shared by all responses to its prompt."""
+    """A row's ground truth is shared by all responses to its prompt."""
     scorer = selected.load()
     source = sources(selected)[0]
     extra_info = {"index": 3, "answer": "42", "numbers": [2, 3, 4]}
     for call in calls("ordinary"):
         response, truth = call
         arguments = copy.deepcopy((truth, extra_info))
-        with contextlib.suppress(Exception):  # a failed deadline is an AssertionError and seen by other checks
+        with contextlib.suppress(Exception):  # a failed deadline is an AssertionError; other checks report it
             score = functools.partial(scorer, response, arguments[0], source, arguments[1])
             within(SECONDS, score, f"the scoring of {shown(call)}")
         if arguments != (truth, extra_info):
@@ -208,5 +208,5 @@ def _arguments_unchanged(selected: Selected[Scorer]) -> None:
 
 
 def _leaves_the_process_alone(selected: Selected[Scorer]) -> None:
-    """The run's own, with a reward manager that scores in threads."""
+    """The process of the run is unchanged, for a reward manager that scores in threads."""
     surroundings.expect_left_alone(lambda: outcomes(selected), len(calls(*SPEAKS)))

@@ -1,4 +1,4 @@
-"""What a pure function of tensors must not have: memory of earlier calls, and less precision than its inputs."""
+"""Checks that a pure function of tensors keeps no memory of earlier calls, and computes in its inputs' precision."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +17,11 @@ HALVES = (torch.bfloat16, torch.float16)
 
 
 def expect_the_same_elsewhere(selected: Selected[Any], earlier: tuple[Any, ...], arguments: tuple[Any, ...]) -> None:
-    """Raise CheckFailed when a call after ``earlier`` differs from the same call as the first one of a process.
+    """Raise CheckFailed if a call after ``earlier`` differs from the same call as the first one of a process.
 
     Args:
         earlier: arguments of another call, of the same shapes.
-        arguments: of the call that is compared.
+        arguments: of the compared call.
     """
     target: Any = selected.load()
     target(*earlier)
@@ -45,7 +45,7 @@ def _close(here: Tensor, there: Tensor) -> bool:
 
 
 class _Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the dtypes that floating-point tensors are made smaller to."""
+    """Records the smaller dtypes to which floating-point tensors are converted."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -69,7 +69,7 @@ def _is_floating(leaf: object) -> bool:
 
 
 def smaller_dtypes(call: Callable[[], object]) -> list[str]:
-    """The names of the dtypes that ``call`` makes floating-point tensors smaller to, smallest first."""
+    """The names of the smaller dtypes to which ``call`` converts floating-point tensors, smallest first."""
     casts = _Casts()
     with casts:
         call()
@@ -77,7 +77,7 @@ def smaller_dtypes(call: Callable[[], object]) -> list[str]:
 
 
 def expect_precision(call: Callable[[], object], dtype: torch.dtype) -> None:
-    """Raise CheckFailed when ``call`` computes in 16 bits.
+    """Raise CheckFailed if ``call`` computes in 16 bits.
 
     Args:
         dtype: of the inputs.
@@ -88,7 +88,7 @@ def expect_precision(call: Callable[[], object], dtype: torch.dtype) -> None:
 
 
 def explained(run: Callable[[], None]) -> None:
-    """Run a check; where it fails and 16 bits are to blame, the message says so first."""
+    """Run a check; if it fails and 16-bit arithmetic may be the cause, the message begins with that."""
     try:
         run()
     except CheckFailed as failure:

@@ -1,4 +1,4 @@
-"""What of a process an implementation must leave as it found it."""
+"""The state of a process that an implementation must not change."""
 
 import locale
 import logging
@@ -30,11 +30,11 @@ REMEDIES = {
 }
 
 MOST = 10
-"""threads, processes or open files more after the second round of calls than after the first"""
+"""threads, processes or open files that may be left by the second round of calls"""
 
 
 def state() -> dict[str, Any]:
-    """What of this process all code in it shares."""
+    """The state of this process that all its code shares."""
     sys.stdout.flush()
     found = {
         "the working folder": str(Path.cwd()),
@@ -65,12 +65,12 @@ def expect_left_alone(run: Callable[[], object], calls: int) -> None:
     """Run ``calls`` calls twice.
 
     Raises:
-        CheckFailed: they change what the whole process shares, or the second time leave threads, processes or files.
+        CheckFailed: the calls change shared state of the process, or leave threads, processes or files the second time.
     """
     before, modules = state(), len(sys.modules)
     run()
     first = state()
-    if len(sys.modules) > modules:  # libraries set these as they are imported
+    if len(sys.modules) > modules:  # libraries set these on import
         before |= {name: first[name] for name in ("environment variables", "the filters of warnings")}
     _expect_same(before, first)
     left = counts()
@@ -82,7 +82,7 @@ def expect_left_alone(run: Callable[[], object], calls: int) -> None:
 def _expect_same(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """
     Raises:
-        CheckFailed: something is not as it was; the message names it and the remedy.
+        CheckFailed: some state has changed; the message names it and the remedy.
     """
     for name, value in after.items():
         if before.get(name, value) == value:
@@ -97,7 +97,7 @@ def _expect_same(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
 
 
 def counts() -> dict[str, int]:
-    """Threads, processes and open files of this process; where there is no /proc, threads alone."""
+    """Threads, processes and open files of this process; without /proc only threads."""
     found = {"threads": threading.active_count()}
     if Path("/proc/self/fd").exists():
         found["open files"] = len([*Path("/proc/self/fd").iterdir()])
@@ -110,7 +110,7 @@ def _children() -> int:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             count += int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid()
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
     return count
 
@@ -118,7 +118,7 @@ def _children() -> int:
 def _expect_no_growth(before: Mapping[str, int], after: Mapping[str, int], calls: int) -> None:
     """
     Raises:
-        CheckFailed: calls that were made before as well left threads, processes or open files.
+        CheckFailed: repeated calls left threads, processes or open files.
     """
     for name, count in after.items():
         more = count - before.get(name, count)

@@ -1,4 +1,4 @@
-"""What the checks of tensor functions share: seeded examples, comparisons, counting of operations."""
+"""Shared by the checks of tensor functions: seeded examples, comparisons, counts of operations."""
 
 import dataclasses
 import sys
@@ -18,7 +18,7 @@ TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-9}
 
 
 def generator(seed: int) -> torch.Generator:
-    """A seeded source of random numbers of its own."""
+    """A new, seeded source of random numbers."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -31,7 +31,7 @@ def expect(holds: object, message: str) -> None:
 def in_both_dtypes(
     check: Callable[[T], None], make: Callable[[torch.dtype], T], dtypes: tuple[torch.dtype, ...] = DTYPES
 ) -> None:
-    """Check what ``make`` gives for float32 and for float64; the message of a failure names which."""
+    """Check the values of ``make`` for float32 and float64; the message of a failure names the dtype."""
     for dtype in dtypes:
         try:
             explained(lambda dtype=dtype: check(make(dtype)))  # type: ignore[misc]
@@ -47,20 +47,20 @@ def expect_shape(what: str, tensor: Any, shape: tuple[int, ...], dtype: torch.dt
 
 
 def expect_finite(what: str, tensor: Tensor) -> None:
-    """Raise CheckFailed when an element is NaN or infinite."""
+    """Raise CheckFailed if an element is NaN or infinite."""
     bad = tensor[~torch.isfinite(tensor)]
     expect(not len(bad), f"{what} hold {float(bad[0]) if len(bad) else ''}")
 
 
 def expect_equal(what: str, got: Tensor, want: Tensor, when: str) -> None:
-    """Raise CheckFailed where two tensors differ by more than rounding."""
+    """Raise CheckFailed if two tensors differ by more than rounding."""
     size = max(1.0, float(want.detach().abs().max())) if want.numel() else 1.0
     difference = float((got - want).detach().abs().max()) if want.numel() else 0.0
     expect(difference <= TOLERANCE[want.dtype] * size, f"{what} change by {difference:.3g} {when}")
 
 
 def response_mask(rows: int, width: int, random: torch.Generator) -> Tensor:
-    """(rows, width) bool with lengths from 1 to ``width``, holes, and one row (index 2) that is wholly masked."""
+    """(rows, width) bool with lengths from 1 to ``width``, holes, and one fully masked row (index 2)."""
     lengths = torch.randint(1, width + 1, (rows, 1), generator=random)
     lengths[0], lengths[1] = width, 1
     mask = torch.arange(width) < lengths
@@ -73,7 +73,7 @@ def response_mask(rows: int, width: int, random: torch.Generator) -> Tensor:
 
 
 def spread_out(mask: Tensor) -> dict[str, Tensor]:
-    """Ways to put masked tokens between the columns of (B, T) tensors: a phrase -> the (B, T) int64 new columns."""
+    """Insertions of masked tokens between the columns of (B, T) tensors: a phrase -> the (B, T) int64 new columns."""
     rows, width = mask.shape
     random = generator(15)
     columns = torch.arange(width) + 2 * (torch.arange(width) >= width // 2)
@@ -82,12 +82,12 @@ def spread_out(mask: Tensor) -> dict[str, Tensor]:
 
 
 def scattered(tensor: Tensor, places: Tensor) -> Tensor:
-    """``tensor``, (B, T), at the columns ``places``, (B, T) rising in each row; 0 or false at the others."""
+    """``tensor``, (B, T), at the columns ``places``, (B, T) rising in each row; 0 or false at other columns."""
     return tensor.new_zeros(len(tensor), int(places.max()) + 1).scatter(1, places, tensor)
 
 
 def tensors_of(inputs: Any) -> dict[str, Tensor]:
-    """The tensors among the attributes of an inputs dataclass, those of mappings under ``attribute.key``."""
+    """The tensor attributes of an inputs dataclass; those in mappings as ``attribute.key``."""
     found: dict[str, Tensor] = {}
     for name, value in vars(inputs).items():
         if isinstance(value, Tensor):
@@ -98,7 +98,7 @@ def tensors_of(inputs: Any) -> dict[str, Tensor]:
 
 
 def expect_untouched(inputs: Any, call: Callable[[], object]) -> None:
-    """Raise CheckFailed when ``call`` changes a tensor of ``inputs``."""
+    """Raise CheckFailed if ``call`` changes a tensor of ``inputs``."""
     before = {name: tensor.detach().clone() for name, tensor in tensors_of(inputs).items()}
     call()
     for name, tensor in tensors_of(inputs).items():
@@ -109,7 +109,7 @@ def on_cuda(inputs: T) -> T:
     """An inputs dataclass with all of its tensors on a CUDA device.
 
     Raises:
-        CheckSkipped: there is none.
+        CheckSkipped: there is no CUDA device.
     """
     if not torch.cuda.is_available():
         raise CheckSkipped("there is no CUDA device")
@@ -131,11 +131,11 @@ def expect_on_cuda(what: str, got: Tensor, want: Tensor) -> None:
 def expect_vectorised(
     call_at: Callable[[int], Callable[[], object]], what: str, small: int = 8, large: int = 64
 ) -> None:
-    """Raise CheckFailed when the work of a call grows with a size as that of a Python loop does.
+    """Raise CheckFailed if the number of operations grows with a size, as in a Python loop.
 
     Args:
-        call_at: gives the call for a size.
-        what: what there is more of ("responses").
+        call_at: returns the call for a size.
+        what: the counted things ("responses").
     """
     for count, of in ((_operations, "torch operations"), (_calls, "Python calls")):
         few, many = count(call_at(small)), count(call_at(large))

@@ -1,4 +1,4 @@
-"""A model small enough to be computed by hand: two layers, 51,000 parameters, a tokenizer of bytes."""
+"""A very small model: two layers, 51,000 parameters, a tokenizer of bytes."""
 
 import atexit
 import copy
@@ -31,13 +31,13 @@ CHAT_TEMPLATE = (
 
 @functools.cache
 def tiny_model(*, tied: bool = True, context: int = 32768) -> Path:
-    """A Hugging Face folder with a random Qwen2 model and its tokenizer, there until the process ends.
+    """A Hugging Face folder with a random Qwen2 model and its tokenizer, kept until the process ends.
 
     Every call, in every process, gives the same weights; norms and biases are random too.
 
     Args:
         tied: the output layer is the embedding.
-        context: tokens of a sequence at most.
+        context: largest number of tokens in a sequence.
     """
     disable_progress_bar()  # type: ignore[no-untyped-call]
     folder = Path(tempfile.mkdtemp(prefix="corerl-tiny-model-"))
@@ -90,15 +90,15 @@ def write_byte_tokenizer(folder: Path) -> None:
 
 
 def reference(folder: Path) -> Any:
-    """The folder's model as transformers loads it, in float64 on the CPU."""
+    """The folder's model as loaded by transformers, in float64 on the CPU."""
     loaded: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, attn_implementation="eager")
     return loaded.double().eval()
 
 
 def response_log_probs(model: Any, prompt: list[int], response: list[int], temperature: float = 1.0) -> Tensor:
-    """(tokens, vocabulary) log softmax(logits / temperature) that predict each token of the response.
+    """(tokens, vocabulary) log softmax(logits / temperature) for each token of the response.
 
-    A plain forward of one sequence, without padding, cache or mask; temperature 0 means the logits themselves.
+    A plain forward of one sequence, without padding, cache or mask; temperature 0: the logits themselves.
     """
     logits = model(input_ids=torch.tensor([[*prompt, *response]]), use_cache=False).logits[0]
     predicting: Tensor = logits[len(prompt) - 1 : len(prompt) + len(response) - 1]
@@ -107,7 +107,7 @@ def response_log_probs(model: Any, prompt: list[int], response: list[int], tempe
 
 @torch.no_grad()
 def in_bf16(model: Any, rows: Iterable[tuple[list[int], list[int], float, Tensor]]) -> str:
-    """A remark for a message when errors of log-probs are as large as bf16 arithmetic makes them; else ''.
+    """A remark for a message if errors of log-probs have the size of bf16 rounding; else ''.
 
     Args:
         model: in float64.
@@ -126,7 +126,7 @@ def in_bf16(model: Any, rows: Iterable[tuple[list[int], list[int], float, Tensor
 
 
 def _byte_characters() -> list[str]:
-    """The character that stands for each byte in a byte-level vocabulary (the table of GPT-2)."""
+    """The character for each byte in a byte-level vocabulary (the table of GPT-2)."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     others = iter(range(256, 512))
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]

@@ -25,7 +25,7 @@ def _critic_batch() -> Experience:
 
 
 def _values(selected: Factory) -> None:
-    """One finite number for each response token, of what comes before it."""
+    """One finite number for each response token, which depends only on the tokens before it."""
     strategy = build(selected, head="value")
     experience = batch()
     values = given_output(strategy.forward(experience, {"values"}), "values")
@@ -55,7 +55,7 @@ def _values_are_learned(selected: Factory) -> None:
 
 
 def _head_follows_the_seed(selected: Factory) -> None:
-    """Values of new critics: of the seed alone, whatever was drawn or built before."""
+    """Values of new critics depend only on the seed, not on earlier random numbers or models."""
     built = []
     with torch.random.fork_rng(devices=[]):
         for noise, seed, before in ((1, 4, False), (2, 4, True), (3, 5, False)):
@@ -72,7 +72,7 @@ def _head_follows_the_seed(selected: Factory) -> None:
 
 
 def _body_is_the_models(selected: Factory) -> None:
-    """A new critic differs from the model in model.path by its head."""
+    """A new critic differs from the model in model.path only by its head."""
     true = reference(tiny_model()).state_dict()
     found = 0
     for name, weight in copied_weights(build(selected, head="value")).items():
@@ -85,7 +85,7 @@ def _body_is_the_models(selected: Factory) -> None:
 
 
 def _values_do_not_depend_on_the_batch(selected: Factory) -> None:
-    """A row's values are its own, whatever stands beside it."""
+    """A row's values do not depend on other rows."""
     whole = build(selected, head="value")
     together = given_output(whole.forward(batch(), {"values"}), "values")
     for cut in (MicroBatching(max_sequences=1), MicroBatching(max_tokens=30)):

@@ -1,4 +1,4 @@
-"""Checks of what happens to a training strategy between its updates: saved, moved, handed on, exported."""
+"""Checks of a training strategy between its updates: saving, moving, sending weights, exporting."""
 
 import random
 import tempfile
@@ -58,11 +58,11 @@ def _goes_on(selected: Factory, head: Literal["lm", "value"]) -> None:
     resumed = build(selected, optim=FALLING, head=head, seed=5)
     for seed in (0, 1):
         _train(straight, head, seed)
-    _train(resumed, head, seed=8)  # what it has of its own is replaced
+    _train(resumed, head, seed=8)  # its own state is replaced
     with tempfile.TemporaryDirectory() as folder:
         write = straight.save(Path(folder))
         saved = copied_weights(straight)
-        _train(straight, head, seed=2)  # what is written later is a copy
+        _train(straight, head, seed=2)  # the later write uses a copy
         if write is not None:
             within(DEADLINE, write, "what save() returned")
         resumed.load(Path(folder))
@@ -80,7 +80,7 @@ def _goes_on(selected: Factory, head: Literal["lm", "value"]) -> None:
 
 
 def _export_after_load(selected: Factory) -> None:
-    """What is exported is what was loaded, and not what the strategy was built with."""
+    """The export holds the loaded model, not the model of construction."""
     trained, loaded = build(selected), build(selected)
     step(trained, batch())
     with tempfile.TemporaryDirectory() as saved, tempfile.TemporaryDirectory() as exported:
@@ -116,7 +116,7 @@ def _offload_and_onload(selected: Factory) -> None:
 
 
 def _weight_names(selected: Factory) -> None:
-    """Those of the ``state_dict`` of transformers, with its values; of tied weights one name."""
+    """The names and values of transformers' ``state_dict``; one name for tied weights."""
     for tied in (True, False):
         true = reference(tiny_model(tied=tied)).state_dict()
         strategy = build(selected, tied=tied)
@@ -137,7 +137,7 @@ def _weight_names(selected: Factory) -> None:
 
 
 def _weights_dtype(selected: Factory) -> None:
-    """Of a strategy that trains, and of one that does not, rounded once from what the model holds."""
+    """For strategies with and without an optimizer, rounded once from the model's own weights."""
     dtype = torch.bfloat16
     for optim in (FALLING, None):
         strategy = build(selected, optim=optim)
@@ -154,7 +154,7 @@ def _weights_dtype(selected: Factory) -> None:
 
 
 def _export(selected: Factory) -> None:
-    """After an update, so that it is not the folder of ``model.path``."""
+    """After an update, so that the export differs from the folder of ``model.path``."""
     experience = batch()
     for tied in (True, False):
         strategy = build(selected, tied=tied)
@@ -172,7 +172,7 @@ def _export(selected: Factory) -> None:
 
 
 def _rendered(folder: str) -> list[list[int]]:
-    """A chat as the token ids of a folder's template and tokenizer."""
+    """A chat as token ids, by a folder's template and tokenizer."""
     tokenizer = load_tokenizer(ModelConfig(path=folder))
     chat = [{"role": "user", "content": "17 + 25?"}]
     return tokenizer.encode([tokenizer.render(chat, Location("a chat", 0), add_generation_prompt=True)])
@@ -206,7 +206,7 @@ def _random_state() -> tuple[Any, ...]:
 
 @contextmanager
 def _untouched(what: str) -> Iterator[None]:
-    """Each generator is drawn from first: one that ``what`` seeds does not stand where seeding it left it before."""
+    """Each generator is advanced first, so that a generator seeded by ``what`` changes its state."""
     random.random()
     np.random.random()
     torch.rand(1)
@@ -242,7 +242,7 @@ def _random_weights_follow_the_seed(selected: Factory) -> None:
 
 
 def _batch_unchanged(selected: Factory) -> None:
-    """The next epoch sees the same tensors."""
+    """The tensors of a batch are unchanged for the next epoch."""
     experience = batch()
     strategy = build(selected)
     strategy.forward(experience, {"log_probs"})

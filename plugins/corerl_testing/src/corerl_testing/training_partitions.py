@@ -1,4 +1,6 @@
-"""Checks that an update is that of its mini-batch, however that is cut or padded, and that a refused one is none."""
+"""Checks that an update does not depend on divisions or padding of its mini-batch, and that a refused one has no
+effect.
+"""
 
 import functools
 import math
@@ -44,7 +46,7 @@ CUTS = (
 )
 
 FAR: dict[str, Any] = {"optim": OptimConfig(lr=1.0, weight_decay=0.0, eps=1e-2), "grad_clip": 1e6}
-"""a step so long that the rounding of the weights is small beside it, whose length depends on the gradient's"""
+"""a step large against the rounding of the weights, whose length depends on the gradient's length"""
 
 Fault = Literal["a loss that is NaN", "a loss that is infinite", "a gradient that is infinite"]
 
@@ -56,11 +58,11 @@ REFUSED: dict[MicroBatching, tuple[Fault, ...]] = {
     MicroBatching(max_tokens=1): FAULTS[:1],
     MicroBatching(max_tokens=30): FAULTS[2:],
 }
-"""a cut -> what is tried with it"""
+"""division of the mini-batch -> the micro-batchings to try"""
 
 
 def words(cut: MicroBatching) -> str:
-    """The limit that cuts."""
+    """The limit of the division, as text."""
     return f"max_tokens={cut.max_tokens}" if cut.max_tokens else f"max_sequences={cut.max_sequences}"
 
 
@@ -80,7 +82,7 @@ class _Counting:
 
 
 class _Same:
-    """Holds updates against that of one batch in one piece."""
+    """Compares updates with one update of a single batch."""
 
     def __init__(self, selected: Factory, experience: Experience, **changes: Any) -> None:
         strategy = build(selected, **changes)
@@ -89,7 +91,7 @@ class _Same:
         self.moved = copied_weights(strategy)
 
     def require(self, strategy: TrainingStrategy, experience: Experience, what: str) -> None:
-        """Fail unless an update of ``experience`` is the same, its metrics included."""
+        """Fail unless an update of ``experience`` is equal, including its metrics."""
         given = step(strategy, experience, _Counting())
         off = distance(copied_weights(strategy), self.moved) / distance(self.before, self.moved)
         if not off <= tolerance(strategy):
@@ -107,7 +109,7 @@ def _micro_batches_change_nothing(selected: Factory) -> None:
 
 
 def _recomputing_changes_nothing(selected: Factory) -> None:
-    """Gradient checkpointing saves memory, no more."""
+    """Gradient checkpointing saves memory and changes nothing else."""
     same = _Same(selected, batch(), **FAR)
     model = ModelConfig(path=str(tiny_model()), dtype="fp32", enable_gradient_checkpointing=True)
     for cut in (WHOLE, MicroBatching(max_sequences=2)):
@@ -116,7 +118,7 @@ def _recomputing_changes_nothing(selected: Factory) -> None:
 
 
 def _clipping_is_of_the_whole_gradient(selected: Factory) -> None:
-    """Micro-batches are added up first: clipped each by itself, they would add up to something else."""
+    """The gradient is clipped after the sum over micro-batches, not in each of them."""
     experience = batch(mode="seq-mean-token-mean")
     clipped = {**FAR, "grad_clip": 0.05}
     same = _Same(selected, experience, **clipped)
@@ -139,7 +141,7 @@ def _masked_rows_change_nothing(selected: Factory) -> None:
 
 
 def _padding_changes_nothing(selected: Factory) -> None:
-    """Columns to the right of every row, whatever token fills them."""
+    """Columns to the right of every row, with any tokens."""
     experience, wide = batch(), _widened(batch())
     strategy = build(selected)
     narrow = given_output(strategy.forward(experience, {"log_probs"}), "log_probs")
@@ -170,7 +172,7 @@ def _widened(experience: Experience, columns: int = 5) -> Experience:
 
 @dataclass(frozen=True)
 class _Poisoned:
-    """Cross-entropy, spoilt in the rows whose advantages are 1."""
+    """Cross-entropy that is not finite in rows whose advantages are 1."""
 
     how: Fault
     wanted: ClassVar[frozenset[Output]] = frozenset({"log_probs"})
@@ -188,7 +190,7 @@ class _Poisoned:
 
 
 def _non_finite(selected: Factory) -> None:
-    """Refused twice in a row, between two updates that are taken: the second one is as if nothing had been."""
+    """Two refused updates in a row, between two applied ones: the second applied one is unaffected."""
     experience = batch()
     bad = (1, 5)
     experience.advantages = torch.zeros(experience.response_mask.shape)

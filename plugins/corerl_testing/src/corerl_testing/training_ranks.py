@@ -1,4 +1,4 @@
-"""What the ranks of a strategy's test do, and what the test does beside them on one device."""
+"""Jobs for the ranks of a strategy's test, and the same computation on one device."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -30,12 +30,12 @@ def rank_batch(seed: int = 0, rows: int = 7) -> Experience:
 
 
 class AllOutputs:
-    """A loss with every number that a language model gives, or squared errors of a critic's values.
+    """A loss with every output of a language model, or squared errors of a critic's values.
 
     Args:
         head: as in the :class:`StrategySpec`.
-        vocabulary: the log-probs of the whole vocabulary are in it too.
-        bad_row: the loss of this row of the whole batch is not a number.
+        vocabulary: include the log-probs of the whole vocabulary.
+        bad_row: the loss of this row of the whole batch is NaN.
         error: raise ValueError with this text.
     """
 
@@ -72,10 +72,10 @@ class AllOutputs:
 
 
 class RankJobs(ABC):
-    """Jobs by their ``kind``, the name of a method here; a job's other keys are :meth:`spec`'s and that method's."""
+    """Jobs by ``kind``, the name of a method; the other keys of a job belong to :meth:`spec` and to that method."""
 
     def __call__(self, job: Job) -> Any:
-        """A job's result, or the error that it ended with."""
+        """A job's result, or its error."""
         try:
             return getattr(self, job["kind"])(job)
         except Exception as error:
@@ -87,10 +87,10 @@ class RankJobs(ABC):
 
     @abstractmethod
     def record_gradient(self, strategy: Any, seen: dict[str, Tensor]) -> None:
-        """Have ``strategy`` note the full gradient, by Hugging Face name, that it takes a step along."""
+        """Make ``strategy`` record the full gradient of its step, by Hugging Face name."""
 
     def spec(self, job: Job) -> StrategySpec:
-        """Of the keys model (a folder), config (of the ModelConfig), cut (of the MicroBatching) and so on."""
+        """The spec from the keys model (a folder), config (of the ModelConfig), cut (of the MicroBatching) and more."""
         model = ModelConfig(path=job["model"], **{"load_format": "dummy", "dtype": "fp32", **job.get("config", {})})
         optim = OptimConfig(lr=1e-2, weight_decay=0.1, eps=1e-3, lr_scheduler_type="linear")
         cut = MicroBatching(**job["cut"]) if "cut" in job else WHOLE
@@ -105,7 +105,7 @@ class RankJobs(ABC):
     def agree(self, job: Job) -> dict[str, Any]:
         """Forward, one update with its gradient, forward again, weights; after an update if ``warm``.
 
-        With ``start`` the weights before it too, which ranks have to gather.
+        With ``start``, the weights before the update too, which ranks must gather.
         """
         strategy = self.strategy(job)
         objective = AllOutputs(job.get("head", "lm"), vocabulary=job.get("vocabulary", False))
@@ -142,7 +142,7 @@ class RankJobs(ABC):
         return {"weights": copied_weights(strategy)}
 
     def nonfinite(self, job: Job) -> dict[str, Any]:
-        """The local rows that an update names whose ``bad_row`` is not a number, and whether the weights stayed."""
+        """The local rows named by an update whose ``bad_row`` is NaN, and whether the weights are unchanged."""
         strategy = self.strategy(job)
         before, rows = copied_weights(strategy), None
         experience = share(rank_batch(), strategy)

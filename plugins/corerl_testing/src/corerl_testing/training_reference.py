@@ -1,4 +1,4 @@
-"""What the checks of training strategies build and hold them against: plain transformers in float64, AdamW by hand."""
+"""References for the checks of training strategies: plain transformers in float64, AdamW by its formulas."""
 
 import dataclasses
 import math
@@ -27,10 +27,10 @@ DEADLINE = 300.0
 WHOLE = MicroBatching(max_sequences=100)
 
 OPTIM = OptimConfig(lr=1e-2, weight_decay=0.5, eps=1e-4)
-"""an eps at which the rounding of a gradient near 0 moves no weight"""
+"""an eps at which the rounding of a gradient near 0 changes no weight"""
 
 FALLING = dataclasses.replace(OPTIM, lr_scheduler_type="linear")
-"""a rate that shows at which step the schedule is"""
+"""a rate that identifies the schedule's step"""
 
 SQUARED_ERROR = ValueObjective(lambda inputs: LossOutput((inputs.values - inputs.returns) ** 2))
 
@@ -47,7 +47,7 @@ def build(
         changes: of the :class:`StrategySpec`.
 
     Raises:
-        CheckSkipped: it refuses the CPU and there is no CUDA device.
+        CheckSkipped: the strategy refuses the CPU, and there is no CUDA device.
     """
     model = ModelConfig(path=str(tiny_model(tied=tied)), dtype="fp32")
     spec = StrategySpec(model, "cpu", WHOLE, None if frozen else OPTIM, total_steps=10)
@@ -64,7 +64,7 @@ _lane = Lane()
 
 
 class _Guarded:
-    """A strategy that is called in one thread, as a worker does it, and not waited for longer than the deadline."""
+    """A strategy that is called in one thread, as in a worker, with a deadline for each call."""
 
     def __init__(self, strategy: TrainingStrategy) -> None:
         self._strategy = strategy
@@ -80,25 +80,25 @@ class _Guarded:
         try:
             while (item := _lane.within(DEADLINE, lambda: next(stream, None), "weights()")) is not None:
                 yield item
-        except GeneratorExit:  # whoever reads has left
+        except GeneratorExit:  # the reader has stopped
             _lane.within(DEADLINE, getattr(stream, "close", lambda: None), "closing weights()")
             raise
 
 
 def tolerance(strategy: TrainingStrategy) -> float:
-    """Of a log-prob in float32: 1e-5 on the CPU, 1e-3 on a CUDA device."""
+    """Tolerance of a log-prob in float32: 1e-5 on the CPU, 1e-3 on a CUDA device."""
     return 1e-3 if next(iter(strategy.weights()))[1].is_cuda else 1e-5
 
 
 def error(given: Tensor, true: Tensor) -> float:
-    """The largest error, absolute for numbers below 1 and relative to larger ones."""
+    """The largest error, absolute for numbers below 1 and relative for larger ones."""
     return float(((given - true).abs() / true.abs().clamp(min=1)).max())
 
 
 def batch(
     seed: int = 0, mode: str = "token-mean", *, rows: int = len(PROMPT_LENGTHS), vocabulary: int = VOCABULARY
 ) -> Experience:
-    """The first of seven rows of random tokens, of all lengths, with the loss weights of ``mode``."""
+    """The first rows of a batch of seven, with random tokens and all lengths, and the loss weights of ``mode``."""
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(lengths: Sequence[int]) -> list[list[int]]:
@@ -110,13 +110,13 @@ def batch(
 
 
 def step(strategy: TrainingStrategy, experience: Experience, objective: Objective | None = None) -> dict[str, float]:
-    """One update, supervised where no objective is given; its metrics as numbers."""
+    """One update, supervised without an objective; returns its metrics as numbers."""
     means = strategy.update(experience, objective or SupervisedObjective())
     return {name: mean.value for name, mean in means.items()}
 
 
 def copied_weights(strategy: TrainingStrategy) -> dict[str, Tensor]:
-    """All weights, on the CPU, out of the strategy's reach."""
+    """All weights, as independent copies on the CPU."""
     return {name: weight.detach().to("cpu", copy=True) for name, weight in strategy.weights()}
 
 
@@ -126,7 +126,7 @@ def distance(left: dict[str, Tensor], right: dict[str, Tensor]) -> float:
 
 
 def require_equal(left: dict[str, Tensor], right: dict[str, Tensor], what: str) -> None:
-    """Fail unless both hold the same names and bits."""
+    """Fail unless both have equal names and bits."""
     if left.keys() != right.keys():
         raise CheckFailed(f"{what}: the names of the weights differ")
     for name, tensor in left.items():
@@ -162,7 +162,7 @@ def _outputs_of_row(model: Any, prompt: list[int], response: list[int], temperat
 
 
 def given_output(outputs: TokenOutputs, output: Output) -> Tensor:
-    """A field of what ``forward`` returned, which must be there."""
+    """A field of the result of ``forward``, which must exist."""
     tensor: Tensor | None = getattr(outputs, output)
     if tensor is None:
         raise CheckFailed(f"forward() did not return {output}, which was wanted")
@@ -172,8 +172,8 @@ def given_output(outputs: TokenOutputs, output: Output) -> Tensor:
 class Reference:
     """AdamW on an objective, in float64, from the paper's formulas (Loshchilov and Hutter 2019, 1711.05101).
 
-    Weight decay is on weights with two or more dimensions only. The objective is given what plain transformers says of
-    each row alone.
+    Weight decay is on weights with two or more dimensions only. The objective gets the outputs of plain transformers
+    for each row alone.
     """
 
     def __init__(self, optim: OptimConfig, grad_clip: float, *, temperature: float = 1.0, tied: bool = True) -> None:
@@ -185,7 +185,7 @@ class Reference:
         self._steps = 0
 
     def step(self, experience: Experience, objective: Objective | None = None) -> dict[str, float]:
-        """One update; its parts, metrics and ``grad_norm``.
+        """One update; returns its parts, metrics and ``grad_norm``.
 
         Args:
             objective: None: the supervised one.

@@ -1,4 +1,4 @@
-"""Checks that a strategy's numbers are those of its model alone: not of what this or another process did before."""
+"""Checks that a strategy's numbers depend only on its model: not on earlier calls or other processes."""
 
 import functools
 import json
@@ -36,7 +36,7 @@ def _moved(strategy: TrainingStrategy) -> None:
 
 
 def _left(strategy: TrainingStrategy) -> None:
-    """As a rollout backend does that refuses a tensor."""
+    """Stop reading the weights early, like a rollout backend that refuses a tensor."""
     for number, _ in enumerate(strategy.weights()):
         if number == 2:
             break
@@ -53,7 +53,7 @@ HISTORIES: dict[str, Callable[[TrainingStrategy], object]] = {
 
 
 def _history_does_not_matter(selected: Factory) -> None:
-    """Two updates are the same whatever came before the first and between the two."""
+    """Two updates are equal after any earlier calls, and with any calls between them."""
     plain = build(selected, optim=FALLING)
     metrics = [step(plain, batch(number)) for number in range(2)]
     wanted = copied_weights(plain)
@@ -68,7 +68,7 @@ def _history_does_not_matter(selected: Factory) -> None:
 
 
 def _a_second_strategy(selected: Factory) -> None:
-    """Two that live at a time and take turns, of which one is then dropped, know nothing of each other."""
+    """Two strategies that are used alternately, one of which is then dropped, are independent."""
     beside, other, frozen = build(selected, optim=FALLING), build(selected, optim=FALLING), build(selected, frozen=True)
     start = copied_weights(frozen)
     for number in range(2):
@@ -84,7 +84,7 @@ def _a_second_strategy(selected: Factory) -> None:
 
 
 def _a_fresh_process(selected: Factory) -> None:
-    """Another process, with another seed of Python's hashes, gives the same to the last bit."""
+    """Another process, with another seed of Python's hashes, gives bit-identical results."""
     if not isinstance(selected.entry.target, str):
         raise CheckSkipped("its target is no module:attribute, which another process could import")
     kind = Kind(OTHER_SEED, (__name__,))
@@ -102,14 +102,14 @@ def _a_fresh_process(selected: Factory) -> None:
 
 
 def told(target: str, options: Any, threads: int) -> Any:
-    """What :func:`_a_fresh_process` compares, of a target and its options, in this process."""
+    """The values compared by :func:`_a_fresh_process`, for a target and its options, in this process."""
     torch.set_num_threads(threads)
     entry = Registries().training_strategies.entry("fresh", target, Owner("corerl-testing"))
     return json.loads(_told(Selected(entry, options)))
 
 
 def _told(selected: Factory) -> str:
-    """Metrics of two updates, and sums that differ when a weight differs in one bit."""
+    """Metrics of two updates, and sums that change with any bit of a weight."""
     strategy = build(selected, optim=FALLING)
     numbers: dict[str, Any] = {f"update {number}": step(strategy, batch(number)) for number in range(2)}
     numbers["weights"] = _sums(strategy)

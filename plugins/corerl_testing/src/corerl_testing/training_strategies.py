@@ -1,6 +1,6 @@
-"""Checks of training strategies, on a tiny model that plain transformers runs beside them.
+"""Checks of training strategies, on a tiny model, compared with plain transformers.
 
-Each check builds the model anew, on the CPU, or on a CUDA device where the strategy refuses the CPU (RequestError).
+Each check builds the model anew, on the CPU, or on a CUDA device if the strategy refuses the CPU (RequestError).
 """
 
 import functools
@@ -44,7 +44,7 @@ def checks(selected: Factory) -> Iterator[tuple[str, Run]]:
 
 
 def _forward(selected: Factory, output: Output, temperature: float) -> None:
-    """The output of each row is that of the row alone in plain transformers."""
+    """The output of each row equals that of the row alone in plain transformers."""
     experience = batch()
     expected = true_outputs(reference(tiny_model()), experience, output, temperature)
     for cut in (MicroBatching(max_sequences=100), MicroBatching(max_sequences=2), MicroBatching(max_tokens=30)):
@@ -66,7 +66,7 @@ def _forward(selected: Factory, output: Output, temperature: float) -> None:
 
 
 def _precision(given: Tensor, expected: list[Tensor], temperature: float) -> str:
-    """Where the errors of log_probs, (B, T), are those of bf16 arithmetic, a remark that says so."""
+    """A remark if the errors of log_probs, (B, T), have the size of bf16 rounding."""
     rows = [
         (prompt, response, temperature, given[row, : len(response)].double() - expected[row])
         for row, (prompt, response) in enumerate(split_rows(batch()))
@@ -90,7 +90,7 @@ def _only_what_is_wanted(selected: Factory) -> None:
 
 
 def _frozen(selected: Factory) -> None:
-    """A model without an optimizer says the same as one that is trained."""
+    """A model without an optimizer gives the same outputs as a trained one."""
     outputs = [
         given_output(build(selected, frozen=frozen).forward(batch(), {"log_probs"}), "log_probs")
         for frozen in (True, False)
@@ -100,7 +100,7 @@ def _frozen(selected: Factory) -> None:
 
 
 def _forward_after_updates(selected: Factory) -> None:
-    """Nothing of an answer is kept for the weights that come after; another answer in between does not matter."""
+    """No output is cached across weight updates; calls in between have no effect."""
     strategy, true = build(selected), Reference(OPTIM, 1.0)
     for number in range(2):
         strategy.forward(batch(), {"log_probs"})
@@ -110,7 +110,7 @@ def _forward_after_updates(selected: Factory) -> None:
     given = given_output(strategy.forward(batch(), {"log_probs"}), "log_probs")
     expected = true_outputs(true.model, batch(), "log_probs", 1.0)
     off = max(error(given[row, : len(each)], each) for row, each in enumerate(expected))
-    if not off <= 100 * tolerance(strategy):  # the weights of two updates differ more than their log-probs are rounded
+    if not off <= 100 * tolerance(strategy):  # the updates change log-probs by more than rounding
         raise CheckFailed(
             f"log_probs after updates are up to {off:.2g} off those of the weights after the same by hand"
         )

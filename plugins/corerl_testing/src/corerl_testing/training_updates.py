@@ -1,4 +1,4 @@
-"""Checks of a training strategy's updates, each beside the same one by hand."""
+"""Checks of a training strategy's updates, each compared with the same update by formulas."""
 
 import dataclasses
 import math
@@ -38,7 +38,7 @@ Factory = Selected[TrainingStrategyFactory]
 OUTPUTS: tuple[Output, ...] = ("log_probs", "entropy", "sum_pi_squared", "vocabulary_log_probs")
 
 LONG = dataclasses.replace(OPTIM, eps=1e-2, betas=[0.7, 0.95])
-"""a step whose length depends on the gradient's, not its direction alone"""
+"""a step whose length depends on the gradient's length, not only on its direction"""
 
 
 def _agrees(
@@ -52,7 +52,7 @@ def _agrees(
     tied: bool = True,
     what: str = "",
 ) -> None:
-    """Updates beside AdamW by hand; weights agree to 1 % of what one step moves them."""
+    """Compare updates with AdamW by formulas; weights agree to 1 % of one step's change."""
     strategy = build(selected, optim=optim, grad_clip=grad_clip, temperature=temperature, tied=tied)
     true = Reference(optim, grad_clip, temperature=temperature, tied=tied)
     for number, experience in enumerate(batches or [batch(number) for number in range(3)]):
@@ -90,7 +90,7 @@ def _temperature_in_updates(selected: Factory) -> None:
 
 
 def _every_weight_is_trained(selected: Factory) -> None:
-    """Norms and biases move too, by what AdamW moves them."""
+    """Norms and biases also change, by AdamW's change."""
     optim = dataclasses.replace(OPTIM, weight_decay=0.0)
     for tied in (True, False):
         strategy, true = build(selected, optim=optim, tied=tied), Reference(optim, 1.0, tied=tied)
@@ -108,7 +108,7 @@ def _every_weight_is_trained(selected: Factory) -> None:
 
 
 def _masked_tokens_are_read(selected: Factory) -> None:
-    """Tokens that are not trained, a tool's say, stand in the response and are read by what follows them."""
+    """Untrained tokens in a response, such as a tool's, are inputs of later tokens."""
     experience = batch()
     experience.response_mask[:, 1::3] = False
     assert experience.loss_weights is not None
@@ -117,9 +117,9 @@ def _masked_tokens_are_read(selected: Factory) -> None:
 
 
 def _long_responses(selected: Factory) -> None:
-    """Longer than the positions whose logits are computed at a time, beside one without any token."""
+    """Responses longer than the positions of one logits chunk, beside one without any token."""
     generator = torch.Generator().manual_seed(2)
-    # transformers gives the embedding of the padding token no gradient, and a strategy may
+    # transformers gives the embedding of the padding token no gradient; a strategy may do the same
     long = torch.randint(PAD, (1200,), generator=generator).tolist()
     experience = collate([[5, 6], [7], [8, 9, 10]], [long, [], [11]], [0, 0, 0])
     experience.loss_weights = loss_weights(experience.response_mask, "token-mean")
@@ -127,13 +127,13 @@ def _long_responses(selected: Factory) -> None:
     given = given_output(build(selected).forward(experience, {"log_probs"}), "log_probs")
     expected = true_outputs(reference(tiny_model()), experience, "log_probs", 1.0)
     off = max(error(given[row, : len(each)], each) for row, each in enumerate(expected) if len(each))
-    if not off <= 1e-4 + tolerance(build(selected)):  # positions of a thousand are rounded more
+    if not off <= 1e-4 + tolerance(build(selected)):  # large positions have larger rounding errors
         raise CheckFailed(f"log_probs of responses of 1200 tokens, of none and of one are up to {off:.2g} off")
 
 
 @dataclass(frozen=True)
 class _Of:
-    """The weighted sum of one output, with no gradient but that of its own."""
+    """The weighted sum of one output, with only that output's gradient."""
 
     output: Output
 
@@ -151,7 +151,7 @@ class _Of:
 
 
 def _gradient_of_each_output(selected: Factory) -> None:
-    """Each output is differentiable, at a temperature too."""
+    """Each output is differentiable, also at another temperature."""
     for output in OUTPUTS:
         _agrees(
             selected, LONG, batches=[batch()], objective=_Of(output), temperature=0.7, what=f" on the {output} alone"
@@ -159,7 +159,7 @@ def _gradient_of_each_output(selected: Factory) -> None:
 
 
 def _pulled_up(inputs: PolicyLossInputs) -> LossOutput:
-    """- ratio · advantage, weighted by what the engine said."""
+    """-ratio · advantage, weighted by the engine's log-probs."""
     assert inputs.rollout_log_probs is not None
     ratio = (inputs.log_probs - inputs.old_log_probs).exp()
     trust = (inputs.old_log_probs - inputs.rollout_log_probs).exp()
@@ -193,7 +193,7 @@ def policy_batch(seed: int = 0) -> Experience:
 
 
 def _policy_objectives(selected: Factory) -> None:
-    """A policy loss with a KL loss and an entropy bonus: every column of the batch meets its own row and token."""
+    """A policy loss with KL loss and entropy bonus: every column of the batch is matched to its row and token."""
     objectives: dict[str, Objective] = {
         "KL of the sampled tokens": PolicyObjective(_pulled_up, _k2, 0.3, entropy_coeff=0.2),
         "KL of the whole vocabulary": PolicyObjective(_pulled_up, _forward_kl, 0.3, True, entropy_coeff=0.0),
@@ -213,7 +213,7 @@ def _learning_rate_schedule(selected: Factory) -> None:
 
 
 def _shapes_of_schedules(selected: Factory) -> None:
-    """Linear falls by the same at each step; cosine is the half wave over the same steps; constant stays."""
+    """Linear falls by equal steps; cosine is a half wave over the same steps; constant is constant."""
     kinds: tuple[Literal["constant", "linear", "cosine"], ...] = ("constant", "linear", "cosine")
     optims = {kind: dataclasses.replace(OPTIM, lr_scheduler_type=kind, min_lr_ratio=0.2) for kind in kinds}
     rates = {kind: _rates(selected, optim, 9) for kind, optim in optims.items()}
@@ -233,7 +233,7 @@ def _shapes_of_schedules(selected: Factory) -> None:
 
 
 def _rates(selected: Factory, optim: OptimConfig, steps: int) -> list[float]:
-    """Those of so many steps in a run of six, as shares of ``lr``."""
+    """The rates of ``steps`` steps in a run of six, as shares of ``lr``."""
     strategy = build(selected, optim=optim, total_steps=6)
     return [step(strategy, batch())["lr"] / optim.lr for _ in range(steps)]
 
@@ -243,7 +243,7 @@ def _shown(rates: Sequence[float]) -> str:
 
 
 def _small_steps_add_up_in_bf16(selected: Factory) -> None:
-    """Compute in bf16 does not round the weights that are trained: twenty steps below its precision move them."""
+    """Compute in bf16 does not round trained weights: twenty steps below bf16 precision change them."""
     optim = dataclasses.replace(OPTIM, lr=1e-4, weight_decay=0.0)
     model = ModelConfig(path=str(tiny_model()), dtype="bf16")
     strategy, true = build(selected, optim=optim, model=model), Reference(optim, 1.0)

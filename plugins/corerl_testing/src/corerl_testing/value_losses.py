@@ -25,7 +25,7 @@ def checks(selected: Selected[ValueLoss]) -> Iterator[tuple[str, Run]]:
 
 
 def example(selected: Selected[ValueLoss], dtype: torch.dtype, *, rows: int = 6, width: int = 8) -> Case:
-    """Seeded inputs; in odd rows the values have hardly moved."""
+    """Seeded inputs; in odd rows the values have hardly changed."""
     random = generator(7)
     mask = response_mask(rows, width, random)
     scale = torch.where(torch.arange(rows) % 2 == 0, 1.0, 1e-2)[:, None]
@@ -49,7 +49,7 @@ def _finite_at_extreme_values(case: Case) -> None:
 
 
 def _gradient_leads_to_the_return(case: Case) -> None:
-    """Where the values are still the old ones, the loss falls as V moves towards R."""
+    """If the values are still the old ones, the loss falls as V moves towards R."""
     mask, old = case.mask, case.inputs.old_values
     _, gradient = case.given(values=old).gradient()
     push = gradient * (old - case.inputs.returns)
@@ -61,7 +61,7 @@ def _gradient_leads_to_the_return(case: Case) -> None:
 
 
 def _brings_back_what_moved_away(case: Case) -> None:
-    """A value that has left its old one away from the return is pulled to the return, however far it is."""
+    """A value that moved from its old value away from the return is pulled back, at any distance."""
     mask, old, returns = case.mask, case.inputs.old_values, case.inputs.returns
     away = torch.where(old >= returns, 1.0, -1.0).to(old.dtype)
     for distance in (0.1, 1.0, 10.0):
@@ -73,14 +73,14 @@ def _brings_back_what_moved_away(case: Case) -> None:
 
 
 def _at_rest_at_the_return(case: Case) -> None:
-    """Where old value, value and return are one there is nothing to learn."""
+    """If old value, value and return are equal, the gradient is 0."""
     _, gradient = case.given(values=case.inputs.returns, old_values=case.inputs.returns).gradient()
     largest = float(gradient.abs().max())
     expect(largest <= 1e-6, f"where values are the returns the gradient is {largest:.3g}, not 0: it has another target")
 
 
 def _unchanged_by_rounding(case: Case) -> None:
-    """Values that are the old ones but for rounding learn as those that are."""
+    """Values that differ from the old ones only by rounding get the same gradient."""
     old = case.inputs.old_values
     noise = 1e-7 * torch.randn(old.shape, generator=generator(9), dtype=torch.float64)
     _, want = case.given(values=old).gradient()

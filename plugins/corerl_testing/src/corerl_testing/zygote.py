@@ -1,7 +1,7 @@
-"""Fresh processes in milliseconds: an interpreter that was started clean and has called nothing forks for each of them.
+"""Fresh processes in milliseconds: forked from an interpreter that was started clean and has made no calls.
 
-A fork has no state of this process. Environment, import path, working folder and plugin files come with the job; what
-an interpreter reads as it starts, PYTHONHASHSEED, is the interpreter's own, so that there is one for each seed.
+A fork has no state of this process. Environment, import path, working folder and plugin files are part of the job.
+PYTHONHASHSEED, which an interpreter reads at its start, cannot change, so there is one interpreter for each seed.
 """
 
 import atexit
@@ -30,7 +30,7 @@ from corerl_testing.results import CheckFailed, CheckSkipped
 PR_SET_PDEATHSIG = 1
 
 START = 600.0
-"""seconds that the interpreter may take to start, with what it imports"""
+"""seconds for the start of the interpreter, with its imports"""
 
 SEED, OTHER_SEED = "0", "4711"
 """values of PYTHONHASHSEED"""
@@ -38,11 +38,11 @@ SEED, OTHER_SEED = "0", "4711"
 
 @dataclass(frozen=True)
 class Kind:
-    """What the interpreter is started with.
+    """The settings of an interpreter.
 
     Attributes:
-        seed: of Python's hashes.
-        modules: imported before the first fork, so that no fork has to.
+        seed: seed of Python's hashes.
+        modules: imported before the first fork, so that forks need not import them.
     """
 
     seed: str = SEED
@@ -51,7 +51,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Job:
-    """What a fork takes over before its function is called: all of it from this process unless it is given."""
+    """The state that a fork sets up before its function is called; by default that of this process."""
 
     files: Sequence[str] = ()
     folder: str = field(default_factory=os.getcwd)
@@ -69,7 +69,7 @@ class Ended:
 
 @dataclass
 class Process:
-    """A fork, and the way to it."""
+    """A fork, and the connection to it."""
 
     pid: int
     connection: Connection
@@ -78,15 +78,15 @@ class Process:
 _ENDED = "the interpreter that forks new processes has ended"
 
 _addresses: dict[Kind, str] = {}
-"""of the interpreters that this process has started, or the one that it is a fork's fork of"""
+"""the interpreters started by this process, or by the process of which it is a fork"""
 
 
 def fork(kind: Kind, job: Job, function: Callable[..., None], *arguments: Any) -> Process:
-    """Call ``function(connection, *arguments)``, of a module, in a fresh process, which ends after it.
+    """Call a module's ``function(connection, *arguments)`` in a fresh process, which then ends.
 
     Raises:
         CheckSkipped: this system has no ``os.fork``.
-        CheckFailed: the interpreter ends again and again, or is not ready after ``START`` seconds.
+        CheckFailed: the interpreter ends twice, or is not ready after ``START`` seconds.
     """
     for _ in range(2):  # the interpreter may have been killed
         start(kind)
@@ -103,10 +103,10 @@ def fork(kind: Kind, job: Job, function: Callable[..., None], *arguments: Any) -
 
 
 def call(kind: Kind, job: Job, seconds: float, function: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
-    """("returned", what ``function`` returns in a fresh process), or ("raised", …) with the reason why it does not.
+    """("returned", result of ``function`` in a fresh process), or ("raised", …) with the reason for a missing result.
 
     Args:
-        seconds: that it may take once the process is there.
+        seconds: limit for the call, without the start of the process.
     """
     process = fork(kind, job, _answer, function, arguments)
     with process.connection as connection:
@@ -117,12 +117,12 @@ def call(kind: Kind, job: Job, seconds: float, function: Callable[..., Any], *ar
         except (EOFError, OSError) as error:
             raise CheckFailed(_ENDED) from error
         finally:
-            kill(process.pid)  # with what the implementation has started
+            kill(process.pid)  # with its child processes
     return ("raised", f"it ended its process (exit code {answer.code})") if isinstance(answer, Ended) else answer
 
 
 def start(kind: Kind) -> None:
-    """Start the interpreter unless it is there; it begins to import while this process goes on.
+    """Start the interpreter if necessary; it imports its modules in the background.
 
     Raises:
         CheckSkipped: this system has no ``os.fork``.
@@ -143,7 +143,7 @@ def start(kind: Kind) -> None:
                 "-c",
                 f"import sys; sys.path[:] = {sys.path!r}; from corerl_testing import zygote; zygote.serve({given})",
             ],
-            stdin=subprocess.PIPE,  # which ends with this process
+            stdin=subprocess.PIPE,  # it is closed at the end of this process
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONHASHSEED": kind.seed, "OMP_NUM_THREADS": "1"},
             pass_fds=[listener.fileno()],
@@ -167,12 +167,12 @@ def _connection(address: str) -> Connection:
 
 
 def _send(connection: Connection, message: Any) -> None:
-    """Tensors by value: ``Connection.send`` shares their memory."""
+    """Send tensors by value: ``Connection.send`` would share their memory."""
     connection.send_bytes(pickle.dumps(message))
 
 
 def serve(fd: int, modules: Sequence[str]) -> None:
-    """The interpreter: a fork for each connection, which gets its exit code, and is ended when the asker hangs up."""
+    """The interpreter: one fork for each connection, which gets the exit code; a closed connection ends the fork."""
     for name in modules:
         importlib.import_module(name)
     listener, parent = socket.socket(fileno=fd), os.getpid()
@@ -204,14 +204,14 @@ def serve(fd: int, modules: Sequence[str]) -> None:
                         os.close(each)
                     _work(connection, parent)
                 running[connection.fileno()] = pid, connection
-                poll.register(connection, 0)  # hanging up alone
+                poll.register(connection, 0)  # only its closing
             elif ready in running:
                 poll.unregister(ready)
                 kill(running[ready][0])
 
 
 def _ended(running: dict[int, tuple[int, Connection]]) -> Iterator[int]:
-    """Tell whoever asked for a fork that has ended; its file."""
+    """Send the exit codes of ended forks to their callers; yields their descriptors."""
     pids = {pid: file for file, (pid, _) in running.items()}
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
@@ -224,14 +224,14 @@ def _ended(running: dict[int, tuple[int, Connection]]) -> Iterator[int]:
 
 
 def kill(pid: int) -> None:
-    """End a fork, with its group."""
+    """Kill a fork, with its group."""
     for send in (os.kill, os.killpg):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             send(pid, signal.SIGKILL)
 
 
 def end_with(parent: int) -> None:
-    """End this process when its parent ends."""
+    """Kill this process when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -247,7 +247,7 @@ def _work(connection: Connection, parent: int) -> None:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        os.dup2(2, 1)  # what an implementation prints
+        os.dup2(2, 1)  # prints of an implementation
         job: Job = connection.recv()
         sys.path[:] = job.path
         os.environ.clear()
@@ -278,16 +278,16 @@ def _answer(connection: Connection, function: Callable[..., Any], arguments: Seq
         answer = "returned", function(*arguments)
     except Exception as error:
         answer = "raised", f"it raised {type(error).__name__}: {error}"
-    if os.getpid() == process:  # and no fork of it that came back from the call
+    if os.getpid() == process:  # not a fork that returned from the call
         try:
             _send(connection, answer)
         except Exception as error:
             connection.send(("raised", f"it gave what no process can send: {error}"))
-    os._exit(0)  # whatever the implementation would do or wait for at exit
+    os._exit(0)  # skip exit handlers of the implementation
 
 
 def _load(files: Sequence[str]) -> list[str]:
-    """Load plugin files; the errors. A file that the job does not need, of an earlier caller, may be gone or broken."""
+    """Load plugin files; returns the errors. A file of an earlier caller, not needed now, may be missing or broken."""
     errors = []
     for file in files:
         try:

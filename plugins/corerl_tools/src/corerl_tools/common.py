@@ -1,4 +1,4 @@
-"""What the commands share: options of the command line, the section reward of a config, tables."""
+"""Shared by the commands: options of the command line, the section ``reward`` of a config, tables."""
 
 import dataclasses
 import shutil
@@ -31,7 +31,7 @@ def trust_option(command: F) -> F:
 
 
 def reward_options(command: F) -> F:
-    """Add ``--config FILE`` and ``--scorer NAME``: who scores; ``config_file`` and ``scorer``."""
+    """Add ``--config FILE`` and ``--scorer NAME``: the parameters ``config_file`` and ``scorer``."""
     config = click.option(
         "--config", "config_file", type=click.Path(path_type=Path), help="Training config with the section reward."
     )
@@ -50,14 +50,14 @@ def load_reward_config(
     *,
     trust: bool = True,
 ) -> tuple["TrainConfig", Plugins]:
-    """A training config of which only ``reward`` and ``plugins`` are used, so that no model need be named.
+    """Load a training config for its ``reward`` and ``plugins`` only, so that no model must be named.
 
     Args:
-        scorer: scores every row, whatever the config says.
+        scorer: scores every row, in place of the config's scorers.
         trust: as for :func:`corerl.cli.common.read_train_values`.
 
     Raises:
-        RequestError: something in the config is wrong.
+        RequestError: the config is wrong.
     """
     from corerl.config import typed
     from corerl.contracts.config import TrainConfig
@@ -72,7 +72,7 @@ def load_reward_config(
 
 
 def type_label(hint: Any) -> str:
-    """A type as one writes it, choices as ``a|b``.
+    """A type in short form, choices as ``a|b``.
 
     >>> type_label(typing.Literal["auto", "cpu"])
     'auto|cpu'
@@ -83,7 +83,7 @@ def type_label(hint: Any) -> str:
 
 
 def range_label(field: "dataclasses.Field[Any]") -> str:
-    """The range of an option, e.g. ``>= 0, < 1``; '' when it has none."""
+    """The range of an option, e.g. ``>= 0, < 1``; '' if it has none."""
     return ", ".join(f"{_BOUNDS[name]} {bound}" for name, bound in field.metadata.get("bounds", {}).items())
 
 
@@ -93,7 +93,7 @@ def _one_line(text: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
-    """Columns of text. The last one is wrapped to the terminal; in a pipe every row is one line."""
+    """Columns of text. The last column is wrapped to the terminal; in a pipe every row is one line."""
     if not rows:
         return ""
     rows = [[_one_line(cell) for cell in row] for row in rows]

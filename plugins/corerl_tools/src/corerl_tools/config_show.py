@@ -32,12 +32,12 @@ def show(arguments: tuple[str, ...], trust: bool, plugin: tuple[str, ...], disab
 
 
 def _is_incomplete(values: Mapping[str, Any]) -> bool:
-    """Whether a required value is missing anywhere."""
+    """Whether a required value is missing."""
     return any(_is_incomplete(value) if isinstance(value, Mapping) else value == "???" for value in values.values())
 
 
 def commented(cls: type[Any], values: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """The lines of ``values`` as YAML, in the order of the dataclass ``cls``, with the help of each key behind it."""
+    """The lines of ``values`` as YAML, in the order of the dataclass ``cls``, each followed by the help of its key."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         hint, value = hints[field.name], values[field.name]

@@ -1,4 +1,4 @@
-"""``corerl plugins``: what there is, who supplies it, and whether it keeps its contract."""
+"""``corerl plugins``: installed plugins, the owner of every name, and the checks of contracts."""
 
 import dataclasses
 import functools
@@ -87,17 +87,17 @@ def trace(plugin: tuple[str, ...], disable_plugin: tuple[str, ...]) -> None:
 
 
 def _items(loaded: Plugins) -> Iterator[Item]:
-    """Everything that was registered, also what clashes or was overridden."""
+    """All registered entries, including clashing and overridden ones."""
     for record in loaded.records:
         for registry_name, entry in record.entries:
             yield getattr(loaded.registries, registry_name), entry
 
 
 def find(loaded: Plugins, name: str) -> tuple[PluginRecord | None, list[Item]]:
-    """What the user means by ``name``: a plugin with its entries, or entries of that name.
+    """The plugin called ``name`` with its entries, or the entries of that name.
 
     Raises:
-        UnknownNameError: nothing is called so.
+        UnknownNameError: no plugin and no entry has that name.
     """
     for record in loaded.records:
         if record.name == name:
@@ -154,7 +154,7 @@ def _entry_row(item: Item) -> dict[str, str]:
 
 
 def _not_installed(loaded: Plugins) -> Iterable[dict[str, str]]:
-    """The names that are known to come with a distribution which is not here, or disabled, or broken."""
+    """Known names whose distribution is not installed, disabled or broken."""
     statuses = {record.name: record.status for record in loaded.records}
     for _, registry in loaded.registries:
         for name, distribution in known_names(registry.kind).items():
@@ -216,7 +216,7 @@ def source_of(entry: Entry[Any]) -> tuple[str, int]:
 
 
 def _plain(value: Any) -> Any:
-    """A fact or a target as a value of JSON: code by its name."""
+    """A fact or a target as a JSON value: code by its name."""
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     if isinstance(value, str | int | float):

@@ -13,7 +13,7 @@ from corerl.terminal import echo
 from corerl_tools.common import table
 
 RECORDS = 1000
-"""of a run, at most so many are searched for the last reward"""
+"""records of a run that are searched for the last reward"""
 
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -35,7 +35,7 @@ def runs(folder: Path) -> None:
 
 
 def run_folders(folder: Path) -> Iterator[Path]:
-    """Every folder from ``folder`` down that holds a run's ``config.yaml``; there are no runs inside of runs."""
+    """Every folder from ``folder`` down that holds a run's ``config.yaml``; a run contains no other runs."""
     if (folder / "config.yaml").is_file() and (folder / "plugins.json").is_file():
         yield folder
         return
@@ -45,7 +45,7 @@ def run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _row_or_reason(run: Path, folder: Path) -> tuple[str, ...]:
-    """One that is damaged is a line like any other."""
+    """The line of a run; for a damaged run, the reason."""
     try:
         with reading(run):
             return row(run, folder)
@@ -81,7 +81,7 @@ def row(run: Path, folder: Path) -> tuple[str, ...]:
 
 
 def duration(seconds: float) -> str:
-    """The two largest units.
+    """A duration in its two largest units.
 
     >>> duration(7384)
     '2 h 3 min'

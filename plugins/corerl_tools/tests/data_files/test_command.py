@@ -67,7 +67,7 @@ def test_every_defect_is_counted_with_its_first_rows(write: Callable[..., str]) 
     } == {
         "empty ground truths, which training leaves out": (3, [5, 6, 7]),
         "rows of a wrong type": (2, [8, 9]),
-        "prompts that stand in several rows": (1, [0]),
+        "prompts in several rows": (1, [0]),
         "prompts with different ground truths": (1, [3]),
     }
     assert defects.notes["prompts with different ground truths"] == ["3 and 4 in in.parquet, row 3; row 4: x?"]

@@ -92,7 +92,7 @@ def test_a_folder_gives_its_train_and_test_files_in_order(tmp_path: Path) -> Non
 
 def test_a_single_file_says_its_split_by_name_or_is_told(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "all.jsonl", [("a", "1")])
-    with pytest.raises(DataError, match=r"all\.jsonl: its name says neither train nor test, so --split must"):
+    with pytest.raises(DataError, match=r"all\.jsonl: its name contains neither train nor test: set --split"):
         prepare_dataset(Trivia(), source, tmp_path / "out")
     prepare_dataset(Trivia(), source, tmp_path / "out", split="test")
     assert rows_of(tmp_path / "out" / "test.parquet")[0]["extra_info"]["split"] == "test"
@@ -183,7 +183,7 @@ def test_made_data_is_written_with_its_chat_split(tmp_path: Path) -> None:
 
 
 def test_made_data_takes_no_source(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="it takes neither a source nor --split"):
+    with pytest.raises(RequestError, match="it has neither a source nor --split"):
         prepare_dataset(Made(), "train.jsonl", tmp_path)
 
 

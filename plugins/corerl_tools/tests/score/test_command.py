@@ -43,8 +43,8 @@ def test_scores_and_their_agreement_with_labels(write: Callable[..., str], capsy
     assert "agreement with 'label': 50.00% of 4, Cohen's kappa 0.000" in out
     assert "label: correct  1                1" in out
     assert "label: wrong    1                1" in out
-    assert "only the label says correct: in.jsonl, line 2: extracted '5', ground truth '4'" in out
-    assert "only the scorer says correct: in.jsonl, line 4" in out
+    assert "correct by the label only: in.jsonl, line 2: extracted '5', ground truth '4'" in out
+    assert "correct by the scorer only: in.jsonl, line 4" in out
 
 
 def test_labels_may_be_words_numbers_or_missing(write: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,1 +1,1 @@
-"""Parts that training strategies share."""
+"""Parts shared by training strategies."""

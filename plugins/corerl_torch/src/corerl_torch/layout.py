@@ -1,4 +1,4 @@
-"""How the rows of a micro-batch lie before the model: padded side by side, or packed end to end."""
+"""Layouts of the rows of a micro-batch for the model: padded side by side, or packed end to end."""
 
 from typing import Any, NamedTuple
 
@@ -9,11 +9,11 @@ from corerl.contracts.experience import Experience
 
 
 class Layout(NamedTuple):
-    """What the model is given.
+    """The model's inputs.
 
     Attributes:
         inputs: keyword arguments of the model's forward.
-        positions: (N,) int64, where in the flattened inputs each response token is predicted, in row-major order.
+        positions: (N,) int64, index in the flattened inputs that predicts each response token, in row-major order.
         real: (B, T) bool, true on response tokens.
     """
 
@@ -23,17 +23,17 @@ class Layout(NamedTuple):
 
 
 def padded(batch: Experience) -> Layout:
-    """(B, S - 1): rows are right-padded and attention is causal, so that no token sees padding without any mask."""
+    """(B, S - 1): rows are right-padded and attention is causal, so no token sees padding and no mask is needed."""
     inputs = batch.input_ids[:, :-1]
     positions, real = batch.prediction_index(inputs.shape[1])
     return Layout({"input_ids": inputs}, positions, real)
 
 
 def packed(batch: Experience) -> Layout:
-    """(1, tokens): all rows without their last tokens, which predict nothing, one after the other.
+    """(1, tokens): all rows, each without its last token, which predicts nothing, one after the other.
 
-    ``position_ids`` start anew with each row; where rows begin is there under the names that transformers gives to
-    flash attention.
+    ``position_ids`` start at 0 in each row; the starts of the rows have the names that transformers uses for flash
+    attention.
     """
     width = batch.input_ids.shape[1]
     lengths = (batch.lengths - 1).clamp(min=1)
@@ -63,6 +63,6 @@ def response_tokens(batch: Experience, real: Tensor) -> Tensor:
 
 
 def by_response(values: Tensor, real: Tensor) -> Tensor:
-    """(B, T, ...) of the (N, ...) values of the response tokens, 0 elsewhere."""
+    """(B, T, ...) from the (N, ...) values of the response tokens, 0 elsewhere."""
     scattered = torch.zeros((*real.shape, *values.shape[1:]), dtype=values.dtype, device=values.device)
     return scattered.masked_scatter(real.view(*real.shape, *(1 for _ in values.shape[1:])), values)

@@ -26,15 +26,15 @@ def load_model(
     """A transformers model on ``device``, without dropout.
 
     Args:
-        device: ``meta``: names and shapes alone, whatever the folder holds; no weights are read.
+        device: ``meta``: only names and shapes; no weights are read, and the folder may have none.
         head: ``lm``: of a causal language model; ``value``: one number for each token (a token classification model
-            with one label), random where the folder has none.
+            with one label), random if the folder has no such head.
         dtype: of the weights.
-        seed: of random weights (``load_format: dummy``, a new value head); the global random state is left as it was.
+        seed: of random weights (``load_format: dummy``, a new value head); the global random state is unchanged.
 
     Raises:
-        ModelError: no such folder, no weights in it or not all, an architecture that transformers does not know,
-            or an attention whose package is not installed.
+        ModelError: no such folder, missing weights, an architecture unknown to transformers, or an attention whose
+            package is not installed.
     """
     with uncollected():
         from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
@@ -52,7 +52,7 @@ def load_model(
         config = AutoConfig.from_pretrained(path, **options)
     except ImportError:
         raise
-    except Exception as error:  # each architecture checks its config in its own way
+    except Exception as error:  # architectures raise different errors for their configs
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
     try:
@@ -60,15 +60,15 @@ def load_model(
             setattr(config, name, 0.0)
         if head == "value":
             config.num_labels = 1
-            config.classifier_dropout = 0.0  # where a config says nothing, transformers drops out a tenth
-        # tensors are made where it is quickest
+            config.classifier_dropout = 0.0  # the default of transformers is a tenth
+        # create tensors directly on the fastest device
         fastest = "cuda" if model.load_format == "dummy" and torch.cuda.is_available() else "cpu"
         place = "meta" if device == "meta" else fastest
         with own_random_state(place, seed), torch.device(place):
             if model.load_format == "dummy" or device == "meta":
                 loaded = auto.from_config(
                     config,
-                    dtype=torch.float32,  # the same random numbers, whatever the dtype
+                    dtype=torch.float32,  # the same random numbers for every dtype
                     attn_implementation=model.attn_implementation,
                     trust_remote_code=model.trust_remote_code,
                 )
@@ -88,7 +88,7 @@ def load_model(
     except (OSError, ValueError, KeyError, ImportError, ArithmeticError) as error:
         raise ModelError(f"model.path: {model.path} cannot be loaded: {str(error).splitlines()[0]}") from error
     except RuntimeError as error:
-        if device != "meta":  # on others it is a matter of the machine
+        if device != "meta":  # on other devices the machine may be the cause
             raise
         reason = str(error).splitlines()[0]
         raise ModelError(f"model.path: {model.path} cannot be loaded: config.json: {reason}") from error
@@ -96,9 +96,9 @@ def load_model(
 
 
 def model_shape(model: Any, device: str) -> ModelShape:
-    """What throughput figures need to know of a transformers model, which may have no storage.
+    """The numbers of a transformers model, possibly without storage, for throughput figures.
 
-    Of a mixture of experts as many parameters count as one token meets.
+    In a mixture of experts, only the parameters used for one token count.
     """
     config = model.config.get_text_config()
     parameters: int = model.num_parameters()
@@ -113,22 +113,22 @@ def model_shape(model: Any, device: str) -> ModelShape:
 
 @contextmanager
 def own_random_state(device: str, seed: int) -> Iterator[None]:
-    """Torch's random numbers on the CPU and on ``device`` follow ``seed``; afterwards they go on as if not drawn from.
+    """Seed torch's random numbers on the CPU and on ``device``; afterwards restore their state.
 
-    ``torch.manual_seed`` would not do: it seeds the generators of all CUDA devices, those of a process that has not
-    begun to use CUDA as soon as it does.
+    ``torch.manual_seed`` does not suffice: it seeds the generators of all CUDA devices, and in a process that has not
+    used CUDA yet, it does so at the first use.
     """
     used = [torch.cuda.current_device()] if torch.device(device).type == "cuda" else []
     with torch.random.fork_rng(used):
         torch.default_generator.manual_seed(seed)
         if used:
-            torch.cuda.manual_seed(seed)  # of the present device alone
+            torch.cuda.manual_seed(seed)  # the present device only
         yield
 
 
 @contextmanager
 def _no_report() -> Iterator[None]:
-    """Without transformers' table of missing weights: :func:`_check_complete` says what matters."""
+    """Suppress transformers' table of missing weights; :func:`_check_complete` reports the relevant ones."""
     from transformers.utils import logging
 
     present = logging.get_verbosity()
@@ -140,7 +140,7 @@ def _no_report() -> Iterator[None]:
 
 
 def _check_complete(path: str, missing: Iterable[str], head: str) -> None:
-    """Raise ModelError when weights are missing that are not those of a new value head."""
+    """Raise ModelError if weights are missing, except those of a new value head."""
     lacking = sorted(name for name in missing if head == "lm" or not name.startswith("score."))
     if lacking:
         raise ModelError(

@@ -1,8 +1,8 @@
 """LoRA by peft: h = W x + (alpha / r) B A x with W frozen, A (r, in) and B (out, r) trained, B zero at the start.
 
-Hu et al. 2021, arXiv 2106.09685, equation 3. Adapters are put into the model's linear layers, in place; weights go out
-merged, W + (alpha / r) B A, one tensor at a time under the names of the plain model. What is trained is float32; what
-is frozen is held in the dtype of compute.
+Hu et al. 2021, arXiv 2106.09685, equation 3. Adapters are inserted into the model's linear layers, in place. Weights
+are sent merged, W + (alpha / r) B A, one tensor at a time, under the names of the plain model. Trained weights are
+float32; frozen weights have the compute dtype.
 """
 
 import json
@@ -27,38 +27,38 @@ ADAPTER = "default"
 """peft's name for the only adapter"""
 
 STORED = "lora.json"
-"""what a checkpoint's adapters are of"""
+"""facts that must agree between a checkpoint's adapters and the config"""
 
 
 def enabled(spec: StrategySpec) -> bool:
-    """Whether adapters are trained in place of the model; a model without an optimizer has none."""
+    """Whether adapters are trained instead of the model; a model without an optimizer has no adapters."""
     return spec.model.lora_rank > 0 and spec.optim is not None
 
 
 def weights_dtype(spec: StrategySpec) -> torch.dtype:
-    """The dtype in which the model's own weights are held."""
+    """The dtype of the model's own weights."""
     trained = spec.optim is not None and not enabled(spec)
     return torch.float32 if trained else compute_dtype(spec.model, spec.device)
 
 
 def check_export(spec: StrategySpec, lora_export: str) -> None:
-    """Raise ConfigError when an adapter is to be exported and there is none."""
+    """Raise ConfigError if an adapter shall be exported and there is none."""
     if lora_export == "adapter" and spec.optim is not None and not enabled(spec):
         raise ConfigError("actor.strategy.lora_export", "adapter needs model.lora_rank of at least 1, which is 0")
 
 
 def add(model: Any, spec: StrategySpec) -> None:
-    """Put adapters into a transformers model, random by ``spec.seed``, and freeze all else but a value head.
+    """Add adapters to a transformers model, random by ``spec.seed``, and freeze all other weights except a value head.
 
     Raises:
-        ConfigError: ``model.target_modules`` names a module that the model has not, or that is no linear layer.
+        ConfigError: ``model.target_modules`` names a module that the model lacks, or that is no linear layer.
     """
     from peft import inject_adapter_in_model
     from peft.tuners.lora import Linear, LoraLayer
 
     meta = next(model.parameters()).is_meta
     with own_random_state(spec.device, spec.seed), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a value head that none of the names had to be kept from
+        warnings.simplefilter("ignore")  # about a value head that no name matched
         try:
             inject_adapter_in_model(_peft_config(spec), model, ADAPTER, low_cpu_mem_usage=meta)
         except ValueError as error:
@@ -74,11 +74,11 @@ def add(model: Any, spec: StrategySpec) -> None:
 
 
 Whole = Callable[[Tensor, torch.dtype | None], Tensor]
-"""gives the full tensor of a parameter, in a dtype; None: its own"""
+"""returns the full tensor of a parameter, in a dtype; None: the parameter's dtype"""
 
 
 def merged(model: Any, whole: Whole, dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
-    """Every weight of the plain model under its name, in ``dtype``, with the adapters, if any, merged in float32."""
+    """Every weight of the plain model under its name, in ``dtype``, with adapters, if any, merged in float32."""
     for name, parameter in model.named_parameters():
         owner = name.removesuffix(".base_layer.weight")
         if owner != name:
@@ -88,12 +88,12 @@ def merged(model: Any, whole: Whole, dtype: torch.dtype | None) -> Iterator[tupl
 
 
 def cast(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Without gradients, in ``dtype`` if the tensor is of floating-point numbers; None: as it is."""
+    """The tensor without gradients; a floating-point tensor in ``dtype``, unless that is None."""
     return tensor.detach().to(dtype) if dtype is not None and tensor.is_floating_point() else tensor.detach()
 
 
 def trained(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """The parameters that are trained, under the names that they have in the model."""
+    """The trained parameters, under their names in the model."""
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
@@ -111,13 +111,13 @@ def write_adapter(folder: Path, spec: StrategySpec, adapters: dict[str, Tensor])
 
 
 def note(folder: Path, spec: StrategySpec) -> None:
-    """Say in a checkpoint which adapters it holds, if any."""
+    """Write to a checkpoint which adapters it holds, if any."""
     if enabled(spec):
         (folder / STORED).write_text(json.dumps(_described(spec)))
 
 
 def check_stored(folder: Path, spec: StrategySpec) -> None:
-    """Raise ConfigError when a checkpoint is not of these adapters, or of the whole model and there are adapters."""
+    """Raise ConfigError if a checkpoint's adapters, or their absence, do not match ``spec``."""
     stored: dict[str, Any] = {"lora_rank": 0, **(read_note(folder) or {})}
     wanted = _described(spec) if enabled(spec) else {"lora_rank": 0}
     for key in ("lora_rank", *wanted):
@@ -127,7 +127,7 @@ def check_stored(folder: Path, spec: StrategySpec) -> None:
 
 
 def read_note(folder: Path) -> dict[str, Any] | None:
-    """What :func:`note` wrote; None for a checkpoint without adapters.
+    """The facts written by :func:`note`; None for a checkpoint without adapters.
 
     Raises:
         RequestError: the file is damaged.

@@ -1,4 +1,4 @@
-"""Cutting a mini-batch into micro-batches by size."""
+"""Division of a mini-batch into micro-batches by size."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -11,15 +11,15 @@ from corerl_torch.balance import balanced_partitions
 
 
 def micro_batches(lengths: Tensor, limit: MicroBatching, *, packed: bool = False, at_least: int = 1) -> list[Tensor]:
-    """Row indices of each micro-batch; none of an empty batch.
+    """Row indices of each micro-batch; an empty batch has no micro-batches.
 
     Args:
         lengths: (B,) tokens in each row.
-        limit: the largest micro-batch. Its tokens are rows times the longest row's length: padding is computed too.
-        packed: rows are laid end to end, so that its tokens are the sum of the rows' lengths, and all micro-batches
-            have about as many. Otherwise rows of like length stand together, the longest first.
-        at_least: micro-batches to make of packed rows that are cut by tokens, where there are as many rows: another
-            rank has as many.
+        limit: the largest micro-batch. Its tokens are rows times the longest row's length, because padding is computed.
+        packed: rows are laid end to end: the tokens of a micro-batch are the sum of its rows' lengths, and all
+            micro-batches have about equal sums. Otherwise rows of similar length are together, the longest first.
+        at_least: least number of micro-batches of packed rows that are cut by tokens, if there are enough rows: another
+            rank has this number.
     """
     order = torch.argsort(lengths, descending=True, stable=True)
     if not len(order):
@@ -47,14 +47,14 @@ def lockstep_micro_batches(
     sharing: int = 1,
     multiple: int = 1,
 ) -> list[Tensor]:
-    """Row indices of each micro-batch, as many as the rank with most of them has, at least one; the last may be empty.
+    """Row indices of each micro-batch, as many as on the rank that needs most, at least one; the last may be empty.
 
     Args:
         lengths: (B,) tokens in each row of this rank.
-        gather: what every rank has, of what this one has; called by all ranks.
-        packed: as :func:`micro_batches` has it.
-        sharing: ranks that have a slice of every row each; ``limit.max_tokens`` is meant of one.
-        multiple: what the number of micro-batches is a multiple of.
+        gather: returns the values of all ranks, given this rank's value; called on all ranks.
+        packed: as for :func:`micro_batches`.
+        sharing: ranks that share every row, with a slice each; ``limit.max_tokens`` applies to one rank.
+        multiple: the number of micro-batches is a multiple of this.
     """
     if limit.max_tokens is not None:
         limit = dataclasses.replace(limit, max_tokens=limit.max_tokens * sharing)
@@ -67,7 +67,7 @@ def lockstep_micro_batches(
 
 
 def _packed(lengths: Tensor, order: Tensor, max_tokens: int, at_least: int) -> list[Tensor]:
-    """As many as first fit makes, with about as many tokens each, where that keeps the limit."""
+    """The number of first-fit bins, with about equal token counts, if these keep the limit."""
     filled = _first_fit(order, lengths, max_tokens)
     balanced = balanced_partitions(lengths, max(len(filled), min(at_least, len(order))))
     fits = all(len(rows) == 1 or int(lengths[rows].sum()) <= max_tokens for rows in balanced)
@@ -75,7 +75,7 @@ def _packed(lengths: Tensor, order: Tensor, max_tokens: int, at_least: int) -> l
 
 
 def _first_fit(order: Tensor, lengths: Tensor, max_tokens: int) -> list[list[int]]:
-    """Each row, the longest first, goes into the first micro-batch that has room for it."""
+    """Put each row, the longest first, into the first micro-batch with room for it."""
     room: list[int] = []
     members: list[list[int]] = []
     tokens_of = lengths.tolist()

@@ -40,10 +40,10 @@ def build_schedule(
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, stored: Mapping[str, Any]) -> None:
-    """Set what ``optimizer.state_dict()`` gave; torch itself takes any shape, and fails in the next step.
+    """Restore a state of ``optimizer.state_dict()``; torch itself accepts any shape, and fails in the next step.
 
     Raises:
-        ValueError, TypeError, KeyError, AttributeError: it is of other parameters, or damaged.
+        ValueError, TypeError, KeyError, AttributeError: the state belongs to other parameters, or is damaged.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, values in stored["state"].items():
@@ -63,10 +63,10 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, stored: Mapping[str, Any
 
 
 def restore_schedule(schedule: torch.optim.lr_scheduler.LRScheduler, stored: Mapping[str, Any]) -> None:
-    """Set what ``schedule.state_dict()`` gave; torch itself sets any attribute that it is given.
+    """Restore a state of ``schedule.state_dict()``; torch itself sets any given attribute.
 
     Raises:
-        ValueError, TypeError, KeyError: it is of another schedule, or damaged.
+        ValueError, TypeError, KeyError: the state belongs to another schedule, or is damaged.
     """
     present = schedule.state_dict()
     if not isinstance(stored, Mapping):
@@ -80,7 +80,7 @@ def restore_schedule(schedule: torch.optim.lr_scheduler.LRScheduler, stored: Map
 
 
 def _is_alike(value: Any, present: Any) -> bool:
-    """Whether a value that was read may stand for one of this kind."""
+    """Whether a stored value has the kind of the present one."""
     if isinstance(present, list | tuple):
         fits = isinstance(value, list | tuple) and len(value) == len(present)
         return fits and all(map(_is_alike, value, present))

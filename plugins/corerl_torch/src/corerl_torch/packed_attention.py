@@ -1,7 +1,7 @@
-"""Attention over rows that lie end to end, under a name of its own in transformers.
+"""Attention over packed rows, registered under a name of its own in transformers.
 
-A mask that keeps the rows apart costs the square of their total length. Here each row attends to itself alone: in half
-precision on CUDA by ``torch.nn.attention.varlen``, elsewhere row by row. No package beside torch is needed.
+A mask that separates the rows costs the square of their total length. Here each row attends only to itself: in half
+precision on CUDA with ``torch.nn.attention.varlen``, otherwise row by row. No package beside torch is needed.
 """
 
 import importlib
@@ -23,28 +23,28 @@ KERNEL = "which on CUDA is torch's own flash attention"
 
 varlen_attn: Any = None
 KNOWN: frozenset[str] = frozenset()
-"""torch's function and its parameters, which differ between its versions; none before a model on CUDA asks for it"""
+"""torch's function and its parameters, which differ between versions; loaded when a model on CUDA needs it"""
 
 
 def use(
     model: Any, attn_implementation: str, sequence: SequenceGroup | None = None, *, outside_graphs: bool = False
 ) -> None:
-    """Let a transformers model keep packed rows apart: by flash attention where that is asked for, else by this.
+    """Make a transformers model separate packed rows: by flash attention if requested, otherwise by this module.
 
     Args:
         sequence: the ranks that share the rows.
-        outside_graphs: ``torch.compile`` leaves it alone; for what it cannot trace: row by row, and over ranks.
+        outside_graphs: exclude the attention from ``torch.compile``, which cannot trace it row by row or over ranks.
 
     Raises:
-        ConfigError: an attention that is neither, or that cannot be spread over ranks.
+        ConfigError: another attention, or one that cannot be spread over ranks.
     """
     if "flash" in attn_implementation and sequence is None:
-        return  # transformers hands it the bounds of the rows
+        return  # transformers passes the bounds of the rows
     if attn_implementation != "sdpa":
         what = "keep packed rows apart" if sequence is None else f"be spread over {sequence.size} ranks"
         raise ConfigError(
             "model.attn_implementation",
-            f"{attn_implementation} cannot {what}: take sdpa, "
+            f"{attn_implementation} cannot {what}: use sdpa, "
             + ("flash attention, or the strategy's option use_remove_padding=false" if sequence is None else KERNEL),
         )
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -64,7 +64,7 @@ def use(
 
 
 def find_kernel() -> None:
-    """Look for torch's function, for models on CUDA."""
+    """Load torch's function, for models on CUDA."""
     global varlen_attn, KNOWN
     if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
         varlen_attn = importlib.import_module("torch.nn.attention.varlen").varlen_attn
@@ -72,7 +72,9 @@ def find_kernel() -> None:
 
 
 def _over_ranks(sequence: SequenceGroup) -> Callable[..., tuple[Tensor, None]]:
-    """:func:`packed_attention` on all tokens and this rank's heads, from and to this rank's tokens and all heads."""
+    """:func:`packed_attention` on all tokens and this rank's heads; inputs and outputs are this rank's tokens, all
+    heads.
+    """
 
     def attention(
         module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **named: Any
@@ -101,8 +103,8 @@ def packed_attention(
 
     Args:
         query: (1, heads, tokens, head size); key and value may have fewer heads.
-        cu_seq_lens_q: (rows + 1,) int32, where each row begins, and the end.
-        sliding_window: how many tokens back a token sees, itself included; None: all.
+        cu_seq_lens_q: (rows + 1,) int32, the start of each row, and the end.
+        sliding_window: number of tokens that a token sees, itself included; None: all.
 
     Returns:
         (1, tokens, heads, head size).
@@ -157,7 +159,7 @@ def _row_by_row(
 
 
 def _every_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Key and value with as many heads as the query."""
+    """Key and value, repeated to the number of heads of the query."""
     groups = query.shape[1] // key.shape[1]
     return key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
 

@@ -1,4 +1,4 @@
-"""The ranks that hold one model together: where they meet, and what they tell each other."""
+"""The ranks that hold one model together: how they connect, and the values that they exchange."""
 
 import atexit
 import contextlib
@@ -23,19 +23,19 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def join(device: str, timeout: float) -> DeviceMesh:
-    """The mesh of all ranks, in one dimension; the process group is joined where it is not yet.
+    """The mesh of all ranks, in one dimension; joins the process group if necessary.
 
     A runtime sets the variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. Without them this process is
-    a world of its own, and no port is opened for others. The first strategy of a process sets the timeout.
+    the only rank, and opens no port. The first strategy of a process sets the timeout.
 
     Args:
-        device: ``cpu`` (gloo) or ``cuda`` (NCCL; gloo for what is on the CPU).
-        timeout: seconds that a rank waits for the others.
+        device: ``cpu`` (gloo) or ``cuda`` (NCCL; gloo for tensors on the CPU).
+        timeout: seconds that a rank waits for the other ranks.
 
     Raises:
         ConfigError: some of the variables are missing, or this host has no such CUDA device.
         RunError: another program listens at rank 0's port.
-        DeadlineError: not all ranks came in time.
+        DeadlineError: not all ranks joined in time.
     """
     given = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     together = "RANK" in given or "WORLD_SIZE" in given
@@ -57,13 +57,13 @@ def join(device: str, timeout: float) -> DeviceMesh:
 
 
 def group_beside(timeout: float) -> Any:
-    """All ranks again, for what goes on in a thread beside the others' collectives; a collective itself."""
+    """A second group of all ranks, for a thread beside the collectives of the first group; a collective itself."""
     with _on_loopback() if dist.get_world_size() == 1 else contextlib.nullcontext():
         return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
 
 
 def gather(value: Any) -> list[Any]:
-    """What every rank has, by rank: something that JSON holds."""
+    """The values of all ranks, by rank; a value must be JSON."""
     if dist.get_world_size() == 1:
         return [value]
     data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -76,7 +76,7 @@ def gather(value: Any) -> list[Any]:
 
 
 def on_first_rank(work: Callable[[], None], otherwise: type[Exception] = RunError) -> None:
-    """Run ``work`` on rank 0 while the others wait; where it raises, they raise ``otherwise`` with its message."""
+    """Run ``work`` on rank 0 while the others wait; if it raises, they raise ``otherwise`` with its message."""
     error: Exception | None = None
     if dist.get_rank() == 0:
         try:
@@ -93,12 +93,12 @@ def on_first_rank(work: Callable[[], None], otherwise: type[Exception] = RunErro
 def rows_at_fault(rows: int, rank: int, size: int, finite: Callable[[Tensor], bool]) -> list[int]:
     """This data-parallel rank's rows whose own loss or gradient is not finite; a collective.
 
-    Row by row, all ranks at a time; where that is not finite, each rank's row alone.
+    Row by row, on all ranks at once; if the result is not finite, each rank's row alone.
 
     Args:
-        rows: that this rank has.
+        rows: number of rows of this rank.
         rank, size: data parallel.
-        finite: whether the given rows of all ranks are; a rank may give none.
+        finite: whether the given rows of all ranks are finite; a rank may pass no rows.
     """
     bad: list[int] = []
     for row in range(max(gather(rows))):
@@ -113,11 +113,11 @@ def rows_at_fault(rows: int, rank: int, size: int, finite: Callable[[Tensor], bo
 
 @contextlib.contextmanager
 def deadline(what: str, timeout: float) -> Iterator[None]:
-    """Errors of collectives in words.
+    """Convert errors of collectives to errors with a clear message.
 
     Raises:
         WorkerLateError: a rank was late by ``timeout`` seconds.
-        WorkerDiedError: a rank is gone.
+        WorkerDiedError: a rank has died.
     """
     try:
         yield
@@ -144,9 +144,9 @@ def _take_device(local_rank: int) -> None:
 
 
 def _meet(backend: str, timeout: float) -> None:
-    """Join the others at the address of rank 0, on which alone it listens.
+    """Connect to the other ranks at the address of rank 0; rank 0 listens on this address only.
 
-    If that address is of the loopback, gloo and NCCL use the loopback too, unless a variable names an interface.
+    If the address is on the loopback, gloo and NCCL also use the loopback, unless a variable names an interface.
     """
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -198,7 +198,7 @@ def _leave() -> None:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """gloo listens on the address of this host's name, where no variable names an interface."""
+    """Let gloo listen on the address of this host's name, if no variable names an interface."""
     loopback = _loopback()
     if loopback is None or "GLOO_SOCKET_IFNAME" in os.environ:
         yield

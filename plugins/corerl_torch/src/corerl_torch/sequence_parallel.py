@@ -1,9 +1,9 @@
-"""Ulysses: ranks that share the rows, each with a slice of the packed tokens, and in attention a slice of the heads.
+"""Ulysses: ranks that share the rows; each has a slice of the packed tokens, and in attention a slice of the heads.
 
-Everything that treats tokens one by one (norms, projections, MLP, logits) runs on a rank's own tokens. Before attention
-an all-to-all trades tokens for heads, after it another trades them back (Jacobs et al. 2023, "DeepSpeed Ulysses", arXiv
-2309.14509, section 3.1). All ranks of a group get all results and compute the same loss; each has the gradient that
-goes through its tokens, and the sum over ranks is that of the loss.
+Operations on single tokens (norms, projections, MLP, logits) run on a rank's own tokens. Before attention an all-to-all
+exchanges tokens for heads, after it another exchanges them back (Jacobs et al. 2023, "DeepSpeed Ulysses", arXiv
+2309.14509, section 3.1). All ranks of a group get all results and compute the same loss. Each rank has the gradient
+through its tokens; the sum over ranks is the gradient of the loss.
 """
 
 import math
@@ -26,8 +26,8 @@ class Slice(NamedTuple):
 
     Attributes:
         layout: its tokens; ``positions`` are those of its own response tokens.
-        own: which of all response tokens are its own.
-        counts: the number of them, by rank.
+        own: indices of its own among all response tokens.
+        counts: number of own response tokens, by rank.
     """
 
     layout: Layout
@@ -44,7 +44,7 @@ class SequenceGroup:
     group: Any
 
     def slice(self, layout: Layout) -> Slice:
-        """This rank's tokens. Where they do not divide, tokens that nobody asks about make a last row of their own."""
+        """This rank's tokens. If the tokens do not divide, filler tokens form an additional last row."""
         inputs = dict(layout.inputs)
         tokens = inputs["input_ids"].shape[1]
         length = -(-tokens // self.size)
@@ -63,12 +63,14 @@ class SequenceGroup:
         return Slice(Layout(inputs, layout.positions[own] - mine.start, layout.real), own, counts)
 
     def gather(self, values: Tensor, counts: list[int]) -> Tensor:
-        """(N, ...) of all ranks' response tokens, from those of this one; a gradient goes to its own alone."""
+        """(N, ...) of all ranks' response tokens, from this rank's; a gradient returns to this rank's only."""
         gathered: Tensor = _Gather.apply(values, counts, self)  # type: ignore[no-untyped-call]
         return gathered
 
     def tokens_for_heads(self, states: Tensor) -> Tensor:
-        """(1, heads, own tokens, size) → (1, own heads, tokens, size); heads fewer than ranks are repeated."""
+        """(1, heads, own tokens, size) → (1, own heads, tokens, size); heads are repeated if there are fewer than
+        ranks.
+        """
         states = states.squeeze(0)
         repeats = self.size // math.gcd(self.size, len(states))
         if repeats > 1:
@@ -88,10 +90,10 @@ class SequenceGroup:
 
 
 def sequence_group(size: int, timeout: float) -> SequenceGroup | None:
-    """This rank's group; None of size 1. A collective.
+    """This rank's group; None for size 1. A collective.
 
     Raises:
-        ConfigError: the number of ranks does not divide by it.
+        ConfigError: ``size`` does not divide the number of ranks.
     """
     ranks = dist.get_world_size()
     if ranks % size:
@@ -105,7 +107,7 @@ def sequence_group(size: int, timeout: float) -> SequenceGroup | None:
 
 
 def check_heads(size: int, heads: int) -> None:
-    """Raise ConfigError when attention heads cannot be shared by so many ranks."""
+    """Raise ConfigError if the ranks cannot share the attention heads."""
     if heads % size:
         raise ConfigError(KEY, f"{size} does not divide the model's {heads} attention heads; {_divisors(heads)} would")
 
@@ -119,7 +121,7 @@ def _divisors(number: int, most: int = 64) -> str:
 
 
 class _Exchange(torch.autograd.Function):
-    """Part j of (ranks, ...) goes to rank j, and the part that rank j meant for this one takes its place."""
+    """Send part j of (ranks, ...) to rank j, and replace it by the part received from rank j."""
 
     @staticmethod
     def forward(ctx: Any, parts: Tensor, group: Any) -> Tensor:

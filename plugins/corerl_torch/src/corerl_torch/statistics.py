@@ -1,6 +1,6 @@
-"""Sums, means and deviations over groups and over masks, for advantage estimators.
+"""Sums, means and deviations over groups and masks, for advantage estimators.
 
-Values are float32 or float64; what comes out has their dtype and device.
+Values are float32 or float64; results have the same dtype and device.
 """
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 BLOCK = 32
-"""columns of :func:`discounted_sums` that one matrix product takes together"""
+"""columns of :func:`discounted_sums` in one matrix product"""
 
 WHITEN_EPSILON = 1e-8
 
@@ -32,12 +32,12 @@ def group_moments(scores: Tensor, scored: Tensor, group_ids: Tensor) -> tuple[Te
 
     Args:
         scores: (B,) or (B, K) float, K scores of each response.
-        scored: (B,) bool, which responses count.
+        scored: (B,) bool, the responses that count.
         group_ids: (B,) int64, 0 … G-1.
 
     Returns:
         The size, (B,); the mean and the deviation in the shape of ``scores``. The deviation of a group of one is 0.
-        Float64 inside: equal float32 scores have exactly their value as mean, and no deviation.
+        Computed in float64: equal float32 scores have exactly their value as mean, and deviation 0.
     """
     values = scores.to(torch.float64).view(len(scores), -1)
     weights = scored.to(torch.float64)[:, None]
@@ -48,7 +48,7 @@ def group_moments(scores: Tensor, scored: Tensor, group_ids: Tensor) -> tuple[Te
 
 
 def group_maxima(values: Tensor, group_ids: Tensor) -> Tensor:
-    """The largest value of each row's group, at every row; arguments as for :func:`group_sums`, (B,) alone."""
+    """The largest value of each row's group, at every row; arguments as for :func:`group_sums`, but only (B,)."""
     groups = int(group_ids.max()) + 1
     return values.new_full((groups,), -torch.inf).scatter_reduce_(0, group_ids, values, "amax")[group_ids]
 
@@ -61,7 +61,7 @@ def whiten(values: Tensor, mask: Tensor) -> Tensor:
         mask: (B, T) bool.
 
     Returns:
-        (B, T), 0 where ``mask`` is false, and everywhere when fewer than two elements count.
+        (B, T), 0 where ``mask`` is false, and everywhere if fewer than two elements count.
     """
     count = mask.sum()
     mean = torch.where(mask, values, 0.0).sum(dtype=torch.float64) / count.clamp(min=1)
@@ -71,14 +71,14 @@ def whiten(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def whiten_scores(scores: Tensor, weights: Tensor) -> Tensor:
-    """As :func:`whiten`, where each response has one number that stands at all its tokens.
+    """As :func:`whiten`, for responses with one number at all their tokens.
 
     Args:
         scores: (B,) float.
-        weights: (B,) int: how often each response counts, its number of tokens; 0 leaves it out.
+        weights: (B,) int: the weight of each response, its number of tokens; 0 excludes it.
 
     Returns:
-        (B,), 0 where the weight is, and everywhere when the weights add up to fewer than two.
+        (B,), 0 where the weight is 0, and everywhere if the weights add up to less than two.
     """
     counts = weights.to(scores.dtype)
     total = counts.sum()
@@ -92,7 +92,7 @@ def discounted_sums(values: Tensor, mask: Tensor, discount: float) -> Tensor:
     """y_t = values_t + discount · y_(next true t): the recursion skips masked tokens and is carried over them.
 
     Args:
-        values: (B, T) float; where ``mask`` is false they are not looked at.
+        values: (B, T) float; ignored where ``mask`` is false.
         mask: (B, T) bool, with or without holes.
         discount: 0 … 1.
 
@@ -107,7 +107,7 @@ def discounted_sums(values: Tensor, mask: Tensor, discount: float) -> Tensor:
 
 
 def has_holes(mask: Tensor) -> bool:
-    """Whether in some row of ``mask``, (B, T) bool, a false element stands before a true one."""
+    """Whether in some row of ``mask``, (B, T) bool, a false element precedes a true one."""
     return bool((mask[:, 1:] > mask[:, :-1]).any())
 
 
@@ -141,8 +141,8 @@ def _like(values: Tensor, scores: Tensor) -> Tensor:
 def _row_sums(values: Tensor, discount: float) -> Tensor:
     """y_t = values_t + discount · y_(t+1) over whole rows of ``values``, (B, T).
 
-    Within blocks of columns by a product with a triangular matrix of powers. What flows into a block from those after
-    it is the same recursion over the blocks' first sums. Matrix products in less than float32 (TF32) would show here.
+    Within blocks of columns by a product with a triangular matrix of powers. The contribution of later blocks is the
+    same recursion over the blocks' first sums. Matrix products below float32 precision (TF32) would change the result.
     """
     rows, tokens = values.shape
     padded = functional.pad(values, (0, -tokens % BLOCK)) if tokens % BLOCK else values
@@ -156,13 +156,13 @@ def _row_sums(values: Tensor, discount: float) -> Tensor:
 
 
 def _left(mask: Tensor) -> Tensor:
-    """``compact(mask, mask)``: in each row as many true elements as in ``mask``, first."""
+    """``compact(mask, mask)``: each row has the true elements of ``mask`` first."""
     lengths = mask.sum(dim=1)
     return torch.arange(int(lengths.max()), device=mask.device) < lengths[:, None]
 
 
 def _powers(base: float, like: Tensor) -> Tensor:
-    """(BLOCK, BLOCK): base^(row - column) on and below the diagonal; what is too small for a normal number is 0."""
+    """(BLOCK, BLOCK): base^(row - column) on and below the diagonal; subnormal numbers are 0."""
     steps = torch.arange(BLOCK, dtype=torch.float64, device=like.device)
     powers = torch.tril(base ** (steps[:, None] - steps).clamp(min=0)).to(like.dtype)
     return torch.where(powers < torch.finfo(like.dtype).tiny, 0.0, powers)

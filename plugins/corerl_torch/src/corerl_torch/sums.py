@@ -1,4 +1,4 @@
-"""What the micro-batches of an update add up to."""
+"""The sums over the micro-batches of an update."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class Sums:
 
 @dataclass
 class Numbers:
-    """The same as plain numbers; metrics are (sum, count)."""
+    """The sums as plain numbers; metrics are (sum, count)."""
 
     loss: float = 0.0
     parts: dict[str, float] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Numbers:
 
     @classmethod
     def total(cls, shares: Iterable[Mapping[str, Any]]) -> "Numbers":
-        """The sum over ranks, each share the fields of one's numbers; a rank without rows has no names."""
+        """The sum over ranks; each share is the fields of one rank's numbers; a rank without rows has no names."""
         result = cls()
         for share in shares:
             result.loss += share["loss"]
@@ -54,7 +54,7 @@ class Numbers:
         return result
 
     def means(self, **once: float) -> dict[str, Mean]:
-        """What ``update`` returns; ``once``: further numbers that are there once an update."""
+        """The result of ``update``; ``once``: further numbers that exist once for each update."""
         single = {**self.parts, **once}
         return {name: Mean(*pair) for name, pair in self.metrics.items()} | {
             name: Mean(value, 1.0) for name, value in single.items()

@@ -1,11 +1,11 @@
-"""Log-prob of a token, entropy and Σπ², and their gradient by the logits z, with pi = softmax(z / temperature)::
+"""Log-prob of a token, entropy and Σπ², with their gradients by the logits z, with pi = softmax(z / temperature)::
 
     d log pi(y) / dz = (1[y] - pi) / temperature
     d H / dz         = -pi (log pi + H) / temperature
     d S / dz         = 2 pi (pi - S) / temperature          S = Σ pi²
 
-What autograd would keep and add up for the three of them is several times the size of the logits; this keeps the logits
-alone, in their own dtype. Compiled, each direction reads them and makes no float32 tensor of their size at all.
+autograd would keep tensors of several times the size of the logits for these three; this code keeps only the logits,
+in their own dtype. Compiled, each direction reads them and makes no float32 tensor of their size.
 """
 
 import functools
@@ -41,13 +41,13 @@ def token_statistics(
     sum_pi_squared: bool,
     compiled: bool = False,
 ) -> TokenStatistics:
-    """What softmax(logits / temperature) says; differentiable.
+    """Statistics of softmax(logits / temperature); differentiable.
 
     Args:
         logits: (N, V).
         targets: (N,) int64, the tokens whose log-probs are wanted.
-        entropy, sum_pi_squared: whether they are computed; 0 where not.
-        compiled: by ``torch.compile``.
+        entropy, sum_pi_squared: whether to compute them; otherwise 0.
+        compiled: with ``torch.compile``.
     """
     apply: Any = _TokenStatistics.apply
     return TokenStatistics(*apply(logits, targets, temperature, entropy, sum_pi_squared, compiled))
@@ -60,9 +60,9 @@ def in_chunks(
     size: int | None,
     wanted: Collection[str],
 ) -> dict[str, Tensor]:
-    """Those (N,) statistics of (N, K) hidden states that are wanted; logits exist of ``size`` of them at a time.
+    """The wanted (N,) statistics of (N, K) hidden states; logits of ``size`` of them exist at a time.
 
-    In the backward pass those of a chunk are computed once more.
+    The backward pass computes the logits of a chunk again.
     """
     size = size or max(1, len(hidden))
     parts = []
@@ -76,7 +76,7 @@ def in_chunks(
 
 
 def of_distribution(distribution: Tensor, targets: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
-    """What is wanted of the (N, V) log-probs of a whole vocabulary."""
+    """The wanted statistics of (N, V) log-probs of a whole vocabulary."""
     values = {"vocabulary_log_probs": distribution}
     if "log_probs" in wanted:
         values["log_probs"] = distribution.gather(1, targets[:, None]).squeeze(1)
@@ -112,7 +112,7 @@ class _TokenStatistics(torch.autograd.Function):
         logits, targets, log_probs, entropy, sum_pi_squared = ctx.saved_tensors
         by_entropy = by_entropy if ctx.entropy else None
         by_sum = by_sum if ctx.sum_pi_squared else None
-        rows = torch.zeros_like(log_probs)  # what multiplies -pi
+        rows = torch.zeros_like(log_probs)  # factor of -pi
         if by_log_probs is not None:
             rows = rows + by_log_probs
         if by_entropy is not None:
@@ -153,7 +153,7 @@ def _gradient(
     temperature: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """All of the gradient but 1[y]; ``normalizer`` (N, 1) is log Σ exp(z / temperature)."""
+    """The gradient without the term 1[y]; ``normalizer`` (N, 1) is log Σ exp(z / temperature)."""
     pi = (logits.float() / temperature if temperature != 1.0 else logits.float()).sub(normalizer).exp_()
     result = pi * -rows[:, None]
     if by_entropy is not None:
@@ -166,10 +166,10 @@ def _gradient(
 
 
 def _function(plain: Callable[..., Any], compiled: bool, *tensors: Tensor | None) -> Callable[..., Any]:
-    """``plain`` with these as its first arguments; compiled once for however many rows they have."""
+    """``plain`` with these as its first arguments; compiled once for any number of rows."""
     if not compiled:
         return functools.partial(plain, *tensors)
-    detached = [None if tensor is None else tensor.detach() for tensor in tensors]  # trained or not
+    detached = [None if tensor is None else tensor.detach() for tensor in tensors]  # detached, whether trained or not
     for tensor in detached:
         if tensor is not None:
             torch._dynamo.maybe_mark_dynamic(tensor, 0)

@@ -8,7 +8,7 @@ from corerl_trackers.options import ClearmlOptions
 
 
 class ClearmlTracker:
-    """A task of ClearML, which has one at a time in a process. Nothing is connected by itself: metrics and config only.
+    """A task of ClearML, which allows one per process. Automatic connections are off: only metrics and config are sent.
 
     ``critic/score/mean`` is the series ``score/mean`` of the plot ``critic``.
     """

@@ -1,4 +1,4 @@
-"""Tracker ``mlflow``, through a client of its own: no active run, no state of the process."""
+"""Tracker ``mlflow``, with a client of its own: no active run, no global state of the process."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from corerl_trackers.options import MlflowOptions
 class MlflowTracker:
     """A run in the experiment ``project_name``; config and samples are artifacts.
 
-    MLflow takes no ``@`` in a metric's name: ``mean@8`` is ``mean_at_8`` there.
+    MLflow allows no ``@`` in a metric's name: ``mean@8`` becomes ``mean_at_8``.
     """
 
     def __init__(self, run: TrackedRun, options: MlflowOptions) -> None:
@@ -53,5 +53,5 @@ class MlflowTracker:
 
 
 def _name(name: str) -> str:
-    """With the characters that MLflow takes only."""
+    """A name in the characters that MLflow allows."""
     return re.sub(r"[^\w\-. /:]", "_", name.replace("@", "_at_"))

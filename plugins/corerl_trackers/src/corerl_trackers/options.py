@@ -1,4 +1,4 @@
-"""The trackers' options; each knows whether its library is installed."""
+"""The trackers' options; each one checks that its library is installed."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LibraryOptions:
-    """Options of a tracker that needs a library; ``library`` is its module, ``remedy`` what installs it."""
+    """Options of a tracker that needs a library; ``library``: its module, ``remedy``: the command to install it."""
 
     library: ClassVar[str]
     remedy: ClassVar[str]
 
     def check(self, key: str, config: "TrainConfig") -> None:
-        """Raise ConfigError when the library is not installed."""
+        """Raise ConfigError if the library is not installed."""
         if importlib.util.find_spec(self.library) is None:
             raise ConfigError(key, f"needs the module {self.library}, which is not installed: {self.remedy}")
 
@@ -37,8 +37,8 @@ class WandbOptions(LibraryOptions):
     library = "wandb"
     remedy = "pip install 'corerl-trackers[wandb]'"
 
-    mode: Literal["online", "offline", "disabled"] | None = option(None, "null: as WANDB_MODE says, online without it")
-    entity: str | None = option(None, "user or team; null: the one that is logged in")
+    mode: Literal["online", "offline", "disabled"] | None = option(None, "null: WANDB_MODE, online if that is not set")
+    entity: str | None = option(None, "user or team; null: the account that is logged in")
     group: str | None = option(None, "name under which runs are shown together")
     tags: tuple[str, ...] = option((), "labels of the run")
 
@@ -55,9 +55,9 @@ class SwanlabOptions(LibraryOptions):
     remedy = "pip install 'corerl-trackers[swanlab]'"
 
     mode: Literal["online", "local", "offline", "disabled"] | None = option(
-        None, "null: as SWANLAB_MODE says, online without it; local needs swanlab[dashboard]"
+        None, "null: SWANLAB_MODE, online if that is not set; local needs swanlab[dashboard]"
     )
-    workspace: str | None = option(None, "user or organisation; null: the one that is logged in")
+    workspace: str | None = option(None, "user or organisation; null: the account that is logged in")
     tags: tuple[str, ...] = option((), "labels of the run")
 
 
@@ -67,7 +67,7 @@ class MlflowOptions(LibraryOptions):
     remedy = "pip install 'corerl-trackers[mlflow]'"
 
     tracking_uri: str | None = option(
-        None, "server or database; null: as MLFLOW_TRACKING_URI says, without it mlflow.db in the run's folder"
+        None, "server or database; null: MLFLOW_TRACKING_URI, or mlflow.db in the run's folder"
     )
 
 

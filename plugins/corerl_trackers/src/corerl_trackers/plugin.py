@@ -1,4 +1,4 @@
-"""What corerl-trackers registers."""
+"""The names registered by corerl-trackers."""
 
 from typing import TYPE_CHECKING
 

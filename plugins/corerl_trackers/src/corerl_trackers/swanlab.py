@@ -7,7 +7,7 @@ from corerl_trackers.options import SwanlabOptions
 
 
 class SwanlabTracker:
-    """An experiment of SwanLab, which has one at a time in a process. Standard output is left alone."""
+    """An experiment of SwanLab, which allows one per process. Standard output is not captured."""
 
     def __init__(self, run: TrackedRun, options: SwanlabOptions) -> None:
         import swanlab

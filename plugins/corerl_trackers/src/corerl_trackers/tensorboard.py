@@ -11,7 +11,7 @@ from corerl_trackers.options import TensorboardOptions
 class TensorboardTracker:
     """Scalars, the config as text, and samples as a Markdown table.
 
-    After a resume, what was written of steps beyond the checkpoint is hidden.
+    After a resume, values of steps after the checkpoint are hidden.
     """
 
     def __init__(self, run: TrackedRun, options: TensorboardOptions) -> None:
@@ -39,5 +39,5 @@ class TensorboardTracker:
 
 
 def _cell(value: str | float | None) -> str:
-    """In a Markdown table a line break would end the row and a bar the cell."""
+    """A cell of a Markdown table, without line breaks and bars, which would end the row or the cell."""
     return "" if value is None else str(value).replace("|", "\\|").replace("\n", "<br>")

@@ -7,7 +7,7 @@ from corerl_trackers.options import TrackioOptions
 
 
 class TrackioTracker:
-    """A run of Trackio, which knows runs by their names: this one's is the experiment's with the run folder's."""
+    """A run of Trackio, which identifies runs by name: here the names of experiment and run folder."""
 
     def __init__(self, run: TrackedRun, options: TrackioOptions) -> None:
         import trackio

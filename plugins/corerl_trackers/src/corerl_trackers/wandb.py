@@ -1,4 +1,4 @@
-"""Trackers ``wandb`` and ``vemlp_wandb``, its fork on Volcano Engine: one interface, two modules."""
+"""Trackers ``wandb`` and ``vemlp_wandb``, a fork on Volcano Engine: one interface, two modules."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ class WandbTracker:
 
     Args:
         wandb: the module.
-        run: one that goes on does so under its id, in which W&B keeps of each step what came first.
+        run: a resumed run keeps its id; W&B keeps the first values of each step.
         settings: further arguments of ``wandb.init``.
     """
 
@@ -43,7 +43,7 @@ class WandbTracker:
 
 
 def open_wandb(run: TrackedRun, options: WandbOptions) -> WandbTracker:
-    """W&B itself. A run of its own, whatever else in this process uses W&B; standard output is left alone."""
+    """Open a run of W&B that is independent of other uses of W&B in this process; standard output is not captured."""
     import wandb
 
     return WandbTracker(
@@ -59,7 +59,7 @@ def open_wandb(run: TrackedRun, options: WandbOptions) -> WandbTracker:
 
 
 def open_vemlp_wandb(run: TrackedRun, options: VemlpWandbOptions) -> WandbTracker:
-    """The fork; who one is, is in VOLC_ACCESS_KEY_ID, VOLC_SECRET_ACCESS_KEY and MLP_TRACKING_REGION."""
+    """Open a run of the fork; VOLC_ACCESS_KEY_ID, VOLC_SECRET_ACCESS_KEY and MLP_TRACKING_REGION hold the account."""
     import volcengine_ml_platform
 
     volcengine_ml_platform.init(

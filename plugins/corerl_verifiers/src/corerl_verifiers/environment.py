@@ -1,10 +1,10 @@
-"""Environment ``verifiers``: the library's SingleTurnEnv, MultiTurnEnv and ToolEnv, and what derives from them.
+"""Environment ``verifiers``: the library's SingleTurnEnv, MultiTurnEnv and ToolEnv, and their subclasses.
 
-The library's own rollout runs as it is, a coroutine for each episode. In place of a model server it has a client that
-hands each prompt to the policy and waits for what the policy writes. The rubric gives the reward when the rollout is
-over, also of an episode that a limit of CoreRL ended: the client then refuses the next prompt as too long.
+The library's own rollout runs unchanged, as a coroutine for each episode. Its client, in place of a model server,
+passes each prompt to the policy and waits for the policy's text. The rubric gives the reward at the end of the rollout,
+also if a limit of CoreRL ended the episode: the client then refuses the next prompt as too long.
 
-A reward function that raises would be a 0 in the library. Here it is an error of its episode.
+In the library, a reward function that raises counts as 0. Here it is an error of its episode.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class VerifiersEnvironment:
     """See :class:`corerl.contracts.environments.EndingEnvironment`; all rollouts share one event loop.
 
     Raises:
-        ConfigError: there is no such environment, or its rubric compares responses with each other.
+        ConfigError: there is no such environment, or its rubric compares responses.
     """
 
     def __init__(self, *, options: VerifiersOptions) -> None:
@@ -48,7 +48,7 @@ class VerifiersEnvironment:
         _tell_failures(self._environment.rubric)
 
     async def reset(self, task: Task, seed: int) -> Start:
-        """Begin a rollout of the row: ``ground_truth`` as text is its answer, ``extra_info.info`` its info."""
+        """Start a rollout of the row: ``ground_truth`` as text is its answer, ``extra_info.info`` its info."""
         info = task.extra_info.get("info") or {}
         episode = _Episode()
         episode.play(
@@ -66,7 +66,7 @@ class VerifiersEnvironment:
         return Start(episode, described_tools(from_library(prompt), episode.tools))
 
     async def step(self, state: "_Episode", response: str) -> Turn:
-        """Hand over what the policy wrote; the answer is what the next prompt has more than the last."""
+        """Pass the policy's text to the rollout; returns the new messages of the next prompt."""
         before = state.prompt
         calls, malformed = state.write(response)
         prompt = await state.next_prompt()
@@ -77,19 +77,19 @@ class VerifiersEnvironment:
         return Turn(from_library(prompt[len(before) + 1 :]), tool_calls=calls, tool_errors=malformed)
 
     async def end(self, state: "_Episode") -> float | None:
-        """The reward of an episode that a limit has ended."""
+        """The reward of an episode that was ended by a limit."""
         return await state.end()
 
     def close(self) -> None:
-        """The library tears down when the process ends."""
+        """Does nothing; the library cleans up at the end of the process."""
 
 
 class _Episode(OpenAIChatCompletionsClient):  # type: ignore[misc]
-    """The client of one rollout: the library asks it for each turn.
+    """The client of one rollout; the library calls it for each turn.
 
     Attributes:
-        prompt: the last that it was asked with.
-        tools: that the policy may call.
+        prompt: the last prompt from the library.
+        tools: tools that the policy may call.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class _Episode(OpenAIChatCompletionsClient):  # type: ignore[misc]
         self._rollout = asyncio.create_task(self._play(environment, row))
 
     async def get_response(self, prompt: Any, model: str, sampling_args: Any, tools: Any = None, **_: Any) -> Any:
-        """What the library calls for a turn."""
+        """The library's request for a turn."""
         if self._is_over:
             raise vf.OverlongPromptError("the episode reached a limit")
         self.tools = tools or []
@@ -115,14 +115,14 @@ class _Episode(OpenAIChatCompletionsClient):  # type: ignore[misc]
         return await self._answer
 
     def write(self, response: str) -> tuple[int, int]:
-        """Answer the library with the policy's turn; how many calls of tools it has, and how many malformed ones."""
+        """Pass the policy's turn to the library; returns the numbers of its tool calls and of its malformed calls."""
         assert self._answer is not None
         answer, malformed = response_of(response, with_tools=bool(self.tools))
         self._answer.set_result(answer)
         return len(answer.message.tool_calls or ()), malformed
 
     async def next_prompt(self) -> list[Any] | None:
-        """What the library asks with; None when the rollout is over."""
+        """The library's next prompt; None at the end of the rollout."""
         assert self._rollout is not None
         asked = asyncio.create_task(self._asked.get())
         await asyncio.wait([asked, self._rollout], return_when=asyncio.FIRST_COMPLETED)
@@ -133,13 +133,13 @@ class _Episode(OpenAIChatCompletionsClient):  # type: ignore[misc]
         return self.prompt
 
     async def reward(self) -> float:
-        """The rubric's, of a rollout that ends."""
+        """The rubric's reward of a rollout that ends."""
         assert self._rollout is not None
         self._is_settled = True
         return await self._rollout
 
     async def end(self) -> float | None:
-        """End the rollout, where it goes on: its reward."""
+        """End the rollout if it is still running; returns its reward."""
         if self._is_settled:
             return None
         self._is_over = True
@@ -161,7 +161,7 @@ class _Episode(OpenAIChatCompletionsClient):  # type: ignore[misc]
 
 
 def _tell_failures(rubric: Any) -> None:
-    """Remember what its reward functions, and those of the rubrics in it, raise."""
+    """Record the exceptions of the rubric's reward functions, including nested rubrics."""
     for part in getattr(rubric, "rubrics", ()):
         _tell_failures(part)
     rubric.funcs = [_telling(function) for function in rubric.funcs]

@@ -1,4 +1,4 @@
-"""The library's messages as CoreRL's, and the policy's text as the library's, with calls of tools as Qwen writes them:
+"""Conversion of the library's messages to CoreRL's, and of the policy's text to the library's, with tool calls of Qwen:
 
 <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>
 """
@@ -30,7 +30,7 @@ def from_library(messages: Sequence[Any]) -> list[dict[str, str]]:
     """Roles and texts.
 
     Raises:
-        ValueError: a message holds something else than text.
+        ValueError: a message holds content other than text.
     """
     return [{"role": str(message.role), "content": _text(message)} for message in messages]
 
@@ -61,7 +61,7 @@ def described_tools(messages: list[dict[str, str]], tools: Sequence[Any]) -> lis
 
 
 def response_of(text: str, *, with_tools: bool) -> tuple[Response, int]:
-    """The policy's turn as a model's answer, and how many of its calls are malformed."""
+    """The policy's turn as the answer of a model, and the number of malformed calls."""
     calls = [_call(number, written) for number, written in enumerate(_CALL.findall(text))] if with_tools else []
     message = ResponseMessage(
         content=_CALL.sub("", text).strip() if calls else text,
@@ -73,7 +73,9 @@ def response_of(text: str, *, with_tools: bool) -> tuple[Response, int]:
 
 
 def _call(number: int, written: str) -> tuple[ToolCall, bool]:
-    """A malformed call keeps its text as arguments, about which the environment complains."""
+    """A tool call, and whether it is malformed; a malformed call keeps its text as arguments, for the environment's
+    error.
+    """
     try:
         call = json.loads(written)
         return ToolCall(id=f"call_{number}", name=call["name"], arguments=json.dumps(call["arguments"])), False

@@ -1,4 +1,4 @@
-"""Options, and whether the library is there."""
+"""Options, and the check that the library is installed."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 
 FIRST, END = (0, 1, 14), (0, 4)
-"""tested: 0.1.14, 0.2.0, 0.2.1, 0.3.0, 0.3.1. 0.1.12 has another interface, 0.4.0 none of the classes."""
+"""tested: 0.1.14, 0.2.0, 0.2.1, 0.3.0, 0.3.1. 0.1.12 has another interface; 0.4.0 lacks the classes."""
 
 INSTALL = "pip install 'corerl-verifiers[verifiers]'"
 
@@ -19,8 +19,8 @@ INSTALL = "pip install 'corerl-verifiers[verifiers]'"
 class VerifiersOptions:
     """Options of the environment ``verifiers``."""
 
-    env_id: str = option(help="as verifiers.load_environment takes it: a module that has load_environment()")
-    env_args: dict[str, Any] = option(help="what load_environment() is called with", factory=dict)
+    env_id: str = option(help="name for verifiers.load_environment: a module with load_environment()")
+    env_args: dict[str, Any] = option(help="arguments of load_environment()", factory=dict)
 
     def check(self, key: str, config: TrainConfig) -> None:
         """

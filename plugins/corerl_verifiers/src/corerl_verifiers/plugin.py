@@ -1,4 +1,4 @@
-"""What corerl-verifiers registers."""
+"""The names registered by corerl-verifiers."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
-"""verl's policy losses, advantage estimators and KL controllers: their names here, and the keys that each reads.
+"""verl's policy losses, advantage estimators and KL controllers: their names in CoreRL, and the keys that each reads.
 
-A default is listed where CoreRL's is another one, and written into the converted config. As of verl's ``core_algos.py``
+A default of verl is listed if CoreRL's differs, and written into the converted config. As of verl's ``core_algos.py``
 and ``actor.yaml`` in 2026.
 """
 
@@ -11,13 +11,13 @@ from corerl_verl.conversion import Conversion, is_number, is_true
 
 
 class Read(NamedTuple):
-    """A key that verl's function reads.
+    """A key that a function of verl reads.
 
     Attributes:
         verl: verl's key, without ``actor_rollout_ref.``.
         here: CoreRL's key.
-        default: verl's, if CoreRL's is another; else None.
-        most: CoreRL's largest value; above it verl's function does the same as at it.
+        default: verl's default, if CoreRL's differs; else None.
+        most: CoreRL's largest value; above it, verl's function gives the same result as at it.
     """
 
     verl: str
@@ -27,12 +27,12 @@ class Read(NamedTuple):
 
 
 class VerlPart(NamedTuple):
-    """What a name of verl stands for.
+    """CoreRL's counterpart of a name of verl.
 
     Attributes:
-        name: CoreRL's name of it.
+        name: CoreRL's name.
         reads: the keys that have an effect.
-        aggregation: of the loss, whatever ``loss_agg_mode`` says; None: as that says.
+        aggregation: verl's fixed aggregation of the loss; None: by ``loss_agg_mode``.
         note: a difference that no key removes; '' for none.
     """
 
@@ -113,7 +113,7 @@ _LOSS_OF_BYPASS = {"ppo_clip": "vanilla", "reinforce": "gpg"}
 
 
 def policy_loss(conversion: Conversion) -> None:
-    """The loss, its options and the aggregation that verl has with it."""
+    """Convert the loss, its options, and the aggregation that verl uses with it."""
     _clip_ratio(conversion)
     asked = conversion.take("actor.policy_loss.loss_mode", conversion.take("actor.policy_loss", "vanilla"))
     part = _select(conversion, "actor.policy_loss", "policy loss", LOSSES, _of_bypass(conversion, str(asked)))
@@ -144,19 +144,19 @@ def _aggregate(conversion: Conversion, part: VerlPart | None, mode: str) -> None
 
 
 def advantage_estimator(conversion: Conversion) -> None:
-    """The estimator and its options."""
+    """Convert the estimator and its options."""
     name = conversion.take("algorithm.adv_estimator", "gae")
     _select(conversion, "algorithm.adv_estimator", "advantage estimator", ESTIMATORS, str(name))
 
 
 def kl_controller(conversion: Conversion) -> None:
-    """The controller of the KL penalty in the reward."""
+    """Convert the controller of the KL penalty in the reward."""
     name = conversion.take("algorithm.kl_ctrl.type", "fixed")
     _select(conversion, "algorithm.kl_ctrl.type", "KL controller", CONTROLLERS, str(name))
 
 
 def _select(conversion: Conversion, key: str, kind: str, parts: Mapping[str, VerlPart], name: str) -> VerlPart | None:
-    """Write a part and its options; say which arguments it does not read. None if ``name`` is not one of verl's."""
+    """Write a part and its options, with a remark for each ignored argument; None for a name unknown in verl."""
     part = parts.get(name)
     known = {read.verl for each in parts.values() for read in each.reads}
     given = {verl: conversion.given.pop(verl) for verl in sorted(known & conversion.given.keys())}
@@ -182,7 +182,7 @@ def _select(conversion: Conversion, key: str, kind: str, parts: Mapping[str, Ver
 
 
 def _clip_ratio(conversion: Conversion) -> None:
-    """``clip_ratio`` is the width on the sides for which none is given."""
+    """Convert ``clip_ratio``: the width for each side without a value of its own."""
     width, given = conversion.take("actor.clip_ratio"), conversion.given
     if width is None:
         return
@@ -198,7 +198,7 @@ def _clip_ratio(conversion: Conversion) -> None:
 
 
 def _of_bypass(conversion: Conversion, asked: str) -> str:
-    """The loss that verl runs: in bypass mode that of ``loss_type``, whatever is asked for."""
+    """The loss that verl runs: in bypass mode the one of ``loss_type``, for every loss_mode."""
     if asked == "bypass_mode":
         conversion.given[_BYPASS] = True
     if not is_true(conversion.given.get(_BYPASS)):

@@ -8,9 +8,9 @@ SECTION = "algorithm.rollout_correction"
 _OLDER_RULES = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
 _OLDER = ("level", "mode", "threshold_lower", "veto_threshold")
 _OF_WHOLE_RESPONSES = ("grpo", "grpo_passk", "rloo", "gpg")
-"""estimators of scores alone, on which rejected tokens have no effect in verl"""
+"""estimators that use scores only; rejected tokens have no effect on them in verl"""
 _NO_UPPER_BOUND = 1e9
-"""above exp(20), to which ratios are clamped"""
+"""above exp(20), the limit of ratios"""
 _DENOMINATOR = "tokens outside the bounds leave the loss's denominator too, where verl counts them in it"
 _INVERTED = (
     "verl compares pi_rollout / pi_old of a k1 rule with these bounds; written for CoreRL's ratio pi_old / pi_rollout"
@@ -18,7 +18,7 @@ _INVERTED = (
 
 
 def rollout_correction(conversion: Conversion) -> None:
-    """The section ``algorithm.rollout_correction``, or what verl had in its place before."""
+    """Convert the section ``algorithm.rollout_correction``, or its predecessors in older versions of verl."""
     section = _older(conversion) | conversion.take_section(SECTION)
     bypass = is_true(section.pop("bypass_mode", False))
     reinforce = section.pop("loss_type", None) == "reinforce"
@@ -59,7 +59,7 @@ def _loss(conversion: Conversion) -> Any:
 
 
 def _rejection_remarks(conversion: Conversion, bypass: bool) -> None:
-    """Where rejected tokens count in verl and not here, or here and not in verl."""
+    """Remarks on rejected tokens that count in only one of verl and CoreRL."""
     mode = str(conversion.values.get("actor.loss_agg_mode"))
     if bypass or mode.startswith("seq-mean"):
         what = "tokens" if bypass else "responses"
@@ -76,7 +76,7 @@ def _rejection_remarks(conversion: Conversion, bypass: bool) -> None:
 
 
 def _older(conversion: Conversion) -> dict[str, Any]:
-    """verl 0.5's cap and verl 0.6's keys directly in ``algorithm``, by the names of the section."""
+    """The cap of verl 0.5 and the keys of verl 0.6 directly in ``algorithm``, under the section's names."""
     section: dict[str, Any] = {}
     cap = conversion.take("actor.tis_imp_ratio_cap", -1)
     if not is_number(cap, most=0):
@@ -159,7 +159,7 @@ def _threshold(conversion: Conversion, name: str, written: Any) -> Any:
 
 
 def _bounds(written: Any) -> list[Any]:
-    """The numbers of a threshold: one, or lower and upper of "lower_upper"; what is none stays as it is."""
+    """The numbers of a threshold: one, or lower and upper of "lower_upper"; other values are unchanged."""
     try:
         return [float(part) for part in written.split("_", 1)] if isinstance(written, str) else [written]
     except ValueError:

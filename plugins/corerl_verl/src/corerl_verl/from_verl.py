@@ -1,4 +1,4 @@
-"""The arguments of ``verl.trainer.main_ppo`` as a training config."""
+"""Conversion of the arguments of ``verl.trainer.main_ppo`` to a training config."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_type_hints
@@ -26,7 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "runtime.n_gpus_per_node": 8,
     "trainer.total_epochs": 30,
 }
-"""verl's defaults, by CoreRL's keys, where CoreRL's are others"""
+"""verl's defaults that differ from CoreRL's, by CoreRL's keys"""
 
 _VALUES: dict[str, dict[Any, Any]] = {
     "actor.strategy": {"fsdp2": "fsdp"},
@@ -36,19 +36,19 @@ _VALUES: dict[str, dict[Any, Any]] = {
     "algorithm.kl_penalty": {"k2+": "k2", "mse+": "mse"},
     "rollout.options.load_format": {"dummy_dtensor": "dummy", "dummy_megatron": "dummy", "dummy_hf": "dummy"},
 }
-"""key -> what some of verl's values are called"""
+"""key -> CoreRL's names of some of verl's values"""
 
 _JOINED = {
     "custom_reward_function": ("reward.scorer", "compute_score"),
     "reward.custom_reward_function": ("reward.scorer", "compute_score"),
     "data.custom_cls": ("data.custom_cls", ""),
 }
-"""sections with ``path`` and ``name`` -> the key that takes both, and verl's default name"""
+"""sections with ``path`` and ``name`` -> the key for both, and verl's default name"""
 
 _LISTS = ("data.train_files", "data.val_files", "tracking.loggers")
 
 _SECTIONS = ("actor.policy_loss", "algorithm.rollout_correction")
-"""may be given as mappings"""
+"""keys that may be given as mappings"""
 
 _NO_LIMIT = 1_000_000
 """generated batches of a step"""
@@ -71,17 +71,17 @@ RULES: tuple[Callable[[Conversion], None], ...] = (
     rollout_correction,
     _dynamic_sampling,
 )
-"""Conversions of several keys together, in this order. What they leave is converted key by key."""
+"""Conversions of several keys together, in this order. The remaining keys are converted one by one."""
 
 
 def from_verl(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Nested values of a training config, and sentences about the arguments that lose or change their meaning.
 
     Args:
-        arguments: Hydra's, ``key=value`` with or without ``+`` before it; of options ``--config-name`` counts alone.
+        arguments: Hydra's, ``key=value`` with or without a leading ``+``; of options only ``--config-name`` is used.
 
     Raises:
-        ConfigError: an argument is not written so.
+        ConfigError: an argument has another form.
     """
     conversion = Conversion(_given(arguments))
     megatron = any(argument.startswith("--config-name") and "megatron" in argument for argument in arguments)
@@ -92,7 +92,7 @@ def from_verl(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         rule(conversion)
     _joined(conversion)
     if conversion.given.get("trainer.resume_mode") == "resume_path":
-        del conversion.given["trainer.resume_mode"]  # trainer.resume_from_path says the same
+        del conversion.given["trainer.resume_mode"]  # trainer.resume_from_path means the same
     for key, value in conversion.given.items():
         if value is None and key in ALIASES:
             continue
@@ -127,7 +127,7 @@ def _joined(conversion: Conversion) -> None:
 
 def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {name: {} for name in get_type_hints(TrainConfig)}
-    for key in sorted(flat, key=lambda key: key.count(".")):  # what selects a part before the part's options
+    for key in sorted(flat, key=lambda key: key.count(".")):  # the key that selects a part before the part's options
         assign(TrainConfig, values, key.split("."), _value(key, flat[key]))
     return {name: section for name, section in values.items() if section}
 
@@ -149,5 +149,5 @@ def _value(key: str, value: Any) -> Any:
         return [value]
     try:
         return _VALUES.get(key, {}).get(value, value)
-    except TypeError:  # a mapping or a list is called as it is
+    except TypeError:  # a mapping or a list is unchanged
         return value

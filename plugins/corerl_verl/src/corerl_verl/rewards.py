@@ -1,4 +1,4 @@
-"""verl's rewards: scorers whose defaults are others here, and the reward manager ``dapo``."""
+"""verl's rewards: scorers with other defaults, and the reward manager ``dapo``."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def scorers(conversion: Conversion) -> None:
 
 
 def reward_manager(conversion: Conversion) -> None:
-    """The manager; ``dapo`` without an enabled buffer shapes nothing, and is ``parallel`` here."""
+    """Convert the manager; ``dapo`` without an enabled buffer changes no score, and becomes ``parallel``."""
     names = [name for name in map(conversion.take, _MANAGERS) if name is not None]
     if not names:
         return

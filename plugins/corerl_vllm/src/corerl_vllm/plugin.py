@@ -1,4 +1,4 @@
-"""What corerl-vllm registers."""
+"""The names registered by corerl-vllm."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ def register_rollout_backends(register: "Register[RolloutBackendFactory]") -> No
         "vllm",
         "corerl_vllm.backend:VllmBackend",
         options="corerl_vllm.options:VllmOptions",
-        summary="vLLM as a process of its own, in its own Python environment where one is named",
+        summary="vLLM in a process of its own, optionally in its own Python environment",
     )
 
 

@@ -1,4 +1,4 @@
-"""vLLM's asynchronous engine, as ``corerl_engine.server`` speaks to it."""
+"""vLLM's asynchronous engine with the interface of ``corerl_engine.server``."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -14,18 +14,16 @@ from corerl_vllm_engine.replicas import Replicas
 
 
 async def start(settings: dict[str, Any]) -> "VllmEngine | Replicas":
-    """Start the engine; returns once it can generate.
+    """Start the engine; returns when it can generate.
 
-    Replicas start one after the other: each looks how much memory there is.
+    Replicas start one after the other, because each one measures the free memory.
     """
     engines = [await _start(settings) for _ in range(settings["replicas"])]
     return Replicas(engines) if len(engines) > 1 else engines[0]
 
 
 async def _start(settings: dict[str, Any]) -> "VllmEngine":
-    batch_of_a_step = (
-        UsageContext.LLM_CLASS
-    )  # decides how many requests run at a time, where nobody says: 128 otherwise
+    batch_of_a_step = UsageContext.LLM_CLASS  # sets the default number of concurrent requests, otherwise 128
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings["engine_args"]), usage_context=batch_of_a_step)
     devices: list[list[str]] = await engine.collective_rpc("corerl_prepare")
     return VllmEngine(engine, settings["sleep_level"], devices)
@@ -50,7 +48,7 @@ class VllmEngine:
         return self._outputs
 
     def _count_outputs(self, processor: Any) -> None:
-        """Note when something comes from the engine's core."""
+        """Record the time of each output of the engine's core."""
         process = processor.process_outputs
 
         def counted(*arguments: Any, **more: Any) -> Any:
@@ -105,7 +103,7 @@ class VllmEngine:
         await self._engine.check_health()
 
     async def _answer(self, call: Awaitable[Any]) -> Any:
-        """Of the engine's core; what it had not answered when it ended would be waited for for ever."""
+        """Await the engine's core; without this, a call that is unanswered when the core ends would wait for ever."""
         task = asyncio.ensure_future(call)
         while not (await asyncio.wait([task], timeout=1))[0]:
             await self._engine.check_health()
@@ -113,7 +111,7 @@ class VllmEngine:
 
 
 def sampling_params(sample: Any) -> SamplingParams:
-    """What vLLM is told; only ``stop_token_ids`` stop."""
+    """vLLM's parameters; only ``stop_token_ids`` stop."""
     asked = sample.asked
     return SamplingParams(
         max_tokens=asked["max_tokens"],

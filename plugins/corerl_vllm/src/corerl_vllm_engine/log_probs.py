@@ -1,7 +1,7 @@
 """Log-probs over the whole vocabulary at the temperature, before top-p and top-k.
 
-vLLM knows those of the plain logits (``raw_logprobs``) and those after top-p and top-k (``processed_logprobs``). The
-sampler is asked for the latter, and hands out what was there one moment before it filtered.
+vLLM returns log-probs of the plain logits (``raw_logprobs``) or after top-p and top-k (``processed_logprobs``). The
+sampler is set to the latter, and returns the values from just before its filter.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ def report_before_filtering(sampler: Any) -> None:
     """Change a sampler of vLLM's first or second model runner.
 
     Raises:
-        RuntimeError: the sampler is built in another way.
+        RuntimeError: the sampler has another structure.
     """
     if hasattr(sampler, "topk_topp_sampler"):
         _first_runner(sampler.topk_topp_sampler)
@@ -23,19 +23,19 @@ def report_before_filtering(sampler: Any) -> None:
 
 
 def _first_runner(filtered: Any) -> None:
-    """``filtered(logits, …)`` gives tokens and the log-probs of what it kept; logits are divided already."""
+    """``filtered(logits, …)`` returns tokens and log-probs of the kept tokens; logits are already divided."""
     original = filtered.forward
     filtered.logprobs_mode = "raw_logprobs"
 
     def forward(logits: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        log_probs = logits.log_softmax(dim=-1)  # first: filtering works in place
+        log_probs = logits.log_softmax(dim=-1)  # before filtering, which works in place
         return original(logits, *args, **kwargs)[0], log_probs
 
     filtered.forward = forward
 
 
 def _second_runner(sampler: Any) -> None:
-    """``apply_sampling_params`` divides the logits, ``sample`` calls it, filters, and returns what it kept."""
+    """``apply_sampling_params`` divides the logits; ``sample`` calls it, filters, and returns the kept tokens."""
     divide, sample = sampler.apply_sampling_params, sampler.sample
     before: list[Any] = []
 

@@ -1,7 +1,8 @@
-"""Engines side by side on the same devices, used like one.
+"""Several engines on the same devices, used like one.
 
-For every token of every request vLLM's scheduler does some 20 µs of work, one request after the other. For hundreds of
-requests to a small model that sets the pace, not the GPU; of several engines each does its share, in its own process.
+vLLM's scheduler needs about 20 µs for every token of every request, one request after the other. For hundreds of
+requests to a small model, this limits the speed, not the GPU; of several engines each does its share, in its own
+process.
 """
 
 import asyncio
@@ -106,5 +107,5 @@ class Replicas:
 
 
 def _request(engine_id: str) -> str:
-    """What the ids of all samples of a request begin with."""
+    """The common prefix of the ids of all samples of a request."""
     return engine_id.rpartition("-")[0]

@@ -1,8 +1,8 @@
-"""vLLM's scheduler, as vLLM would choose it, with less to do for each token; for hundreds of requests it sets the pace.
+"""The scheduler that vLLM would choose, with less work for each token; with hundreds of requests it limits the speed.
 
-By itself it tells the process that asked of every token of every request, with three arrays for its log-prob; packing,
-unpacking and adding them up is a fifth of the time. And for each it asks its memory manager, which works out that a
-token in the middle of a block needs nothing: half of what scheduling takes.
+vLLM's scheduler reports every token of every request to the calling process, with three arrays for its log-prob;
+packing, unpacking and adding them up takes a fifth of the time. For each token it also asks its memory manager, which
+finds that a token in the middle of a block needs nothing: half of the scheduling time.
 """
 
 from collections.abc import Callable
@@ -14,22 +14,22 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import LogprobsLists
 
 TOKENS = 16
-"""of a request, that are told together after its first; an aborted request loses those that were not told yet"""
+"""tokens of a request that are reported together after its first; an aborted request loses unreported tokens"""
 
 SETTLED = 2
-"""tokens at the start of a block for which it is asked: it may learn the last token of the block before a step late"""
+"""tokens at the start of a block for which the manager is asked: it may learn the last token of a block a step late"""
 
 
 def make(**arguments: Any) -> Any:
-    """What vLLM calls as its ``scheduler_cls``."""
+    """The factory that vLLM calls as its ``scheduler_cls``."""
     asynchronous = arguments["vllm_config"].scheduler_config.async_scheduling
     return (GatheringAsyncScheduler if asynchronous else GatheringScheduler)(**arguments)
 
 
 def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
-    """``allocate_slots`` of vLLM's KVCacheManager for a model of full attention; for others as it is.
+    """``allocate_slots`` of vLLM's KVCacheManager, with fewer calls for models of full attention; unchanged for others.
 
-    A token that follows in a block needs no memory, and fills no block that others could share.
+    A token inside a block needs no memory, and completes no block that other requests could share.
     """
     allocate: Callable[..., Any] = manager.allocate_slots
     nothing = manager.empty_kv_cache_blocks
@@ -48,7 +48,7 @@ def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
 
 
 class _Gathering:
-    """Before one of vLLM's schedulers."""
+    """A wrapper of one of vLLM's schedulers."""
 
     kv_cache_manager: Any
     requests: Any
@@ -77,7 +77,7 @@ class _Gathering:
         return tokens if reset and tokens else reset
 
     def _is_due(self, output: Any) -> bool:
-        """Whether to tell it now, which it then does for all that were held back."""
+        """Whether to report this output now, together with all held back ones."""
         held = self._held.setdefault(output.request_id, [])
         held.append(output)
         first = output.prefill_stats is not None

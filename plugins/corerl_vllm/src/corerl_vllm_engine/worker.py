@@ -1,4 +1,4 @@
-"""What the engine's workers, each with its share of the model, do beside what vLLM has them do."""
+"""Operations of the engine's workers, each with its share of the model, beyond those of vLLM."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -12,7 +12,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from corerl_vllm_engine.log_probs import report_before_filtering
 
 AS_LOADED = ("UnquantizedLinearMethod", "UnquantizedEmbeddingMethod")
-"""methods of layers which, on CUDA, use their weights as they were loaded"""
+"""methods of layers that, on CUDA, use their weights unchanged"""
 
 
 class Worker:
@@ -23,7 +23,7 @@ class Worker:
     device: Any
 
     def corerl_prepare(self) -> list[str]:
-        """Once, after the start; the CUDA devices that this worker sees."""
+        """Prepare the worker once, after the start; returns the CUDA devices that this worker sees."""
         if (sampler := getattr(self.model_runner, "sampler", None)) is not None:
             report_before_filtering(sampler)
         self.corerl_in_place = self.device.type == "cuda" and can_load_in_place(self._corerl_model())
@@ -31,7 +31,7 @@ class Worker:
         return devices
 
     def corerl_begin_update(self) -> None:
-        """Let go of what an update that did not complete left behind, and expect all weights."""
+        """Discard the state of an incomplete update, and expect all weights."""
         model = self._corerl_model()
         self.corerl_names = {as_reported(name) for name, _ in model.named_parameters()}
         self.corerl_loaded: set[str] = set()
@@ -42,9 +42,9 @@ class Worker:
                 initialize_layerwise_reload(model)
 
     def corerl_load(self, bucket: dict[str, Any], verify: bool) -> list[int]:
-        """Load a bucket's tensors; their digests where they are asked for.
+        """Load a bucket's tensors; returns their digests if requested.
 
-        Where vLLM keeps the tensors of a layer until the last one has come, it is given copies.
+        If vLLM keeps the tensors of a layer until the layer is complete, it gets copies.
         """
         tensors = list(weights.read(bucket))
         if not self.corerl_in_place:
@@ -54,11 +54,11 @@ class Worker:
         self.corerl_loaded |= set(map(as_reported, loaded or ()))
         taken = digests(tensor for _, tensor in tensors) if verify else []
         if self.device.type == "cuda":
-            torch.cuda.synchronize()  # the bucket is filled again
+            torch.cuda.synchronize()  # the bucket is reused
         return taken
 
     def corerl_end_update(self, complete: bool) -> list[str]:
-        """End an update; the names, vLLM's own, of weights that nothing was loaded for."""
+        """End an update; returns vLLM's names of weights that were not loaded."""
         if not self.corerl_in_place:
             with self._corerl_loading():
                 finalize_layerwise_reload(self._corerl_model(), self.vllm_config.model_config)
@@ -79,12 +79,12 @@ class Worker:
 
 
 def as_reported(name: str) -> str:
-    """The name of a parameter as ``load_weights`` gives it: some releases leave out a level of experts' names."""
+    """The name of a parameter as returned by ``load_weights``: some releases omit a level of experts' names."""
     return name.replace(".routed_experts.", ".")
 
 
 def can_load_in_place(model: Any) -> bool:
-    """Whether no layer makes something else of its weights after loading, as quantised ones, experts and MLA do."""
+    """Whether no layer transforms its weights after loading, as quantised layers, experts and MLA do."""
     for layer in model.modules():
         method = getattr(layer, "quant_method", None)
         if method is not None and type(method).__name__ not in AS_LOADED:
@@ -95,7 +95,7 @@ def can_load_in_place(model: Any) -> bool:
 
 
 def pack_experts_again(model: Any) -> None:
-    """Have what the CPU's kernels make of experts made of the next weights, too: vLLM does so for the first only."""
+    """Let the CPU's kernels pack the experts of later weights too; vLLM does so only for the first weights."""
     for layer in model.modules():
         method: Any = getattr(layer, "quant_method", None)
         if getattr(method, "moe_kernel", None) is not None:
@@ -103,7 +103,7 @@ def pack_experts_again(model: Any) -> None:
 
 
 def pack_tied_layers_again(model: Any) -> None:
-    """Repeat what the CPU's kernels keep beside a shared weight: vLLM's reload does so for one of its layers only."""
+    """Repeat the packing of a shared weight for the CPU's kernels: vLLM's reload does so for only one of its layers."""
     owners: dict[int, list[Any]] = {}
     for layer in model.modules():
         if hasattr(layer, "cpu_linear") and layer._parameters.get("weight") is not None:

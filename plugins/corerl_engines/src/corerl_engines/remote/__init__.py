@@ -1,5 +1,5 @@
-"""The half that runs in an engine's own process and Python environment, where it is called ``corerl_engine``.
+"""The engine's side, in its own process and Python environment, where this package is called ``corerl_engine``.
 
-It needs torch and the standard library; nothing of CoreRL has to be installed there, so its modules import each
-other relatively. A plugin's package beside it holds what is particular to one engine.
+It needs torch and the standard library; CoreRL need not be installed there, so its modules import each other
+relatively. A plugin's package beside it holds the code for one engine.
 """

@@ -41,14 +41,14 @@ def main() -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)  # whatever threads and children the engine has; the other side sees it, and hangs up
+        os._exit(1)  # ends despite threads and children; the other side notices and closes
 
 
 def _end_with_the_other_side(connection: socket.socket) -> None:
-    """Once nobody is left to ask for anything, kill the engine with all its processes, and remove its folder.
+    """When the other side has closed the connection, kill the engine with all its processes, and remove its folder.
 
-    In a process of its own, because the engine may be gone by then, and its children not: Ray, for one, kills a
-    worker's children but not theirs.
+    Runs in a separate process, because the engine may have ended while its children still run: Ray, for example, kills
+    a worker's children, but not their children.
     """
     folder = Path.cwd()
     os.chdir("/")

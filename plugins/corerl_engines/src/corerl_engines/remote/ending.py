@@ -1,4 +1,4 @@
-"""The end of an engine: of all its processes, and of what they shared."""
+"""The end of an engine: of all its processes, and of their shared memory."""
 
 import contextlib
 import os
@@ -7,15 +7,15 @@ import time
 from pathlib import Path
 
 GRACE = 3.0
-"""seconds that multiprocessing's resource trackers have"""
+"""seconds for multiprocessing's resource trackers"""
 
 
 def end_others() -> None:
-    """Kill this process's group, except for this process.
+    """Kill this process's group, except this process.
 
-    Resource trackers of multiprocessing end by themselves: when nobody is left who holds their pipe, they remove the
-    shared memory and the semaphores that the others left behind, which would stay until the machine is restarted. Those
-    that take more than ``GRACE`` are killed, too.
+    Resource trackers of multiprocessing end by themselves: when no process holds their pipe, they remove shared memory
+    and semaphores left behind by other processes, which would otherwise stay until the machine restarts. Trackers that
+    take more than ``GRACE`` are killed too.
     """
     group, end = os.getpgid(0), time.monotonic() + GRACE
     while (others := members(group) - {os.getpid()}) and time.monotonic() < end:
@@ -30,7 +30,7 @@ def end_others() -> None:
 
 
 def members(group: int) -> set[int]:
-    """The processes of a group that are alive; none where there is no /proc."""
+    """The living processes of a group; none if there is no /proc."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Messages between the two halves: a JSON object, then raw bytes, each with its length before it. No pickle."""
+"""Messages between the two sides: a JSON object, then raw bytes, each preceded by its length. No pickle."""
 
 import array
 import asyncio
@@ -10,7 +10,7 @@ from typing import Any
 LENGTHS = struct.Struct("!QQ")
 
 LONGEST = 2**30, 2**34
-"""bytes of a header and of what follows it; more is no message"""
+"""largest numbers of bytes of a header and of its payload; larger messages are refused"""
 
 
 def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
@@ -20,11 +20,11 @@ def pack(header: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """Block until the next message is there.
+    """Wait for the next message.
 
     Raises:
-        EOFError: the other side is gone.
-        ValueError: it sends what is no message.
+        EOFError: the other side has closed the connection.
+        ValueError: the message is invalid.
     """
     header_length, payload_length = _lengths(_exactly(connection, LENGTHS.size))
     return _header(_exactly(connection, header_length)), _exactly(connection, payload_length)
@@ -62,8 +62,8 @@ async def read(reader: asyncio.StreamReader) -> tuple[dict[str, Any], bytes]:
     """As :func:`receive`, for asyncio.
 
     Raises:
-        asyncio.IncompleteReadError: the other side is gone.
-        ValueError: it sends what is no message.
+        asyncio.IncompleteReadError: the other side has closed the connection.
+        ValueError: the message is invalid.
     """
     header_length, payload_length = _lengths(await reader.readexactly(LENGTHS.size))
     return _header(await reader.readexactly(header_length)), await reader.readexactly(payload_length)
@@ -75,7 +75,7 @@ def pack_numbers(token_ids: list[int], log_probs: list[float]) -> bytes:
 
 
 def unpack_numbers(payload: bytes) -> "tuple[array.array[int], array.array[float]]":
-    """Undo :func:`pack_numbers`; as lists they would take nine times the memory."""
+    """Inverse of :func:`pack_numbers`; lists would take nine times the memory."""
     middle = len(payload) // 2
     token_ids, log_probs = array.array("i"), array.array("f")
     token_ids.frombytes(payload[:middle])

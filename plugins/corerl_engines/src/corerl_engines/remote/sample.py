@@ -1,4 +1,4 @@
-"""Samples of requests that run: the weights they began with, how they end."""
+"""Samples of running requests: their first weights, and their end."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ ABORT_AGAIN_SECONDS = 0.05
 
 
 class Sample:
-    """One sample of one request. An engine fills in ``token_ids``, ``log_probs`` and ``finish_reason``.
+    """One sample of a request. An engine fills in ``token_ids``, ``log_probs`` and ``finish_reason``.
 
     ``aborted`` counts from the first moment on, while an engine may know a request only after a while.
     ``versions`` are [first token, version of the weights] of each run of tokens. No ``engine_id`` is the beginning of
@@ -30,7 +30,7 @@ class Sample:
 
     @property
     def seed(self) -> int:
-        """56 bits: each sample of a request has a seed of its own."""
+        """56 bits: each sample of a request has its own seed."""
         digest = hashlib.sha256(f"{self.asked['seed']}/{self.index}".encode()).digest()
         return int.from_bytes(digest[:7], "big")
 
@@ -41,14 +41,16 @@ class Sample:
         self.versions.append([tokens, version])
 
     async def run(self, generate: "Callable[[Sample], Awaitable[None]]") -> None:
-        """Generate until it ends."""
+        """Generate until the sample ends."""
         try:
             await generate(self)
         finally:
             self.done = True
 
     async def abort(self, abort: Callable[[str], Awaitable[None]]) -> None:
-        """Ask until it has ended: an engine may ignore the ids of requests that it has not taken in yet."""
+        """Repeat the abort until the sample has ended: an engine may ignore ids of requests that it has not accepted
+        yet.
+        """
         self.aborted = True
         while not self.done:
             await abort(self.engine_id)
@@ -56,7 +58,7 @@ class Sample:
 
 
 async def finish(tasks: "list[asyncio.Task[None]]") -> None:
-    """Wait for all; the first exception ends the others."""
+    """Wait for all tasks; the first exception cancels the others."""
     try:
         await asyncio.gather(*tasks)
     finally:

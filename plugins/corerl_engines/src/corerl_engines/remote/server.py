@@ -22,20 +22,20 @@ PROBE = {
     "ignore_eos": True,
     "seed": 0,
 }
-"""asks for one token"""
+"""requests one token"""
 
 PROBE_SECONDS = 0.2
-"""between two looks at whether a probe has become needless"""
+"""seconds between checks whether a probe is still needed"""
 
 ASLEEP = ("weights", "kv_cache")
-"""what an engine lets go of, in the order in which it is taken again"""
+"""the memories that an engine frees, in the order of their allocation"""
 
 
 class Engine(Protocol):
-    """What the adaptor of one engine offers. A plugin's module has ``async start(settings) -> Engine``."""
+    """The interface of an engine's adaptor. A plugin's module has ``async start(settings) -> Engine``."""
 
     dead: type[BaseException]
-    """what is raised once the engine's own processes are gone"""
+    """exception raised after the engine's own processes have ended"""
 
     vocabulary: int
 
@@ -43,10 +43,10 @@ class Engine(Protocol):
     """UUIDs of the CUDA devices that all its workers see"""
 
     parts: "Sequence[Engine]"
-    """engines side by side that this one hands samples to; itself where there are none"""
+    """engines side by side among which this one divides samples; the engine itself if there are none"""
 
     def progress(self) -> object:
-        """Something that differs after each token that came from the engine's own processes."""
+        """A value that changes with each token from the engine's own processes."""
         ...
 
     async def generate(self, sample: Sample) -> None:
@@ -54,15 +54,15 @@ class Engine(Protocol):
         ...
 
     async def abort(self, engine_id: str) -> None:
-        """End a request, which keeps what it has."""
+        """End a request, which keeps its tokens."""
         ...
 
     async def begin_update(self) -> None:
-        """Pause what runs, and let go of an update that did not complete."""
+        """Pause running requests, and discard an incomplete update."""
         ...
 
     async def load(self, bucket: dict[str, Any], verify: bool) -> list[list[int]]:
-        """Load a bucket's tensors; of each worker the digests, where they are asked for."""
+        """Load a bucket's tensors; returns each worker's digests if requested."""
         ...
 
     async def end_update(self, complete: bool) -> tuple[list[str], dict[str, int]]:
@@ -75,22 +75,22 @@ class Engine(Protocol):
         ...
 
     async def resume(self) -> None:
-        """Go on generating."""
+        """Continue generating."""
         ...
 
     async def sleep(self) -> None:
-        """Let go of the weights' and the KV cache's memory."""
+        """Free the memory of the weights and the KV cache."""
         ...
 
     async def wake(self, what: list[str]) -> None:
-        """Take memory again: of ``weights``, ``kv_cache``, or both."""
+        """Allocate the memory of ``weights``, ``kv_cache``, or both."""
         ...
 
     async def health(self) -> None: ...
 
 
 async def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
-    """Start the engine and serve until the other side is gone or the engine is dead."""
+    """Start the engine and serve until the other side has closed the connection or the engine is dead."""
     engine: Engine = await importlib.import_module(settings["adaptor"]).start(settings)
     connection.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=connection)
@@ -100,7 +100,7 @@ async def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
 
 
 class Server:
-    """Runs operations as they come; they overlap."""
+    """Runs operations on arrival; operations overlap."""
 
     def __init__(self, engine: Engine, writer: asyncio.StreamWriter, *, loaded: bool) -> None:
         self._engine = engine
@@ -115,7 +115,7 @@ class Server:
         self._aborts: set[asyncio.Task[None]] = set()
         self._probes: set[asyncio.Task[None]] = set()
         self._progress: dict[int, object] = {}
-        """place of a part -> its progress when it was last asked"""
+        """index of a part -> its progress at the last probe"""
         self._operations: dict[str, Callable[[dict[str, Any], int], Awaitable[Answer]]] = {
             "generate": self._generate,
             "abort": self._abort,
@@ -130,7 +130,7 @@ class Server:
         }
 
     async def run(self, reader: asyncio.StreamReader) -> None:
-        """Until the engine is dead; when the other side is gone the whole process ends (see ``__main__``)."""
+        """Run until the engine is dead; if the other side closes, the whole process ends (see ``__main__``)."""
         reading = asyncio.create_task(self._read(reader))
         dead = asyncio.create_task(self._dead.wait())
         await asyncio.wait([reading, dead], return_when=asyncio.FIRST_COMPLETED)
@@ -161,7 +161,7 @@ class Server:
 
     @property
     def _not_ready(self) -> str:
-        """Why nothing can be generated; empty when it can."""
+        """The reason why generation is impossible; empty if it is possible."""
         if self._no_weights:
             return self._no_weights
         return "it was put to sleep, and its KV cache was not woken" if self._asleep else ""
@@ -208,7 +208,7 @@ class Server:
         return {"digests": await self._engine.load(message["bucket"], message["verify"])}, b""
 
     async def _end_update(self, message: dict[str, Any], number: int) -> Answer:
-        """``version`` is null for an update that is given up: nothing is generated before the next complete one."""
+        """``version`` is null for an abandoned update: generation then fails until a complete one."""
         version = message["version"]
         missing, tokens = await self._engine.end_update(version is not None)
         self._updating = False
@@ -246,7 +246,7 @@ class Server:
         return {}, b""
 
     async def _probe(self, message: dict[str, Any], number: int) -> Answer:
-        """Answer once each part has brought forth a token since it was last asked, or when none is to be expected."""
+        """Answer when each part has produced a token since its last probe, or when none is to be expected."""
         probes = [
             asyncio.create_task(self._token(place, part, f"probe-{number}-{place}."))
             for place, part in enumerate(self._engine.parts)
@@ -259,7 +259,7 @@ class Server:
         return {}, b""
 
     async def _token(self, place: int, engine: Engine, engine_id: str) -> None:
-        """Ask for a token where none came since the last time; any other request's will do."""
+        """Request a token if none was produced since the last probe; a token of any other request also counts."""
         before, self._progress[place] = self._progress.get(place), engine.progress()
         if self._progress[place] != before:
             return
@@ -270,6 +270,6 @@ class Server:
         finally:
             token.cancel()
         await asyncio.wait([token])
-        self._progress[place] = engine.progress()  # its own token does not answer the next one
+        self._progress[place] = engine.progress()  # this token must not answer the next probe
         if not token.cancelled():
             token.result()

@@ -1,4 +1,4 @@
-"""Weights that the other half shares: read from memory without a name, or from a CUDA device's by its IPC handle."""
+"""Weights shared by the other side: read from an unnamed file in memory, or from CUDA memory by its IPC handle."""
 
 import functools
 import mmap
@@ -16,7 +16,7 @@ def visible_devices() -> list[str]:
 
 
 def read(bucket: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a bucket, as views of it, or of a copy on this process's device where the bucket lies on another.
+    """The tensors of a bucket, as views, or as views of a copy on this process's device if the bucket is elsewhere.
 
     Args:
         bucket: ``source`` (``path`` of a file, or ``device`` and ``handle``) and ``tensors``: name, dtype, shape and
@@ -27,7 +27,7 @@ def read(bucket: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
         flat = _mapped(source["path"])
     else:
         flat = _shared(source["device"], tuple(source["handle"]))
-        # an engine that can sleep keeps weights in memory that no other device may write to
+        # an engine that can sleep keeps weights in memory that other devices cannot write
         flat = flat.to(torch.cuda.current_device())
     for tensor in bucket["tensors"]:
         dtype: torch.dtype = getattr(torch, tensor["dtype"])
@@ -40,7 +40,7 @@ def _mapped(path: str) -> Tensor:
         return torch.frombuffer(mmap.mmap(file.fileno(), 0), dtype=torch.uint8)
 
 
-@functools.lru_cache(maxsize=1)  # the bucket is filled again and again, and opened once
+@functools.lru_cache(maxsize=1)  # the bucket is reused many times, and opened once
 def _shared(device: str, handle: tuple[Any, ...]) -> Tensor:
     index = visible_devices().index(device)
     block, size, offset, counter, counter_offset, event, wait = handle

@@ -1,4 +1,4 @@
-"""GDPO: every reward component is normalised in its group before they are added.
+"""GDPO: each reward component is normalised within its group, then the components are added.
 
 With c_ik component k of the score of response i, mu_gk and sigma_gk mean and unbiased deviation of that component in
 the group, w_k its weight::
@@ -7,11 +7,11 @@ the group, w_k its weight::
     A_i = (a_i - mean(a)) / sqrt(var(a) + 1e-8)           over the whole batch
 
 Liu et al. 2026, "GDPO: Group reward-Decoupled Normalization Policy Optimization for Multi-reward RL Optimization",
-arXiv 2601.05242: normalisation in the group for each reward, then over the batch. In the second step each response
-counts once for each of its tokens, as in the authors' code; the 1e-6 and 1e-8 are of frameworks in common use.
+arXiv 2601.05242: normalisation within the group for each reward, then over the batch. In the second step each response
+counts once for each of its tokens, as in the authors' code; 1e-6 and 1e-8 are the values of frameworks in common use.
 
-The token rewards are not looked at: a KL penalty in the reward has no effect. A component that a scorer leaves out is 0
-in that row. A group with one scored response has no spread: its advantage is 0, and it is in no mean.
+The estimator does not use the token rewards, so a KL penalty in the reward has no effect. A missing component of a row
+counts as 0. A group with one scored response has no spread: its advantage is 0, and the means exclude it.
 """
 
 import torch
@@ -29,7 +29,7 @@ def gdpo(inputs: AdvantageInputs, options: GdpoOptions) -> Advantages:
     """The whitened weighted sum of the normalised components.
 
     Raises:
-        RunError: no scorer gives a component, or none gives one of ``gdpo_reward_keys``.
+        RunError: no scorer returns components, or no scorer returns one of ``gdpo_reward_keys``.
     """
     components = _components(inputs, options)
     weights = components.new_tensor(options.gdpo_reward_weights or [1.0] * components.shape[1])
@@ -45,6 +45,6 @@ def _components(inputs: AdvantageInputs, options: GdpoOptions) -> Tensor:
     unknown = [key for key in keys if key not in inputs.components]
     if unknown or not keys:
         known = ", ".join(sorted(inputs.components)) or "none, because no scorer returns numbers beside 'score'"
-        asked = f"component '{unknown[0]}', which no scorer gives" if unknown else "named components of the score"
+        asked = f"component '{unknown[0]}', which no scorer returns" if unknown else "named components of the score"
         raise RunError(f"the advantage estimator gdpo needs {asked}; known: {known}")
     return torch.stack([inputs.components[key] for key in keys], dim=1).to(inputs.rewards.dtype)

@@ -1,4 +1,4 @@
-"""GPG: the score minus the group's mean, enlarged where many responses give no gradient.
+"""GPG: the score minus the group's mean, enlarged if many responses give no gradient.
 
 With s_i the score of response i, mu_g the mean score of its group, B the number of scored responses in the batch::
 
@@ -6,9 +6,9 @@ With s_i the score of response i, mu_g the mean score of its group, B the number
     A_i = alpha (s_i - mu_g) / f_norm
 
 Chu et al. 2025, "GPG: A Simple and Strong Reinforcement Learning Baseline for Model Reasoning", arXiv 2504.02546. The
-paper's alpha counts the responses of groups whose scores differ, those that give a gradient; counting scores that are
-not 0 is the form of frameworks in common use, taken here so that runs compare. The two agree only by chance: with
-scores of 0 and 1, this alpha is 1 over the accuracy. Pair it with the policy loss ``gpg``.
+paper's alpha counts the responses of groups with different scores, which give a gradient. Here alpha counts non-zero
+scores, as in frameworks in common use, so that runs can be compared. The two counts differ in general: with
+scores of 0 and 1, this alpha is 1 over the accuracy. Use it with the policy loss ``gpg``.
 
 A group with one scored response has no baseline: its advantage is 0.
 """

@@ -1,4 +1,4 @@
-"""What estimators with one number for a response start from and end with: scores and their groups, and A_t = a."""
+"""Shared by estimators with one number for each response: scores and their groups, and A_t = a."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ class GroupScores:
     """(B,) each.
 
     Attributes:
-        scores: the row's token rewards summed.
-        lengths: number of the policy's own tokens, int64; a row without one has no score.
-        compared: the row has a score, and so has another one of its group; only these rows get an advantage.
+        scores: sum of the row's token rewards.
+        lengths: number of the policy's tokens, int64; a row without one has no score.
+        compared: the row and another row of its group have scores; only these rows get an advantage.
         count, mean, std: number, mean and unbiased deviation of the scores in the row's group.
     """
 
@@ -29,7 +29,7 @@ class GroupScores:
 
 
 def group_scores(inputs: AdvantageInputs) -> GroupScores:
-    """The scores of the responses and the moments of their groups; a row with an empty mask counts nowhere."""
+    """The scores of the responses and the moments of their groups; a row with an empty mask is ignored."""
     scores = inputs.rewards.sum(dim=1)  # rewards are 0 outside the mask
     lengths = inputs.response_mask.sum(dim=1)
     count, mean, std = group_moments(scores, lengths > 0, inputs.group_ids)
@@ -37,6 +37,6 @@ def group_scores(inputs: AdvantageInputs) -> GroupScores:
 
 
 def over_tokens(per_response: Tensor, inputs: AdvantageInputs) -> Advantages:
-    """One number for each response, (B,), at all its tokens; the returns are the same tensor."""
+    """Spread one number for each response, (B,), over its tokens; the returns are the same tensor."""
     advantages = torch.where(inputs.response_mask, per_response[:, None], 0.0)
     return Advantages(advantages, advantages)

@@ -7,7 +7,7 @@ deviation of the scores in its group::
 
 Shao et al. 2024, "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models", arXiv
 2402.03300, section 4.1.2 (outcome supervision). The 1e-6 is not in the paper; frameworks in common use add it. The
-policy loss ``vanilla`` also has a dual clip, which the paper has not.
+policy loss ``vanilla`` also has a dual clip, which is not in the paper.
 
 A group with one scored response has no spread: its advantage is 0.
 """
@@ -22,7 +22,7 @@ EPSILON = 1e-6
 
 
 def grpo(inputs: AdvantageInputs, options: GrpoOptions) -> Advantages:
-    """Score minus the group's mean, divided by its deviation with ``norm_adv_by_std_in_grpo``."""
+    """Score minus the group's mean; with ``norm_adv_by_std_in_grpo`` divided by the group's deviation."""
     group = group_scores(inputs)
     advantages = group.scores - group.mean
     if options.norm_adv_by_std_in_grpo:

@@ -7,10 +7,10 @@ With s_(1) the largest and s_(2) the second largest score of the group, sigma_g 
 
 Tang et al. 2025, "Optimizing Language Models for Inference Time Objectives using Reinforcement Learning", arXiv
 2503.19595: the group's maximum minus the maximum without response i, the leave-one-out advantage of the k-sample
-objective with k the size of the group. The paper does not divide by a deviation; frameworks in common use do, which
-``norm_adv_by_std_in_grpo`` switches off. Two best responses are each other's second: both get 0.
+objective with k the size of the group. The paper does not divide by a deviation; frameworks in common use do.
+``norm_adv_by_std_in_grpo: false`` switches the division off. If two responses tie for the best, both get 0.
 
-A group with one scored response has no second: its advantage is 0.
+A group with one scored response has no second best: its advantage is 0.
 """
 
 import torch

@@ -6,9 +6,9 @@ With s_i the score of response i, in [0, 1], and mu_g the mean score of its grou
         = 0                       elsewhere
 
 Tajwar et al. 2026, "Maximum Likelihood Reinforcement Learning", arXiv 2602.02710: in expectation the gradient of the
-log-likelihood of a correct answer, to the order of the group's size; prompts that are seldom solved weigh more, and
-larger groups come closer to maximum likelihood. Scores outside [0, 1] have no such meaning; a mean below 0 gives 0
-rather than the opposite sign.
+log-likelihood of a correct answer, to the order of the group's size. Rarely solved prompts weigh more, and larger
+groups come closer to maximum likelihood. Scores outside [0, 1] have no such meaning; with a mean below 0 the advantage
+is 0, not of the opposite sign.
 
 A group with one scored response has no baseline: its advantage is 0.
 """

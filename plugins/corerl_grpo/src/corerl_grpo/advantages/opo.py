@@ -5,8 +5,8 @@ With s_j the score and n_j the number of tokens of response j::
     A_i = s_i - sum_j n_j s_j / sum_j n_j     over the group
 
 Hao et al. 2025, "On-Policy RL with Optimal Reward Baseline", arXiv 2505.23585: the baseline of least
-variance when the squared gradient of a response grows with its length. Tokens are the policy's own: those of tools
-count nowhere. The other half of the paper is exact on-policy training: each batch is used for one update.
+variance if the squared gradient of a response grows with its length. Only the policy's own tokens count, not the
+tokens of tools. The other half of the paper is exact on-policy training: each batch is used for one update.
 
 A group with one scored response is its own baseline: its advantage is 0.
 """

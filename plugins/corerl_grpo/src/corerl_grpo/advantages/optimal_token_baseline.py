@@ -1,4 +1,4 @@
-"""Optimal token baseline (OTB): at each token a baseline of its own, weighted by the gradients so far.
+"""Optimal token baseline (OTB): a separate baseline for each token, weighted by the gradients so far.
 
 With t counting the policy's own tokens of a response, pi_t the probability of the sampled token, and all sums over the
 responses j of the group that have a t-th token::
@@ -10,14 +10,14 @@ responses j of the group that have a t-th token::
     A_it = G_it - B_t
 
 Li et al. 2026, "The Optimal Token Baseline: Variance Reduction for Long-Horizon LLM-RL", arXiv 2602.07078: B_t is the
-baseline of least variance, w_t its Logit-Gradient Proxy. The returns are G. c_t is the weight that rollout correction
-gives a token, 1 without: the gradient of its term is c_t times as long, and at a rejected token it is 0.
+baseline of least variance, w_t its Logit-Gradient Proxy. The returns are G. c_t is the token's weight from rollout
+correction, or 1: c_t scales the gradient of the token's term, and is 0 at a rejected token.
 
-* Zero tail: where one response of the group is left, the formula makes its return its own baseline. With
+* Zero tail: if only one response of the group has a t-th token, the formula makes its return its own baseline. With
   ``handle_zero_tail``, as in the authors' code, the baseline there is 0 and A_t = G_t; without, A_t = 0.
-* Several turns: tokens of tools and users are taken out first, so that t-th tokens are compared with t-th tokens, and
-  put back with advantage and return 0. Frameworks in common use have this as an estimator of its own.
-* A group with one scored response has nothing to compare: its advantage is 0, not its return.
+* Several turns: tokens of tools and users are removed first, so that equal positions are compared, and restored
+  with advantage and return 0. Frameworks in common use have a separate estimator for this.
+* A group with one scored response has no comparison: its advantage is 0, not its return.
 """
 
 import torch
@@ -40,14 +40,14 @@ def optimal_token_baseline(inputs: AdvantageInputs, options: OptimalTokenBaselin
     mask, ids = inputs.response_mask, inputs.group_ids
     present = compact(mask, mask)  # from here on column t holds t-th tokens
     returns = discounted_sums(compact(inputs.rewards, mask), present, 1.0)
-    proxy = (1 - 2 * inputs.log_probs.exp() + inputs.sum_pi_squared).clamp(min=0)  # below 0 by rounding alone
+    proxy = (1 - 2 * inputs.log_probs.exp() + inputs.sum_pi_squared).clamp(min=0)  # negative only by rounding
     if inputs.rollout_weights is not None:
         proxy = inputs.rollout_weights.square() * proxy
     energy = torch.where(present, compact(proxy, mask).cumsum(dim=1), 0.0)
     total = group_sums(energy, ids)
     baseline = group_sums(energy * returns, ids) / total.clamp(min=torch.finfo(total.dtype).tiny)
 
-    responses = group_sums(present.long(), ids)  # of the group that have a t-th token
+    responses = group_sums(present.long(), ids)  # responses of the group with a t-th token
     if options.handle_zero_tail:
         baseline = torch.where(responses > 1, baseline, 0.0)
     advantages = torch.where(present & (responses[:, :1] > 1), returns - baseline, 0.0)

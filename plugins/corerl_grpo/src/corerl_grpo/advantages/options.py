@@ -1,4 +1,4 @@
-"""Options of the advantage estimators; light, so that they can be checked without torch."""
+"""Options of the advantage estimators; they are checked without importing torch."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class GrpoPasskOptions:
 
 @dataclass(frozen=True)
 class GdpoOptions:
-    gdpo_reward_keys: list[str] = option(help="components of the score; none: all that the scorers give", factory=list)
+    gdpo_reward_keys: list[str] = option(help="components of the score; none: all components", factory=list)
     gdpo_reward_weights: list[float] = option(help="one for each of gdpo_reward_keys; none: all 1", factory=list)
 
     def __post_init__(self) -> None:
@@ -40,4 +40,4 @@ class GpgOptions:
 
 @dataclass(frozen=True)
 class OptimalTokenBaselineOptions:
-    handle_zero_tail: bool = option(True, "baseline 0 where one response of the group is left; false: its own return")
+    handle_zero_tail: bool = option(True, "baseline 0 if one response of the group is left; false: its own return")

@@ -1,16 +1,16 @@
 """REINFORCE++: discounted returns, normalised over the whole batch.
 
-With r_t the token rewards and t' the next token of the policy's own after t::
+With r_t the token rewards and t' the policy's next own token after t::
 
     R_t = r_t + gamma R_t'
     A_t = (R_t - mean(R)) / sqrt(var(R) + 1e-8)     over all tokens of the batch
 
 Hu et al. 2025, "REINFORCE++: Stabilizing Critic-Free Policy Optimization with Global Normalization", arXiv 2501.03262.
-The paper takes gamma = 1. Tool and user tokens are skipped: the return is carried over them, without a discount;
-frameworks in common use discount at every position, or set the carry to 0 there. The returns are R. The
-KL penalty of the reward is in r_t, so that later tokens carry less of it.
+The paper uses gamma = 1. Tool and user tokens are skipped: the return passes over them without a discount. Frameworks
+in common use discount at every position, or restart the sum at 0 there. The returns are R. r_t includes the KL penalty
+of the reward, so later tokens carry less of it.
 
-Responses are not compared within a group: one response to a prompt is enough.
+Responses are not compared within a group, so one response to a prompt is enough.
 """
 
 from corerl.contracts.advantage_estimators import AdvantageInputs, Advantages

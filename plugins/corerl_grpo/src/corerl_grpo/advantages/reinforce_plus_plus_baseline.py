@@ -1,4 +1,4 @@
-"""REINFORCE++ with a baseline: the group's mean is subtracted, the deviation is that of the whole batch.
+"""REINFORCE++ with a baseline: subtract the group's mean, divide by the deviation of the whole batch.
 
 With s_i the score of response i and mu_g the mean score of its group::
 
@@ -9,7 +9,7 @@ Hu et al. 2025, "REINFORCE++: Stabilizing Critic-Free Policy Optimization with G
 (the variant "w/ Baseline"). Mean and variance are over the tokens of the batch, as in frameworks in common use: a
 response counts once for each of its tokens.
 
-A group with one scored response has no baseline: its advantage is 0, and it is in no mean.
+A group with one scored response has no baseline: its advantage is 0, and the means exclude it.
 """
 
 import torch

@@ -6,10 +6,10 @@ With b the score of a greedy response to the same prompt::
 
 Li et al. 2023, "ReMax: A Simple, Effective, and Efficient Reinforcement Learning Method for Aligning Large Language
 Models", arXiv 2310.10505. The returns are the sums, before b is subtracted. In the authors' code the score
-is discounted with 0.99, and a token's KL penalty counts at that token alone; here, as in frameworks in common use,
-there is no discount and the penalties of later tokens are summed too. b has no KL penalty in it.
+is discounted with 0.99, and the KL penalty of a token counts at that token only. Here, as in frameworks in common use,
+there is no discount, and the penalties of later tokens are summed too. b contains no KL penalty.
 
-Responses are not compared within a group: one response to a prompt is enough.
+Responses are not compared within a group, so one response to a prompt is enough.
 """
 
 import torch

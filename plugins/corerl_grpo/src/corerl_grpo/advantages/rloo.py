@@ -5,10 +5,10 @@ With n the number of scored responses in the group and mu_g their mean score::
     A_i = s_i - sum_(j != i) s_j / (n - 1)  =  n / (n - 1) (s_i - mu_g)
 
 Ahmadian et al. 2024, "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in
-LLMs", arXiv 2402.14740. The paper takes the response as one action, without clipping and with the KL penalty inside the
-reward; frameworks in common use have the estimator with PPO's clipped loss, as ``vanilla`` is here.
+LLMs", arXiv 2402.14740. The paper treats the response as one action, without clipping, with the KL penalty in the
+reward; frameworks in common use combine the estimator with PPO's clipped loss, here ``vanilla``.
 
-A group with one scored response has no others: its advantage is 0.
+A group with one scored response has no other responses: its advantage is 0.
 """
 
 import torch

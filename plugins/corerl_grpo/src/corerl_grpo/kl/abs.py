@@ -4,9 +4,9 @@ With d = log pi - log pi_ref::
 
     |d|
 
-Its derivative by log pi is the sign of d, a step at d = 0. Where policy and reference are one model, as in the first
-update of a run, d is rounding: as a loss the term then adds ±1 by a toss of a coin that changes with the cut of the
-mini-batch. In the reward only the value counts. ``abs+`` has the value and no step.
+Its derivative with respect to log pi is the sign of d, with a step at d = 0. If policy and reference are the same
+model, as in the first update of a run, d is rounding noise: as a loss the term then adds a random ±1 that changes with
+the division of the mini-batch. In the reward only the value counts. ``abs+`` has the same value without the step.
 
 Among the choices of RLHF libraries since Ziegler et al. 2019, arXiv 1909.08593; for k1, k2 and k3 see Schulman 2020,
 "Approximating KL divergence".

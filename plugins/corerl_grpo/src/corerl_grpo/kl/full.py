@@ -4,9 +4,9 @@
 
     sum_v pi(v) (log pi(v) - log pi_ref(v))
 
-The number that k1 and k3 estimate from one token (Schulman 2020, "Approximating KL divergence"), with no variance. It
-holds the log-probs of the vocabulary under both models in memory. A token of probability 0 adds 0 whatever its
-log-probs are, -inf included; one that only the reference excludes makes the divergence infinite.
+k1 and k3 estimate this number from one token (Schulman 2020, "Approximating KL divergence"); ``full`` has no variance.
+It holds the log-probs of the vocabulary under both models in memory. A token of probability 0 adds 0 for any log-probs,
+-inf included; a token that only the reference excludes makes the divergence infinite.
 """
 
 import torch

@@ -5,8 +5,8 @@
     k1 = log pi - log pi_ref
 
 Schulman 2020, "Approximating KL divergence", http://joschu.net/blog/kl-approx.html. For the reward, not for the loss:
-as a loss its gradient is that of log pi, whose mean over the policy's own responses is 0 whatever the reference is.
-``kl+`` has the right one.
+as a loss its gradient is the gradient of log pi, whose mean over the policy's own responses is 0 for any reference.
+``kl+`` has the right gradient.
 """
 
 from torch import Tensor

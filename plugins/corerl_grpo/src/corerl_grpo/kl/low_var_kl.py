@@ -4,8 +4,8 @@ With d = log pi - log pi_ref::
 
     k3 = exp(-d) + d - 1
 
-Schulman 2020, "Approximating KL divergence". d is clamped to ±20 and the result to ±10, as is common, so that one
-token far from the reference cannot end a run.
+Schulman 2020, "Approximating KL divergence". d is clamped to ±20 and the result to ±10, as is common, so that a single
+token far from the reference cannot ruin a run.
 """
 
 from torch import Tensor

@@ -4,8 +4,8 @@ With d = log pi - log pi_ref::
 
     k2 = d² / 2
 
-Schulman 2020, "Approximating KL divergence". On-policy its gradient d · grad log pi has the mean of the gradient of
-the KL divergence itself, without bias (:mod:`corerl_grpo.kl.straight_through`).
+Schulman 2020, "Approximating KL divergence". On-policy, the mean of its gradient d · grad log pi is the gradient of
+the KL divergence, without bias (:mod:`corerl_grpo.kl.straight_through`).
 """
 
 from torch import Tensor

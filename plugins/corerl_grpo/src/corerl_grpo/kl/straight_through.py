@@ -4,9 +4,9 @@ With d = log pi - log pi_ref, k2 = d² / 2 and sg the stop of the gradient::
 
     sg(base) + k2 - sg(k2)
 
-Why that gradient: KL(pi || pi_ref) is a mean over responses of pi, so its gradient is the mean of d · grad log pi (the
-term grad d itself has mean 0), and d · grad log pi is the gradient of k2. As a loss k1 has mean gradient 0, and k3 has
-that of the other direction, KL(pi_ref || pi). This holds for responses of the policy itself.
+Reason: KL(pi || pi_ref) is a mean over responses of pi, so its gradient is the mean of d · grad log pi (the term grad d
+itself has mean 0), and d · grad log pi is the gradient of k2. As a loss, k1 has mean gradient 0, and k3 has the
+gradient of the other direction, KL(pi_ref || pi). This holds for responses of the policy itself.
 
 Schulman 2020, "Approximating KL divergence", for the values; Liu et al. 2025, "Rethinking KL Regularization in RLHF",
 arXiv 2510.01555, for the gradients.

@@ -1,4 +1,4 @@
-"""Clip-Cov: PPO's clip, and no gradient for a random few of the tokens with a high covariance.
+"""Clip-Cov: PPO's clip, and no gradient for a few random tokens with a high covariance.
 
 With rho = pi / pi_old, N the mini-batch's number of response tokens and cov the covariance of a token
 (:func:`corerl_grpo.losses.covariance.token_covariance`)::
@@ -8,8 +8,8 @@ With rho = pi / pi_old, N the mini-batch's number of response tokens and cov the
          = max(-A rho, -A clip(rho, 1 - clip_ratio_low, 1 + clip_ratio_high))    elsewhere
 
 Cui et al. 2025, "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models", arXiv 2505.22617,
-equations 10 to 12. As in the authors' code, not in the equations: the clip, tokens that it clipped are not drawn, and
-one token is drawn at least. Frameworks in common use draw from a micro-batch at a time; here it is the mini-batch. The
+equations 10 to 12. From the authors' code, not the equations: the clip; clipped tokens are not drawn; at least one
+token is drawn. Frameworks in common use draw within each micro-batch; here the mini-batch is used. The
 log-ratio is clamped to ±20 before the exponential.
 """
 

@@ -17,7 +17,7 @@ def token_covariance(inputs: PolicyLossInputs) -> Tensor:
     """The covariance of each token, in float64, so that the order of the rows does not matter.
 
     Returns:
-        (B, T) float64; of no meaning outside the responses.
+        (B, T) float64; undefined outside the responses.
     """
     mask = inputs.response_mask
     tokens = mask.sum().clamp(min=1)
@@ -30,12 +30,12 @@ def token_covariance(inputs: PolicyLossInputs) -> Tensor:
 
 
 def token_budget(response_mask: Tensor, share: float) -> int:
-    """How many tokens a share of the mini-batch is: rounded down, at least one."""
+    """The number of tokens in a share of the mini-batch, rounded down, at least one."""
     return max(1, int(share * int(response_mask.sum())))
 
 
 def smallest(candidates: Tensor, uniforms: Tensor, count: int) -> Tensor:
-    """The ``count`` (at least 1) candidates with the smallest numbers, or all when there are fewer; (B, T) bool."""
+    """The ``count`` (at least 1) candidates with the smallest numbers, or all candidates if fewer; (B, T) bool."""
     numbers = uniforms[candidates]
     if len(numbers) <= count:
         return candidates

@@ -1,4 +1,4 @@
-"""What both forms of DPPO share: the truncated policy gradient on the tokens inside the trust region."""
+"""Shared by both forms of DPPO: the truncated policy gradient on the tokens inside the trust region."""
 
 import torch
 from torch import Tensor

@@ -5,12 +5,12 @@ With rho = pi / pi_old and sg the stop of the gradient::
     term = -A sg(min(rho, clip_ratio_c)) log pi
          = 0      where A > 0 and pi - pi_old > clip_ratio_high, or A <= 0 and pi_old - pi > clip_ratio_low
 
-|pi - pi_old| of the sampled token is the total variation of the two policies when all other tokens are taken as one. A
-token outside the bound keeps its gradient as long as that leads back inside.
+|pi - pi_old| of the sampled token is the total variation over two outcomes: the sampled token and any other token. A
+token outside the bound keeps its gradient if that gradient leads back inside.
 
 Qi et al. 2026, "Rethinking the Trust Region in LLM Reinforcement Learning", arXiv 2602.04879, its binary approximation;
-bounds and cap are those of the authors' code. pi_old is the policy at the start of the step, where the paper takes the
-rollout's: ``algorithm.rollout_correction.bypass_mode`` is the paper's form. The log-ratio is clamped to ±20 before the
+bounds and cap are from the authors' code. Here pi_old is the policy at the start of the step; in the paper it is the
+rollout policy, as with ``algorithm.rollout_correction.bypass_mode``. The log-ratio is clamped to ±20 before the
 exponential.
 """
 

@@ -5,9 +5,9 @@ With d = log pi - log pi_old::
     term = -(A log pi - beta d² / 2)
 
 Richemond et al. 2024, "Offline Regularised Reinforcement Learning for Large Language Models Alignment", arXiv
-2405.19107: minus the policy's gradient of its loss ½ (r - V - beta d)², over beta, with A = r - V. The paper takes d
-over the whole response and against a reference model; frameworks in common use, and this loss, take it token by token
-against the policy that generated. ``beta`` is not the paper's but that in common use.
+2405.19107: minus the policy gradient of its loss ½ (r - V - beta d)², over beta, with A = r - V. The paper takes d
+over the whole response, against a reference model. Frameworks in common use, and this loss, take d for each token,
+against the policy that generated. ``beta`` has the default of those frameworks, not of the paper.
 """
 
 from corerl.contracts.losses import masked_mean

@@ -1,4 +1,4 @@
-"""GMPO: the geometric mean of the tokens' ratios, each clipped first.
+"""GMPO: the geometric mean of the tokens' ratios, after each ratio is clipped.
 
 With d = log pi - log pi_old clamped to ±20 and n the response's number of tokens::
 
@@ -6,13 +6,13 @@ With d = log pi - log pi_old clamped to ±20 and n the response's number of toke
         = max(d_t, -clip_ratio_low)      elsewhere
     term_t = -A_t exp(sum_t c_t / n)
 
-Each token is clipped on the side to which its advantage pushes, before the mean, so an outlier loses its gradient and
-the others keep theirs. With the aggregation ``seq-mean-token-mean`` and one advantage for a response this is the
-paper's objective, value and gradient; any other aggregation weighs the same terms.
+Each token is clipped before the mean, on the side to which its advantage pushes: an outlier loses its gradient, and
+the other tokens keep theirs. With the aggregation ``seq-mean-token-mean`` and one advantage for a response this is the
+paper's objective, value and gradient; any other aggregation changes the weights of the terms.
 
-Zhao et al. 2025, "Geometric-Mean Policy Optimization", arXiv 2507.20673, section 3; the widths are widths of the
-log-ratio, the paper's range exp(±0.4). Frameworks in common use average over the sequences of a micro-batch whatever
-aggregation the config asks for.
+Zhao et al. 2025, "Geometric-Mean Policy Optimization", arXiv 2507.20673, section 3; the clip ratios bound the
+log-ratio, the paper's range exp(±0.4). Frameworks in common use average over the sequences of a micro-batch with every
+configured aggregation.
 """
 
 import torch

@@ -10,8 +10,8 @@ Every s_t has the value of the sequence's ratio exp(q) and the gradient exp(q) Â
 ``seq-mean-token-mean`` and one advantage for a response this is the paper's objective, value and gradient.
 
 Zheng et al. 2025, "Group Sequence Policy Optimization", arXiv 2507.18071, equations 5 and 7; token by token: equations
-13 and 14 (GSPO-token). The widths are those of its section 5.1; frameworks in common use take PPO's 0.2 unless told
-otherwise, which never clips a mean over a whole response. The bound on the exponent is not in the paper.
+13 and 14 (GSPO-token). The widths are from its section 5.1; frameworks in common use default to PPO's 0.2, which never
+clips a mean over a whole response. The bound on the exponent is not in the paper.
 """
 
 import torch

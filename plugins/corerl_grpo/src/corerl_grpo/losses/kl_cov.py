@@ -12,11 +12,11 @@ equations 10, 13 and 14. rho - 1 - d is the estimator k3 (Schulman 2020, "Approx
 KL(pi_old || pi) of equation 14: over tokens of pi_old the mean of the term is the divergence, and the mean of its
 gradient, (rho - 1) grad log pi, is the divergence's gradient. It is 0 while pi is pi_old.
 
-The authors' code, and frameworks in common use, take |d|: ``kl_estimator: abs``. Its gradient is ±1 however small d is.
-In the first update of a step d is rounding, so the sign is a coin toss that changes with the cut of the mini-batch.
+The authors' code, and frameworks in common use, take |d|: ``kl_estimator: abs``. Its gradient is ±1 even for tiny d. In
+the first update of a step d is rounding noise, so the sign is random and changes with the division of the mini-batch.
 
-As in the authors' code, one token is chosen at least. Frameworks in common use choose from a micro-batch at a time;
-here it is the mini-batch.
+As in the authors' code, at least one token is chosen. Frameworks in common use choose within each micro-batch; here
+the mini-batch is used.
 """
 
 import torch
@@ -47,7 +47,7 @@ def _divergence(log_ratio: Tensor, options: KlCovOptions) -> Tensor:
 
 
 def select_tokens(inputs: PolicyLossInputs, uniforms: Tensor, options: KlCovOptions) -> Tensor:
-    """Choose I; among tokens of one covariance the smallest uniforms decide."""
+    """Choose I; between tokens of equal covariance the smallest uniforms decide."""
     mask = inputs.response_mask
     covariance = token_covariance(inputs)
     values = covariance[mask]

@@ -1,4 +1,4 @@
-"""Options of the policy losses; light, so that they can be checked without torch."""
+"""Options of the policy losses; they are checked without importing torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -50,13 +50,13 @@ class ClipCovOptions:
 class KlCovOptions:
     kl_cov_ratio: float = option(2e-4, "share of the mini-batch's tokens that get the KL term", gt=0, le=1)
     ppo_kl_coef: float = option(1.0, "coefficient of the KL term", ge=0)
-    kl_estimator: Literal["k3", "abs"] = option("k3", "estimator of the KL term; abs: that of the authors' code")
+    kl_estimator: Literal["k3", "abs"] = option("k3", "estimator of the KL term; abs: as in the authors' code")
 
 
 @dataclass(frozen=True)
 class DppoTvOptions:
-    clip_ratio_low: float = option(0.15, "how far a probability may fall where A < 0", gt=0, le=1)
-    clip_ratio_high: float = option(0.15, "how far a probability may rise where A > 0", gt=0, le=1)
+    clip_ratio_low: float = option(0.15, "largest fall of a probability where A < 0", gt=0, le=1)
+    clip_ratio_high: float = option(0.15, "largest rise of a probability where A > 0", gt=0, le=1)
     clip_ratio_c: float = option(20.0, "cap of the importance weight", gt=1)
 
 

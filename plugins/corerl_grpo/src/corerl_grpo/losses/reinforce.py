@@ -16,7 +16,7 @@ from corerl_grpo.losses.ratio import importance_ratio, share
 
 
 def reinforce(inputs: PolicyLossInputs, options: ReinforceOptions) -> LossOutput:
-    """Metrics: ``pg_clipfrac``, tokens whose weight was capped, where there are weights."""
+    """Metrics: ``pg_clipfrac``, tokens whose weight was capped, if weights are used."""
     if not options.use_importance_weights:
         return LossOutput(-inputs.advantages * inputs.log_probs)
     ratio = importance_ratio(inputs.log_probs.detach(), inputs.old_log_probs)

@@ -5,7 +5,7 @@ With rho = pi / pi_old::
     tau = tau_pos where A > 0, tau_neg elsewhere
     term = -A sigmoid(tau (rho - 1)) 4 / tau
 
-The gradient is that of -A rho times 4 p (1 - p), p the sigmoid: 1 at rho = 1, falling on both sides.
+The gradient is the gradient of -A rho times 4 p (1 - p), with p the sigmoid: 1 at rho = 1, falling on both sides.
 
 Gao et al. 2025, "Soft Adaptive Policy Optimization", arXiv 2511.20347, section 3, with the temperatures of its
 experiments; aggregated by ``seq-mean-token-mean``. The log-ratio is clamped to ±20 before the exponential.
@@ -20,7 +20,7 @@ from corerl_grpo.losses.ratio import importance_ratio
 
 
 def sapo(inputs: PolicyLossInputs, options: SapoOptions) -> LossOutput:
-    """Metrics: ``gate``, the mean of 4 p (1 - p): 1 on-policy, 0 when no token has a gradient left."""
+    """Metrics: ``gate``, the mean of 4 p (1 - p): 1 on-policy, 0 if no token has a gradient left."""
     advantages = inputs.advantages
     tau = torch.full_like(advantages, options.tau_neg).masked_fill(advantages > 0, options.tau_pos)
     ratio = importance_ratio(inputs.log_probs, inputs.old_log_probs)

@@ -1,14 +1,14 @@
-"""What a family says about itself: which of megatron-core's weights are made of which of Hugging Face's, and how."""
+"""The facts of a family: which weights of megatron-core are made from which of Hugging Face's, and how."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["whole", "rows", "columns", "vocabulary", "qkv", "gate_up"]
-"""How tensor-parallel ranks share a weight.
+"""Division of a weight among tensor-parallel ranks.
 
 ==============  ===================================================================================================
-``whole``       every rank has all of it
+``whole``       every rank has the whole weight
 ``rows``        dimension 0 is cut: output features
 ``columns``     dimension 1 is cut: input features
 ``vocabulary``  ``rows`` after padding with zeros to a multiple of the ranks
@@ -23,9 +23,9 @@ class Rule:
     """One weight of megatron-core, of a layer or of the whole model.
 
     Attributes:
-        megatron: its name with the local layer specification.
-        parts: Hugging Face's names of what it is made of.
-        fused: its name where Transformer Engine has put it into the linear layer that follows.
+        megatron: its name in the local layer specification.
+        parts: Hugging Face's names of its parts.
+        fused: its name if Transformer Engine puts it into the following linear layer.
     """
 
     megatron: str
@@ -41,8 +41,8 @@ class Family:
     Attributes:
         layer: rules of a decoder layer, after ``decoder.layers.N.`` and ``model.layers.N.``.
         expert: rules of an expert, after ``mlp.experts.local_experts.N.`` and ``mlp.experts.N.`` of its layer.
-        settings: of megatron-core's TransformerConfig.
-        assumes: keys of the Hugging Face config, with the one value that the rules are right for.
+        settings: for megatron-core's TransformerConfig.
+        assumes: keys of the Hugging Face config, with the one value that the rules support.
     """
 
     layer: tuple[Rule, ...]
@@ -85,4 +85,4 @@ EXPERT = (
     Rule("linear_fc2.weight", ("down_proj.weight",), "columns"),
 )
 PLAIN = {"hidden_act": "silu", "attention_bias": False}
-"""what most families assume"""
+"""assumptions of most families"""

@@ -1,4 +1,4 @@
-"""Llama 2 and 3, and what has their ``model_type``."""
+"""Llama 2 and 3, and models with the same ``model_type``."""
 
 from corerl_megatron.families.family import ATTENTION, MLP, NORMS, PLAIN, Family
 

@@ -1,4 +1,4 @@
-"""Qwen3 with a mixture of experts in every layer: the best few of a softmax over all of them."""
+"""Qwen3 with a mixture of experts in every layer: the top experts of a softmax over all."""
 
 from corerl_megatron.families.family import ATTENTION, EXPERT, NORMS, PLAIN, QK_NORMS, ROUTER, Family
 

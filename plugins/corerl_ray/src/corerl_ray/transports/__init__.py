@@ -1,1 +1,1 @@
-"""Ways of weights from the actor's processes to those of the rollout workers."""
+"""Transports of weights from the actor's processes to the rollout workers' processes."""

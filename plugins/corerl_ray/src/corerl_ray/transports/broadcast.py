@@ -1,7 +1,7 @@
-"""One collective broadcast from the actor's rank 0 to all rollout workers: NCCL where they have GPUs, gloo elsewhere.
+"""One collective broadcast from the actor's rank 0 to all rollout workers: NCCL with GPUs, gloo without.
 
-Rank 0 fills a bucket while the last is sent; a rollout worker reads one while the next is received. Neither waits for
-the controller, and on GPUs neither waits for the device: everything is in the order of the CUDA stream.
+Rank 0 fills a bucket while the previous one is sent; a rollout worker reads a bucket while the next one is received.
+Neither waits for the controller, and on GPUs neither waits for the device: all work is ordered by the CUDA stream.
 """
 
 import threading
@@ -27,16 +27,16 @@ from corerl_torch.weights import Bucket, pack, unpack
 
 WHAT = "sending the weights (runtime.options.timeout)"
 LEFT = "left"
-"""key of the store that says that the group is left"""
+"""key of the store: the group was left"""
 LOOK = 0.5
-"""seconds between two looks of the actor whether a rollout worker has left the group"""
+"""seconds between the actor's checks whether a rollout worker has left the group"""
 
 
 @dataclass
 class Broadcast:
-    """The process group is made at the first sending, and kept until a rollout worker is lost or comes.
+    """The process group is made at the first transfer, and kept until a rollout worker is lost or added.
 
-    If one is lost in the middle, all others leave the group, and what they have received is void.
+    If one is lost during a transfer, all others leave the group, and received weights are invalid.
 
     Attributes:
         joined: the rollout workers in the group.
@@ -99,7 +99,7 @@ class Broadcast:
 
 @dataclass
 class Channel:
-    """One process's end."""
+    """The end of a transfer in one process."""
 
     link: Link
     group: Any
@@ -107,22 +107,22 @@ class Channel:
     broken: str | None = None
 
     def broadcast(self, data: Tensor) -> Any:
-        """Begin to send, or to receive; :meth:`wait` for what comes back.
+        """Start to send, or to receive; :meth:`wait` for the result.
 
         Raises:
-            BrokenError: another process of the group is gone.
+            BrokenError: another process of the group has ended.
         """
         with self.breaking():
             return self.group.broadcast([data], dist.BroadcastOptions())
 
     def wait(self, work: Any) -> None:
-        """What follows on the stream waits."""
+        """Make later work on the stream wait."""
         with self.breaking():
             work.wait()
 
     @contextmanager
     def breaking(self) -> Iterator[None]:
-        """Whatever the group raises is a BrokenError."""
+        """Convert every error of the group to a BrokenError."""
         try:
             yield
         except RuntimeError as error:
@@ -130,7 +130,7 @@ class Channel:
             raise BrokenError from error
 
     def leave(self) -> None:
-        """End what is under way in the group."""
+        """Abort running operations of the group."""
         self.broken = self.broken or "the group was left"
         with suppress(RuntimeError):
             self.group.abort()
@@ -140,38 +140,38 @@ class Channel:
 
 
 class BrokenError(Exception):
-    """A process of the group is gone."""
+    """A process of the group has ended."""
 
 
 @dataclass(frozen=True)
 class Broken:
-    """What a process returns instead of a failure: the controller knows whether one of the group was lost."""
+    """Returned instead of a failure: the controller knows whether a process of the group was lost."""
 
     text: str
 
 
 def leave(host: WorkerHost) -> None:
-    """In a rollout worker, while it may be receiving: it ends, and so does what the actor sends."""
+    """In a rollout worker, possibly during a receive: abort it, and so the actor's sends."""
     channel: Channel = host.transport
     channel.link.store.set(LEFT, "")
     channel.leave()
 
 
 def listen(host: WorkerHost, address: str) -> int:
-    """In the actor's rank 0: the port of its store."""
+    """In the actor's rank 0: open a store; returns its port."""
     host.transport = Link.listen(address, host.timeout)
     return int(host.transport.port)
 
 
 def join(host: WorkerHost, address: str, port: int, rank: int, size: int) -> None:
-    """In every process of the group."""
+    """In every process of the group: join it."""
     link = host.transport if rank == 0 else Link.connect(address, port, host.timeout)
     device = own_device()
     host.transport = Channel(link, _group(link, device, rank, size, host), device)
 
 
 def send(host: WorkerHost, bucket_bytes: int, verify: bool, is_source: bool) -> Broken | None:
-    """In the actor; all ranks gather, one sends."""
+    """In the actor: all ranks gather, one sends."""
     weights = iter(host.worker.weights())
     channel: Channel | None = host.transport if is_source else None
     if channel is not None:
@@ -196,7 +196,7 @@ def _send(channel: Channel, weights: Iterator[tuple[str, Tensor]], bucket_bytes:
     channel.link.begin()
     number = 0
     for number, bucket in enumerate(pack(weights, bucket_bytes, memory=memory, verify=verify), 1):
-        channel.link.tell(number, describe(bucket))  # NCCL's first broadcast begins when all have been told of it
+        channel.link.tell(number, describe(bucket))  # NCCL's first broadcast starts when all have its description
         sending.append((channel.broadcast(bucket.data), bucket))
     channel.link.tell(number + 1, None)
     for work, _ in sending:
@@ -205,7 +205,7 @@ def _send(channel: Channel, weights: Iterator[tuple[str, Tensor]], bucket_bytes:
 
 @contextmanager
 def _left_by_others(channel: Channel) -> Iterator[None]:
-    """Within, a rollout worker that leaves the group (:func:`leave`) ends what is under way here."""
+    """Within, a rollout worker that leaves the group (:func:`leave`) aborts running operations here."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -224,18 +224,18 @@ def _left_by_others(channel: Channel) -> Iterator[None]:
 
 
 def receive(host: WorkerHost, version: int, verify: bool) -> Broken | None:
-    """In a rollout worker."""
+    """In a rollout worker: receive and load."""
     channel: Channel = host.transport
     try:
         host.worker.update_weights(unpack(_received(channel)), version, verify=verify)
     except Exception:
-        if channel.broken is None:  # else weights are missing, of course
+        if channel.broken is None:  # otherwise missing weights are expected
             raise
     return Broken(channel.broken) if channel.broken else None
 
 
 def _received(channel: Channel) -> Iterator[Bucket]:
-    """The buckets; each is received while the one before is read. Those of a group that broke end early."""
+    """The buckets; each is received while the previous one is read. The buckets of a broken group end early."""
     channel.link.transfer += 1
     number = 1
     with suppress(BrokenError):
@@ -258,7 +258,7 @@ def _ask(channel: Channel, number: int) -> tuple[Any, Bucket] | None:
 
 
 def _group(link: Link, device: torch.device, rank: int, size: int, host: WorkerHost) -> Any:
-    """A process group beside the default one, which belongs to the training strategy."""
+    """A process group in addition to the default one, which belongs to the training strategy."""
     timeout = timedelta(seconds=host.timeout)
     if device.type == "cuda":
         nccl: Any = dist.ProcessGroupNCCL.Options()

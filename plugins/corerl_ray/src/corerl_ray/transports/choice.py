@@ -1,4 +1,4 @@
-"""Which transport a run takes."""
+"""Selection of a run's transport."""
 
 from typing import Protocol
 
@@ -15,22 +15,22 @@ KEY = "runtime.options.weights_transport"
 
 
 class Transport(Protocol):
-    """Carries weights between two groups; one object serves a run."""
+    """Sends weights between two groups; one object serves a run."""
 
     def send(self, readers: tuple[Member, ...], version: int, *, verify: bool) -> None:
         """Give the actor's weights to these rollout workers.
 
         Raises:
-            RunError: a worker failed, or a tensor arrived changed.
+            RunError: a worker failed, or a tensor was changed on the way.
         """
         ...
 
 
 def name_of(options: RayOptions, places: Places, rollout_places: Places) -> str:
-    """The transport that ``weights_transport`` names, or that suits the places.
+    """The transport named by ``weights_transport``, or one that suits the places.
 
     Raises:
-        ConfigError: the places forbid it.
+        ConfigError: the places do not allow it.
     """
     shared = places is rollout_places
     gpus = bool(places.gpus_per_node and rollout_places.gpus_per_node)
@@ -49,7 +49,7 @@ def name_of(options: RayOptions, places: Places, rollout_places: Places) -> str:
 
 
 def make(name: str, options: RayOptions, actor: Group, rollout: Group) -> Transport:
-    """The transport of this name; there are two buckets at a time."""
+    """The transport of this name; it uses two buckets at a time."""
     bucket_bytes = options.weights_bucket_mb * 2**20 // 2
     if name == "ipc":
         return Ipc(actor, rollout, bucket_bytes)

@@ -1,7 +1,7 @@
-"""From each actor worker to the rollout worker in its place, through memory that both have open: CUDA IPC on a GPU.
+"""From each actor worker to the rollout worker in its place, through shared memory: CUDA IPC on a GPU.
 
-The actor fills one half of that memory while the rollout worker reads the other, so that it takes one bucket more than
-either has: of ``runtime.options.weights_bucket_mb``, or of the largest tensor, which is alone in it.
+The actor fills one half of the memory while the rollout worker reads the other, so the transfer needs one additional
+bucket: of ``runtime.options.weights_bucket_mb``, or of the largest tensor, which has a bucket of its own.
 """
 
 import time
@@ -27,7 +27,7 @@ class Ipc:
     """Rollout worker i, of t places, reads from actor worker t * i.
 
     Attributes:
-        linked: the rollout workers that are.
+        linked: the connected rollout workers.
     """
 
     actor: Group
@@ -58,11 +58,11 @@ class Ipc:
 
 @dataclass
 class Outbox:
-    """The actor's side: two halves that are filled in turn, or the whole.
+    """The actor's side: two halves that are filled alternately, or the whole.
 
     Attributes:
-        unread: of each bucket that the receiver still has, its number and how many halves it takes.
-        largest: bytes of the largest tensor so far, for which there is room from the next transfer on.
+        unread: number and halves of each bucket that the receiver has not finished.
+        largest: bytes of the largest tensor so far; from the next transfer on there is room for it.
     """
 
     link: Link
@@ -74,7 +74,7 @@ class Outbox:
     number: int = 0
 
     def memory(self, size: int) -> Tensor:
-        """Where the next bucket is filled, once the receiver has done with what was there."""
+        """The memory for the next bucket, after the receiver has finished with its previous contents."""
         halves = 1 if size <= self.half_bytes else 2
         while sum(taken for _, taken in self.unread) + halves > 2:
             self.link.confirmed(self.unread.popleft()[0])
@@ -89,7 +89,7 @@ class Outbox:
         return self.shared.data[self.offset(halves) :][:size]
 
     def offset(self, halves: int) -> int:
-        """Where the bucket of the present number lies."""
+        """The offset of the current bucket."""
         return self.half_bytes * (self.number % 2) if halves == 1 else 0
 
     def close(self) -> None:
@@ -100,25 +100,25 @@ class Outbox:
 
 
 def unlink(host: WorkerHost) -> None:
-    """In every actor worker: whom it was linked with may be gone."""
+    """In every actor worker: drop the connection, whose other side may have ended."""
     host.transport = None
 
 
 def listen(host: WorkerHost) -> int:
-    """In an actor worker that has a rollout worker beside it: the port of its store."""
+    """In an actor worker with a rollout worker in its place: open a store; returns its port."""
     device = own_device()
     host.transport = Outbox(Link.listen("127.0.0.1", host.timeout), device)
     return int(host.transport.link.port)
 
 
 def connect(host: WorkerHost, port: int) -> None:
-    """In a rollout worker."""
+    """In a rollout worker: connect."""
     host.transport = Link.connect("127.0.0.1", port, host.timeout)
     host.transport.name_receiver()
 
 
 def send(host: WorkerHost, half_bytes: int, verify: bool) -> None:
-    """In every actor worker; one without a rollout worker beside it, or whose has ended, only helps to gather."""
+    """In every actor worker; one without a rollout worker in its place, or whose worker ended, only helps to gather."""
     weights = iter(host.worker.weights())
     if isinstance(host.transport, Outbox):
         try:
@@ -138,7 +138,7 @@ def _send(outbox: Outbox, weights: Iterator[tuple[str, Tensor]], half_bytes: int
         halves = outbox.unread[-1][1]
         message = {"handle": outbox.shared.handle, "offset": outbox.offset(halves), **describe(bucket)}
         outbox.link.tell(outbox.number, message)
-        del bucket  # which would keep the memory beyond the end
+        del bucket  # a reference would keep the memory
     outbox.link.tell(outbox.number + 1, None)
     outbox.unread.clear()
     outbox.link.confirmed(outbox.number + 1)
@@ -146,13 +146,13 @@ def _send(outbox: Outbox, weights: Iterator[tuple[str, Tensor]], half_bytes: int
 
 
 def receive(host: WorkerHost, version: int, verify: bool) -> None:
-    """In a rollout worker."""
+    """In a rollout worker: receive and load."""
     link: Link = host.transport
     link.transfer += 1
     try:
         host.worker.update_weights(unpack(_received(link)), version, verify=verify)
     finally:
-        link.confirm(link.last)  # now nothing here refers to the memory
+        link.confirm(link.last)  # nothing here refers to the memory any more
 
 
 def _received(link: Link) -> Iterator[Bucket]:

@@ -1,4 +1,4 @@
-"""What two processes tell each other about buckets, beside the bytes: through a store of torch.distributed."""
+"""Messages between two processes about buckets, in addition to the bytes: through a store of torch.distributed."""
 
 import json
 import os
@@ -18,11 +18,11 @@ from corerl_ray.processes import is_alive
 from corerl_torch.weights import Bucket, Slot
 
 LOOK = timedelta(seconds=1)
-"""between two looks whether the receiver lives"""
+"""seconds between two checks that the receiver lives"""
 
 
 class ReceiverGoneError(Exception):
-    """The process that was to receive has ended."""
+    """The receiving process has ended."""
 
 
 @dataclass
@@ -30,9 +30,9 @@ class Link:
     """Numbered messages of a sender, and answers of its receivers.
 
     Attributes:
-        transfer: how many there have been; both sides count.
-        last: number of the message that was heard last.
-        told: number of the message that was told last.
+        transfer: number of transfers so far; both sides count.
+        last: number of the last received message.
+        told: number of the last sent message.
     """
 
     store: TCPStore
@@ -44,7 +44,7 @@ class Link:
 
     @classmethod
     def listen(cls, address: str, timeout: float) -> "Link":
-        """The sender's; ``port`` says where."""
+        """The sender's side; ``port`` is its port."""
         seconds = timedelta(seconds=timeout)
         listener = socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET)
         port = listener.getsockname()[1]
@@ -69,12 +69,12 @@ class Link:
         return int(self.store.port)
 
     def for_group(self) -> PrefixStore:
-        """A connection of its own for a process group, whose threads then block nobody here."""
+        """A separate connection for a process group, whose threads then do not block this one."""
         own = TCPStore(self.store.host, self.port, is_master=False, timeout=self.timeout, wait_for_workers=False)
         return PrefixStore("group", own)
 
     def begin(self) -> None:
-        """Begin the next transfer, as sender: what was told in the last is forgotten."""
+        """Start the next transfer, as sender; messages of the last one are deleted."""
         for key in self._keys:
             self.store.delete_key(key)
         self._keys.clear()
@@ -87,23 +87,23 @@ class Link:
         self.store.set(self._keys[-1], json.dumps(message))
 
     def hear(self, number: int) -> Any:
-        """Wait for the message."""
+        """Wait for a message."""
         self.last = number
         return json.loads(self.store.get(f"{self.transfer}/{number}"))
 
     def confirm(self, number: int) -> None:
-        """As the only receiver."""
+        """Confirm a message, as the only receiver."""
         self.store.set(f"{self.transfer}/{number}/read", "")
 
     def name_receiver(self) -> None:
-        """As the only receiver, in a process of the sender's machine: say which process this is."""
+        """Send this process's identity, as the only receiver, on the sender's machine."""
         self.store.set("receiver", str(os.getpid()))
 
     def confirmed(self, number: int) -> None:
         """Wait for the receiver's confirmation.
 
         Raises:
-            ReceiverGoneError: its process has ended.
+            ReceiverGoneError: the receiver's process has ended.
         """
         self._keys.append(f"{self.transfer}/{number}/read")
         deadline = time.monotonic() + self.timeout.total_seconds()
@@ -119,13 +119,13 @@ class Link:
 
 
 def describe(bucket: Bucket) -> dict[str, Any]:
-    """All of a bucket but its bytes."""
+    """The description of a bucket, without its bytes."""
     slots = [[slot.name, str(slot.dtype).removeprefix("torch."), slot.shape, slot.offset] for slot in bucket.index]
     return {"size": len(bucket.data), "slots": slots, "digests": bucket.digests}
 
 
 def described(message: dict[str, Any], data: Tensor) -> Bucket:
-    """The bucket, with its bytes."""
+    """The bucket of a description, with its bytes."""
     return Bucket(data, tuple(map(_slot, message["slots"])), tuple(message["digests"]))
 
 
@@ -135,5 +135,5 @@ def _slot(fields: Sequence[Any]) -> Slot:
 
 
 def own_device() -> torch.device:
-    """Where this worker's buckets lie: its GPU, or the CPU where it has none."""
+    """The device of this worker's buckets: its GPU, or the CPU without one."""
     return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")

@@ -1,4 +1,4 @@
-"""Through Ray's object store: the controller hands references on, and nothing else."""
+"""Through Ray's object store: the controller only passes references on."""
 
 import queue
 import threading
@@ -21,7 +21,7 @@ WHAT = "sending the weights (runtime.options.timeout)"
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """The actor's rank 0 puts a bucket into the store when the one before the last has been read by all."""
+    """The actor's rank 0 stores a bucket when all workers have read the bucket before the last."""
 
     actor: Group
     rollout: Group
@@ -39,7 +39,7 @@ class ObjectStore:
         while bucket is not None:
             ask = Call(first, first.host.apply.remote(next_bucket))
             bucket = waiter.wait([ask], deadline, WHAT, beside=[*under_way, *reading])[0]
-            with suppress(EngineDeadError):  # of a worker that is lost, whose load says so, too
+            with suppress(EngineDeadError):  # of a lost worker, whose load raises it too
                 waiter.wait(reading, deadline, WHAT, beside=under_way)
             readers = tuple(filter(self.rollout.has, readers))
             reading = [Call(member, member.host.apply.remote(take, bucket)) for member in readers]
@@ -47,12 +47,12 @@ class ObjectStore:
 
 
 def begin(host: WorkerHost, bucket_bytes: int, verify: bool) -> None:
-    """In the actor's rank 0."""
+    """In the actor's rank 0: start the stream of buckets."""
     host.transport = pack(host.worker.weights(), bucket_bytes, verify=verify)
 
 
 def next_bucket(host: WorkerHost) -> "ray.ObjectRef[Bucket] | None":
-    """In the actor's rank 0: the next of its buckets, None after the last."""
+    """In the actor's rank 0: the next bucket, None after the last."""
     for bucket in host.transport:
         return ray.put(bucket)
     return None
@@ -66,7 +66,7 @@ def take_part(host: WorkerHost) -> None:
 
 @dataclass
 class Inbox:
-    """Buckets on their way from the thread that receives to the one that reads."""
+    """Buckets between the receiving and the reading thread."""
 
     buckets: "queue.SimpleQueue[tuple[Bucket, threading.Event] | None]" = field(default_factory=queue.SimpleQueue)
 
@@ -87,17 +87,17 @@ class Inbox:
 
 
 def open_inbox(host: WorkerHost) -> None:
-    """In a rollout worker."""
+    """In a rollout worker: prepare for buckets."""
     host.transport = Inbox()
 
 
 def load(host: WorkerHost, version: int, verify: bool) -> None:
-    """In a rollout worker: give it what :func:`take` receives."""
+    """In a rollout worker: load the buckets that :func:`take` receives."""
     host.worker.update_weights(unpack(host.transport.read(host.timeout)), version, verify=verify)
 
 
 def take(host: WorkerHost, bucket: Bucket | None) -> None:
-    """In a rollout worker, while :func:`load` runs: a bucket; returns when it has been read."""
+    """In a rollout worker, while :func:`load` runs: pass a bucket on; returns when it has been read."""
     if bucket is None:
         host.transport.buckets.put(None)
         return

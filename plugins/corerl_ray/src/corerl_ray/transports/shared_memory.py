@@ -1,4 +1,4 @@
-"""Memory that another process of this machine opens by a handle: CUDA IPC, or a file without a name on the CPU."""
+"""Memory that another process of this machine opens by a handle: CUDA IPC, or an unnamed file on the CPU."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Shared:
-    """A (bytes,) uint8 tensor, and what another process needs to open it: JSON."""
+    """A (bytes,) uint8 tensor, and the JSON with which another process opens it."""
 
     data: Tensor
     handle: dict[str, Any]
@@ -27,7 +27,7 @@ class Shared:
         return cls(data, {"cuda": [part.hex() if isinstance(part, bytes) else part for part in parts], "size": size})
 
     def close(self) -> None:
-        """Nobody opens it any more; where it is open it lives on."""
+        """Allow no further opening; open memory remains."""
         if "file" in self.handle:
             os.close(self.handle["file"])
 
@@ -43,7 +43,7 @@ def open_handle(handle: dict[str, Any]) -> Tensor:
 
 
 def forget() -> None:
-    """Give back memory that no other process has open any more."""
+    """Free memory that no other process has open."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

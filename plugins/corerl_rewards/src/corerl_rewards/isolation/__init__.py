@@ -1,4 +1,4 @@
-"""Scorers in processes of their own: what a call does ends at most that call."""
+"""Scorers in worker processes: the effects of a call are limited to that call."""
 
 in_worker = False
-"""this process is a worker: it may be ended, and another takes its place"""
+"""true in a worker: the process may be killed and replaced"""

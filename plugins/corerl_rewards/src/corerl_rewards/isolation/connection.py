@@ -1,4 +1,4 @@
-"""The run's end of a worker: what it was sent, and what has come back."""
+"""The run's end of the connection to a worker: sent requests and received lines."""
 
 import contextlib
 import socket
@@ -12,17 +12,17 @@ from corerl_rewards.isolation.worker import LONGEST_LINE
 
 @dataclass(eq=False)
 class Worker:
-    """A process that scores what it was sent, in that order.
+    """A process that scores its requests in the order of sending.
 
     Attributes:
-        pid: None until it was forked.
-        ready: it has begun to wait for requests.
-        tasks: sent, and not answered.
-        low: with no more of them it is sent some more.
-        clock: of the first of them; before the worker is ready, of its start; at its end, of that.
-        late: the first of them takes so long that the others were given to somebody else as well.
-        ending: the nursery was told to end it.
-        calls: so many it has answered.
+        pid: None until the process is forked.
+        ready: the process waits for requests.
+        tasks: sent and unanswered requests.
+        low: with at most this many tasks, the worker is sent more.
+        clock: of the first task; before the worker is ready, of its start; during its end, of the end.
+        late: the first task takes so long that the other tasks were also given to other workers.
+        ending: the nursery was ordered to end the process.
+        calls: number of answered requests.
     """
 
     number: int
@@ -39,14 +39,14 @@ class Worker:
     unread: bytearray = field(default_factory=bytearray)
 
     def send(self) -> None:
-        """As much of ``unsent`` as the connection takes now."""
-        with contextlib.suppress(BlockingIOError, ConnectionError):  # the nursery tells when it ends
+        """Send as much of ``unsent`` as the connection accepts now."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):  # the nursery reports its end
             del self.unsent[: self.connection.send(self.unsent)]
 
     def receive(self) -> list[bytearray] | None:
-        """Lines that have come; empty when none has come whole, None when there will be none any more.
+        """Complete lines; empty if there is none yet, None after the last one.
 
-        It reads no further than to the end of one: a worker that writes without end must not keep its reader.
+        Reads only to the end of one line, because a worker that writes without end must not block the reader.
         """
         lines: list[bytearray] = []
         while not lines:
@@ -61,6 +61,6 @@ class Worker:
             self.unread += data
             *lines, self.unread = self.unread.split(b"\n")
             if len(self.unread) > 2 * LONGEST_LINE:
-                lines.append(self.unread)  # which is no line either
+                lines.append(self.unread)  # not a complete line either
                 self.unread = bytearray()
         return lines

@@ -1,4 +1,4 @@
-"""The workers, and the one place to wait for all of them."""
+"""All workers, with one place to wait for them."""
 
 import selectors
 import socket
@@ -15,10 +15,10 @@ class Crew:
     """Used by one thread.
 
     Attributes:
-        workers: by their numbers, from the moment that one was asked for until it ended.
+        workers: by number, from the request for a worker until its end.
 
     Args:
-        wakeup: is waited for as well.
+        wakeup: an additional descriptor to wait for.
     """
 
     def __init__(self, pool: Pool, wakeup: socket.socket) -> None:
@@ -29,27 +29,27 @@ class Crew:
         self._selector.register(pool.control, selectors.EVENT_READ, NURSERY)
 
     def __iter__(self) -> Iterator[Worker]:
-        """The workers; they may end meanwhile."""
+        """The workers; workers may end during the iteration."""
         return iter(list(self.workers.values()))
 
     @property
     def alive(self) -> list[Worker]:
-        """Those that take requests; the nursery may tell of one later than it does itself."""
+        """Workers that take requests; the nursery's message may arrive later than the worker's own."""
         return [worker for worker in self.workers.values() if worker.ready and worker.pid and not worker.ending]
 
     @property
     def is_busy(self) -> bool:
-        """Whether one has a request that it has not answered."""
+        """Whether a worker has an unanswered request."""
         return any(worker.tasks for worker in self.workers.values())
 
     def start(self) -> None:
-        """Ask for one more."""
+        """Request one more worker."""
         worker = self._pool.start()
         self.workers[worker.number] = worker
         self._selector.register(worker.connection, selectors.EVENT_READ, worker)
 
     def wait(self, seconds: float | None) -> Iterator[tuple[Worker | str, bool]]:
-        """What can be read, or with True written: a worker, ``WAKEUP`` or ``NURSERY``."""
+        """Yield each worker, ``WAKEUP`` or ``NURSERY`` that can be read, or, with True, written."""
         for key, events in self._selector.select(seconds):
             if isinstance(key.data, Worker) and key.data.number not in self.workers:
                 continue  # it ended a moment ago
@@ -59,16 +59,16 @@ class Crew:
                 yield key.data, False
 
     def send(self, worker: Worker) -> None:
-        """As much as the connection takes; the rest when it can be written."""
+        """Send as much as the connection accepts; the rest is sent when the connection can be written."""
         worker.send()
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)
         if self._selector.get_key(worker.connection).events != events:
             self._selector.modify(worker.connection, events, worker)
 
     def receive(self, worker: Worker) -> list[bytearray]:
-        """Lines that have come; a worker whose connection is closed is ended."""
+        """Complete lines; a worker with a closed connection is ended."""
         lines = worker.receive()
-        if lines is None:  # the call closed it, or is about to end
+        if lines is None:  # closed by the call, or by the end of the process
             self._selector.unregister(worker.connection)
             self._pool.end(worker)
         return lines or []
@@ -81,7 +81,7 @@ class Crew:
         del self.workers[worker.number]
 
     def reopen(self) -> None:
-        """Start another nursery; there are no workers."""
+        """Start another nursery, without workers."""
         self._selector.unregister(self._pool.control)
         self._pool.reopen()
         self._selector.register(self._pool.control, selectors.EVENT_READ, NURSERY)

@@ -15,7 +15,7 @@ from corerl_rewards.isolation.scheduler import Scheduler
 
 
 class Dispatcher:
-    """Starts its thread and the workers at once."""
+    """Starts its thread and the workers on creation."""
 
     def __init__(self, pool: Pool, rules: Rules) -> None:
         self._rules = rules
@@ -30,7 +30,7 @@ class Dispatcher:
         self._thread.start()
 
     def submit(self, requests: Sequence[RewardRequest]) -> "Future[list[RewardResult]]":
-        """The results, in the order of the requests, when all are there."""
+        """A future of all results, in the order of the requests."""
         with self._lock:
             if self._end is not None:
                 raise self._end
@@ -41,7 +41,7 @@ class Dispatcher:
         return job.future
 
     def close(self) -> None:
-        """End the thread and the processes."""
+        """Stop the thread and the processes."""
         with self._lock:
             already, self._end = self._end, self._end or RunError("the reward manager is closed")
         if already is None:
@@ -49,7 +49,7 @@ class Dispatcher:
         self._thread.join()
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError, OSError):  # it has been woken, or it ended
+        with suppress(BlockingIOError, OSError):  # already woken, or ended
             self._waker.send(b"w")
 
     def _run(self) -> None:

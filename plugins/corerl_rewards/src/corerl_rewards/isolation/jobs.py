@@ -1,4 +1,4 @@
-"""Requests on their way to a worker, and their results on the way back."""
+"""Requests sent to a worker, and their results."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from corerl_rewards.calls import failed
 from corerl_rewards.isolation.worker import HEAD
 
 TOKEN_BYTES = 8
-"""random ones of a token, written as twice as many digits"""
+"""random bytes of a token, written as twice as many digits"""
 
 
 class Job:
-    """The requests of one call of a reward manager; ``future`` has their results when all are there.
+    """The requests of one call of a reward manager; ``future`` has their results once all are complete.
 
     Args:
-        seconds: after so many, what is not scored is an error.
+        seconds: deadline; a request without a score then gets an error.
     """
 
     def __init__(self, requests: Sequence[RewardRequest], seconds: float) -> None:
@@ -34,14 +34,14 @@ class Job:
             self.future.set_result([])
 
     def tasks(self) -> list["Task"]:
-        """One for each request that can be sent."""
+        """One task for each request that can be sent."""
         tokens = os.urandom(TOKEN_BYTES * len(self.requests)).hex().encode()
         size = 2 * TOKEN_BYTES
         tasks = [Task(self, each, tokens[each * size : (each + 1) * size]) for each in range(len(self.requests))]
         return [task for task in tasks if task.frame]
 
     def settle(self, position: int, result: RewardResult) -> None:
-        """Take a result; of several, when more than one worker was sent the request, the first counts."""
+        """Store a result; if several workers got the request, the first result counts."""
         if self.results[position] is None:
             self.results[position] = result
             self.missing -= 1
@@ -49,7 +49,7 @@ class Job:
                 self.future.set_result(self.results)  # type: ignore[arg-type]
 
     def is_over(self, now: float) -> bool:
-        """Whether all results are there; those that are not at the job's deadline are errors."""
+        """Whether all results are complete; at the job's deadline, missing results become errors."""
         if self.missing and now >= self._end:
             error = f"was not scored within {self.seconds:g} s, the deadline of its batch of {len(self.requests)}"
             for position in range(len(self.requests)):
@@ -61,9 +61,9 @@ class Task:
     """One request.
 
     Attributes:
-        token: what its result must begin with.
-        frame: as it is sent; empty when it cannot be sent, which is its result already.
-        again: it has lost its worker, perhaps by no fault of its own, and is not begun a third time.
+        token: prefix of the request's result.
+        frame: the bytes to send; empty if the request cannot be sent, and so has a result already.
+        again: the request has lost a worker, perhaps not by its own fault; it is not started a third time.
     """
 
     __slots__ = ("_position", "again", "frame", "job", "source", "token")
@@ -85,7 +85,7 @@ class Task:
             self.done(failed("exception", f"the row of a response cannot be sent to a worker process: {error}"))
 
     def read(self, line: bytearray) -> tuple[RewardResult, float] | None:
-        """The result that a worker sent, and how many seconds it took; None when it is no result of this request."""
+        """A worker's result and its duration in seconds; None if the line is no result of this request."""
         if not line.startswith(self.token):
             return None
         try:
@@ -95,14 +95,14 @@ class Task:
             return None
 
     def done(self, result: RewardResult) -> None:
-        """Take the result."""
+        """Store the result."""
         self.job.settle(self._position, result)
 
     def fail(self, kind: str, what: str) -> None:
-        """It has no score, for what its scorer did."""
+        """Store an error of the scorer."""
         self.done(failed(kind, f"the scorer of '{self.source}' {what}"))
 
     @property
     def settled(self) -> bool:
-        """Somebody else has scored it."""
+        """Whether another worker has scored the request."""
         return self.job.results[self._position] is not None

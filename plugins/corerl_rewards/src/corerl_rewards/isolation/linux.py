@@ -1,4 +1,4 @@
-"""What Linux offers to contain a process; elsewhere these do nothing."""
+"""Linux functions that contain a process; on other systems they do nothing."""
 
 import contextlib
 import ctypes
@@ -15,32 +15,32 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 TICKS = os.sysconf("SC_CLK_TCK")
 WANTING = "RD"
-"""states of a process that runs or waits for a processor, or for the disk"""
+"""states of a process that runs, or waits for a processor or the disk"""
 STOPPED = "Tt"
 MOST_RELATIVES = 100
-"""processes that are looked at for one call"""
+"""largest number of processes examined for one call"""
 
 
 @functools.cache
 def libc() -> ctypes.CDLL:
-    """The C library, errno kept."""
+    """The C library, with errno."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """The kernel ends this process when the thread that forked it ends."""
+    """Let the kernel kill this process when the thread that forked it ends."""
     if sys.platform == "linux":
         libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def continue_without_parent() -> None:
-    """Should this process be stopped when the thread that started it ends, it goes on."""
+    """If this process is stopped when its parent thread ends, let the kernel continue it."""
     if sys.platform == "linux":
         libc().prctl(PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Processes whose parents ended become children of this one, where they can be found."""
+    """Make processes whose parents ended children of this one, so that they can be found."""
     if sys.platform == "linux":
         libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -53,23 +53,23 @@ def children() -> list[int]:
 
 
 def prefer_for_oom_killer() -> None:
-    """Let a machine that runs out of memory end this process before any other."""
+    """Let a machine without free memory kill this process first."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def activity(pid: int, *, family: bool = True) -> tuple[float, bool]:
-    """Seconds of processor time that a process has used, and whether it runs or waits for a processor or the disk.
+    """Seconds of processor time that a process has used, and whether it runs, or waits for a processor or the disk.
 
     Args:
-        family: with all processes that it started, as far as they have their parents; at most 100 of them.
+        family: include descendants whose parents still run; at most 100 processes.
     """
     seconds, wants, todo = 0.0, False, deque([pid])
     for _ in range(MOST_RELATIVES):
         if not todo:
             break
         process = todo.popleft()
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it ended
+        with contextlib.suppress(OSError, ValueError, IndexError):  # the process ended
             state, used, threads = _stat(f"/proc/{process}/stat")
             seconds += used
             wants |= state in WANTING
@@ -82,20 +82,20 @@ def activity(pid: int, *, family: bool = True) -> tuple[float, bool]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether somebody has stopped a process, which goes on only if somebody lets it."""
+    """Whether a process is stopped, until another process continues it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return _stat(f"/proc/{pid}/stat")[0] in STOPPED
     return False
 
 
 def _stat(path: str) -> tuple[str, float, int]:
-    """State, seconds of processor time with that of children that ended, and number of threads."""
+    """State, seconds of processor time including ended children, and number of threads."""
     fields = _read(path).rpartition(")")[2].split()
     return fields[0], sum(map(int, fields[11:15])) / TICKS, int(fields[17])
 
 
 def _read(path: str) -> str:
-    # called often; a Path would fill the interpreter's table of interned texts with its parts each time
+    # called often; a Path would add its parts to the interpreter's table of interned strings each time
     with open(path) as file:  # noqa: PTH123
         return file.read()
 
@@ -108,10 +108,10 @@ def limits() -> object:
 
 
 def out_of_reach(descriptor: int) -> int:
-    """A copy of a descriptor at a number that nobody uses by habit; programs that this process starts do not get it."""
+    """A copy of a descriptor at a rarely used number; child programs do not inherit it."""
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 300 + os.urandom(1)[0])
-    except OSError:  # so many files are not allowed
+    except OSError:  # the limit of open files is lower
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
@@ -126,7 +126,7 @@ def end_all_of(folder: str) -> None:
 
 
 def limit_memory(more: int) -> None:
-    """Let this process have ``more`` bytes of address space than it has now."""
+    """Limit this process to ``more`` bytes of address space beyond its current use."""
     with contextlib.suppress(OSError, ValueError):
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * os.sysconf("SC_PAGE_SIZE") + more

@@ -1,13 +1,13 @@
-"""The process that workers are forked from, with everything that the scorers import loaded once.
+"""The process from which workers are forked, with all imports of the scorers loaded once.
 
-Forking takes milliseconds where a new interpreter takes half a second, so that a worker can be ended whenever its call
-goes wrong. The run's own process, with its threads and its GPU, is never forked. This process runs no scorer and has no
-thread; it ends, and every worker and whatever a worker started with it, when the run's process does.
+A fork takes milliseconds, a new interpreter half a second, so a worker can be killed whenever its call goes wrong. The
+run's own process, with its threads and its GPU, is never forked. The nursery runs no scorer and has no threads. When
+the run's process ends, the nursery ends, with all workers and their child processes.
 
-The file ``setup`` of the folder TMPDIR holds a pickled :class:`Setup`. On the control socket, from the run: ``F`` and a
-worker's number, with the worker's end of its connection; ``K`` and a number, to end that worker; ``A``, to be answered
-by the same. To the run: ``B``, a number and a pid, when a worker was forked; ``E``, a number and a wait status, when
-one ended; ``X`` and a text when the scorers cannot be loaded.
+The file ``setup`` in the folder TMPDIR holds a pickled :class:`Setup`. Commands on the control socket, from the run:
+``F`` and a worker's number, with the worker's end of its connection: fork; ``K`` and a number: kill that worker; ``A``:
+request the same answer. To the run: ``B``, a number and a pid: a worker was forked; ``E``, a number and a wait status:
+a worker ended; ``X`` and a text: the scorers cannot be loaded.
 """
 
 import contextlib
@@ -37,18 +37,18 @@ FORK, KILL, ASK = b"F", b"K", b"A"
 BORN, END, ANSWER, FAILED = b"B", b"E", b"A", b"X"
 SETUP = "setup"
 REMOVAL_SECONDS = 5.0
-"""for the folder of a worker that ended; the rest of it is removed at the end of the run"""
+"""seconds for the removal of an ended worker's folder; the rest is removed at the end of the run"""
 LIFE_SIGN = 1.0
-"""seconds between two looks at whether the run's process is there"""
+"""seconds between checks that the run's process exists"""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What to load.
+    """The scorers to load.
 
     Attributes:
-        files: Python files that are no part of a package and must be loaded first.
-        scorers: data source -> the scorer, pickled: a name to import, and options.
+        files: Python files outside packages that must be loaded first.
+        scorers: data source -> pickled scorer: an importable name, and options.
     """
 
     files: list[str]
@@ -79,26 +79,26 @@ def main() -> None:
 
 
 def load(setup: Setup) -> dict[str, Scorer]:
-    """Data source -> its scorer, imported."""
+    """Data source -> imported scorer."""
     broken: list[BaseException] = []
     for file in setup.files:
         try:
             load_file(file)
         except BaseException as error:
-            broken.append(error)  # which matters only if a scorer is in that file
+            broken.append(error)  # an error only if a scorer is in that file
     try:
         scorers: dict[str, Scorer] = {source: pickle.loads(pickled) for source, pickled in setup.scorers.items()}
     except ModuleNotFoundError as error:
         raise (broken[0] if broken else error) from error
     if verifier := sys.modules.get("corerl_rewards.scorers.verifier"):
-        equal = verifier.load()  # once, for all workers, its parser warm
+        equal = verifier.load()  # once for all workers, with a warm parser
         if equal is not None:
             equal(r"\frac{1}{2}, \sqrt{2}", r"\{x : x^2 < 3\} \cup (0, 1]")
     return scorers
 
 
 class Nursery:
-    """Forks workers, ends them, and says when they ended."""
+    """Forks and kills workers, and reports their ends."""
 
     def __init__(
         self, control: socket.socket, scorers: Mapping[str, Scorer], limits: Limits, folder: Path, parent: int
@@ -116,7 +116,7 @@ class Nursery:
         self._wakeup.setblocking(False)
 
     def serve(self) -> None:
-        """Until the run closes the control socket, or ends."""
+        """Run until the run closes the control socket, or ends."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         selector = selectors.DefaultSelector()
@@ -131,13 +131,13 @@ class Nursery:
                     self._reap()
                 if self._control in ready and not self._obey():
                     return
-        except BrokenPipeError:  # the run ended while it was told something
+        except BrokenPipeError:  # the run ended during a message
             return
         finally:
             self._end_all()
 
     def _obey(self) -> bool:
-        """One command; False when there will be none any more."""
+        """Execute one command; False if there will be no more."""
         message, fds, _, _ = socket.recv_fds(self._control, COMMAND.size, 1, socket.MSG_CMSG_CLOEXEC)
         if not message:
             return False
@@ -160,7 +160,7 @@ class Nursery:
             self._become_worker(number, descriptor)
         os.close(descriptor)
         self._numbers[pid] = number
-        with contextlib.suppress(OSError):  # the child does the same, whoever comes first
+        with contextlib.suppress(OSError):  # the child does the same; the order does not matter
             os.setpgid(pid, pid)
         self._control.send(MESSAGE.pack(BORN, number, pid))
 
@@ -180,7 +180,7 @@ class Nursery:
             os._exit(status)
 
     def _reap(self) -> None:
-        """Collect ended children; with a worker ends all that it started."""
+        """Collect ended children; with a worker, kill all its child processes."""
         ended = False
         while True:
             try:
@@ -201,7 +201,7 @@ class Nursery:
             self._end_strays()
 
     def _end_strays(self) -> None:
-        """End what left a worker's group and lost its parent; new ones may be forked while this goes on."""
+        """Kill processes that left a worker's group and lost their parent; repeated, because these may fork."""
         for _ in range(200):
             strays = [pid for pid in linux.children() if pid not in self._numbers]
             if not strays:
@@ -223,7 +223,7 @@ class Nursery:
 
 
 def _use_folder(folder: Path) -> None:
-    """For whatever this process, or one that it starts, writes by ``tempfile``."""
+    """Use ``folder`` for all temporary files of this process and its children."""
     folder.mkdir(parents=True)
     os.environ["TMPDIR"] = str(folder)
     tempfile.tempdir = str(folder)

@@ -1,4 +1,4 @@
-"""How long calls take, and from it when one is late and when its time is over."""
+"""Durations of calls, and from them the limits for late and overdue calls."""
 
 import math
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from corerl_rewards.isolation.connection import Worker
 from corerl_rewards.isolation.pool import LOAD_SECONDS
 
 LATE_FACTOR = 5
-"""a call is late that takes so many times as long as nine of ten of its data source's do at most"""
+"""a call is late after this multiple of the 90th percentile of its data source"""
 LATE_SECONDS = 0.1
-"""at least, of what counts; in what the others took, waiting for a processor does"""
+"""least seconds for a late call; waiting for a processor counts in the percentile, but not in the call"""
 MOST_MORE = 2
-"""so many late calls are expected for each that is known, at most: the first may not be as the rest"""
+"""largest number of expected late calls for each known one, because the first call may be unusual"""
 STEP = math.log(1.15)
-"""by how much, as a logarithm, one call moves what is known"""
+"""change of a running estimate by one call, as a logarithm"""
 FIRST_LOOK = 0.05
-"""a call is first looked at after so many seconds: quicker ones cost nothing"""
+"""seconds before the first look at a call: quicker calls cost nothing"""
 LOOKS = 30
-"""and then so many times until its deadline, at least"""
+"""least number of looks until a call's deadline"""
 NOT_COUNTED = "waiting for a processor or the disk does not count"
 SHORTEST_LOOK = 0.005
 LONGEST_LOOK = 0.5
@@ -26,7 +26,7 @@ LONGEST_LOOK = 0.5
 
 @dataclass(frozen=True)
 class Rules:
-    """``patience`` and ``timeout`` are seconds of one call; ``patience`` where no other is known to compare with."""
+    """``patience`` and ``timeout``: seconds of one call; ``patience`` applies to a source without known calls."""
 
     num_workers: int
     timeout: float
@@ -35,40 +35,40 @@ class Rules:
     calls_per_worker: int
 
     def batch_seconds(self, calls: int) -> float:
-        """The deadline of so many calls: those of as many as follow each other at most, and the loading of scorers."""
+        """The deadline of a batch of calls: the longest possible sequence of them, and the loading of the scorers."""
         return wall_seconds(LOAD_SECONDS) + (2 + math.ceil(calls / self.num_workers)) * wall_seconds(self.timeout)
 
 
 class Pace:
-    """Moments are those of ``time.monotonic``."""
+    """Times are of ``time.monotonic``."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._look = min(max(rules.timeout / LOOKS, SHORTEST_LOOK), LONGEST_LOOK)
         self._quantiles: dict[str, tuple[float, float]] = {}
-        """data source -> how long half of its calls take at most, and nine of ten; running estimates"""
+        """data source -> running estimates of the median and the 90th percentile of its calls' seconds"""
         self._answered = 0
 
     def begin(self) -> None:
-        """There was nothing to do, and now there is."""
+        """Work begins after idleness."""
         self._answered = 0
 
     def still_late(self, known: int, waiting: int) -> int:
-        """How many of the calls that are waiting will be late, where so many are."""
+        """The expected number of late calls among those that are waiting."""
         return min(MOST_MORE * known, math.ceil(waiting * known / (self._answered + known))) if known else 0
 
     def took(self, source: str, seconds: float) -> None:
-        """A call of a data source is over."""
+        """Record the duration of a finished call."""
         self._answered += 1
         half, most = self._quantiles.get(source, (seconds, seconds))
         self._quantiles[source] = _moved(half, seconds, 0.5), _moved(most, seconds, 0.9)
 
     def expected(self, source: str) -> float:
-        """Seconds of a data source's next call; infinite when none is known."""
+        """Seconds of a data source's next call; infinite if unknown."""
         return self._quantiles[source][0] if source in self._quantiles else math.inf
 
     def next_look(self, worker: Worker) -> float:
-        """When the clock of a call must be looked at again."""
+        """The time of the next look at a call's clock."""
         clock = worker.clock
         if clock.is_new:
             return clock.since + min(FIRST_LOOK, self._look)
@@ -79,14 +79,14 @@ class Pace:
         return max(min(mark, clock.looked + self._look), clock.looked + SHORTEST_LOOK)
 
     def is_late(self, worker: Worker) -> bool:
-        """Whether a call that goes on shall keep nobody waiting."""
+        """Whether a running call shall no longer delay other calls."""
         if worker.late or self._rules.patience is None:
             return False
         counted, passed = self._marks(worker)
         return worker.clock.counted >= counted and worker.clock.passed >= passed
 
     def over(self, worker: Worker) -> str:
-        """What to say of a call whose time is over; empty for all others."""
+        """The error of a call past its deadline; empty for other calls."""
         clock, timeout = worker.clock, self._rules.timeout
         if clock.counted >= timeout:
             return f"ran past reward.timeout ({timeout:g} s); {NOT_COUNTED}"
@@ -98,7 +98,7 @@ class Pace:
         return ""
 
     def _marks(self, worker: Worker) -> tuple[float, float]:
-        """Of a late call at least so many seconds count, and so many have passed."""
+        """For a late call: least counted seconds, and least wall-clock seconds."""
         known = self._quantiles.get(worker.tasks[0].source)
         if known is None:
             assert self._rules.patience is not None
@@ -107,6 +107,6 @@ class Pace:
 
 
 def _moved(quantile: float, seconds: float, share: float) -> float:
-    """A quantile after one more call: it rests where ``share`` of the calls are shorter."""
+    """A quantile after one more call: it is stable if ``share`` of the calls are shorter."""
     step = 2 * STEP * (share if seconds > quantile else share - 1)
     return max(quantile * math.exp(step), 1e-6)

@@ -1,4 +1,4 @@
-"""The run's half: the nursery's process, and a connection to each worker that it forks."""
+"""The run's side: the process of the nursery, and a connection to each worker."""
 
 import contextlib
 import errno
@@ -26,28 +26,28 @@ from corerl_rewards.isolation.connection import Worker
 from corerl_rewards.isolation.worker import Limits
 
 _PLUGIN_FILE = "corerl_file_"
-"""how modules begin that were loaded from a file (corerl.registry.modules)"""
+"""prefix of the names of modules loaded from a file (corerl.registry.modules)"""
 
 _PROGRAM = f"import sys; sys.path[:] = sys.argv[2:]; from {nursery.__name__} import main; main()"
 
 CLOSE_SECONDS = 5.0
 LOAD_SECONDS = 300.0
-"""that the nursery may take to load the scorers"""
+"""seconds in which the nursery must load the scorers"""
 ANSWER_SECONDS = 10.0
-"""that it may take to answer, once it has loaded them"""
+"""seconds in which the nursery must answer, after it has loaded them"""
 ASK_EVERY = 1.0
 PARENT = "the process that scorers are started from"
 
 
 class NurseryEndedError(RunError):
-    """Somebody killed or stopped the nursery; its workers end with it."""
+    """The nursery was killed or stopped; its workers end with it."""
 
 
 class Pool:
-    """Starts the nursery at once; one thread uses it, but for :meth:`close`. Nothing here waits for the nursery.
+    """Starts the nursery on creation; used by one thread, except :meth:`close`. No method waits for the nursery.
 
     Raises:
-        PluginError: a scorer cannot be named to another process.
+        PluginError: a scorer cannot be imported by another process.
     """
 
     def __init__(self, scorers: Mapping[str, Scorer], limits: Limits) -> None:
@@ -77,18 +77,18 @@ class Pool:
             )
 
     def reopen(self) -> None:
-        """Start another nursery in the place of one that ended or does not answer."""
+        """Start another nursery after one that ended or does not answer."""
         self._process.kill()
         self.close()
         self._open()
 
     @property
     def pid(self) -> int:
-        """Of the nursery."""
+        """The process id of the nursery."""
         return self._process.pid
 
     def start(self) -> Worker:
-        """Ask for a worker."""
+        """Request a worker."""
         self._started += 1
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
@@ -96,14 +96,14 @@ class Pool:
         return Worker(self._started, ours)
 
     def end(self, worker: Worker) -> None:
-        """Kill a worker and everything that it started; the nursery tells when that is done."""
+        """Kill a worker and all its child processes; the nursery reports the end."""
         if not worker.ending:
             worker.ending = True
             worker.clock.begin()
             self._command(nursery.KILL, worker.number)
 
     def messages(self) -> Iterator[tuple[bytes, int, int]]:
-        """What the nursery has told: a word, the number of a worker, and its pid or wait status.
+        """Messages of the nursery: a word, the number of a worker, and its pid or wait status.
 
         Raises:
             NurseryEndedError: the nursery ended.
@@ -129,7 +129,7 @@ class Pool:
                 yield word, number, value
 
     def look(self) -> None:
-        """Send what could not be sent before, and see whether the nursery answers.
+        """Send what could not be sent before, and check that the nursery answers.
 
         Raises:
             NurseryEndedError: the nursery ended, or has not answered in time.
@@ -150,21 +150,19 @@ class Pool:
             return
         if self._is_loaded:
             raise NurseryEndedError(f"{PARENT} (process {self.pid}) did not answer for {seconds:g} s")
-        raise RunError(
-            f"the scorers were not loaded in a worker process within {seconds:g} s: importing them must not take longer"
-        )
+        raise RunError(f"the scorers were not loaded in a worker process within {seconds:g} s: shorten their imports")
 
     def close(self) -> None:
-        """End all processes."""
+        """Stop all processes."""
         self.control.close()
         for _, sockets in self._unsent:
             _close(sockets)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(CLOSE_SECONDS)
         self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel does not let it go, and will some time
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, and ends later
             self._process.wait(CLOSE_SECONDS)
-        if self._process.returncode != 0:  # what workers started outlived it
+        if self._process.returncode != 0:  # child processes of workers are still running
             linux.end_all_of(str(self._folder))
         remove_folder(self._folder)
 
@@ -182,7 +180,7 @@ class Pool:
             except OSError as error:
                 if error.errno not in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
                     raise
-                for _ in self.messages():  # its last words
+                for _ in self.messages():  # its last messages
                     continue
                 raise self._ended() from None
             self._unsent.popleft()
@@ -202,14 +200,14 @@ def _close(sockets: Iterable[socket.socket]) -> None:
 
 
 def how_ended(status: int) -> str:
-    """A wait status in words."""
+    """A wait status as text."""
     if os.WIFSIGNALED(status):
         return signal.Signals(os.WTERMSIG(status)).name
     return f"exit code {os.waitstatus_to_exitcode(status)}"
 
 
 def _plugin_files(pickled: Iterable[bytes]) -> list[str]:
-    """The Python files, loaded for plugins or ``./file.py:name``, that these scorers are from."""
+    """The Python files of these scorers that were loaded for plugins or by ``./file.py:name``."""
     named = b"".join(pickled)
     modules = [
         module for name, module in sys.modules.items() if name.startswith(_PLUGIN_FILE) and name.encode() in named
@@ -218,7 +216,7 @@ def _plugin_files(pickled: Iterable[bytes]) -> list[str]:
 
 
 def _pickled(scorers: Mapping[str, Scorer]) -> dict[str, bytes]:
-    """Each scorer by its module and name, options beside it: no code travels."""
+    """Each scorer as its module, name and options; no code is sent."""
     pickled = {}
     for source, scorer in scorers.items():
         inner: Any = scorer

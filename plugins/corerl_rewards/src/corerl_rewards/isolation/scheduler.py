@@ -1,4 +1,4 @@
-"""Who scores what, in which process, and for how long."""
+"""Assigns calls to workers, and enforces their deadlines."""
 
 import math
 import socket
@@ -17,30 +17,30 @@ from corerl_rewards.isolation.pool import NurseryEndedError, Pool, how_ended
 from corerl_rewards.isolation.worker import READY
 
 CHUNK_SECONDS = 0.02
-"""what a worker is sent at a time should keep it busy so long"""
+"""seconds of work that a worker is sent at a time"""
 CHUNK_CALLS = 256
 CHUNK_BYTES = 1 << 18
 START_SECONDS = 30.0
-"""that a worker may take to wait for requests, and to end"""
+"""seconds in which a worker must start, and end"""
 MOST_FAILED_STARTS = 5
 MOST_RESTARTS = 3
-"""of the nursery, one after the other, with no call under way"""
+"""consecutive restarts of the nursery without a running call"""
 MOST_TOLD = 10
-"""lines about processes that were replaced"""
+"""largest number of lines about replaced processes"""
 LONGEST_WAIT = 0.5
-"""seconds between two looks at the nursery while there is something to do"""
+"""seconds between two checks of the nursery during work"""
 TIMER_SIGNALS = ("SIGALRM", "SIGPROF", "SIGVTALRM")
-"""that end a process which set itself a deadline"""
+"""signals that end a process by a deadline that it set itself"""
 
 
 class Scheduler:
     """Used by one thread.
 
     Attributes:
-        jobs: without all results.
+        jobs: unfinished jobs.
 
     Args:
-        wakeup: readable when there is something to take.
+        wakeup: readable if there are new jobs.
     """
 
     def __init__(self, pool: Pool, rules: Rules, wakeup: socket.socket) -> None:
@@ -49,7 +49,7 @@ class Scheduler:
         self._rules = rules
         self._queue: deque[Task] = deque()
         self._again: deque[Task] = deque()
-        """lost their worker, perhaps by no fault of their own: each gets one of its own while no other call runs"""
+        """tasks that lost their worker, perhaps not by their own fault; each runs alone, in a worker of its own"""
         self._pace = Pace(rules)
         self._failed_starts = 0
         self._restarts = 0
@@ -57,7 +57,7 @@ class Scheduler:
         self._crew = Crew(pool, wakeup)
 
     def take(self, jobs: Sequence[Job]) -> None:
-        """Score these as well."""
+        """Add jobs."""
         if not self.jobs and not self._crew.is_busy:
             self._pace.begin()
         self.jobs += jobs
@@ -65,7 +65,7 @@ class Scheduler:
             self._queue += job.tasks()
 
     def turn(self) -> bool:
-        """Wait for something to happen, and see to it; whether there is something to take.
+        """Wait for an event and handle it; returns whether there are new jobs.
 
         Raises:
             NurseryEndedError: the nursery ended or does not answer.
@@ -91,7 +91,7 @@ class Scheduler:
         self._crew.close()
 
     def _listen(self) -> None:
-        """Hear which workers were born, and which ended."""
+        """Handle the nursery's messages about started and ended workers."""
         for word, number, value in self._pool.messages():
             if word == nursery.END:
                 self._bury(self._crew.workers[number], how_ended(value))
@@ -99,7 +99,7 @@ class Scheduler:
                 self._crew.workers[number].pid = value
 
     def _start_workers(self) -> None:
-        """As many as should score now, beside those that are late or being ended, and some that stand ready."""
+        """Start the missing workers: those wanted, beside late and ending ones, and a few in reserve."""
         present = sum(not worker.late and not worker.ending for worker in self._crew)
         ready = self._rules.num_workers
         room = self._rules.num_workers + ready + self._rules.max_late_workers - len(self._crew.workers)
@@ -107,12 +107,12 @@ class Scheduler:
             self._crew.start()
 
     def _wanted(self) -> int:
-        """How many workers should score now, beside those that are late: one more for each that is still to be late."""
+        """The number of workers that should score now, beside late ones; one more for each call expected to be late."""
         late = sum(worker.late and not worker.ending for worker in self._crew)
         return self._rules.num_workers + self._pace.still_late(late, len(self._queue))
 
     def _hand_out(self) -> None:
-        """Keep the workers busy, and no more of them than there should be."""
+        """Send calls to the workers, up to the wanted number of workers."""
         alive = self._crew.alive
         idle = sorted((worker for worker in alive if not worker.tasks), key=lambda worker: -worker.calls)
         if not self._queue:
@@ -129,7 +129,7 @@ class Scheduler:
             self._crew.send(worker)
 
     def _hand_out_again(self) -> None:
-        """Give a call that lost its worker another, while there is nothing else: it alone is to blame then."""
+        """Start a call that lost its worker again, while no other call runs: a second loss is then its own fault."""
         while self._again and self._again[0].settled:
             self._again.popleft()
         if not self._again or self._crew.is_busy:
@@ -140,13 +140,13 @@ class Scheduler:
             self._give(fresh[0], self._again.popleft())
             self._crew.send(fresh[0])
         elif idle and all(worker.ready for worker in self._crew):
-            self._pool.end(idle[0])  # another takes its place
+            self._pool.end(idle[0])  # it is replaced
 
     def _is_old(self, worker: Worker) -> bool:
         return worker.calls >= self._rules.calls_per_worker
 
     def _fill(self, worker: Worker) -> None:
-        """Give a worker what should keep it busy for a moment, and leave the others their share."""
+        """Send a worker enough calls for a moment, and leave the others their share."""
         most = min(CHUNK_CALLS, math.ceil(len(self._queue) / (2 * self._rules.num_workers)))
         given = 0
         seconds = 0.0
@@ -180,7 +180,7 @@ class Scheduler:
             elif line == READY and not worker.ready:
                 worker.ready = True
                 self._failed_starts = 0
-            else:  # what an earlier call left behind writes
+            else:  # written by a leftover of an earlier call
                 self._pool.end(worker)
 
     def _take_result(self, worker: Worker, line: bytearray) -> None:
@@ -191,7 +191,7 @@ class Scheduler:
             return
         result, seconds = read
         out_of_memory = result.error_kind == "memory"
-        if out_of_memory and worker.calls and not task.again:  # earlier calls may have taken it
+        if out_of_memory and worker.calls and not task.again:  # earlier calls may have used it
             self._condemn(worker, "memory", "used too much memory")
             return
         worker.tasks.popleft()
@@ -199,11 +199,11 @@ class Scheduler:
         worker.clock.begin()
         worker.calls += 1
         self._pace.took(task.source, seconds)
-        if out_of_memory:  # what is left of its memory is in pieces
+        if out_of_memory:  # its remaining memory is fragmented
             self._dismiss(worker)
 
     def _until_next_look(self) -> float | None:
-        """Seconds until something must be looked at; None: there is nothing to do."""
+        """Seconds until the next check; None if there is nothing to do."""
         busy = [worker for worker in self._crew if worker.tasks and not worker.ending]
         if not busy and not self.jobs:
             return None
@@ -227,7 +227,7 @@ class Scheduler:
         worker.clock.look(worker.pid)
         if not worker.clock.is_past(START_SECONDS):
             return
-        if worker.ending:  # the kernel does not let it go
+        if worker.ending:  # it hangs in the kernel
             self._condemn(worker, "crash", "closed the connection of its process")
         else:
             self._pool.end(worker)
@@ -248,27 +248,29 @@ class Scheduler:
         elif over := self._pace.over(worker):
             self._condemn(worker, "timeout", over)
         elif self._pace.is_late(worker):
-            self._give_back(worker, list(worker.tasks)[1:])  # it still has them: whoever is first scores them
+            self._give_back(worker, list(worker.tasks)[1:])  # it keeps them too; the first result counts
             worker.late = True
 
     def _give_back(self, worker: Worker, tasks: Iterable[Task]) -> None:
-        """Put what a worker has not begun in front of the queue, unless it is there since it is late."""
+        """Return unstarted calls to the front of the queue, unless they were returned before because the worker is
+        late.
+        """
         if not worker.late:
             self._queue.extendleft(reversed(list(tasks)))
 
     def _dismiss(self, worker: Worker) -> None:
-        """End a worker and leave what it has not begun to the others."""
+        """End a worker, and return its unstarted calls."""
         self._give_back(worker, worker.tasks)
         worker.tasks.clear()
         self._pool.end(worker)
 
     def _condemn(self, worker: Worker, kind: str, what: str) -> None:
-        """End a worker for what its call did, or an earlier one of that worker."""
+        """End a worker because of its current or an earlier call."""
         self._blame(worker, kind, what, sure=kind == "timeout")
         self._dismiss(worker)
 
     def _blame(self, worker: Worker, kind: str, what: str, *, sure: bool) -> None:
-        """The call of a worker has no score, or another chance where it may not be its own fault."""
+        """Fail the current call of a worker, or start it again if it may not be its own fault."""
         if worker.tasks:
             task = worker.tasks.popleft()
             if sure or task.again or task.settled:
@@ -278,10 +280,10 @@ class Scheduler:
                 self._again.append(task)
 
     def start_again(self, error: NurseryEndedError) -> None:
-        """After the nursery was killed or stopped: any of the calls that were running may have done it.
+        """Restart the nursery after it was killed or stopped; any running call may be the cause.
 
         Raises:
-            NurseryEndedError: that has happened too often while none ran.
+            NurseryEndedError: this happened too often without a running call.
         """
         running = self._crew.is_busy
         self._restarts = 0 if running else self._restarts + 1
@@ -289,7 +291,7 @@ class Scheduler:
             raise error
         self._tell(f"{error}: a new process is started and scores its calls")
         for worker in self._crew:
-            worker.ending = True  # there is nobody to be told
+            worker.ending = True  # there is no nursery to order it
             self._read_last(worker)
             self._blame(worker, "crash", f"may have ended or stopped its parent: {error}", sure=False)
             self._remove(worker)
@@ -297,20 +299,20 @@ class Scheduler:
         self._crew.reopen()
 
     def _tell(self, line: str) -> None:
-        """To the terminal; a scorer that does so on purpose must not fill it."""
+        """Print a line; limited, because a scorer could cause these lines on purpose."""
         self._told += 1
         if self._told <= MOST_TOLD:
             say(line + ("; further lines are not printed" if self._told == MOST_TOLD else ""))
 
     def _bury(self, worker: Worker, how: str) -> None:
-        """A worker ended: its last results count, then the call that was running is to blame."""
+        """Handle an ended worker: its last results count, then its current call gets the blame."""
         self._read_last(worker)
         kind = "timeout" if how in TIMER_SIGNALS else "crash"
         self._blame(worker, kind, f"ended its process ({how})", sure=kind == "timeout" or not worker.calls)
         self._remove(worker)
         if worker.ready:
             return
-        self._failed_starts += 1  # it never came to its first call
+        self._failed_starts += 1  # it ended before its first call
         if self._failed_starts >= MOST_FAILED_STARTS:
             raise NurseryEndedError(f"{self._failed_starts} workers in a row ended before their first call, with {how}")
 

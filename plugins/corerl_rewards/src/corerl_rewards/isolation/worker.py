@@ -1,9 +1,9 @@
-"""A worker: requests come in over a socket, a result goes out for each before the next one is begun.
+"""A worker: it reads requests from a socket, and writes each result before it starts the next request.
 
-A request is a length (4 bytes), a token (16) and a pickled (response, ground_truth, data_source, extra_info); a result
-is a line, the token and JSON, ``[score, components, extracted, error, kind, seconds]``. JSON, because nothing that a
-scorer could write into the socket may run in the process that reads it; a token, because nothing else that is written
-there may pass for a result.
+A request is a length (4 bytes), a token (16) and a pickled (response, ground_truth, data_source, extra_info). A result
+is a line: the token and JSON, ``[score, components, extracted, error, kind, seconds]``. JSON, because a scorer could
+write into the socket, and its bytes must not run in the reading process; a token, because such bytes must not pass for
+a result.
 """
 
 import contextlib
@@ -27,15 +27,15 @@ from corerl_rewards.calls import failed, raised, score_one
 from corerl_rewards.isolation import linux
 
 HEAD = struct.Struct("<I16s")
-"""length of the pickle, and token"""
+"""length of the pickle, and the token"""
 READY = b"ready"
 LONGEST_LINE = 1 << 20
-"""bytes of a result"""
+"""largest number of bytes of a result"""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """``memory``: bytes of address space beyond what a worker starts with; None: no limit."""
+    """``memory``: bytes of address space beyond a worker's initial use; None: no limit."""
 
     memory: int | None
 
@@ -46,12 +46,12 @@ def run(connection: socket.socket, scorers: Mapping[str, Scorer], limits: Limits
     os.setpgid(0, 0)
     linux.die_with_parent()
     linux.prefer_for_oom_killer()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles Ctrl-C
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if limits.memory is not None:
         linux.limit_memory(limits.memory)
     random.seed()
-    gc.set_threshold(20_000, 20, 20)  # the default collects all too often where what was loaded is frozen
+    gc.set_threshold(20_000, 20, 20)  # loaded objects are frozen, so the default collects too often
     pid = os.getpid()
     connection.sendall(READY + b"\n")
     requests = connection.makefile("rb")
@@ -60,7 +60,7 @@ def run(connection: socket.socket, scorers: Mapping[str, Scorer], limits: Limits
         pickled = requests.read(length)
         start = time.perf_counter()
         line = _line(_score(pickled, scorers), start)
-        if os.getpid() != pid:  # a scorer forked, and this is the copy
+        if os.getpid() != pid:  # this is the copy of a scorer that forked
             return
         connection.sendall(token + line)
 

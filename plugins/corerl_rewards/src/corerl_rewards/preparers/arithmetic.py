@@ -1,7 +1,7 @@
-"""Arithmetic made here: a first run that needs no download.
+"""Generated arithmetic problems, for a first run without a download.
 
-What is in test is in no other split, and neither is b + a for a + b there (and likewise products). The problems of the
-cold start and those of training may overlap.
+No problem of test is in another split, nor is its mirror image (b + a for a + b; products likewise). The problems of
+sft and of train may overlap.
 """
 
 import operator
@@ -35,10 +35,10 @@ class Arithmetic:
         self._options = options
 
     def generate(self) -> dict[str, Iterable[PromptRow | ChatRow]]:
-        """The splits; sft is left out when it has no rows.
+        """The splits; sft is omitted if it has no rows.
 
         Raises:
-            ConfigError: more problems are asked for than there are.
+            ConfigError: more problems are requested than exist.
         """
         options = self._options
         train, test, sft = self._draw([options.train_size, options.test_size, options.sft_size])
@@ -49,13 +49,13 @@ class Arithmetic:
         return splits | {"sft": self._chats(sft)} if sft else splits
 
     def _chats(self, problems: list[Problem]) -> list[ChatRow]:
-        """The problems with the teacher's answers, of which the share ``hasty`` is cut to whole tens."""
+        """The problems with the teacher's answers; the share ``hasty`` of the answers is cut to whole tens."""
         rng = random.Random(self._options.seed + 1)
         cut = set(rng.sample(range(len(problems)), round(self._options.hasty * len(problems))))
         return [_chat_row(problem, hasty=number in cut) for number, problem in enumerate(problems)]
 
     def _draw(self, sizes: list[int]) -> list[list[Problem]]:
-        """train, test and sft, of these sizes and each in random order; what is in test is in neither of the others."""
+        """train, test and sft of these sizes, each in random order; the other splits share no problem with test."""
         rng = random.Random(self._options.seed)
         operations = list(dict.fromkeys(self._options.operations))
         splits: list[list[Problem]] = [[] for _ in sizes]
@@ -68,7 +68,7 @@ class Arithmetic:
         return splits
 
     def _sample(self, operation: str, sizes: list[int], rng: random.Random) -> list[list[Problem]]:
-        """Different problems with one operation for each split, by number, so that large operands cost nothing."""
+        """Different problems of one operation for each split, drawn as numbers, so that large operands cost nothing."""
         smallest = self._options.min_operand
         operands = self._options.max_operand - smallest + 1
         count = operands**2
@@ -95,7 +95,7 @@ class Arithmetic:
 
 
 def _mirrored(problem: Problem) -> Problem:
-    """b + a for a + b; what does not commute is its own mirror image."""
+    """b + a for a + b; a problem that does not commute is its own mirror image."""
     left, operation, right = problem
     return (right, operation, left) if operation in _COMMUTATIVE else problem
 

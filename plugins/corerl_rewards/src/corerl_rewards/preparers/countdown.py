@@ -1,6 +1,6 @@
-"""Countdown as TinyZero has it: columns ``nums`` and ``target``.
+"""Countdown in TinyZero's form: columns ``nums`` and ``target``.
 
-TinyZero's own column ``prompt`` spells out the roles of a base model's conversation; here the chat template does that.
+TinyZero's column ``prompt`` writes out the roles of a base model's conversation; here the chat template does that.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ PROMPT = (
 
 
 class Countdown:
-    """The numbers and the target in a question; both are the ground truth."""
+    """A question with the numbers and the target; both are the ground truth."""
 
     hub = "Jiayi-Pan/Countdown-Tasks-3to4"
 

@@ -1,7 +1,7 @@
-r"""MATH (Hendrycks et al., 2021, arXiv 2103.03874) and sets like it.
+r"""MATH (Hendrycks et al., 2021, arXiv 2103.03874) and similar sets.
 
-Columns ``problem`` and ``solution``, whose last ``\boxed{}`` is the answer. Where there is a column ``answer``, as in
-MATH-500, it is the answer, and ``solution`` may be missing.
+Columns ``problem`` and ``solution``, whose last ``\boxed{}`` is the answer. A column ``answer``, as in MATH-500,
+replaces it, and ``solution`` may then be missing.
 """
 
 from collections.abc import Mapping

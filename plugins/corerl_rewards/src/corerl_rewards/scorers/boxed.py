@@ -1,4 +1,4 @@
-r"""``\boxed{…}``: found in a response, and brought to one spelling."""
+r"""``\boxed{…}``: search in a response, and normalisation."""
 
 import re
 
@@ -8,7 +8,7 @@ _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is no brace
 
 
 def boxes(text: str) -> list[str | None]:
-    r"""What each ``\boxed`` and ``\fbox`` of ``text`` holds, in order; None for one whose braces never close.
+    r"""The content of each ``\boxed`` and ``\fbox`` of ``text``, in order; None for one whose braces never close.
 
     >>> boxes(r"\boxed{\frac{1}{2}} or $\boxed 5$, \fbox{6")
     ['\\frac{1}{2}', '5', None]
@@ -17,7 +17,7 @@ def boxes(text: str) -> list[str | None]:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What the last ``\boxed`` or ``\fbox`` of ``text`` holds; None without one, or where its braces never close."""
+    r"""The content of the last ``\boxed`` or ``\fbox`` of ``text``; None without one, or if its braces never close."""
     matches = list(_BOX.finditer(text))
     return _content(text, matches[-1].end()) if matches else None
 
@@ -32,12 +32,12 @@ def last_boxes(text: str, most: int = 12) -> list[tuple[int, int, str | None]]:
 
 
 def _content(text: str, start: int) -> str | None:
-    """The group in braces that opens at ``start``, or the run of characters there when none does."""
+    """The group in braces that opens at ``start``; without a group, the run of characters there."""
     return _group(text, start)[0]
 
 
 def _group(text: str, start: int) -> tuple[str | None, int]:
-    """As :func:`_content`, and where it ends."""
+    """As :func:`_content`, with the end position."""
     if not text.startswith("{", start):
         bare = _BARE.match(text, start)
         return (bare.group().rstrip(".,;"), bare.end()) if bare else (None, start)
@@ -70,7 +70,7 @@ _SPELLINGS = [
 
 
 def normalise(answer: str) -> str:
-    r"""One spelling for answers that differ only in spacing and LaTeX dress.
+    r"""One spelling for answers that differ only in spacing and LaTeX markup.
 
     >>> normalise(r"\left( 3, \dfrac 12 \right)") == normalise(r"(3,\frac{1}{2})")
     True

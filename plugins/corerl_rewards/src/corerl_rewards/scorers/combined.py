@@ -1,4 +1,4 @@
-"""Scorer made of scorers: the weighted sum of named components, each logged as ``reward/<name>``.
+"""A scorer made of other scorers: the weighted sum of named components, each logged as ``reward/<name>``.
 
 ::
 
@@ -10,8 +10,8 @@
           format: {scorer: format, weight: 0.2}
           brevity: {scorer: {name: length, longest: 2000}, weight: 0.1}
 
-score = Σ weight · component. A component of weight 0 is only logged. Advantage estimators that look at each component
-by itself (``gdpo``) get them as they are, without the weights.
+score = Σ weight · component. A component of weight 0 is only logged. Advantage estimators that use components
+separately (``gdpo``) get them without the weights.
 """
 
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ from corerl_rewards.options import CombinedOptions
 def combined(
     response: str, ground_truth: Any, data_source: str, extra_info: Mapping[str, Any], options: CombinedOptions
 ) -> Mapping[str, Any]:
-    """The weighted sum, the components by name, and what the first of them that extracted anything did.
+    """The weighted sum, the components by name, and ``extracted`` of the first component that extracted anything.
 
-    What one component gives beside its score is named ``<component>/<part>``. Where one raises, this does.
+    Further values of a component are named ``<component>/<part>``. If a component raises, this scorer raises.
     """
     parts: dict[str, Any] = {"score": 0.0, "extracted": None}
     for name, component in options.components.items():

@@ -11,7 +11,7 @@ from corerl_rewards.answers import answer_part
 from corerl_rewards.options import CountdownOptions
 
 LONGEST_EXPRESSION = 500
-"""characters; also bounds how deep parentheses and signs can nest"""
+"""characters; also limits the nesting of parentheses and signs"""
 
 _CHARACTERS = re.compile(r"[0-9+\-*/() ]+")
 _BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
@@ -31,13 +31,13 @@ def countdown(
     extra_info: Mapping[str, Any],
     options: CountdownOptions = _DEFAULT,
 ) -> Mapping[str, Any]:
-    """1.0 where the last ``<answer>expression</answer>`` gives the target, computed in fractions.
+    """1.0 if the last ``<answer>expression</answer>`` gives the target, computed in fractions.
 
     Args:
         ground_truth: ``{"numbers": [int, …], "target": int}``.
 
-    The expression holds + - * / and parentheses, and each of the numbers exactly once; anything else between the tags
-    scores ``options.format_score``, and no tags at all 0.0.
+    The expression contains + - * / and parentheses, and each of the numbers exactly once. Any other text between the
+    tags scores ``options.format_score``; a response without tags scores 0.0.
     """
     try:
         numbers, target = sorted(int(number) for number in ground_truth["numbers"]), int(ground_truth["target"])
@@ -50,14 +50,14 @@ def countdown(
 
 
 def last_answer(text: str) -> str | None:
-    """What stands between the last ``<answer>`` and ``</answer>``, or None."""
+    """The text between the last ``<answer>`` and ``</answer>``, or None."""
     head, end, _ = text.rpartition("</answer>")
     _, start, answer = head.rpartition("<answer>")
     return answer.strip() if start and end else None
 
 
 def _value(expression: str, numbers: list[int]) -> Fraction | None:
-    """The value of an expression over exactly ``numbers`` (sorted), or None when it is none."""
+    """The value of an expression over exactly ``numbers`` (sorted), or None if it is invalid."""
     expression = " ".join(expression.split())
     if len(expression) > LONGEST_EXPRESSION or not _CHARACTERS.fullmatch(expression):
         return None

@@ -1,7 +1,7 @@
-"""Scorer of answers that are words: the given answer is one of the accepted ones.
+"""Scorer of answers in words: the given answer must equal an accepted one.
 
 Compared as in SQuAD (Rajpurkar et al., 2016, arXiv 1606.05250) and Search-R1 (Jin et al., 2025, arXiv 2503.09516):
-case, punctuation, the articles a, an, the and spaces do not count. ``compare: text`` compares character by character.
+case, punctuation, spaces and the articles a, an, the are ignored. ``compare: text`` compares character by character.
 
 =========================================  ==============================  =====
 response                                   ground truth                    score
@@ -30,10 +30,10 @@ def exact_match(
     extra_info: Mapping[str, Any],
     options: ExactMatchOptions = _DEFAULT,
 ) -> Mapping[str, Any]:
-    """1.0 where the text between ``<answer>`` tags, or without them the whole response, is an accepted answer.
+    """1.0 if the text between ``<answer>`` tags, or without tags the whole response, is an accepted answer.
 
     Args:
-        ground_truth: a text or number, a list of such, or a mapping with either under ``target``.
+        ground_truth: a text or number, a list of these, or a mapping with either under ``target``.
 
     Raises:
         ValueError: there is no accepted answer.

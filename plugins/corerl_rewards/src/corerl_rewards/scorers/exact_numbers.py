@@ -1,4 +1,4 @@
-"""Numbers as people write them (``-$1,080.50``), found in text and compared exactly: never as floats."""
+"""Numbers as people write them (``-$1,080.50``), found in text and compared exactly, never as floats."""
 
 import functools
 import re
@@ -7,7 +7,7 @@ from decimal import Decimal
 _SIGN_AND_CURRENCY = r"(?:[-+−–]?\\?[$€£¥₹]?|\\?[$€£¥₹][-−–])"
 _DIGITS = r"(?:(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
 _WHOLE = re.compile(f"{_SIGN_AND_CURRENCY}{_DIGITS}\\.?")
-_ANOTHER = (  # "42 or 43", "42, 43", "42 (or 43)", "3 hours and 5 minutes"; bounded, as spaces may be many
+_ANOTHER = (  # "42 or 43", "42, 43", "42 (or 43)", "3 hours and 5 minutes"; bounded, because there may be many spaces
     r"[ \t*]{0,4}(?:[,;][ \t]{0,4}[-−–]?\\?[$€£¥₹]?[0-9]"
     r"|(?:(?:\\text\{)?[ \t]{0,4}[A-Za-z]{1,20}[ \t]{0,4}|[,(])?[ \t]{0,4}(?:\\text\{[ \t(,]{0,4})?"
     r"(?:or\b[^\n0-9]{0,20}|(?:and|to)\b[ \t\\$€£¥₹}({−–-]{0,6})[0-9])"
@@ -22,11 +22,11 @@ _ANYWHERE = re.compile(rf"(?<![\w.)^])(?<!\^\{{){_SIGN_AND_CURRENCY}{_DIGITS}(?!
 
 _SIGNS_ALONE = str.maketrans({**dict.fromkeys("\\$€£¥₹,", ""), "−": "-", "–": "-"})
 LONGEST_CACHED = 40
-"""characters: what a response writes may be of any length, and must not stay in memory"""
+"""characters; the text of a response has any length, and must not stay in memory"""
 
 
 def leading_number(text: str) -> str | None:
-    """The number that ``text`` begins with, spaces and asterisks aside; None where it begins otherwise.
+    """The number at the start of ``text``, after spaces and asterisks; None if there is none.
 
     >>> leading_number(" **$1,080**, in all"), leading_number("17 + 25")
     ('$1,080', None)
@@ -36,7 +36,7 @@ def leading_number(text: str) -> str | None:
 
 
 def last_number(text: str) -> str | None:
-    """The last number anywhere in ``text``, or None; the minus of ``5-3`` is an operator, not a sign.
+    """The last number in ``text``, or None; the minus of ``5-3`` is an operator, not a sign.
 
     >>> last_number("so 10-3 = 7."), last_number("at -5 degrees")
     ('7', '-5')
@@ -46,7 +46,7 @@ def last_number(text: str) -> str | None:
 
 
 def is_number(text: str) -> bool:
-    """Whether all of ``text`` is one number that :func:`exact` reads."""
+    """Whether ``text`` is exactly one number that :func:`exact` can read."""
     return _WHOLE.fullmatch(text) is not None
 
 

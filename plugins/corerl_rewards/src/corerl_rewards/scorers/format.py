@@ -1,7 +1,7 @@
-"""Scorer of the form of a response: ``<think>…</think><answer>…</answer>``, each tag once and with something between.
+"""Scorer of a response's form: ``<think>…</think><answer>…</answer>``, each tag once, each with text inside.
 
-The format reward of DeepSeek-R1 (2025, arXiv 2501.12948, section 2.2.2). It says nothing about the answer: weigh it
-beside a scorer of correctness with ``combined``.
+The format reward of DeepSeek-R1 (2025, arXiv 2501.12948, section 2.2.2). It does not judge the answer: use it with a
+scorer of correctness, in ``combined``.
 
 =======================================================  =======================
 response                                                 score
@@ -13,7 +13,7 @@ response                                                 score
 ``<think>a</think><think>b</think><answer>42</answer>``  0, a tag twice
 =======================================================  =======================
 
-open-r1 wants a line break after each tag as well; TinyZero and Open-Reasoner-Zero do not.
+open-r1 also requires a line break after each tag; TinyZero and Open-Reasoner-Zero do not.
 """
 
 import re
@@ -38,7 +38,7 @@ def format(
     extra_info: Mapping[str, Any],
     options: FormatOptions = _DEFAULT,
 ) -> Mapping[str, Any]:
-    """1.0 where the tags of ``options.tags`` frame the response, else 0.0; ``extracted`` are the tags found."""
+    """1.0 if the tags of ``options.tags`` frame the response, else 0.0; ``extracted`` are the found tags."""
     text = f"<think>{response}" if options.think_opened else response
     tags = _TAG.findall(text)
     right = tags == _WANTED[options.tags] and _filled([part.strip() for part in _TAG.split(text)], options.tags)
@@ -46,7 +46,7 @@ def format(
 
 
 def _filled(parts: list[str], tags: str) -> bool:
-    """Whether text stands where it should, and only there; ``parts`` is what is around and between the tags."""
+    """Whether text is exactly at the required places; ``parts`` are the texts around and between the tags."""
     match tags, parts:
         case "think_answer", [before, thought, between, answer, after]:
             return bool(thought and answer) and not (before or between or after)

@@ -1,11 +1,11 @@
-"""Scorer of answers that are words, with credit for being near: the similarity to the nearest accepted answer.
+"""Scorer of answers in words with partial credit: the similarity to the nearest accepted answer.
 
 similarity(a, b) = 2 · LCS(a, b) / (|a| + |b|), where LCS is the length of the longest common subsequence of characters
-(rapidfuzz's ``ratio``, Levenshtein's without substitutions). Case, punctuation and articles do not count, as in
-``exact_match``. Unlike difflib's ratio it is symmetric, and never slow: the subsequence is counted many characters at a
-time in the bits of one integer (Hyyrö 2004, "Bit-parallel LCS-length computation revisited").
+(rapidfuzz's ``ratio``, Levenshtein's without substitutions). Case, punctuation and articles are ignored, as in
+``exact_match``. Unlike difflib's ratio it is symmetric and always fast: one integer holds many characters of the
+subsequence in its bits (Hyyrö 2004, "Bit-parallel LCS-length computation revisited").
 
-``method: f1`` is SQuAD's F1 of the words that both have (Rajpurkar et al., 2016, arXiv 1606.05250).
+``method: f1`` is SQuAD's F1 of the shared words (Rajpurkar et al., 2016, arXiv 1606.05250).
 
 ==================  ================  =======================  ====
 response            ground truth      similarity               F1
@@ -35,7 +35,7 @@ def fuzzy_match(
 ) -> Mapping[str, Any]:
     """Between 0.0 and 1.0, the similarity of the given answer to the nearest accepted one; 0.0 below the threshold.
 
-    What ``ground_truth`` may be, and the errors, are those of ``exact_match``.
+    Values of ``ground_truth`` and errors are as for ``exact_match``.
     """
     answer = given_answer(answer_part(response, options))
     compare = similarity if options.method == "characters" else f1

@@ -9,7 +9,7 @@ accuracy    the last ``\boxed{}`` after the reasoning equals the ground truth, a
 format      the response begins with ``<think>``, and ``</think>`` and ``\boxed{…}`` follow in this order
 ==========  ===================================================================================================
 
-verl compares answers by mathruler, and takes a box within the reasoning too.
+verl compares answers by mathruler, and also accepts a box within the reasoning.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def geometry3k(
 
 
 def well_formed(response: str) -> bool:
-    r"""Whether ``<think>``, ``</think>`` and ``\boxed{…}`` stand in this order, the first at the beginning.
+    r"""Whether ``<think>``, ``</think>`` and ``\boxed{…}`` follow in this order, the first at the beginning.
 
     >>> well_formed(r"<think>a</think> \boxed{5}"), well_formed(r"<think>\boxed{5}</think>"), well_formed(r"\boxed{5}")
     (True, False, False)

@@ -1,4 +1,4 @@
-"""Scorer of GSM8K (Cobbe et al., 2021, arXiv 2110.14168) and of any set whose answers follow ``####``."""
+"""Scorer of GSM8K (Cobbe et al., 2021, arXiv 2110.14168) and of any set with answers after ``####``."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def gsm8k(
     extra_info: Mapping[str, Any],
     options: Gsm8kOptions = _DEFAULT,
 ) -> Mapping[str, Any]:
-    """1.0 where the response's number equals ``ground_truth`` exactly (42.0 equals 42), else 0.0.
+    """1.0 if the response's number equals ``ground_truth`` exactly (42.0 equals 42), else 0.0.
 
     Raises:
         ValueError: ``ground_truth`` is not a number.
@@ -34,6 +34,6 @@ def gsm8k(
 
 
 def after_mark(text: str) -> str | None:
-    """The number right after the last ``####``, as it is written there, or None."""
+    """The number right after the last ``####``, as written, or None."""
     _, mark, tail = text.rpartition(MARK)
     return leading_number(tail.replace("{,}", ",")) if mark else None

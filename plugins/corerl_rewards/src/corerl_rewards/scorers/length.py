@@ -1,7 +1,7 @@
-"""Scorer of length: 1 for up to ``free`` characters, then falling in a straight line to 0 at ``longest``.
+"""Scorer of length: 1 up to ``free`` characters, then falling linearly to 0 at ``longest``.
 
-With n characters: min(1, max(0, (longest - n) / (longest - free))). It says nothing about the answer: weigh it beside a
-scorer of correctness with ``combined``. Lengths in tokens are the business of the reward manager ``dapo``.
+With n characters: min(1, max(0, (longest - n) / (longest - free))). It does not judge the answer: use it with a scorer
+of correctness, in ``combined``. For lengths in tokens, use the reward manager ``dapo``.
 """
 
 from collections.abc import Mapping
@@ -19,5 +19,5 @@ def length(
     extra_info: Mapping[str, Any],
     options: LengthOptions = _DEFAULT,
 ) -> float:
-    """Between 0.0 and 1.0: how short the response is."""
+    """A number between 0.0 and 1.0, larger for shorter responses."""
     return min(1.0, max(0.0, (options.longest - len(response)) / (options.longest - options.free)))

@@ -1,7 +1,7 @@
-r"""Whether a number in an answer is too large to be worked out, such as ``10^{10^{10}}`` or ``100!!!``.
+r"""Whether an answer contains a number too large to compute, such as ``10^{10^{10}}`` or ``100!!!``.
 
-The arithmetic in the answer is done with twenty digits and an exponent of any size, every sign that is no arithmetic
-counting as 1. That takes microseconds where exact integers would take hours.
+The arithmetic of the answer is computed with twenty digits and an exponent of any size; every sign outside arithmetic
+counts as 1. This takes microseconds; exact integers would take hours.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _ENDS = ("+", "-", "/", ")", "}", "]", ",", ";", "=", "&", "<", ">", "|", "\\div
 
 
 def enormous(latex: str) -> bool:
-    r"""Whether a number on the way has more than :data:`MOST_DIGITS` digits before or after the point.
+    r"""Whether an intermediate number has more than :data:`MOST_DIGITS` digits before or after the point.
 
     >>> enormous(r"10^{10^{10}}"), enormous(r"2^{1000000} - x^{10^{10}}"), enormous(r"\left(\frac12\right)^{9^{9}}")
     (True, False, True)
@@ -28,15 +28,15 @@ def enormous(latex: str) -> bool:
     if not ("^" in latex or "!" in latex or "binom" in latex):
         return False
     reader = _Reader(latex.replace("\\left", "").replace("\\right", ""))
-    with contextlib.suppress(RecursionError):  # hundreds of brackets within each other are no number
+    with contextlib.suppress(RecursionError):  # hundreds of nested brackets are no number
         while reader.tokens:
             reader.sum()
-            reader.take()  # a bracket that nothing opened
+            reader.take()  # a bracket without its opening one
     return reader.enormous
 
 
 class _Reader:
-    """Reads tokens from the end of ``tokens``; a text that is no formula is read somehow."""
+    """Reads tokens from the end of ``tokens``; accepts any text, formula or not."""
 
     def __init__(self, latex: str) -> None:
         self.tokens = _TOKEN.findall(latex)[::-1]
@@ -103,7 +103,7 @@ class _Reader:
         return Decimal(token) if token[:1].isdigit() or (token[:1] == "." and len(token) > 1) else _ONE
 
     def _argument(self) -> Decimal:
-        """A group, or as LaTeX takes it without one, a single sign; a minus is taken with what it belongs to."""
+        """A group, or without one a single sign, as in LaTeX; a minus is read together with its operand."""
         if self.take_any(("-",)):
             return -self._argument()
         token = self.next

@@ -1,4 +1,4 @@
-r"""Scorer of MATH (Hendrycks et al., 2021, arXiv 2103.03874) and of any set whose answers stand in ``\boxed{}``."""
+r"""Scorer of MATH (Hendrycks et al., 2021, arXiv 2103.03874) and of any set with answers in ``\boxed{}``."""
 
 import importlib.util
 import re
@@ -30,7 +30,7 @@ if importlib.util.find_spec("math_verify") is None:
     raise ImportError("the scorer 'math' needs math-verify (pip install math-verify)")
 
 LONGEST_ANSWER = 1000
-"""characters; what is longer is a response gone astray, and is not handed to math-verify"""
+"""characters; longer answers are degenerate, and are not passed to math-verify"""
 
 _BRACED = re.compile(r"\{(\w)\}")
 _DEFAULT = MathOptions()
@@ -44,10 +44,10 @@ def math(
     extra_info: Mapping[str, Any],
     options: MathOptions = _DEFAULT,
 ) -> Mapping[str, Any]:
-    r"""1.0 where the last ``\boxed{}`` of the response equals ``ground_truth``, else 0.0.
+    r"""1.0 if the last ``\boxed{}`` of the response equals ``ground_truth``, else 0.0.
 
     Equal means: the same text after :func:`~corerl_rewards.scorers.boxed.normalise`, the same number, or the same
-    mathematical object for math-verify, which is asked only when the first two do not settle it.
+    mathematical object for math-verify, which is used only if the first two comparisons do not decide.
 
     Raises:
         ValueError: ``ground_truth`` is empty.
@@ -73,10 +73,10 @@ def readable_truth(ground_truth: Any) -> str:
 def equal_answers(answer: str, truth: str, timeout: float) -> bool:
     r"""Whether two answers in LaTeX are equal: as text, as numbers, as quantities of one unit, or for math-verify.
 
-    A comma between digits parts thousands or the elements of a list, as for math-verify: ``2,5`` is never 2.5.
-    Where the truth is a number, every part of the answer must have its value: ``42 \text{ or } 43`` and ``41 = 42``
-    are not 42. A number of more than a million digits, such as ``10^{10^{10}}``, is compared as text: nobody could
-    work it out.
+    A comma between digits separates thousands or the elements of a list, as for math-verify: ``2,5`` is never 2.5. If
+    the truth is a number, every part of the answer must have its value: ``42 \text{ or } 43`` and ``41 = 42`` are not
+    42. A number of more than a million digits, such as ``10^{10^{10}}``, is compared as text, because it cannot be
+    computed.
 
     Raises:
         TimeoutError: math-verify took longer than ``timeout`` seconds.
@@ -105,7 +105,7 @@ def equal_answers(answer: str, truth: str, timeout: float) -> bool:
 
 
 def _is_number(part: str, truth: str, timeout: float) -> bool:
-    """Whether a part of an answer has the value of ``truth`` on every side of its equation that is a number."""
+    """Whether every numeric side of an equation, a part of an answer, has the value of ``truth``."""
     part = without_label(part)
     return not any(_misrounded(*pair) for pair in roundings(part)) and all(
         _has_value(side, truth, timeout) for side in sides(part)
@@ -119,14 +119,14 @@ def _has_value(side: str, truth: str, timeout: float) -> bool:
 
 
 def _misrounded(value: str, rounded: str) -> bool:
-    """Whether two numbers differ by one unit of the last digit of the second, or more."""
+    """Whether two numbers differ by at least one unit of the second one's last digit."""
     number, other = _number(value), _number(rounded)
     digits = len(normalise(rounded).partition(".")[2])
     return number is not None and other is not None and abs(number - other) >= Fraction(1, 10**digits)
 
 
 def _stated(answer: str, truth: str) -> list[str]:
-    """The numbers that an equation states beside its last side, unless the truth is one too or the answer a list."""
+    """The numbers on the sides of an equation before the last, unless the truth is an equation or the answer a list."""
     return sides(answer)[:-1] if "=" in answer and "=" not in truth and len(parts(answer)) == 1 else []
 
 
@@ -135,7 +135,7 @@ def _number(text: str) -> Fraction | None:
 
 
 def _verified(answer: str, truth: str, timeout: float) -> bool:
-    """Whether two answers are the same object for math-verify, which would round a decimal to six places."""
+    """Whether math-verify, which would round a decimal to six places, finds two answers to be the same object."""
     answer, truth = _alike(_as_fraction(answer), truth)
     if enormous(answer) or enormous(truth):
         return _without_needless_braces(answer) == _without_needless_braces(truth)
@@ -143,7 +143,7 @@ def _verified(answer: str, truth: str, timeout: float) -> bool:
 
 
 def _settled(answer: str, truth: str) -> bool | None:
-    """Whether two answers are equal as far as their text or their values as fractions say; None where they do not."""
+    """Whether two answers are equal, by their text or their values as fractions; None if these do not decide."""
     left, right = normalise(answer), normalise(truth)
     if left == right:
         return True
@@ -160,12 +160,12 @@ def _settled(answer: str, truth: str) -> bool | None:
 
 
 def _set_and_tuple(left: str, right: str) -> bool:
-    """Whether one is a set in braces and the other in round brackets: only one of them has an order."""
+    """Whether one is a set in braces and the other is in round brackets: only one of them has an order."""
     return any(one.startswith("\\{") and other.startswith("(") for one, other in ((left, right), (right, left)))
 
 
 def _alike(answer: str, truth: str) -> tuple[str, str]:
-    """The two, an inequality as an interval where the other is one."""
+    """Both answers; an inequality becomes an interval if the other is an interval."""
     left, right = normalise(answer), normalise(truth)
     if is_interval(right):
         return as_interval(answer) or answer, truth

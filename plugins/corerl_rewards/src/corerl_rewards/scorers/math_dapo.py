@@ -1,8 +1,8 @@
-"""Scorer of DAPO-Math-17k (Yu et al., 2025, arXiv 2503.14476): the last line ``Answer: …``, for which its prompts ask.
+"""Scorer of DAPO-Math-17k (Yu et al., 2025, arXiv 2503.14476): the last line ``Answer: …``, as its prompts require.
 
-The line is found and dressed down as in Minerva (Lewkowycz et al., 2022, arXiv 2206.14858, appendix D.1): ``$…$``,
-``\\boxed{}``, ``\\text{}``, units and thousands commas go, of an equation the right side stays. What is left must be
-the ground truth, as text or as a number.
+The line is found and cleaned as in Minerva (Lewkowycz et al., 2022, arXiv 2206.14858, appendix D.1): ``$…$``,
+``\\boxed{}``, ``\\text{}``, units and thousands commas are removed, and of an equation the right side is kept. The rest
+must equal the ground truth, as text or as a number.
 
 =======================================  ============  ======
 response ends in                         ground truth  score
@@ -13,10 +13,10 @@ response ends in                         ground truth  score
 ``so it is \\boxed{34}``                  34            0; 1 with ``fallback_to_boxed: true``
 =======================================  ============  ======
 
-verl looks at the last 300 characters too, and gives -1 for a wrong answer (``wrong_score: -1``; with CoreRL's preset
-``dapo`` the reward manager does that). If these characters hold no ``Answer:`` line, verl takes the last ``\\boxed{}``
-that begins in the last 100 (``fallback_to_boxed: true``); a box never saves a wrong ``Answer:`` line. verl takes no
-asterisks and no final full stop off the answer, and reads reasoning as text; here these do not count.
+verl also reads the last 300 characters, and scores a wrong answer -1 (``wrong_score: -1``; with CoreRL's preset
+``dapo`` the reward manager does that). If these characters hold no ``Answer:`` line, verl uses the last ``\\boxed{}``
+that begins in the last 100 (``fallback_to_boxed: true``); a box never corrects a wrong ``Answer:`` line. verl keeps
+asterisks and a final full stop in the answer, and reads reasoning as text; here these are ignored.
 """
 
 import re
@@ -35,7 +35,7 @@ _LINE = re.compile(r"answer[ \t*_]*:\s*([^\n]+)", re.IGNORECASE)
 _DOLLARS = re.compile(r"\$(.*?)\$", re.DOTALL)
 _DEFAULT = MathDapoOptions()
 BOX_WINDOW = 100
-"""characters at the end of the response in which verl looks for a box"""
+"""characters at the end of the response that verl searches for a box"""
 
 
 def math_dapo(
@@ -45,7 +45,7 @@ def math_dapo(
     extra_info: Mapping[str, Any],
     options: MathDapoOptions = _DEFAULT,
 ) -> Mapping[str, Any]:
-    """1.0 where the last ``Answer:`` line holds the ground truth, else ``options.wrong_score``.
+    """1.0 if the last ``Answer:`` line holds the ground truth, else ``options.wrong_score``.
 
     Raises:
         ValueError: ``ground_truth`` is empty.
@@ -65,7 +65,7 @@ def _answer(tail: str, fallback_to_boxed: bool) -> str | None:
 
 
 def undressed(answer: str) -> str:
-    r"""The answer alone, in one spelling.
+    r"""The answer without markup, in one spelling.
 
     >>> undressed(r"** $x = \boxed{1,234}$ square units."), undressed(r"\frac12")
     ('1,234', '\\frac{1}{2}')
@@ -83,7 +83,7 @@ def undressed(answer: str) -> str:
 
 
 def _last_side(answer: str) -> str:
-    """The right side of an equation; all of several equations, and of one between different numbers."""
+    """The right side of an equation; the whole text of several equations, or of one between different numbers."""
     if "=" not in answer:
         return answer
     values = {rational(normalise(side)) for side in sides(answer)} - {None}

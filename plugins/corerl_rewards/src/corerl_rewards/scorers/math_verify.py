@@ -1,8 +1,9 @@
-r"""Scorer for mathematics in any form, on the library math-verify (Kydlíček, 2024, github.com/huggingface/Math-Verify).
+r"""Scorer for mathematics in any form, with the library math-verify (Kydlíček, 2024,
+github.com/huggingface/Math-Verify).
 
-The answer is looked for in this order: the last ``\boxed{}``, or several that only "and", "or" and commas part,
-unless "final answer is" or ``####`` comes later; after the last "answer is", "Answer:" or ``####``; the last formula
-between ``$…$``, ``\(…\)`` or ``\[…\]``, or the last number after it. It scores 1 where it is the same mathematical
+The answer is the first of: the last ``\boxed{}`` (or several, separated only by "and", "or" and commas), unless "final
+answer is" or ``####`` comes later; the text after the last "answer is", "Answer:" or ``####``; the last formula between
+``$…$``, ``\(…\)`` or ``\[…\]``, or the last number after it. The score is 1 if the answer is the same mathematical
 object as the ground truth:
 
 ==============================  =========================  =====
@@ -16,9 +17,9 @@ answer                          ground truth               score
 ``5\text{ cm}``                 ``5``                      1
 ==============================  =========================  =====
 
-A tuple has an order, a set or a list without brackets has none. Where the scorer ``math`` wants a box, this one takes
-prose as well: choose it for data whose prompts ask for no box. math-verify's own search would also take a formula in
-the middle of a response when the last one cannot be parsed; here the last one stands.
+A tuple has an order; a set, and a list without brackets, has none. The scorer ``math`` requires a box; this one accepts
+prose as well: use it for prompts that ask for no box. If the last formula cannot be parsed, math-verify's own search
+would use an earlier one; here the last one is final.
 """
 
 import re
@@ -35,7 +36,7 @@ _AND = r"\s*(?:,?\s*\\?q?quad\s*|,?\s*(?:and|or)\s+|,)\s*"
 _FORMULAS = re.compile(rf"(?:{_ONE})(?:{_AND}(?:{_ONE}))*", re.DOTALL)
 _FORMULA = re.compile(_ONE, re.DOTALL)
 _BROKEN = re.compile(rf"({_ONE})|(?<!\\)\$[ \t]*\n[^$]*\n[ \t]*\$|\\\(\s*\n.*?\n[ \t]*\\\)", re.DOTALL)
-"""a formula, or one in a line that is broken over lines: that is none, here as for math-verify"""
+"""a formula; a formula broken over lines does not count, as for math-verify"""
 _PHRASE = re.compile(r".*(?:\banswer(?:[ \t]+is|[ \t*]*:)[ \t:*]*\n?|####[ \t*]*)([^\n]+)", re.IGNORECASE | re.DOTALL)
 _FINALLY = re.compile(r".*(?:\bfinal answer is[ \t:*]*|####[ \t*]*)([^\n]+)", re.IGNORECASE | re.DOTALL)
 _CLAUSE = re.compile(r"\.(?:\s|$)|;|,?\s(?:because|since|which|as|so|not|but)\s")
@@ -51,7 +52,7 @@ _BETWEEN_BOXES = re.compile(
     rf"{_SPACE}(?:(?:for part \([a-z]\)|[a-z]+)\s)?(?:\b(?:and|or)\b|\+\++)?{_SPACE}(?:{_NAME})?{_SPACE}\\?"
 )
 TAIL = 4000
-"""characters at the end of a response in which formulas and numbers are looked for"""
+"""characters at the end of a response that are searched for formulas and numbers"""
 
 _DEFAULT = MathVerifyOptions()
 
@@ -77,7 +78,7 @@ def math_verify(
 
 
 def final_answer(response: str) -> str | None:
-    r"""The answer that a response ends on, or None.
+    r"""The final answer of a response, or None.
 
     >>> final_answer("Thus the answer is $x = 5$."), final_answer(r"$a$ and \(b\)"), final_answer("7 or so")
     ('x = 5', 'a, b', '7')
@@ -90,7 +91,7 @@ def final_answer(response: str) -> str | None:
 
 
 def _boxed(response: str) -> str | None:
-    """The last box, unless "final answer is" comes later; with others right before it ("… and …"), all as a list."""
+    """The last box, unless "final answer is" comes later; boxes joined to it ("… and …") are returned as a list."""
     (start, end_of_last, last), *others = reversed(last_boxes(response))
     later = _FINALLY.match(response[end_of_last:][-TAIL:])
     if later and re.match(r"[-−–$\\(\[]*[0-9$\\]", later[1]):  # mathematics: "the final answer is positive" is a remark
@@ -107,7 +108,7 @@ def _boxed(response: str) -> str | None:
 
 
 def _said(phrase: str) -> str:
-    """What is said after "answer is"."""
+    """The text after "answer is"."""
     run = _FORMULAS.match(phrase)
     if run:
         return _contents(run.group())
@@ -120,7 +121,7 @@ def _said(phrase: str) -> str:
 
 
 def _last(tail: str) -> str | None:
-    """The last formula or the last number, whichever comes later."""
+    """The last formula or the last number, whichever is later."""
     runs = list(_FORMULAS.finditer(tail))
     numbers = _NUMBER.findall(tail, runs[-1].end() if runs else 0)
     if numbers:
@@ -129,7 +130,7 @@ def _last(tail: str) -> str | None:
 
 
 def _contents(formulas: str) -> str:
-    """What stands between the signs of formulas; a text without such signs as it is."""
+    """The text between the signs of formulas; a text without such signs is unchanged."""
     found = [_SIGNS.sub("", each).strip().rstrip(".,;") for each in _FORMULA.findall(formulas)]
     return ", ".join(found) if found else formulas.strip()
 

@@ -1,9 +1,9 @@
-r"""Scorer of multiple choice: the letter that the response settles on.
+r"""Scorer of multiple choice: the letter that a response finally chooses.
 
 The last of these counts: ``\boxed{}``; ``<answer>…</answer>``; "answer is", "answer:" or ``####`` before a letter.
-Without any, the last "option" or "choice" before a letter; then a last line that is a letter, ``B``, ``(B)`` or
-``B. …``. A letter elsewhere is none ("A" and "I" are words), and two letters are no answer. ``Answer: B`` is what
-simple-evals asks of GPQA and MMLU.
+Without these, the last "option" or "choice" before a letter counts; then a last line that is a letter, ``B``, ``(B)``
+or ``B. …``. Other letters do not count ("A" and "I" are words), and two letters are no answer. The prompts of GPQA and
+MMLU in simple-evals ask for ``Answer: B``.
 
 =======================================  ============  =====
 response                                 ground truth  score
@@ -29,7 +29,7 @@ from corerl_rewards.scorers.countdown import last_answer
 
 _DRESS = re.compile(r"\\(?:textbf|text|mathrm|mathbf)\s*|[*_$\\{}]")
 TAIL = 2000
-"""characters at the end of a response in which phrases are looked for"""
+"""characters at the end of a response that are searched for phrases"""
 
 _DEFAULT = MultipleChoiceOptions()
 
@@ -41,10 +41,10 @@ def multiple_choice(
     extra_info: Mapping[str, Any],
     options: MultipleChoiceOptions = _DEFAULT,
 ) -> Mapping[str, Any]:
-    """1.0 where the response settles on the letter of ``ground_truth`` (``B`` or ``(B)``), else 0.0.
+    """1.0 if the response chooses the letter of ``ground_truth`` (``B`` or ``(B)``), else 0.0.
 
     Raises:
-        ValueError: ``ground_truth`` is none of ``options.letters``.
+        ValueError: ``ground_truth`` is not among ``options.letters``.
     """
     truth = str(ground_truth).strip().strip("().").upper()
     if len(truth) != 1 or truth not in options.letters:
@@ -54,7 +54,7 @@ def multiple_choice(
 
 
 def chosen(response: str, letters: str) -> str | None:
-    """The letter that a response settles on, or None."""
+    """The letter that a response finally chooses, or None."""
     alone, marked, named = _patterns(letters)
     tail = response[-TAIL:]
     begin, part = _framed(response)
@@ -69,7 +69,7 @@ def chosen(response: str, letters: str) -> str | None:
 
 
 def _framed(response: str) -> tuple[int, str | None]:
-    """Where the last box or ``<answer>…</answer>`` ends, whichever comes later, and what it holds; 0 and None."""
+    """The end and the content of the last box or ``<answer>…</answer>``, whichever is later; 0 and None without one."""
     found = [(end, content or "") for _, end, content in last_boxes(response, most=1)]
     if (answer := last_answer(response)) is not None:
         found.append((response.rindex("</answer>"), answer))
@@ -86,7 +86,7 @@ def _single(match: re.Match[str] | None) -> str | None:
 
 @lru_cache(maxsize=16)
 def _patterns(letters: str) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """A text that is a letter, perhaps with what it stands for; a mark of the answer, and a phrase, with a letter."""
+    """Patterns of a text that is a letter, perhaps with its meaning, and of a letter after a mark or a phrase."""
     letter = f"[(\\[]?(?P<letter>[{letters}])"
     another = rf"(?P<another>[)\]]?\s*(?:,|/|&|or\b|and\b)\s*[(\[]?[{letters}](?![A-Za-z]))?"
     alone = re.compile(rf"{letter}{another}(?:[)\].:,]|$)")

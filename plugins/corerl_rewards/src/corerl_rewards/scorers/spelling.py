@@ -1,4 +1,4 @@
-r"""Answers as people type them, in the LaTeX that mathematics software reads."""
+r"""Answers as people type them, converted to the LaTeX that mathematics software reads."""
 
 import re
 from fractions import Fraction
@@ -50,7 +50,7 @@ _REPEATING = re.compile(r"([0-9]{0,30})\.([0-9]{0,30})\\overline\{([0-9]{1,30})\
 
 
 def as_latex(answer: str) -> str:
-    r"""The answer with Unicode signs, repeating decimals and the like written in LaTeX.
+    r"""The answer with Unicode signs, repeating decimals and similar notation written in LaTeX.
 
     >>> as_latex("2π"), as_latex(r"0.1\overline{6}"), as_latex("3 1/2")
     ('2\\pi ', '\\frac{1}{6}', '3\\frac{1}{2}')
@@ -75,7 +75,7 @@ _FRACTION = re.compile(
 
 
 def rational(text: str) -> Fraction | None:
-    r"""The value of a number, a fraction or a mixed number, exactly; None for all else.
+    r"""The exact value of a number, a fraction or a mixed number; None for other texts.
 
     Args:
         text: an answer after :func:`~corerl_rewards.scorers.boxed.normalise`.
@@ -112,12 +112,12 @@ _TURNED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
 
 
 def is_interval(text: str) -> bool:
-    """Whether a text (without spaces) looks like an interval or a union of some."""
+    """Whether a text (without spaces) looks like an interval or a union of intervals."""
     return text[:1] in "([" and text[-1:] in ")]" and ("," in text) and text.count(",") == text.count("\\cup") + 1
 
 
 def as_interval(text: str) -> str | None:
-    r"""An inequality in one variable as the interval that it describes; None for all else.
+    r"""An inequality in one variable as an interval; None for other texts.
 
     >>> as_interval(r"0 < x \le 1"), as_interval(r"x<2 \text{ or } x>3"), as_interval("x = 1")
     ('(0,1]', '(-\\infty,2)\\cup(3,\\infty)', None)

@@ -1,4 +1,4 @@
-"""Answers that are words: the ones that count, where they stand, and one spelling for them."""
+"""Answers in words: accepted answers, the given answer, and one spelling for both."""
 
 import re
 import string
@@ -12,10 +12,10 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def accepted(ground_truth: Any) -> list[str]:
-    """The answers that a ground truth accepts: a text or number, several in a list, or either under ``target``.
+    """The accepted answers of a ground truth: a text or number, a list of these, or either under ``target``.
 
     Raises:
-        ValueError: there is none, or an empty one.
+        ValueError: there is no accepted answer, or an empty one.
     """
     if isinstance(ground_truth, Mapping):
         ground_truth = ground_truth.get("target")
@@ -27,7 +27,7 @@ def accepted(ground_truth: Any) -> list[str]:
 
 
 def given_answer(response: str) -> str:
-    """What stands between the last ``<answer>`` and ``</answer>``; without them the whole response."""
+    """The text between the last ``<answer>`` and ``</answer>``; without tags the whole response."""
     tagged = last_answer(response)
     return response.strip() if tagged is None else tagged
 

@@ -1,4 +1,4 @@
-r"""Units of measurement after a number, as in ``36\text{ cm}^2`` and ``18 dollars``: taken off, and told apart."""
+r"""Units of measurement after a number, as in ``36\text{ cm}^2`` and ``18 dollars``: split off and compared."""
 
 import re
 
@@ -60,13 +60,13 @@ _NO_THINGS = re.compile(
     r"cosh|tanh|arcsin|arccos|arctan|log|exp|max|min|gcd|lcm|infinity)\b",
     re.IGNORECASE,
 )
-"""words after a number that make another number of it, or leave it open"""
+"""words after a number that change the number, or leave it open"""
 
 
 def split_unit(answer: str) -> tuple[str, str | None]:
-    r"""A quantity and its unit, in one spelling; '' for things that are counted, None where there is no unit.
+    r"""A quantity and its unit, in one spelling; '' for counted things, None without a unit.
 
-    A letter that stands right after a number, as in ``5m``, is taken for a variable.
+    A letter right after a number, as in ``5m``, counts as a variable.
 
     >>> split_unit(r"36\text{ square centimeters}"), split_unit("12 songs"), split_unit("5 m"), split_unit("5m")
     (('36', 'cm^2'), ('12', ''), ('5', 'm'), ('5m', None))
@@ -95,7 +95,7 @@ def split_unit(answer: str) -> tuple[str, str | None]:
 
 
 def _split_things(answer: str) -> tuple[str, str | None]:
-    """A number and words for things that are counted, whatever these are."""
+    """A number, and words for any counted things."""
     match = _THINGS.search(answer[-80:])
     if match is None or _NO_THINGS.search(match["text"] or match["bare"]):
         return answer, None
@@ -103,7 +103,7 @@ def _split_things(answer: str) -> tuple[str, str | None]:
 
 
 def other_currency(one: str, other: str) -> bool:
-    r"""Whether both have signs of money, and not the same.
+    r"""Whether both have currency signs, and different ones.
 
     >>> other_currency("€5", r"\$5"), other_currency("€5", "5")
     (True, False)

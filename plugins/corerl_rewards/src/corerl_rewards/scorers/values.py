@@ -1,7 +1,7 @@
-r"""Whether an answer gives one number and no other: lists, alternatives, equations and remarks are taken apart.
+r"""Whether an answer states exactly one number: lists, alternatives, equations and remarks are split.
 
-math-verify reads ``41 = 42`` as 42, ``40\text{ or more}`` as 40 and ``40_8`` as 40. A policy that is rewarded for such
-answers learns to hedge. Here every part of the answer must have the value of the ground truth.
+math-verify reads ``41 = 42`` as 42, ``40\text{ or more}`` as 40 and ``40_8`` as 40. A policy rewarded for such answers
+learns to hedge. Here every part of the answer must have the value of the ground truth.
 """
 
 import itertools
@@ -39,7 +39,7 @@ _NAMES = {name: str(base) for base, name in enumerate(_NAMES_OF_BASES.split(), 2
 
 
 def hedged(answer: str, truth: str) -> bool:
-    r"""Whether the answer has a word that leaves it open, such as "more", "maybe" and "not", that the truth has not.
+    r"""Whether the answer has a word that leaves it open, such as "more", "maybe" and "not", and the truth does not.
 
     >>> hedged(r"42 \text{ or more}", "42"), hedged(r"42 \text{ songs}", "42"), hedged(r"\text{not odd}", r"\text{not}")
     (True, False, False)
@@ -48,7 +48,7 @@ def hedged(answer: str, truth: str) -> bool:
 
 
 def other_base(answer: str, truth: str) -> bool:
-    r"""Whether the answer has another base than the truth; a base may be left out. Both after :func:`plain_bases`.
+    r"""Whether the answer has another base than the truth; a base may be omitted. Both after :func:`plain_bases`.
 
     >>> other_base("42_{7}", "42"), other_base("42", "42_{7}"), other_base("42_{8}", "42_{7}")
     (True, False, True)
@@ -63,7 +63,7 @@ def _base(match: re.Match[str]) -> str:
 
 
 def plain_bases(answer: str) -> str:
-    r"""The answer with each base as a number, and without that of base ten.
+    r"""The answer with each base as a number, and without base ten.
 
     >>> plain_bases(r"42_{\text{seven}}"), plain_bases("42_7"), plain_bases("42_{10}"), plain_bases("x_7")
     ('42_{7}', '42_{7}', '42', 'x_7')
@@ -86,7 +86,7 @@ def plain_thousands(answer: str) -> str:
 
 
 def parts(answer: str) -> list[str]:
-    r"""What commas, semicolons, "and" and "or" outside of brackets part.
+    r"""The parts between commas, semicolons, "and" and "or" outside brackets.
 
     >>> parts(r"41, 42 \text{ or } \max(1, 2)")
     ['41', '42', '\\max(1, 2)']
@@ -96,7 +96,7 @@ def parts(answer: str) -> list[str]:
 
 
 def sides(answer: str) -> list[str]:
-    r"""The sides of an equation that are numbers, and the last one; of one with ``\approx``, those before that.
+    r"""The numeric sides of an equation, and the last side; with ``\approx``, the sides before it.
 
     >>> sides("x = 3 + 4 = 7"), sides(r"f(2) = 7"), sides(r"7 \approx 8"), sides("7")
     (['3 + 4', '7'], ['7'], ['7'], ['7'])
@@ -130,7 +130,7 @@ def without_label(answer: str) -> str:
 
 
 def has_words(answer: str) -> bool:
-    r"""Whether text is left in the answer, which a number has not."""
+    r"""Whether text is left in the answer; a number has none."""
     return "\\text" in split_unit(answer)[0] or "\\mbox" in answer
 
 
@@ -139,7 +139,7 @@ def _has_letters(side: str) -> bool:
 
 
 def _split(text: str, separators: tuple[str, ...]) -> list[str]:
-    """Cut at separators that are within no brackets."""
+    """Cut at separators outside brackets."""
     found, depth, start = [], 0, 0
     for token in _TOKEN.finditer(text):
         sign = token.group()

@@ -1,10 +1,10 @@
-r"""math-verify in processes of its own.
+r"""math-verify in worker processes.
 
-A response such as ``\boxed{\prod_{k=1}^{10^8} k}`` sends sympy into one multiplication of big integers that lasts for
-hours and never lets go of the interpreter, so that no deadline of this process could fire. A worker process can be
-ended: it sets itself an alarm before each comparison, in processor time, which a busy machine does not shorten. One
-worker serves one thread at a time, so the comparisons also run in parallel.
-In a worker of the reward manager ``parallel``, which can be ended itself, the comparison runs right there.
+A response such as ``\boxed{\prod_{k=1}^{10^8} k}`` causes one multiplication of big integers in sympy that takes hours
+and never releases the interpreter lock, so no deadline within this process could stop it. A worker process can be
+killed: before each comparison it sets an alarm in processor time, which does not depend on the machine's load. One
+worker serves one thread at a time, so comparisons also run in parallel.
+In a worker of the reward manager ``parallel``, which can itself be killed, the comparison runs in place.
 """
 
 import atexit
@@ -22,7 +22,7 @@ _COMMAND = [sys.executable, "-P", "-m", "corerl_rewards.scorers.verifier_worker"
 
 
 class Verifier:
-    """Compares answers by math-verify; safe to call from several threads."""
+    """Compares answers with math-verify; safe to call from several threads."""
 
     def __init__(self) -> None:
         self._idle: deque[subprocess.Popen[str]] = deque()
@@ -57,14 +57,14 @@ class Verifier:
         return bool(reply["equal"])
 
     def close(self) -> None:
-        """End the idle workers."""
+        """Stop the idle workers."""
         while self._idle:
             _end(self._idle.pop())
 
 
 @functools.cache
 def load() -> Callable[[str, str], bool] | None:
-    """Import math-verify in this process; None where it cannot be."""
+    """Import math-verify in this process; None if the import fails."""
     from corerl_rewards.scorers import verifier_worker
 
     try:
@@ -74,7 +74,7 @@ def load() -> Callable[[str, str], bool] | None:
 
 
 def _equal_here(truth: str, answer: str, timeout: float) -> bool:
-    """As :meth:`Verifier.equal`, in this process: past ``timeout`` the alarm ends it."""
+    """As :meth:`Verifier.equal`, in this process: after ``timeout`` the alarm ends the process."""
     equal = load()
     if equal is None:
         raise RuntimeError("math-verify cannot be imported")
@@ -98,12 +98,12 @@ def _start() -> subprocess.Popen[str]:
         stderr=subprocess.DEVNULL,
         text=True,
         encoding="utf-8",
-        start_new_session=True,  # Ctrl-C in the terminal is for the run to handle
+        start_new_session=True,  # the run handles Ctrl-C
     )
 
 
 def _ask(worker: subprocess.Popen[str], request: dict[str, str | float]) -> dict[str, str | bool] | None:
-    """The worker's reply, or None when it ended without one."""
+    """The worker's reply, or None if it ended without one."""
     assert worker.stdin is not None and worker.stdout is not None
     try:
         worker.stdin.write(json.dumps(request) + "\n")
@@ -122,5 +122,5 @@ def _end(worker: subprocess.Popen[str]) -> None:
         if pipe is not None:
             try:
                 pipe.close()
-            except BrokenPipeError:  # a request was still in the buffer
+            except BrokenPipeError:  # a request is still in the buffer
                 continue

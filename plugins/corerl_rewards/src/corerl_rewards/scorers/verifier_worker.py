@@ -1,4 +1,4 @@
-"""The process in which math-verify runs: a request a line on stdin, a reply a line on stdout.
+"""The process that runs math-verify: one request per line on stdin, one reply per line on stdout.
 
 Request: ``{"truth": LaTeX, "answer": LaTeX, "timeout": seconds of processor time}``; reply: ``{"equal": bool}`` or
 ``{"error": text}``.
@@ -17,11 +17,11 @@ MEMORY = 4 << 30
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whatever a library prints is no reply
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # prints of a library must not be read as replies
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends this process, even inside one long C call
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the alarm ends this process, even inside one long C call
     equal: Callable[[str, str], bool] | None = None
     for line in sys.stdin:
         request = json.loads(line)
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def load() -> Callable[[str, str], bool]:
-    """The comparison of two LaTeX answers, math-verify imported."""
+    """Import math-verify; returns the comparison of two LaTeX answers."""
     from math_verify import LatexExtractionConfig, parse, verify
 
     config = [LatexExtractionConfig(boxed_match_priority=0)]

@@ -1,11 +1,12 @@
-"""Assert statements in two halves: what the program's functions return, and how that compares, outside its process.
+"""Assert statements in two halves: the function calls run beside the program, the comparison in this process.
 
-``assert f(1, 2) == 3`` becomes the expression ``f(1, 2)``, which is evaluated beside the program, and ``_ == 3``, which
-is evaluated here on a copy of the value in plain types. The program sees neither the 3 nor the comparison: an object
-that equals everything, a patched builtin or an early exit gains nothing.
+``assert f(1, 2) == 3`` becomes the expression ``f(1, 2)``, evaluated beside the program, and ``_ == 3``, evaluated here
+on a copy of the value in plain types. The program sees neither the 3 nor the comparison, so an object that equals
+everything, a patched builtin or an early exit gains nothing.
 
-Split are ``==``, ``!=``, ``<``, ``in``, ``is`` and their kin, ``not``, ``and``, arithmetic but powers, displays, and
-calls of the functions below. All else is a leaf, evaluated beside the program with whatever literals are in it.
+Split are ``==``, ``!=``, ``<``, ``in``, ``is`` and similar operators, ``not``, ``and``, arithmetic except powers,
+displays, and calls of the functions below. Any other expression is a leaf, evaluated beside the program with its
+literals.
 """
 
 import ast
@@ -19,7 +20,7 @@ from typing import Any
 Leaves = list[ast.expr]
 Step = tuple[str, str]
 FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, MemoryError)
-"""of a comparison with something that a program made up"""
+"""for a comparison with a value that the program made up"""
 
 COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
@@ -54,7 +55,7 @@ def distinct(values: Iterable[Any]) -> list[Any]:
     """The values, for a set or a dict.
 
     Raises:
-        ValueError: so many have one hash that to build the set would take quadratic time.
+        ValueError: too many values have the same hash: building the set would take quadratic time.
     """
     values = list(values)
     if len(values) > MOST_COLLISIONS * len({hash(value) for value in values}):
@@ -87,7 +88,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tuple": tuple,
 }
 ONE_ARGUMENT = ("round", "sum")
-"""further arguments must be literals: what a program returns must not decide how long they take"""
+"""further arguments must be literals: a program's results must not decide the duration of these calls"""
 CONSTANTS = {"math.pi": math.pi, "math.e": math.e, "math.inf": math.inf, "math.nan": math.nan}
 NUMBERS = (int, float, complex)
 _DISPLAYS = (ast.List, ast.Tuple, ast.Set, ast.Dict)
@@ -106,14 +107,14 @@ TYPES: dict[str, Callable[[list[Any]], Any]] = {
 
 @dataclass
 class Assertion:
-    """One test: ``steps`` for the program's process, and how many of their replies each check needs."""
+    """One test: ``steps`` for the program's process, and the number of replies that each check needs."""
 
     steps: list[Step] = field(default_factory=list)
     checks: list[tuple[int, Callable[[Sequence[Any]], Any]]] = field(default_factory=list)
-    """index of the first reply that is a leaf's -> whether the values from there on are as asserted"""
+    """index of the first reply of a leaf -> whether the values from that index on are as asserted"""
 
     def holds(self, replies: Sequence[str]) -> bool:
-        """Whether the replies, one a step, are those of a program that passes."""
+        """Whether the replies, one for each step, are those of a passing program."""
         if len(replies) < len(self.steps):
             return False
         try:
@@ -127,7 +128,7 @@ class Assertion:
 
 
 def split(test: str) -> Assertion:
-    """The two halves of a test's statements; statements without a half for this process are run beside the program."""
+    """The two halves of a test's statements; a statement without a half for this process runs beside the program."""
     try:
         statements = ast.parse(test).body
     except SyntaxError:
@@ -144,15 +145,15 @@ def split(test: str) -> Assertion:
             made.steps += [("value", ast.unparse(leaf)) for leaf in leaves]
         else:
             made.steps.append(("run", ast.unparse(statement)))
-    made.steps.append(("run", "pass"))  # it ran to the end
+    made.steps.append(("run", "pass"))  # reached the end
     return made
 
 
 def decoded(value: Any) -> Any:
-    """What :func:`corerl_sandbox.scorer.code_child.plain` wrote.
+    """Decode the output of :func:`corerl_sandbox.scorer.code_child.plain`.
 
     Raises:
-        TypeError, ValueError, RecursionError: it did not write that.
+        TypeError, ValueError, RecursionError: the value has another form.
     """
     if not isinstance(value, dict):
         if isinstance(value, list):
@@ -171,10 +172,10 @@ def decoded(value: Any) -> Any:
 def _part(
     node: ast.expr, leaves: Leaves, known: Mapping[str, Callable[..., Any]] = FUNCTIONS
 ) -> Callable[[Sequence[Any]], Any]:
-    """How to compute an expression from the values of its leaves, which are added to ``leaves``.
+    """A function that computes an expression from the values of its leaves; adds the leaves to ``leaves``.
 
     Args:
-        known: the functions that are called here and not beside the program.
+        known: functions that are called here, not beside the program.
     """
     if _is_literal(node):
         code = compile(ast.Expression(node), "test.py", "eval")
@@ -228,7 +229,7 @@ def _compared(
 
 
 def _repeats(node: ast.BinOp) -> bool:
-    """Whether ``*`` repeats a sequence or ``%`` formats a text, whose size a program would decide."""
+    """Whether ``*`` repeats a sequence or ``%`` formats a text; a program would decide the size of the result."""
     sequences = (ast.List, ast.Tuple, ast.JoinedStr)
     return not isinstance(node.op, ast.Add) and any(
         isinstance(each, sequences) or (isinstance(each, ast.Constant) and isinstance(each.value, str | bytes))
@@ -257,7 +258,7 @@ def _is_literal(node: ast.AST) -> bool:
 def _call(
     node: ast.expr, leaves: Leaves, known: Mapping[str, Callable[..., Any]]
 ) -> Callable[[Sequence[Any]], Any] | None:
-    """A call of a function that this process knows, or one of its constants; None: neither."""
+    """A call of a function, or of one of its constants, that this process knows; None: neither."""
     if isinstance(node, ast.Attribute) and ast.unparse(node) in CONSTANTS:
         value = CONSTANTS[ast.unparse(node)]
         return lambda _: value

@@ -1,4 +1,4 @@
-r"""Scorer of Python programs: the last fenced block of a response is run against tests in corerl_sandbox.
+r"""Scorer of Python programs: the last fenced block of a response is run against tests in the sandbox.
 
 Ground truths, each also as JSON text:
 
@@ -10,11 +10,11 @@ Ground truths, each also as JSON text:
 ======================================================================  ================================================
 
 The first two are the forms of APPS (Hendrycks et al. 2021, arXiv 2105.09938) and TACO, the third that of MBPP (Austin
-et al. 2021, arXiv 2108.07732). The program is not told which outputs are expected; with ``asserts`` it could find out,
-and a model that is trained on them may learn to. Printed lines are compared word by word, and numbers with a point to
-a relative 1e-6; what a function returns is compared as JSON, an output in a list of its own being the output (APPS).
+et al. 2021, arXiv 2108.07732). The program does not get the expected outputs; with ``asserts`` it could find them out,
+and a model trained on these tests may learn to. Printed lines are compared word by word, and numbers with a point to
+a relative 1e-6. Returned values are compared as JSON; an expected output in a list of its own is that output (APPS).
 
-A program that fails, however it does, scores 0. A sandbox that fails is an error of the sample.
+A program that fails in any way scores 0. A failure of the sandbox is an error of the sample.
 """
 
 import json
@@ -42,11 +42,11 @@ def code(
     extra_info: Mapping[str, Any],
     options: CodeOptions = _DEFAULT,
 ) -> Mapping[str, Any]:
-    """1.0 where all tests pass, else 0.0, or with ``options.continuous`` their share, the component ``passed``.
+    """1.0 if all tests pass, else 0.0; with ``options.continuous`` the share of passed tests, the component ``passed``.
 
     Raises:
-        ValueError: ``ground_truth`` is in none of the forms.
-        SandboxError: the machine does not allow the isolation that ``options.isolation`` wants, or is too busy.
+        ValueError: ``ground_truth`` has none of the forms.
+        SandboxError: the machine does not allow ``options.isolation``, or is too busy.
     """
     tests = _tests(ground_truth, options.max_tests)
     program = last_block(answer_part(response, options))
@@ -57,7 +57,7 @@ def code(
 
 
 class Budget:
-    """The time of one program, all its tests together.
+    """The time budget of one program, for all its tests together.
 
     Attributes:
         left: seconds that the program may still use.
@@ -69,7 +69,7 @@ class Budget:
         self.left = options.program_seconds
 
     def run(self, files: Mapping[str, str], stdin: str) -> Outcome:
-        """Run ``main.py`` in what is left."""
+        """Run ``main.py`` within the remaining time."""
         options = self._options
         limits = SandboxLimits(
             seconds=min(options.timeout, self.left),
@@ -93,7 +93,9 @@ class _Printed:
         return len(self.pairs)
 
     def passed(self, program: str, budget: Budget, *, every: bool) -> int:
-        """How many tests pass, until one fails; with ``every``, until one takes all its time or none is left."""
+        """Number of passed tests up to the first failure; with ``every``, until one uses all its time or no time is
+        left.
+        """
         count = 0
         for given, expected in self.pairs:
             outcome = budget.run({"main.py": program}, given)
@@ -107,7 +109,7 @@ class _Printed:
 
 
 class _Called:
-    """Programs that define a function; one run does all tests."""
+    """Programs that define a function; one run executes all tests."""
 
     def __init__(self, function: str, tests: Sequence[Any], outputs: Sequence[Any]) -> None:
         self.steps = [("call", function, list(test)) for test in tests]
@@ -117,12 +119,12 @@ class _Called:
         return len(self.steps)
 
     def passed(self, program: str, budget: Budget, *, every: bool) -> int:
-        """How many tests pass before one raises or takes all the time that is left."""
+        """Number of passed tests before one raises or uses all remaining time."""
         return sum(map(_same_value, _replies(program, self.steps, budget), self.outputs))
 
 
 class _Asserted:
-    """Programs with statements after them; one run does all tests."""
+    """Programs followed by statements; one run executes all tests."""
 
     def __init__(self, asserts: Sequence[Any]) -> None:
         self.tests = [split(str(each)) for each in asserts]
@@ -131,7 +133,7 @@ class _Asserted:
         return len(self.tests)
 
     def passed(self, program: str, budget: Budget, *, every: bool) -> int:
-        """How many tests pass before one raises or takes all the time that is left."""
+        """Number of passed tests before one raises or uses all remaining time."""
         replies = _replies(program, [step for test in self.tests for step in test.steps], budget)
         count = 0
         for test in self.tests:
@@ -141,7 +143,7 @@ class _Asserted:
 
 
 def _replies(program: str, steps: Sequence[Sequence[Any]], budget: Budget) -> list[str]:
-    """What the program's process wrote, a line for each step that it came to."""
+    """The output of the program's process, one line for each finished step."""
     files = {"main.py": CHILD, "program.py": program, "request.json": json.dumps(steps)}
     lines = _decoded(budget.run(files, "")).split("\n")
     return lines[:-1][: len(steps)]
@@ -165,14 +167,14 @@ def _tests(ground_truth: Any, most: int | None) -> _Printed | _Called | _Asserte
 
 
 def _listed(values: Any) -> list[Any]:
-    """A list, or what parquet made of one, as a list."""
+    """A list, or parquet's form of a list, as a list."""
     if not hasattr(values, "__iter__"):
         return []
     return [value.tolist() if hasattr(value, "tolist") else value for value in values]
 
 
 def _text(value: Any) -> str:
-    """A test's text, which APPS also writes as a list of lines."""
+    """A test's text; APPS also has lists of lines."""
     return value if isinstance(value, str) else "\n".join(map(str, value))
 
 
@@ -181,7 +183,7 @@ def _decoded(outcome: Outcome) -> str:
 
 
 def same_text(printed: str, expected: str) -> bool:
-    """Whether two outputs are the same, word by word in each line, numbers with a point nearly."""
+    """Whether two outputs are equal, word by word in each line; numbers with a point approximately."""
     left, right = ([line.split() for line in text.strip().splitlines()] for text in (printed, expected))
     return len(left) == len(right) and all(
         len(a) == len(b) and all(map(_same_word, a, b)) for a, b in zip(left, right, strict=True)

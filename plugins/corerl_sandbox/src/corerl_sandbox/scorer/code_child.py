@@ -1,8 +1,8 @@
-"""Runs in the sandbox beside a response's program: calls its functions and writes what they return, a line each.
+"""Runs in the sandbox beside a response's program: calls its functions and writes one line for each returned value.
 
-``request.json`` is a list of steps, carried out in order until one raises: ``["call", NAME, ARGUMENTS]`` writes the
-value as JSON, ``["value", EXPRESSION]`` in the form of :func:`plain`, ``["run", STATEMENTS]`` writes null. Expected
-values are never in this process.
+``request.json`` is a list of steps, executed in order until one raises: ``["call", NAME, ARGUMENTS]`` writes the
+value as JSON, ``["value", EXPRESSION]`` writes it in the form of :func:`plain`, ``["run", STATEMENTS]`` writes null.
+Expected values are never in this process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import sys
 
 MYPY = False
-if MYPY:  # typing would be imported for every program
+if MYPY:  # otherwise typing would be imported for every program
     from typing import Any
 
 
@@ -43,7 +43,7 @@ def plain(value: Any) -> Any:
 
 
 def main() -> None:
-    """Carry out the steps; the program's own prints go nowhere."""
+    """Execute the steps; the program's own prints are discarded."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with open("request.json") as file:  # noqa: PTH123

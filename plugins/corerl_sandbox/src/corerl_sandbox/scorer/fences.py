@@ -8,7 +8,7 @@ _LANGUAGE = re.compile(r"[ \t]*([\w+-]*)")
 
 
 def last_block(response: str, languages: tuple[str, ...] = ("python", "py", "python3")) -> str | None:
-    """The last fenced block in one of the languages; if there is none, the last that names no language."""
+    """The last fenced block in one of the languages; without one, the last block without a language."""
     named, unnamed = None, None
     for language, text in _blocks(response):
         if language.lower() in languages:
@@ -21,8 +21,8 @@ def last_block(response: str, languages: tuple[str, ...] = ("python", "py", "pyt
 def _blocks(response: str) -> Iterator[tuple[str, str]]:
     """Language and text of each closed block.
 
-    The first fence after the line that opens a block closes it, wherever on its line. Two fences on one line outside a
-    block are code within a sentence and open none.
+    The first fence after the line that opens a block closes the block, at any position of its line. Two fences on one
+    line outside a block are code within a sentence and open no block.
     """
     language: str | None = None
     block: list[str] = []

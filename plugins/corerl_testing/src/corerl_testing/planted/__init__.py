@@ -1,7 +1,7 @@
-"""Planted faults: what the conformance kit is held against (``corerl plugins check --self``).
+"""Planted faults, which the conformance kit must detect (``corerl plugins check --self``).
 
-Each module is named as a registry and holds the faults of its kind, ``FAULTS``. A fault is a plausible implementation
-with one flaw. Its twin, the same without the flaw, must pass every check.
+Each module has the name of a registry and holds the faults of its kind, ``FAULTS``. A fault is a plausible
+implementation with one flaw. Its twin, the same implementation without the flaw, must pass every check.
 """
 
 import importlib
@@ -23,5 +23,5 @@ def faults() -> list[Fault]:
 
 
 def checks() -> Iterator[Check]:
-    """One check a fault, which holds when the kit catches it for its reason, and one check a distinct twin."""
+    """One check for each fault, which passes if the kit detects it for its reason, and one for each distinct twin."""
     return self_checks(faults())

@@ -14,10 +14,10 @@ MORE = [{"role": "user", "content": "more?"}]
 
 
 class Counting:
-    """Right: three turns, each rewarded with the length of what was said; the task's target on top."""
+    """Right: three turns, each rewarded by the length of the response, plus the task's target."""
 
     def reset(self, task: Task, seed: int) -> Start:
-        """The state is a list of what happened."""
+        """The state is a list of past responses."""
         return Start(state=[len(str(task.ground_truth)) + seed])
 
     def step(self, state: Any, response: str) -> Turn:
@@ -52,7 +52,7 @@ class NotANumber(Counting):
 
 
 class Bare(Counting):
-    """The messages alone."""
+    """Returns only the messages."""
 
     def step(self, state: Any, response: str) -> Any:
         return MORE
@@ -70,7 +70,7 @@ class GrowingMessages(Counting):
 
 
 class MoreErrorsThanCalls(Counting):
-    """Counts an error where no call was made."""
+    """Counts an error without a call."""
 
     def step(self, state: Any, response: str) -> Turn:
         return Turn(MORE, tool_errors=1)
@@ -127,7 +127,7 @@ class ByRow(Counting):
 
 
 class ThirtyTwoSlots(Counting):
-    """The thirty-third episode takes the place of the first."""
+    """The thirty-third episode overwrites the first."""
 
     def __init__(self) -> None:
         self.slots: list[Any] = [None] * 32
@@ -153,7 +153,7 @@ class OneAtATime(Counting):
 
 
 class ByIdentity(Counting):
-    """Remembers a task by its ``id``, which another one has later."""
+    """Caches a task by its ``id``, which a later one may reuse."""
 
     def __init__(self) -> None:
         self.targets: dict[int, int] = {}
@@ -163,7 +163,7 @@ class ByIdentity(Counting):
 
 
 class FirstTask(Counting):
-    """What the first task wants holds for all."""
+    """The first task's target is used for all."""
 
     def __init__(self) -> None:
         self.target: int | None = None
@@ -225,7 +225,7 @@ class SeedsTheProcess(Counting):
 
 
 class ThreadAnEpisode(Counting):
-    """A thread that waits for a word that never comes."""
+    """A thread that waits for ever."""
 
     def reset(self, task: Task, seed: int) -> Start:
         threading.Thread(target=threading.Event().wait, daemon=True).start()

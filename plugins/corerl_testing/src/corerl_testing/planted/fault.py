@@ -18,15 +18,15 @@ class Fault:
     Attributes:
         registry: the registry's name, as in the hook ``register_<registry>``.
         name: of the fault, as a Python name.
-        flaw: what is wrong, in one line.
+        flaw: the error, in one line.
         wrong: the target with the flaw, or ``"module:attribute"``.
         right: the target without it. Several faults may share a twin.
         check: the name of the check that must fail.
-        reason: a part of the message that it must fail with.
+        reason: a part of the required message of the failure.
         facts: further fields of both entries (``needs``, ``options``, …).
-        wrong_facts: further fields of the wrong entry alone, for a flaw that is in one of them (``select_tokens``).
-        requires: the registered name that both are made of; '' for none. Without it the fault is skipped.
-        patience: what every deadline of the check is multiplied by, for a fault that hangs.
+        wrong_facts: further fields of the wrong entry only, for a flaw in one of them (``select_tokens``).
+        requires: the registered name that both use; '' for none. If it is not installed, the fault is skipped.
+        patience: factor of every deadline of the check, for a fault that hangs.
     """
 
     registry: str
@@ -60,7 +60,7 @@ class Fault:
         """Run the fault's check on ``wrong``.
 
         Raises:
-            CheckFailed: the check holds, fails with another message, or is not among the checks of the kind.
+            CheckFailed: the check passes, fails with another message, or is not among the checks of the kind.
             CheckSkipped: the check cannot run here.
         """
         self._require()
@@ -80,8 +80,8 @@ class Fault:
         """Run every check on ``right``.
 
         Raises:
-            CheckFailed: one fails.
-            CheckSkipped: what it is made of is not installed.
+            CheckFailed: a check fails.
+            CheckSkipped: the required part is not installed.
         """
         self._require()
         for check in self.checks(self.right):
@@ -95,7 +95,7 @@ class Fault:
 
 
 def self_checks(faults: list[Fault]) -> Iterator[Check]:
-    """One check a fault, which holds when the kit catches it, and one check a distinct twin."""
+    """One check for each fault, which passes if the kit detects it, and one for each distinct twin."""
     twins: list[tuple[str, Any, Mapping[str, Any]]] = []
     for fault in faults:
         yield Check(fault.kind, fault.name, fault.check, fault.expect_caught)

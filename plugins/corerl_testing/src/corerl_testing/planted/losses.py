@@ -1,4 +1,4 @@
-"""What is wrong with policy losses and value losses alike: operations with a wrong backward, and memory."""
+"""Faults of policy losses and value losses: operations with a wrong backward, and memory of earlier calls."""
 
 from typing import Any
 

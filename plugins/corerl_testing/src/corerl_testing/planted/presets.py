@@ -84,7 +84,7 @@ def unknown_option() -> dict[str, Any]:
 
 
 def named_after_the_folder() -> dict[str, Any]:
-    """What it returns depends on where the run was started."""
+    """The values depend on the working folder."""
     return {"tracking": {"experiment_name": Path.cwd().name}}
 
 

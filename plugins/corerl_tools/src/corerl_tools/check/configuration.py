@@ -1,4 +1,4 @@
-"""The keys, the names and the rules between keys: all that is wrong. What was found is left out, for another look."""
+"""Find wrong keys, names and combinations of keys; a wrong value is reported and dropped, and the rest checked."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +18,14 @@ from corerl_check import Finding, from_error
 T = TypeVar("T")
 
 NOT_GIVEN = "(not given)"
-"""stands for a model's path that the config lacks, so that the rest of it can be looked at"""
+"""stands for a missing model path, so that the rest of the config can be checked"""
 
 MOST = 100
-"""findings of one kind, after which there is no more looking"""
+"""the check stops after this number of findings of one kind"""
 
 
 class Looked(NamedTuple):
-    """What could be made of a config, with wrong values left out; None where that is not possible."""
+    """The parts of a config that could be read, without wrong values; None for a part that cannot be read."""
 
     config: TrainConfig | None
     parts: Parts | None
@@ -36,10 +36,10 @@ class Looked(NamedTuple):
 def look(
     file: Path, overrides: Sequence[str], plugin: Sequence[str], disable_plugin: Sequence[str], *, trust: bool = True
 ) -> Looked:
-    """Read a config and find everything that is wrong with it, short of what machines and files say.
+    """Read a config and find all its errors that need neither devices nor data files.
 
     Args:
-        trust: false: code that the config names is not run, and a finding names it.
+        trust: false: code named in the config is not run, and a finding names it.
     """
     findings: list[Finding] = []
     kept = []
@@ -78,7 +78,7 @@ def look(
 
 
 def _not_loaded(values: dict[str, Any]) -> Iterator[Finding]:
-    """The files of ``plugins.load``, and ``data.custom_cls``, which is taken out."""
+    """Findings for the files of ``plugins.load`` and for ``data.custom_cls``, which is removed from ``values``."""
     for file in (values.get("plugins") or {}).get("load") or ():
         if Path(file).expanduser().is_file():
             yield from_error(UntrustedError(f"{file} is code and was not loaded: --trust loads it"), "plugins.load")
@@ -99,7 +99,7 @@ def _read(
     findings: list[Finding],
     trust: bool,
 ) -> tuple[dict[str, Any], Plugins]:
-    """As :func:`read_train_values`; a preset that is wrong is left out."""
+    """As :func:`read_train_values`; a wrong preset is dropped."""
     try:
         return read_train_values(file, overrides, plugin, disable_plugin, trust=trust)
     except RequestError as error:
@@ -110,7 +110,7 @@ def _read(
 
 
 def _without_wrong(values: dict[str, Any], findings: list[Finding], build: Callable[[], T]) -> T | None:
-    """What ``build`` makes of ``values``, without the values that it refuses; None: one of those is not there."""
+    """The result of ``build``, after the values that it refuses are dropped; None if a value cannot be dropped."""
     for _ in range(MOST):
         try:
             return build()
@@ -129,7 +129,7 @@ def _given(model: Any) -> Any:
 
 
 def _drop(values: Any, key: str) -> bool:
-    """Take the value at a dotted key out of nested mappings; of a list the whole. False: there is none."""
+    """Remove the value at a dotted key from nested mappings; a list is removed as a whole. False: no such key."""
     key = key.partition("[")[0]
     if not isinstance(values, dict):
         return False
@@ -142,9 +142,10 @@ def _drop(values: Any, key: str) -> bool:
         if head in values:
             values[head] = copy.copy(values[head])
             if _drop(values[head], rest):
-                if values[head] == {}:  # it was all of its section, which may be unknown itself
+                if values[head] == {}:  # the section is empty now, and its own name may be unknown
                     del values[head]
                 return True
-            del values[head]  # the section itself is of a wrong type, or a name whose option is wrong
+            # the section has a wrong type, or names a part whose option is wrong
+            del values[head]
             return True
     return False

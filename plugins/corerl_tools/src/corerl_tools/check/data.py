@@ -18,11 +18,11 @@ from corerl.rollout.scoring import scorers_or_reasons
 from corerl_check import Finding, finding, from_error
 
 SAMPLED = 2000
-"""prompts of a split that are tokenized, evenly spread over its rows"""
+"""prompts of a split that are tokenized, evenly spaced over its rows"""
 
 
 def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator[Finding]:
-    """Everything that is wrong with the tokenizer and the data; ``parts``: None where they could not be resolved."""
+    """Find all errors of the tokenizer and the data; ``parts`` is None if the parts could not be resolved."""
     tokenizer = None
     try:
         tokenizer = load_tokenizer(config.model, plugins)
@@ -67,7 +67,7 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
 def _rows(
     data: DataConfig, files: Sequence[str], tokenizer: ChatTokenizer | None, split: Literal["train", "val"], key: str
 ) -> Iterator[list[Row] | Finding]:
-    """The rows of each file, or what is wrong with it."""
+    """The rows of each file, or a finding if the file cannot be read."""
     if data.custom_cls is not None:
         try:
             rows = custom_rows(data, files, tokenizer.tokenizer, split) if tokenizer and files else None
@@ -85,7 +85,7 @@ def _rows(
 
 
 def _records(rows: list[Row] | Finding, key: str) -> tuple[list[PromptRecord], list[Finding]]:
-    """The rows that can be read; the first of the others, with how many there are."""
+    """The readable rows, and a finding for the first unreadable row with the number of unreadable rows."""
     if isinstance(rows, Finding):
         return [], [rows]
     records, wrong = [], []
@@ -101,7 +101,7 @@ def _records(rows: list[Row] | Finding, key: str) -> tuple[list[PromptRecord], l
 def _lengths(
     records: Sequence[PromptRecord], data: DataConfig, tokenizer: ChatTokenizer, key: str
 ) -> tuple[float, list[Finding]]:
-    """The share of prompts that are too long, of a sample, and what is to be said of it."""
+    """The share of too long prompts in a sample, and the findings about it."""
     step = -(-len(records) // SAMPLED)
     sample, texts = records[::step], []
     for record in sample:

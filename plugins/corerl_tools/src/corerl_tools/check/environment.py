@@ -1,4 +1,4 @@
-"""What ``corerl doctor`` tells: an environment without anything that is somebody's secret."""
+"""The facts that ``corerl doctor`` prints about an environment; they contain no secrets."""
 
 import importlib.metadata
 import os
@@ -25,10 +25,10 @@ SHOWN = (
     *("GLOO_SOCKET_IFNAME", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
     *("HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM", "LANG"),
 )
-"""variables whose value is shown; that HTTP proxies or tokens are set is nobody's business"""
+"""variables whose values are shown; other variables, such as HTTP proxies and tokens, are private"""
 
 HARMLESS = re.compile(r"[\w.,:=+^-]{0,64}")
-"""what a shown value may look like"""
+"""pattern of a value that may be shown"""
 
 SECONDS = 5.0
 
@@ -47,7 +47,7 @@ def describe(plugins: Plugins) -> dict[str, dict[str, Any]]:
 def _plugins(plugins: Plugins) -> dict[str, str]:
     found = {}
     for record in plugins.records[1:]:  # the first is the core
-        name = Path(record.name).name  # of a file, not where it lies
+        name = Path(record.name).name  # the name of a file without its folder
         found[name] = " ".join(filter(None, [record.version, "" if record.status == "ok" else record.status]))
     return found
 
@@ -100,7 +100,7 @@ def _devices() -> dict[str, Any]:
 
 
 def _driver() -> str:
-    """NVIDIA's, asked of its own tool."""
+    """The version of NVIDIA's driver, from ``nvidia-smi``."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return "no nvidia-smi"

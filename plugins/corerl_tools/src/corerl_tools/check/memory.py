@@ -1,4 +1,4 @@
-"""GPU memory by phase before anything is loaded: an estimate of the peak, and how many sequences fit the KV cache."""
+"""GPU memory by phase, estimated before a model is loaded: the peak, and the sequences that fit the KV cache."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,12 +24,12 @@ from corerl_check import (
 )
 
 NEARLY = 0.92
-"""a share of the device's memory above which fragmentation decides"""
+"""above this share of the device's memory, fragmentation decides whether a phase fits"""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What a GPU holds at the peak of a phase: bytes by name."""
+    """The contents of a GPU's memory at the peak of a phase: bytes by name."""
 
     name: str
     parts: Mapping[str, float]
@@ -41,7 +41,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The phases of a step on one GPU; ``sequences`` of the longest rows fit the engine's cache, None: not known."""
+    """The phases of a step on one GPU; ``sequences``: longest rows that fit the KV cache, None if not known."""
 
     phases: tuple[Phase, ...]
     sequences: int | None
@@ -49,15 +49,15 @@ class Estimate:
     """responses that one engine generates in a step"""
 
     apart: frozenset[str] = field(default_factory=frozenset)
-    """names of phases on GPUs of their own"""
+    """names of the phases on other GPUs"""
 
     cpu_bound: CpuBound | None = None
-    """when an engine is"""
+    """the limit by the engine's scheduler on the CPU; None if there is none"""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Of a micro-batch on one rank: all, those with logits, and of the longest row."""
+    """Tokens of a micro-batch on one rank: all, those with logits, and those of the longest row."""
 
     all: int
     responses: int
@@ -65,15 +65,14 @@ class Tokens:
 
 
 def activations(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
-    """Bytes that the backward pass of a micro-batch finds.
+    """Bytes of activations that are kept for the backward pass of a micro-batch.
 
-    Counted as Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer Models", arXiv
-    2205.05198, section 4.1) do for a layer with 16-bit numbers, s b h (34 + 5 a s / h) bytes, with what models have
-    today: no dropout; RMSNorm, which keeps its input and its normalised input in float32; a gated MLP, which keeps
-    four tensors of its width; key and value heads of their own number. Fused attention keeps no scores: the
-    term 5 a s / h is there with ``eager`` alone. Tensor parallelism divides what is inside attention and MLP, sequence
-    parallelism the rest (equations 2 and 4). With checkpointing each layer keeps its input, and one layer all
-    (section 5).
+    Counted as in Korthikanti et al. 2022 ("Reducing Activation Recomputation in Large Transformer Models", arXiv
+    2205.05198, section 4.1): s b h (34 + 5 a s / h) bytes for a layer in 16 bits. Changed for today's models: no
+    dropout; RMSNorm keeps its input and its normalised input in float32; a gated MLP keeps four tensors of its width;
+    key and value heads have their own number. Fused attention keeps no scores, so the term 5 a s / h is added for
+    ``eager`` only. Tensor parallelism divides the tensors of attention and MLP, sequence parallelism all others
+    (equations 2 and 4). With checkpointing every layer keeps its input, and one layer keeps all tensors (section 5).
     """
     tokens_here = tokens.all / share.context
     width = (size.heads + 2 * size.key_value_heads) * size.head_size
@@ -88,7 +87,7 @@ def activations(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
 
 
 def logits(size: ModelSize, tokens: Tokens, share: TrainingShare) -> float:
-    """Bytes of the logits that exist at a time: 12 each where they are made step by step.
+    """Bytes of the logits that exist at a time; without a fused loss, 12 bytes for each logit.
 
     2 in bf16, 4 in float32, 4 of the softmax, 2 of the gradient.
     """
@@ -149,7 +148,7 @@ def estimate(
 
 
 def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Finding]:
-    """Where it does not fit, or barely."""
+    """Findings for each phase that does not fit, or barely fits."""
     for phase in found.phases:
         if machine.memory is None:
             break
@@ -204,7 +203,7 @@ def _update(size: ModelSize, tokens: Tokens, share: TrainingShare) -> dict[str, 
 
 
 def _tokens(config: TrainConfig, role: str, share: TrainingShare) -> Tokens:
-    """Of the largest micro-batch, where prompts are short; a row that is longer than the limit stands alone."""
+    """Tokens of the largest micro-batch with short prompts; a row longer than the limit is a micro-batch of its own."""
     actor, critic, row = config.actor, config.critic, longest(config)
     if actor.use_dynamic_bsz:
         limit = (critic.ppo_max_token_len_per_gpu if role == "critic" else None) or actor.ppo_max_token_len_per_gpu

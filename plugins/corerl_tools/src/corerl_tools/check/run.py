@@ -1,4 +1,4 @@
-"""All steps of ``corerl check``, in the order in which a run would stumble."""
+"""All steps of ``corerl check``, in the order in which a run would fail."""
 
 import dataclasses
 import importlib.util
@@ -20,12 +20,12 @@ from corerl_tools.check import configuration, memory
 
 @dataclass
 class Report:
-    """What ``corerl check`` found; ``estimate`` is None where the model's size or the parts are not known."""
+    """The result of ``corerl check``; ``estimate`` is None if the model's size or the parts are not known."""
 
     findings: list[Finding] = field(default_factory=list)
     estimate: memory.Estimate | None = None
     plan: str = ""
-    """what the run would do, in a line; '' where that is not known"""
+    """one line about a step of the run; '' if not known"""
 
     @property
     def is_right(self) -> bool:
@@ -53,11 +53,11 @@ def check(
     *,
     trust: bool = True,
 ) -> Report:
-    """Look at everything that can be known before a run starts; no weights are read and nothing is written.
+    """Check everything that can be known before a run starts; reads no weights and writes nothing.
 
     Args:
-        planned: the GPUs that the run is to have, elsewhere; None: this machine's.
-        trust: false: none of the code and programs that the config names is run.
+        planned: the GPUs of the machine that is planned for; None: the GPUs of this machine.
+        trust: false: no code or program named in the config is run.
     """
     looked = configuration.look(file, overrides, plugin, disable_plugin, trust=trust)
     report, config = Report(looked.findings), looked.config
@@ -96,7 +96,7 @@ def check(
 
 
 def _on(config: TrainConfig, machine: Machine) -> str:
-    """The device that ``actor.device`` means there."""
+    """The device that ``actor.device`` selects on ``machine``."""
     if config.actor.device == "auto" or machine.planned:
         return "cuda" if machine.gpus or config.runtime.n_gpus_per_node else "cpu"
     return config.actor.device
@@ -131,7 +131,7 @@ def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
 
 
 def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
-    """Of the run that this one would go on with."""
+    """Findings about the checkpoint from which this run would resume."""
     from corerl.checkpoint.resume import check_same, find_checkpoint
 
     try:
@@ -156,7 +156,7 @@ def _output(config: TrainConfig) -> Iterator[Finding]:
 
 
 def _truncated_sampling(config: TrainConfig, vocabulary: int | None) -> Iterator[Finding]:
-    """Sampling in training from fewer tokens than its log-probs are over; evaluation may truncate."""
+    """Findings for training samples from a truncated vocabulary, whose log-probs cover the whole one."""
     top_p, top_k = config.rollout.top_p, config.rollout.top_k
     given: dict[str, tuple[float, float]] = {}
     if top_p < 1:
@@ -176,7 +176,7 @@ def _truncated_sampling(config: TrainConfig, vocabulary: int | None) -> Iterator
 
 
 def _rounded_weights(config: TrainConfig, device: str) -> Iterator[Finding]:
-    """Of an engine that computes in bf16: what becomes of a change that is smaller than the spacing of its numbers."""
+    """Findings for an engine that computes in bf16: updates smaller than the spacing of bf16 numbers get lost."""
     if config.model.dtype == "fp32" or (config.model.dtype == "auto" and device == "cpu"):
         return
     metric = "the metric weights/update_lost_in_rounding measures the loss"
@@ -186,7 +186,7 @@ def _rounded_weights(config: TrainConfig, device: str) -> Iterator[Finding]:
             "model.lora_rank",
             "the engine gets base model and adapter merged and rounded to bf16, and the trainer computes with both "
             f"apart: early in a run most of the adapter is lost in the rounding; {metric}",
-            "Raise actor.optim.lr (LoRA takes about ten times that of full training), correct with "
+            "Raise actor.optim.lr (LoRA needs about ten times the rate of full training), correct with "
             "algorithm.rollout_correction.rollout_is=token, or set model.dtype=fp32.",
         )
     else:
@@ -196,7 +196,7 @@ def _rounded_weights(config: TrainConfig, device: str) -> Iterator[Finding]:
 
 
 def _sizes(config: TrainConfig, parts: Parts | None, device: str, findings: list[Finding]) -> dict[str, ModelSize]:
-    """Of every role that holds a model; empty, and a finding, where one cannot be known."""
+    """The size of the model of each role; empty, with a finding, if a size cannot be known."""
     sizes: dict[str, ModelSize] = {}
     needs_ref, needs_critic = parts is not None and parts.needs_ref, parts is not None and parts.value_loss is not None
     roles: list[tuple[str, str | None, bool]] = [
@@ -212,14 +212,14 @@ def _sizes(config: TrainConfig, parts: Parts | None, device: str, findings: list
             sizes[role] = model_size(model, device, "value" if role == "critic" else "lm")
         except RequestError as error:
             key = f"{role}.path" if path else "model.path"
-            if all(each.severity != "error" or each.key != key for each in findings):  # else the tokenizer said it
+            if all(each.severity != "error" or each.key != key for each in findings):  # otherwise already reported
                 findings.append(from_error(error, key))
             return {}
     return sizes
 
 
 def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
-    """What heads, widths and positions of the model say."""
+    """Findings about the heads, widths and positions of the model."""
     asked, split = longest(config), config.rollout.tensor_model_parallel_size
     if size.positions and asked > size.positions:
         yield finding(
@@ -228,7 +228,7 @@ def _shapes(config: TrainConfig, size: ModelSize) -> Iterator[Finding]:
             f"data.max_prompt_length + data.max_response_length = {config.data.max_prompt_length} + "
             f"{config.data.max_response_length} = {asked} tokens, and the model's max_position_embeddings is "
             f"{size.positions}",
-            "Lower one of the two, or take a model with a longer context.",
+            "Lower one of the two, or use a model with a longer context.",
         )
     if size.heads % split or (size.key_value_heads % split and split % size.key_value_heads):
         works = ", ".join(str(each) for each in range(1, size.heads + 1) if size.heads % each == 0)

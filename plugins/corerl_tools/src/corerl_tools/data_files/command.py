@@ -1,4 +1,4 @@
-"""``corerl data``: what is in data files."""
+"""``corerl data``: the contents of data files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,7 +83,7 @@ def inspect(
 def _scorers(
     found: "Inspection", config: "TrainConfig", plugins: "Plugins"
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Who scores each data source; and of those that nobody scores, why."""
+    """The scorers of each data source; the reason for each data source without a scorer."""
     from corerl.registry.parts import resolve_parts
     from corerl.rollout.scoring import scorers_or_reasons
 

@@ -1,4 +1,4 @@
-"""What is in prompt files, and what is wrong with it: every defect is collected, none ends the reading."""
+"""The contents and the defects of prompt files; a defect does not stop the reading."""
 
 import json
 import statistics
@@ -20,7 +20,7 @@ _SHOWN = 50
 
 @dataclass
 class Defects:
-    """Kind of defect -> how many rows have it, and where the first stand; ``notes`` say more about the first ones."""
+    """Kind of defect -> number of its rows and the first locations; ``notes`` describe the first ones."""
 
     found: dict[str, Skipped] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
@@ -33,16 +33,16 @@ class Defects:
             self.notes.setdefault(kind, []).append(note)
 
     def note(self, kind: str, *notes: str) -> None:
-        """Add one that has no row of its own."""
+        """Add a defect that belongs to no single row."""
         self.found.setdefault(kind, Skipped())
         self.notes.setdefault(kind, []).extend(notes)
 
     def __len__(self) -> int:
-        """Kinds of defects."""
+        """The number of kinds of defects."""
         return len(self.found)
 
     def lines(self) -> list[str]:
-        """For the terminal."""
+        """Lines for the terminal."""
         lines = []
         for kind, skipped in self.found.items():
             places = f": {name_places(skipped.examples, skipped.count)}" if skipped.count else ""
@@ -53,7 +53,7 @@ class Defects:
 
 @dataclass(frozen=True)
 class File:
-    """One file: its columns with their types, and how many rows."""
+    """One file: its columns with their types, and its number of rows."""
 
     name: str
     columns: Mapping[str, str]
@@ -62,12 +62,12 @@ class File:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found.
+    """The result of an inspection.
 
     Attributes:
-        records: the rows that can be read.
-        lengths: of their templated prompts in tokens, and where a tokenizer was given: as many; else empty.
-        rendered: the first templated prompts, or without a tokenizer the first chats as JSON.
+        records: the readable rows.
+        lengths: tokens of each row's templated prompt; empty without a tokenizer.
+        rendered: the first templated prompts; without a tokenizer, the first chats as JSON.
     """
 
     files: tuple[File, ...]
@@ -78,7 +78,7 @@ class Inspection:
 
     @property
     def sources(self) -> Counter[str]:
-        """Rows of each data source."""
+        """The number of rows of each data source."""
         return Counter(record.data_source for record in self.records)
 
 
@@ -94,8 +94,8 @@ def inspect_files(
 
     Args:
         tokenizer: measures and renders prompts.
-        max_length: prompts of more tokens are a defect.
-        rows_shown: this many rows are rendered.
+        max_length: a prompt with more tokens is a defect.
+        rows_shown: number of rendered rows.
 
     Raises:
         DataError: a file is missing, damaged or empty.
@@ -136,7 +136,7 @@ def histogram(lengths: Sequence[int], bins: int = 10, width: int = 40) -> list[t
 
 
 def length_line(lengths: Sequence[int], max_length: int | None = None) -> str:
-    """Least, median, mean, 99th percentile, most; and the share above a limit."""
+    """Smallest, median, mean, 99th percentile and largest length; and the share above a limit."""
     ordered = sorted(lengths)
     high = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
     text = (
@@ -189,7 +189,7 @@ def _find_duplicates(records: Sequence[PromptRecord], defects: Defects) -> None:
             continue
         answers = {_plain(record.ground_truth): record for record in same}
         if len(answers) == 1:
-            defects.add("prompts that stand in several rows", same[0].location)
+            defects.add("prompts in several rows", same[0].location)
         else:
             first, second = list(answers.values())[:2]
             places = name_places([first.location, second.location])
@@ -204,7 +204,7 @@ def _texts(
     template_kwargs: Mapping[str, Any],
     defects: Defects,
 ) -> list[str]:
-    """Each prompt as the model would see it, '' where the template fails."""
+    """Each prompt after the chat template; '' if the template fails."""
     if tokenizer is None:
         return [json.dumps(record.messages, ensure_ascii=False, indent=2, default=str) for record in records]
     texts = []

@@ -1,3 +1,3 @@
-"""Responses on disk and in numbers: :mod:`files` reads and writes them, :mod:`estimators` has the formulas,
+"""Files of responses and their statistics: :mod:`files` reads and writes, :mod:`estimators` has the formulas,
 :mod:`summary` applies them by data source, :mod:`samples` and :mod:`validation` serve a training.
 """

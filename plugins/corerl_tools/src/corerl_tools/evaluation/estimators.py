@@ -1,18 +1,18 @@
-r"""What k responses to a prompt would come to, estimated from the n >= k that there are.
+r"""Estimates for k responses to a prompt, from n >= k responses.
 
-Each is the mean over all subsets of k of the n responses, in closed form: nothing is drawn, the estimate has no bias.
+Each estimate is the mean over all subsets of k of the n responses, in closed form: exact, without sampling or bias.
 
-* ``pass@k``: one of the k is correct: 1 - C(n-c, k) / C(n, k), where c of the n are (Chen et al., 2021,
+* ``pass@k``: at least one of the k is correct: 1 - C(n-c, k) / C(n, k), with c correct of n (Chen et al., 2021,
   arXiv 2107.03374, equation 1).
 * ``best@k``: the highest of k scores: sum over the scores in ascending order of C(i-1, k-1) / C(n, k) · score_i;
-  of scores 0 and 1 it is pass@k. ``worst@k`` is the lowest.
-* ``maj@k``: the score of the answer that most of the k gave (Wang et al., 2022, arXiv 2203.11171); among several, the
-  mean of theirs. A response without an answer has no vote.
+  with scores 0 and 1 it equals pass@k. ``worst@k`` is the lowest.
+* ``maj@k``: the score of the most frequent answer among the k (Wang et al., 2022, arXiv 2203.11171); for a tie, the
+  mean of the tied scores. A response without an answer has no vote.
 
 The error is the standard error over prompts, by the bootstrap (Efron, 1979): prompts are drawn with replacement.
 
-verl draws k of the n *with* replacement, 1000 times, which underestimates best@k: one response may be drawn twice. Its
-error is the deviation between those draws, which says nothing about how the result would change with other prompts.
+verl draws k of the n *with* replacement, 1000 times. This underestimates best@k, because a response may be drawn twice.
+verl's error is the deviation between those draws; it does not measure how other prompts would change the result.
 """
 
 import functools
@@ -42,7 +42,7 @@ def pass_at_k(correct: NDArray[np.bool_], k: int) -> Array:
 
 
 def best_at_k(scores: Array, k: int) -> Array:
-    """Expected highest score of k responses; ``-best_at_k(-scores, k)`` is that of the lowest.
+    """Expected highest score of k responses; ``-best_at_k(-scores, k)`` is the expected lowest.
 
     Args:
         scores: (..., n) float64, n >= k.
@@ -58,11 +58,11 @@ def best_at_k(scores: Array, k: int) -> Array:
 
 
 def majority_at_k(scores: Array, answers: Sequence[Hashable], k: int) -> float:
-    """Expected score of the answer that most of k responses gave.
+    """Expected score of the most frequent answer of k responses.
 
     Args:
-        scores: (n,) float64; that of an answer is the mean over the responses which gave it.
-        answers: n answers, None where a response has none.
+        scores: (n,) float64; the score of an answer is the mean over its responses.
+        answers: n answers, None for a response without an answer.
     """
     rows: dict[Hashable, list[float]] = {}
     for score, answer in zip(scores.tolist(), answers, strict=True):
@@ -77,7 +77,7 @@ def majority_at_k(scores: Array, answers: Sequence[Hashable], k: int) -> float:
 
 
 def bootstrap_error(values: Array, resamples: int = 1000, seed: int = 0) -> float:
-    """Standard error of the mean of (P,) values of P prompts; NaN for a single one, which says nothing about others."""
+    """Standard error of the mean of (P,) values of P prompts; NaN for one prompt, which has no deviation."""
     prompts = len(values)
     if prompts < 2:
         return math.nan
@@ -87,14 +87,14 @@ def bootstrap_error(values: Array, resamples: int = 1000, seed: int = 0) -> floa
 
 @functools.lru_cache(maxsize=4096)
 def _winning_probabilities(counts: tuple[int, ...], silent: int, k: int) -> dict[int, float]:
-    """Votes -> the probability that an answer with so many of the n wins among k; t answers that tie win 1/t each.
+    """Number of votes -> probability that an answer with that many of the n wins among k; t tied answers win 1/t each.
 
     Args:
         counts: votes of each answer, ascending; ``silent`` further responses have none.
 
-    An answer wins with m votes where no other has more. Were each response drawn by itself, with probability k/n, the
-    votes of the answers would be independent; that the number drawn is k is then a condition, which divides by its
-    probability. All terms are positive and at most 1: no number is large, and none is lost in a difference.
+    An answer wins with m votes if no other has more. If each response were drawn independently with probability k/n,
+    the votes of the answers would be independent. The condition of exactly k draws divides by the probability of k
+    draws. All terms are positive and at most 1, so no term overflows and no difference cancels.
     """
     n = sum(counts) + silent
     if k == n and counts:
@@ -112,15 +112,15 @@ def _winning_probabilities(counts: tuple[int, ...], silent: int, k: int) -> dict
 
 
 def _not_above(most: int, counts: Sequence[int], silent: int, drawn: int, rate: float) -> Array:
-    """Probability that these answers get no more than ``most`` votes, all responses ``drawn`` together being so many.
+    """Probability that these answers get at most ``most`` votes each, given ``drawn`` drawn responses in total.
 
     Returns:
-        (ties + 1,) float64, by the number of answers with exactly ``most`` votes.
+        (ties + 1,) float64, indexed by the number of answers with exactly ``most`` votes.
     """
-    if drawn < most:  # not all of them together have as many
+    if drawn < most:  # too few draws for ``most`` votes
         return _binomial(silent + sum(counts), rate)[drawn : drawn + 1]
     ties = drawn // most
-    free = silent + sum(count for count in counts if count < most)  # these can never have as many
+    free = silent + sum(count for count in counts if count < most)  # these answers cannot reach ``most`` votes
     table = np.zeros((ties + 1, drawn + 1))
     table[0, : free + 1] = _binomial(free, rate)[: drawn + 1]
     for count in (count for count in counts if count >= most):
@@ -135,7 +135,7 @@ def _not_above(most: int, counts: Sequence[int], silent: int, drawn: int, rate: 
 
 @functools.lru_cache(maxsize=4096)
 def _binomial(count: int, rate: float) -> Array:
-    """(count + 1,) float64: the probability of each number of ``count`` responses being drawn."""
+    """(count + 1,) float64: the probability of each number of draws among ``count`` responses."""
     drawn = np.arange(count + 1)
     factorials = np.array([math.lgamma(number + 1) for number in drawn.tolist()])
     logs = factorials[-1] - factorials - factorials[::-1] + drawn * math.log(rate) + drawn[::-1] * math.log1p(-rate)

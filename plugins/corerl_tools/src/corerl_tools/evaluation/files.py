@@ -1,21 +1,21 @@
 """Files of responses: ``corerl generate`` and training's sample rollouts write them, ``score`` and ``eval`` read them.
 
-One row a response::
+One row for each response::
 
     data_source                 string      selects the scorer
     response                    string      the decoded text
     ground_truth                any         or reward_model.ground_truth, as in prompt files
-    prompt, extra_info          any         may be missing, as may all of these:
+    prompt, extra_info          any         optional, as are all of these:
     response_length             int         tokens
-    max_response_length         int         tokens that it could have had
+    max_response_length         int         limit of tokens
     finish_reason               string      stop or length
-    prompt_index, group         int         equal ones are responses to one prompt
-    score, components, extracted, error, error_kind     what a scorer said
-    environment_reward          float       of an episode: its score is the scorer's and this one
-    environment_error           string      why it has none
+    prompt_index, group         int         equal for responses to one prompt
+    score, components, extracted, error, error_kind     result of a scorer
+    environment_reward          float       of an episode: part of the score, beside the scorer's
+    environment_error           string      reason for a missing environment_reward
 
-A row with a list ``responses`` stands for as many rows. Further columns are kept. Parquet files of CoreRL hold what has
-no fixed type (prompt, ground_truth, extra_info, components) as JSON, and name those columns in their metadata.
+A row with a list ``responses`` stands for one row per element. Further columns are kept. Parquet files of CoreRL hold
+columns without a fixed type (prompt, ground_truth, extra_info, components) as JSON; the file's metadata names them.
 """
 
 import json
@@ -35,18 +35,18 @@ from corerl.errors import DataError
 from corerl.files import atomic_path, reading
 
 JSON_COLUMNS = ("prompt", "ground_truth", "extra_info", "components", "episode")
-"""of no fixed type"""
+"""columns without a fixed type"""
 
 _METADATA_KEY = b"corerl.json"
 
 
 @dataclass(frozen=True)
 class Response:
-    """One response as it stands in a file.
+    """One response of a file.
 
     Attributes:
         row: all columns, decoded.
-        prompt: equal ones are responses to one prompt, also across files.
+        prompt: equal for responses to one prompt, also across files.
     """
 
     location: Location
@@ -57,7 +57,7 @@ class Response:
     ground_truth: Any
 
     def reward_request(self, max_response_length: int) -> RewardRequest:
-        """What a reward manager is asked; ``max_response_length`` is that of rows which do not say it."""
+        """The request to a reward manager; ``max_response_length`` is used for rows without that column."""
         row = self.row
         return RewardRequest(
             response=self.text,
@@ -72,12 +72,12 @@ class Response:
 
     @property
     def has_result(self) -> bool:
-        """A scorer has seen it: it has a score, or an error."""
+        """Whether the row has a score or an error of a scorer."""
         return self.row.get("score") is not None or self.row.get("error") is not None
 
     @property
     def result(self) -> RewardResult:
-        """What the scorer said."""
+        """The scorer's result as stored in the row."""
         row = self.row
         return RewardResult(
             row.get("score"), row.get("components") or {}, row.get("extracted"), row.get("error"), row.get("error_kind")
@@ -88,10 +88,10 @@ def read_responses(files: Sequence[str], data_source: str | None = None) -> list
     """All responses of parquet and JSONL files, in order.
 
     Args:
-        data_source: of rows that have none.
+        data_source: used for rows without one.
 
     Raises:
-        DataError: a file or a row is wrong; it is named.
+        DataError: a file or a row is wrong; the message names the file or row.
     """
     return [
         _response(location, one, data_source)
@@ -102,7 +102,7 @@ def read_responses(files: Sequence[str], data_source: str | None = None) -> list
 
 
 def read_rows(file: str) -> list[Row]:
-    """The rows of one parquet or JSONL file, columns that hold JSON decoded.
+    """The rows of one parquet or JSONL file; JSON columns are decoded.
 
     Raises:
         DataError: the file is missing, damaged, empty, or neither parquet nor JSONL.
@@ -118,7 +118,7 @@ def read_rows(file: str) -> list[Row]:
 
 
 def as_rows(table: Any) -> list[dict[str, Any]]:
-    """The rows of a pyarrow table that :func:`as_table` made, columns that hold JSON decoded."""
+    """The rows of a pyarrow table made by :func:`as_table`; JSON columns are decoded."""
     encoded = json.loads((table.schema.metadata or {}).get(_METADATA_KEY, b"[]"))
     rows: list[dict[str, Any]] = table.to_pylist()
     for row in rows:
@@ -127,7 +127,7 @@ def as_rows(table: Any) -> list[dict[str, Any]]:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows to a parquet or, by its suffix, JSONL file, whole or not at all."""
+    """Write rows to a parquet or JSONL file (by suffix), atomically."""
     with atomic_path(path) as temporary:
         if path.suffix == ".parquet":
             pq.write_table(as_table(rows), temporary)
@@ -137,7 +137,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """A pyarrow table of rows; columns of no fixed type become JSON."""
+    """A pyarrow table of rows; columns without a fixed type become JSON."""
     names = dict.fromkeys(name for row in rows for name in row)
     columns: dict[str, Any] = {}
     encoded = []
@@ -154,7 +154,7 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def result_columns(result: RewardResult) -> dict[str, Any]:
-    """The columns that a scorer fills."""
+    """The columns filled by a scorer."""
     return {
         "score": result.score,
         "components": dict(result.components),

@@ -1,4 +1,4 @@
-"""Sample rollouts on disk, for the reader, for ``corerl report`` and for ``corerl score`` and ``corerl eval``."""
+"""Sample rollouts on disk, for people, ``corerl report``, ``corerl score`` and ``corerl eval``."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,9 +25,9 @@ CUT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True)
 class TokenColumns:
-    """What is written of each token of the first ``rows`` responses; of the others these columns are null.
+    """Per-token columns of the first ``rows`` responses; null for all other responses.
 
-    ``token_ids``, ``token_texts``, and what there is of ``log_probs`` (before the update), ``rollout_log_probs``,
+    ``token_ids``, ``token_texts``, and those that exist of ``log_probs`` (before the update), ``rollout_log_probs``,
     ``ref_log_probs`` and ``advantages``.
     """
 
@@ -52,9 +52,9 @@ class TokenColumns:
 
 
 def token_texts(tokenizer: ChatTokenizer, rows: Sequence[Sequence[int]]) -> list[list[str]]:
-    """The text of each token, special ones included; each row of them joined is its text.
+    """The text of each token, special tokens included; the texts of a row, joined, are the row's text.
 
-    Where a character is spread over several tokens, the last of them has it and the others have ''.
+    If a character is spread over several tokens, its last token has the character and the others have ''.
     """
 
     decode = partial(tokenizer.decode, skip_special_tokens=False)
@@ -86,7 +86,7 @@ def token_texts(tokenizer: ChatTokenizer, rows: Sequence[Sequence[int]]) -> list
 def write_rollouts(
     path: Path, rollouts: Rollouts, results: Sequence[RewardResult], tokens: TokenColumns | None = None
 ) -> None:
-    """One parquet row a response: prompt, response, score, components, error, lengths, weight version; its tokens."""
+    """One parquet row a response: prompt, response, score, components, error, lengths, weight version, its tokens."""
     episodes: Sequence[Episode | None] = rollouts.episodes or [None] * len(rollouts)
     with_updates = any(completion.updates for completion in rollouts.completions)
     of_tokens: Sequence[dict[str, Any]] = tokens.columns(rollouts) if tokens else [{}] * len(rollouts)
@@ -122,7 +122,7 @@ def write_rollouts(
 
 
 def episode_columns(episode: Episode) -> dict[str, Any]:
-    """What the environment had to do with a response."""
+    """The environment's columns of a response."""
     return {
         "episode": episode.messages,
         "environment_reward": episode.reward,

@@ -1,4 +1,4 @@
-"""Scored responses to numbers by data source: ``mean@n``, ``pass@k``, ``maj@k``, ``best@k``, ``worst@k``."""
+"""Statistics of scored responses by data source: ``mean@n``, ``pass@k``, ``maj@k``, ``best@k``, ``worst@k``."""
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from corerl_tools.evaluation.estimators import Array, best_at_k, bootstrap_error
 
 
 class Sample(NamedTuple):
-    """One response; equal ``prompt`` are responses to one prompt, ``score`` is None when scoring failed."""
+    """One response; equal ``prompt``: responses to one prompt; ``score`` is None if scoring failed."""
 
     data_source: str
     prompt: Hashable
@@ -20,7 +20,7 @@ class Sample(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """The mean over ``prompts``, those with enough scored responses, and its standard error (NaN for one prompt)."""
+    """The mean over ``prompts`` with enough scored responses, and its standard error (NaN for one prompt)."""
 
     value: float
     error: float
@@ -29,12 +29,12 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """One data source.
+    """The statistics of one data source.
 
     Attributes:
-        n: responses to a prompt; the most, where prompts differ.
-        unscored: responses without a score, which take no part.
-        estimates: name -> number: ``mean@n``, then ``pass@k``, ``maj@k``, ``best@k``, ``worst@k`` of each k.
+        n: responses per prompt; the largest number, if prompts differ.
+        unscored: responses without a score; they are ignored.
+        estimates: name -> estimate: ``mean@n``, then ``pass@k``, ``maj@k``, ``best@k``, ``worst@k`` of each k.
     """
 
     data_source: str
@@ -55,10 +55,10 @@ def powers_up_to(n: int) -> list[int]:
 
 
 def summarise(samples: Iterable[Sample], correct_from: float = 1.0, ks: Sequence[int] | None = None) -> list[Summary]:
-    """One summary a data source, in the order in which they come.
+    """One summary for each data source, in the order of their first samples.
 
     Args:
-        correct_from: a response is correct, for ``pass@k``, from this score on.
+        correct_from: lowest score of a correct response, for ``pass@k``.
         ks: None: 1, 2, 4, … and n. A k for which no prompt has enough scored responses is left out.
     """
     by_source: dict[str, list[Sample]] = defaultdict(list)
@@ -87,7 +87,7 @@ class _Groups:
 
     Attributes:
         scores: (prompts, responses) float64, one array for each number of responses.
-        answers: as ``scores``; None where nobody extracts answers.
+        answers: as ``scores``; None if no scorer extracts answers.
     """
 
     def __init__(self, groups: Sequence[Sequence[Sample]]) -> None:
@@ -103,7 +103,7 @@ class _Groups:
         return _estimate([scores.mean(axis=1) for scores in self.scores])
 
     def at_k(self, k: int, correct_from: float) -> dict[str, Estimate]:
-        """By name of the metric; only prompts with at least k responses take part."""
+        """Estimates by name of the metric; prompts with fewer than k responses are ignored."""
         enough = [scores for scores in self.scores if scores.shape[1] >= k]
         found = {"pass": _estimate([pass_at_k(scores >= correct_from, k) for scores in enough])}
         if self.answers is not None:

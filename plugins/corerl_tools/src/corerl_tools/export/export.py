@@ -1,4 +1,4 @@
-"""A model folder made of a checkpoint, tensor by tensor: without a device, and with one shard of it in memory."""
+"""Convert a checkpoint to a model folder, tensor by tensor: without a device, with one shard in memory."""
 
 import json
 import shutil
@@ -26,21 +26,21 @@ from corerl_torch.weights import as_in_files
 def export(
     checkpoint: Path, out: Path, *, dtype: str | None = None, shard_bytes: int = 5 * 10**9, trust: bool = False
 ) -> Path:
-    """Write weights, config, generation config and tokenizer of the policy, whole or not at all.
+    """Write weights, config, generation config and tokenizer of the policy, atomically.
 
     Args:
-        checkpoint: a checkpoint, or a run, of which the newest is taken.
-        out: a folder that is not there yet.
-        trust: code that the checkpoint's config names may be run.
-        dtype: ``bf16`` or ``fp32`` of the weights; None: the one that the trainer computed in.
+        checkpoint: a checkpoint, or the folder of a run for its newest checkpoint.
+        out: a folder that does not exist yet.
+        trust: run code named in the checkpoint's config.
+        dtype: of the weights, ``bf16`` or ``fp32``; None: the trainer's compute dtype.
 
     Returns:
-        The checkpoint that was read.
+        The checkpoint that was exported.
 
     Raises:
-        ConfigError: there is no such checkpoint, it is damaged, ``out`` is there already, or cannot be written.
-        ModelError: the training strategy cannot read its checkpoints so; weights are missing.
-        UntrustedError: the strategy is code that the checkpoint names, and ``trust`` is false.
+        ConfigError: there is no such checkpoint, it is damaged, ``out`` exists, or ``out`` cannot be written.
+        ModelError: the training strategy cannot read a checkpoint without its ranks; weights are missing.
+        UntrustedError: the strategy is code named in the checkpoint, and ``trust`` is false.
     """
     found = _find(checkpoint)
     if out.exists():
@@ -81,7 +81,7 @@ def _copy(checkpoint: Path, part: str, out: Path) -> None:
 
 
 def _strategy(path: Path, config: TrainConfig, trust: bool) -> Entry[TrainingStrategyFactory]:
-    """The strategy that wrote the checkpoint: an installed one, or with ``trust`` whatever the checkpoint names."""
+    """The strategy that wrote the checkpoint: an installed one, or with ``trust`` the code named in the checkpoint."""
     files = tuple(config.plugins.load)
     if trust:
         plugins = load_plugins(files)
@@ -104,7 +104,7 @@ def _strategy(path: Path, config: TrainConfig, trust: bool) -> Entry[TrainingStr
 def _weights(
     strategy: Entry[TrainingStrategyFactory], path: Path, config: TrainConfig
 ) -> Iterator[tuple[str, Tensor]] | None:
-    """What the strategy reads; None where it cannot, and the checkpoint has a model folder already."""
+    """The weights from the strategy; None if it cannot read them and the checkpoint already has a model folder."""
     read = strategy.load_fact("read_checkpoint")
     ready = any(name.parts[0] == "huggingface" and len(name.parts) > 1 for name in _names(path))
     if read is None and not ready:
@@ -132,7 +132,7 @@ def _find(path: Path) -> Checkpoint:
 
 
 def _write_shards(folder: Path, weights: Iterator[tuple[str, Tensor]], shard_bytes: int) -> None:
-    """``model.safetensors``, or several with an index, named as transformers does."""
+    """``model.safetensors``, or several files with an index, under the names of transformers."""
     shards: list[list[str]] = []
     total = size = 0
     shard: dict[str, Tensor] = {}
@@ -170,7 +170,7 @@ def _set_dtype(path: Path, dtype: torch.dtype) -> None:
 
 
 def _check_complete(folder: Path) -> None:
-    """Raise ModelError unless transformers finds every weight in the folder; none is read."""
+    """Raise ModelError if the folder lacks a weight that transformers needs; no weight is read."""
     from safetensors import safe_open
     from transformers import AutoConfig, AutoModelForCausalLM
 

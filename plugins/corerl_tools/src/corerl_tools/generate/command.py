@@ -56,7 +56,7 @@ def generate(
     if file is None and "n" not in (values.get("rollout") or {}):
         _set(values, "rollout", "n", 1)
     if (options := (values.get("rollout") or {}).get("options")) and options.get("load_format") == "dummy":
-        del options["load_format"]  # of engines: that a trainer sends the weights, and here is none
+        del options["load_format"]  # it means that a trainer sends the weights; there is none
     config = typed.build(TrainConfig, values, explain_key=plugins.explain_key)
     check_sampling(config)
 
@@ -69,6 +69,6 @@ def generate(
 
 
 def _set(values: dict[str, Any], section: str, key: str, value: Any) -> None:
-    """What a flag says, in place of what the config says."""
+    """Replace a config value by the value of a flag."""
     if value is not None:
         values[section] = {**(values.get(section) or {}), key: value}

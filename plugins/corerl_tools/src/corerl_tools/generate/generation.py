@@ -1,8 +1,8 @@
-"""Responses to the prompts of a file, in parts that outlive a kill: ``corerl generate``.
+"""``corerl generate``: responses to the prompts of a file, in parts that survive an interruption.
 
-Prompts are generated in batches, each written beside the output file as a part once it is complete, and all parts
-become the output file at the end. What a prompt gets depends on its place in the data and the seed alone, so that a run
-that was killed goes on where it ended, in batches of whatever size.
+Prompts are generated in batches. Each complete batch is written as a part beside the output file; at the end all parts
+become the output file. The responses to a prompt depend only on its position in the data and the seed, so an
+interrupted run continues from its parts, with any batch size.
 """
 
 import dataclasses
@@ -48,10 +48,10 @@ ENVIRONMENT = "rollout.multi_turn.environment"
 
 @dataclasses.dataclass(frozen=True)
 class GenerationPlan:
-    """What is about to be generated.
+    """The plan of a generation.
 
     Attributes:
-        request: what the responses depend on, as plain values: parts and files of another request are not mixed in.
+        request: plain values that determine the responses; parts and files of another request are not reused.
     """
 
     config: TrainConfig
@@ -81,11 +81,11 @@ def plan_generation(
 
     Args:
         out: a parquet file.
-        greedy: the likeliest response to each prompt, once, whatever ``rollout`` says.
+        greedy: one greedy response to each prompt; overrides the sampling of ``rollout``.
         batch_size: prompts in a part.
 
     Raises:
-        RequestError: the output file, the model's tokenizer, the data or the rollout backend cannot be used.
+        RequestError: the output file, tokenizer, data or rollout backend cannot be used.
     """
     if out.suffix != ".parquet":
         raise ConfigError("--out", f"must end in .parquet, not '{out.suffix}'")
@@ -126,14 +126,14 @@ def plan_generation(
 
 
 def generate(plan: GenerationPlan, *, overwrite: bool = False) -> Path:
-    """Generate what is missing and write the output file, whole or not at all; returns it.
+    """Generate the missing parts and write the output file atomically; returns its path.
 
     Args:
         overwrite: replace a file, and drop parts, of another request.
 
     Raises:
-        ConfigError: such a file or such parts are there, without ``overwrite``.
-        RunError: the engine failed; what was complete is kept.
+        ConfigError: such a file or such parts exist, and ``overwrite`` is false.
+        RunError: the engine failed; complete parts are kept.
     """
     total = len(plan.prompts)
     file = PartedFile(plan.out, plan.request, total, overwrite=overwrite)
@@ -206,7 +206,7 @@ def _rows(plan: GenerationPlan, rollouts: Rollouts, seeds: Sequence[int]) -> Ite
 
 
 def _plain(section: str, values: Any) -> dict[str, Any]:
-    """The fields of a dataclass, as JSON has them."""
+    """The fields of a dataclass as JSON values."""
     fields = json.loads(json.dumps(dataclasses.asdict(values)))
     return {f"{section}.{name}": value for name, value in fields.items()}
 
@@ -226,7 +226,7 @@ def _digest(prompts: Sequence[Prompt]) -> str:
 
 
 def _weights_stamp(config: TrainConfig) -> str:
-    """Changes when the files of a local model are written again; '' for a hub name."""
+    """A stamp that changes if the files of a local model are written again; '' for a hub name."""
     folder = Path(config.model.path).expanduser()
     if not folder.is_dir():
         return ""

@@ -1,7 +1,7 @@
-"""A parquet file that is written in parts, so that a kill at any moment loses at most one of them.
+"""A parquet file that is written in parts, so that an interruption loses at most one part.
 
-Parts stand in the folder ``FILE.parts``, each under the range of items that it holds, beside ``request.json``: what the
-content depends on. Once all are there they become the file, which carries the request in its metadata.
+The folder ``FILE.parts`` holds the parts, each named by its range of items, and ``request.json``, the values that
+determine the content. Complete parts are joined to the file, whose metadata hold the request.
 """
 
 import json
@@ -24,9 +24,9 @@ class PartedFile:
 
     Args:
         path: of the file.
-        request: plain values; parts and files of another request are not mixed in.
-        total: items that the file is to hold.
-        overwrite: a file is replaced, and parts of another request are dropped.
+        request: plain values; parts and files of another request are not reused.
+        total: number of items in the complete file.
+        overwrite: replace an existing file, and drop parts of another request.
     """
 
     def __init__(self, path: Path, request: Mapping[str, Any], total: int, *, overwrite: bool = False) -> None:
@@ -35,20 +35,20 @@ class PartedFile:
         self._note = self._folder / "request.json"
 
     def is_complete(self) -> bool:
-        """Whether nothing is left to do.
+        """Whether the file is complete.
 
         Raises:
-            ConfigError: the file is there, and is another one.
+            ConfigError: the file exists and belongs to another request.
         """
         if not self.path.exists() or self._overwrite:
             return False
         if difference := self._difference(_request_of(self.path)):
-            raise ConfigError("--out", f"{self.path} is there already, {difference}; --overwrite replaces it")
+            raise ConfigError("--out", f"{self.path} exists already, {difference}; --overwrite replaces it")
         remove(self._folder)
         return True
 
     def missing(self) -> list[range]:
-        """The items that no part holds, in order.
+        """The ranges of items without a part, in order.
 
         Raises:
             ConfigError: there are parts of another request.
@@ -62,12 +62,12 @@ class PartedFile:
         return [range(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
 
     def write(self, items: range, table: Any) -> None:
-        """Write one part, a pyarrow table; all have the same columns."""
+        """Write one part, a pyarrow table; all parts have the same columns."""
         with atomic_path(self._folder / f"part-{items.start:08d}-{items.stop:08d}.parquet") as temporary:
             pq.write_table(table, temporary)
 
     def join(self) -> None:
-        """Make the parts one file, one of them in memory at a time, and remove them."""
+        """Join the parts to one file, with one part in memory at a time, and remove them."""
         parts = [path for _, path in self._parts()]
         schema = pq.read_schema(parts[0])
         schema = schema.with_metadata({**(schema.metadata or {}), _METADATA_KEY: json.dumps(self._request)})
@@ -89,7 +89,7 @@ class PartedFile:
             remove(self._folder)
 
     def _parts(self) -> list[tuple[range, Path]]:
-        """Complete parts in the order of their items; one that overlaps an earlier one is left out."""
+        """Complete parts in the order of their items; a part that overlaps an earlier one is skipped."""
         found: list[tuple[range, Path]] = []
         for path in sorted(self._folder.iterdir()) if self._folder.exists() else ():
             matched = _PART.fullmatch(path.name)
@@ -98,7 +98,7 @@ class PartedFile:
         return found
 
     def _difference(self, other: Any) -> str:
-        """In what another request differs from this one; '' when it does not."""
+        """The difference between another request and this one; '' if they are equal."""
         if not isinstance(other, Mapping):
             return "and was not written by this command"
         for name, wanted in self._request.items():
@@ -108,7 +108,7 @@ class PartedFile:
 
 
 def _request_of(file: Path) -> Any:
-    """The request that a file was made for; None for any other file."""
+    """The request stored in a file; None if the file has none."""
     try:
         text = (pq.read_schema(file).metadata or {}).get(_METADATA_KEY.encode())
     except (OSError, ValueError):

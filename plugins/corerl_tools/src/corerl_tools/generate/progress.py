@@ -1,4 +1,4 @@
-"""Progress of a long generation, on standard error: a bar on a terminal, now and then a line elsewhere."""
+"""Progress of a long generation on standard error: a bar on a terminal, otherwise a line at intervals."""
 
 import time
 from types import TracebackType
@@ -12,7 +12,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class GenerationProgress:
-    """Prompts done of ``total``, tokens a second, time left."""
+    """Finished prompts of ``total``, tokens per second, time left."""
 
     def __init__(self, total: int) -> None:
         self._total, self._done, self._tokens = total, 0, 0
@@ -35,7 +35,7 @@ class GenerationProgress:
         say(self.line())
 
     def advance(self, prompts: int, tokens: int) -> None:
-        """Count prompts that are done, with the tokens of their responses."""
+        """Count finished prompts, and the tokens of their responses."""
         self._done, self._tokens = self._done + prompts, self._tokens + tokens
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self._done, description=self.line())

@@ -9,7 +9,7 @@ from corerl_tools.live.view import LiveView
 
 
 class LiveConsole(ConsoleTracker):
-    """Step, parts of the step under way, curves, tokens a second and time left."""
+    """Step, parts of the current step, curves, tokens per second and time left."""
 
     def __init__(self, run: TrackedRun) -> None:
         super().__init__(run)

@@ -7,7 +7,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """One block a value, from the least to the largest of them; a value that is not finite is a blank.
+    """One block for each value, scaled from the smallest to the largest; a non-finite value is a blank.
 
     >>> sparkline([0, 1, 2, 7])
     '▁▂▃█'

@@ -1,10 +1,10 @@
-"""A curve of bounded size, whatever its length."""
+"""A curve of bounded size, for any number of values."""
 
 from statistics import fmean
 
 
 class Trace:
-    """The means of equally many successive values each; when there are too many, two become one.
+    """Means of equal numbers of successive values; above ``most`` means, each pair of means is merged.
 
     >>> trace = Trace(most=4)
     >>> for value in range(8):
@@ -21,7 +21,7 @@ class Trace:
         self._open: list[float] = []
 
     def add(self, value: float) -> None:
-        """The next value."""
+        """Add the next value."""
         self.last = value
         self._open.append(value)
         if len(self._open) == self._each:
@@ -32,6 +32,6 @@ class Trace:
             self._each *= 2
 
     def values(self, most: int | None = None) -> list[float]:
-        """The means, the open one too; of more than ``most`` the last."""
+        """The means, including the incomplete last one; only the last ``most``, if given."""
         values = self._means + ([fmean(self._open)] if self._open else [])
         return values if most is None else values[-most:]

@@ -1,4 +1,4 @@
-"""A live view of a run on a terminal: step, parts of the step under way, curves, tokens a second, time left."""
+"""A live view of a run on a terminal: step, parts of the current step, curves, tokens per second, time left."""
 
 import logging
 import math
@@ -20,14 +20,14 @@ REFRESHES_PER_SECOND = 4
 WIDEST_CURVE = 60
 BAR = 30
 SHORTEST = 0.05
-"""seconds of a part that is shown although it is over"""
+"""seconds; a shorter finished part is not shown"""
 
 
 class LiveView:
-    """Draws below whatever else is printed, from a thread of its own; telling it something only stores it.
+    """Draws below all other output, in a thread of its own; its methods only store values.
 
     Args:
-        curves: label, metric and format; those that the run has get a line.
+        curves: label, metric and format; metrics that the run lacks get no line.
     """
 
     def __init__(self, console: Console, clock: Clock, curves: tuple[tuple[str, str, str], ...]) -> None:
@@ -41,12 +41,12 @@ class LiveView:
             self,
             console=console,
             refresh_per_second=REFRESHES_PER_SECOND,
-            redirect_stdout=sys.stdout.isatty(),  # what goes to a file must go on doing so
+            redirect_stdout=sys.stdout.isatty(),  # output that is redirected to a file stays redirected
         )
         self._handlers: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
 
     def start(self) -> None:
-        """Begin to draw; what is printed and logged from now on appears above."""
+        """Start drawing; later prints and log lines appear above."""
         before = {id(stream): name for name in ("stdout", "stderr") for stream in (getattr(sys, name),)}
         self._live.start()
         self._console.show_cursor(True)  # a killed run leaves the terminal as it is
@@ -57,14 +57,14 @@ class LiveView:
                 handler.setStream(getattr(sys, name))
 
     def stop(self) -> None:
-        """Draw for the last time."""
+        """Draw for the last time, and stop."""
         self._live.stop()
         for handler, stream in self._handlers:
             handler.setStream(stream)
         self._handlers = []
 
     def update(self, metrics: Mapping[str, float]) -> None:
-        """The metrics of a step."""
+        """Store the metrics of a step."""
         for name in metrics:
             if name.startswith("val-core/") and name not in self._traces:
                 self._traces[name], self._labels[name], self._formats[name] = Trace(2 * WIDEST_CURVE), "val", "{:.3f}"

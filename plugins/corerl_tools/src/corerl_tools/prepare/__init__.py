@@ -1,1 +1,1 @@
-"""``corerl prepare``: from a published data set, or from nothing, to files that training reads."""
+"""``corerl prepare``: training files from a published data set or from a generator."""

@@ -27,7 +27,7 @@ take no SOURCE."""
 
 
 class _Preparers(click.Group):
-    """The dataset preparers of all plugins; none is imported until it is called."""
+    """The dataset preparers of all plugins; a preparer is imported when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [entry.name for entry in _registry(ctx)]
@@ -36,7 +36,7 @@ class _Preparers(click.Group):
         return _command(_registry(ctx), _registry(ctx).get(cmd_name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The preparers with their summaries, those of which two plugins claim the name with that error."""
+        """The preparers with their summaries; a name claimed by two plugins is shown with that error."""
         registry = _registry(ctx)
         with formatter.section("Data sets"):
             formatter.write_dl([(entry.name, registry.clash(entry.name) or entry.summary) for entry in registry])
@@ -49,7 +49,7 @@ def prepare(plugin: Sequence[str], disable_plugin: Sequence[str]) -> None:
 
 
 for _option in prepare.params:
-    _option.is_eager = True  # so that --help, which is eager too, lists what --plugin brings
+    _option.is_eager = True  # --help is eager too, and lists the preparers of --plugin
 
 
 def _registry(ctx: click.Context) -> Registry[DatasetPreparer]:
@@ -107,7 +107,7 @@ def _prepare(
 
 
 def _lines(split: "PreparedSplit") -> list[tuple[str, ...]]:
-    """A line of counts, and one for each reason."""
+    """One line of counts, and one line for each reason."""
     from corerl.data.report import name_places
 
     dropped = split.read - len(split.rows)

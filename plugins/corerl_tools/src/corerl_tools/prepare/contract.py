@@ -16,11 +16,11 @@ class PromptRow:
     """chat messages, each with ``role`` and ``content``"""
     ability: str
     ground_truth: Any
-    """a string, a number, or a mapping of such; of one shape in all rows"""
+    """a string, a number, or a mapping of these; the same structure in all rows"""
     extra_info: Mapping[str, Any] = field(default_factory=dict)
     """further columns of ``extra_info``; ``split`` and ``index``, the number of the source row, are added to them"""
     note: str = ""
-    """what a reader of the counts should know about this row ("several different \\boxed{}: the last is taken")"""
+    """a remark about this row that is counted ("several different \\boxed{}: the last is taken")"""
 
 
 @dataclass(frozen=True)
@@ -33,38 +33,38 @@ class ChatRow:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A source row that was left out, and why: a short phrase that is counted ("empty answer")."""
+    """A skipped source row, with the reason: a short phrase that is counted ("empty answer")."""
 
     reason: str
 
 
 class RecordPreparer(Protocol):
-    """Prepares a data set that exists: one record of the source in, one row out.
+    """Converts an existing data set: one record of the source to one row.
 
-    Duplicates and contradictions between rows are the caller's business.
+    The caller handles duplicates and contradictions between rows.
     """
 
     hub: str
-    """where the set is published: ``owner/name``, or ``owner/name:configuration``"""
+    """published location: ``owner/name``, or ``owner/name:configuration``"""
 
     def __call__(self, record: Mapping[str, Any]) -> PromptRow | Dropped:
-        """Raises DataError for a record that is not one of this data set; file and row are put before its message."""
+        """Raise DataError for a record that does not belong to this data set; the caller prefixes file and row."""
         ...
 
 
 @runtime_checkable
 class DatasetGenerator(Protocol):
-    """Makes its own data."""
+    """Generates its own data."""
 
     def generate(self) -> Mapping[str, Iterable[PromptRow | ChatRow]]:
-        """The rows of each split ("train", "test", …), the same on every call; one kind of row in a split."""
+        """The rows of each split ("train", "test", …), equal on every call; one kind of row in a split."""
         ...
 
 
 class DatasetPreparer(Protocol):
-    """Builds what prepares a data set: usually a class, registered by the hook ``register_dataset_preparers``.
+    """Builds a preparer: usually a class, registered by the hook ``register_dataset_preparers``.
 
-    Called without arguments or, registered with an options dataclass, with ``options``, whose fields are flags of
+    Called without arguments or, if registered with an options dataclass, with ``options``, whose fields are flags of
     ``corerl prepare NAME``.
 
     Example::
@@ -83,7 +83,7 @@ def text_of(record: Mapping[str, Any], column: str) -> str:
     """The text in one column of a source record.
 
     Raises:
-        DataError: there is no such column, or it holds something else.
+        DataError: there is no such column, or it holds no text.
     """
     value = record.get(column)
     if not isinstance(value, str):

@@ -1,7 +1,7 @@
-"""``corerl prepare``: from a published data set, or from nothing, to the parquet files that training reads.
+"""``corerl prepare``: parquet files for training, from a published data set or from a generator.
 
 :mod:`~corerl_tools.prepare.sources` reads files, folders and the hub; :mod:`~corerl_tools.prepare.rows` converts,
-counts what is dropped and removes duplicates; :mod:`~corerl_tools.prepare.write` writes all files or none.
+counts dropped records and removes duplicates; :mod:`~corerl_tools.prepare.write` writes all files or none.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ __all__ = ["PreparedSet", "PreparedSplit", "prepare_dataset"]
 
 
 class PreparedSet(NamedTuple):
-    """What was written, with its counts, and the files of the source folder that were not read."""
+    """The written splits with their counts, and the files of the source folder that were not read."""
 
     splits: list[PreparedSplit]
     left_out: list[str]
@@ -26,13 +26,13 @@ class PreparedSet(NamedTuple):
 def prepare_dataset(
     preparer: RecordPreparer | DatasetGenerator, source: str | None, out: Path, split: str | None = None
 ) -> PreparedSet:
-    """Write ``<out>/<split>.parquet`` for every split, all of them or none.
+    """Write ``<out>/<split>.parquet`` for every split, all or none.
 
     Args:
-        preparer: what turns records into rows, or makes rows.
+        preparer: converts records to rows, or generates rows.
         source: a JSONL or parquet file, a folder of them, or a hub name; None: the set's own hub name.
         out: an existing folder or a new one.
-        split: what the rows of a single file are; None: the file's name says it.
+        split: the split of a single file; None: from the file's name.
 
     Raises:
         DataError: a file, a line or a row is wrong, or no row of a split can be used; nothing was written.
@@ -41,7 +41,7 @@ def prepare_dataset(
     left_out: list[str] = []
     if isinstance(preparer, DatasetGenerator):
         if source is not None or split is not None:
-            raise RequestError("this data set is made here: it takes neither a source nor --split")
+            raise RequestError("this data set is generated: it has neither a source nor --split")
         splits = [generated(name, rows) for name, rows in preparer.generate().items()]
     else:
         records, left_out = _read(preparer, source, split)
@@ -55,5 +55,5 @@ def _read(preparer: RecordPreparer, source: str | None, split: str | None) -> So
     if source is not None and (found := read_source(source, split)) is not None:
         return found
     if split is not None:
-        raise RequestError("--split says what a single file holds; a set on the hub names its splits itself")
+        raise RequestError("--split is for a single file; a data set on the hub has named splits")
     return read_hub(source or preparer.hub)

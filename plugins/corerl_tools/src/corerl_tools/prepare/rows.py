@@ -1,4 +1,4 @@
-"""From records to rows, with a count of what was dropped and why."""
+"""Conversion of records to rows, with counts and reasons of dropped records."""
 
 import json
 from collections import defaultdict
@@ -14,7 +14,7 @@ from corerl_tools.prepare.contract import ChatRow, Dropped, PromptRow, RecordPre
 
 @dataclass(frozen=True)
 class Prepared:
-    """A row, the number of its record in the split, and where that record stands."""
+    """A row, the number of its record in the split, and the record's location."""
 
     row: PromptRow | ChatRow
     index: int
@@ -23,13 +23,13 @@ class Prepared:
 
 @dataclass
 class PreparedSplit:
-    """One split on its way from the source to a file.
+    """One split between source and file.
 
     Attributes:
-        read: records in the source, or rows made.
-        rows: what is left of them.
-        dropped: reason -> the records left out for it.
-        noted: what else should be known -> the records it is true of.
+        read: records in the source, or generated rows.
+        rows: the remaining rows.
+        dropped: reason -> the dropped records.
+        noted: remark -> its records.
     """
 
     name: str
@@ -40,10 +40,10 @@ class PreparedSplit:
 
 
 def convert(preparer: RecordPreparer, name: str, records: Sequence[Row]) -> PreparedSplit:
-    """Prepare the records of one split, behind a progress bar.
+    """Convert the records of one split, with a progress bar.
 
     Raises:
-        DataError: the preparer cannot use a record; its file and row are named.
+        DataError: the preparer cannot use a record; the message names its file and row.
     """
     split = PreparedSplit(name, read=len(records))
     for index, (location, record) in enumerate(_one_by_one(records, f"preparing {name}")):
@@ -63,19 +63,19 @@ def convert(preparer: RecordPreparer, name: str, records: Sequence[Row]) -> Prep
 
 
 def generated(name: str, rows: Iterable[PromptRow | ChatRow]) -> PreparedSplit:
-    """The rows of one split that a generator made."""
+    """The rows of one split from a generator."""
     prepared = [Prepared(row, index, Location("made here", index)) for index, row in enumerate(rows)]
     return PreparedSplit(name, read=len(prepared), rows=prepared)
 
 
 def remove_duplicates(splits: Sequence[PreparedSplit]) -> None:
-    """Drop rows whose prompt occurs twice, and those of train that are also in test.
+    """Drop rows with repeated prompts, and rows of train whose prompts are also in test.
 
-    The first of several equal rows stays; of rows with one prompt and different ground truths none does, since
-    nothing says which is right. Conversations (:class:`ChatRow`) are compared as a whole.
+    The first of several equal rows is kept. If rows with the same prompt have different ground truths, all of them are
+    dropped, because the right one is unknown. Conversations (:class:`ChatRow`) are compared as a whole.
 
     Raises:
-        DataError: nothing is left of a split.
+        DataError: a split has no rows left.
     """
     held_out = {_key(each.row) for split in splits if split.name == "test" for each in split.rows}
     for split in splits:

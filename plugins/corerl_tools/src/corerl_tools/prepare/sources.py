@@ -17,19 +17,19 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?")
 
 
 class Source(NamedTuple):
-    """The records of each split, and the files of the folder that belong to none."""
+    """The records of each split, and the files of the folder that belong to no split."""
 
     splits: dict[str, list[Row]]
     left_out: list[str]
 
 
 def read_source(source: str, split: str | None) -> Source | None:
-    """The records of a file or of a folder's train and test files; None for what can only be a hub name.
+    """The records of a file, or of a folder's train and test files; None if ``source`` can only be a hub name.
 
     Args:
         source: a file ending in .jsonl, .json (one object a line) or .parquet, or a folder that holds such files with
             ``train`` or ``test`` as a word of their names.
-        split: what the rows of a single file are; None: the file's name says it.
+        split: the split of a single file; None: from the file's name.
 
     Raises:
         DataError: there is no such file, its split is unknown, or its content is wrong.
@@ -37,12 +37,12 @@ def read_source(source: str, split: str | None) -> Source | None:
     path = Path(source).expanduser()
     if path.is_dir():
         if split is not None:
-            raise DataError(f"{source}: --split says what a single file holds, and this is a folder")
+            raise DataError(f"{source}: --split is for a single file, and this is a folder")
         return _read_folder(path)
     if path.is_file():
         split = split or _split_of(path)
         if split is None:
-            raise DataError(f"{source}: its name says neither train nor test, so --split must")
+            raise DataError(f"{source}: its name contains neither train nor test: set --split")
         return Source({split: _read_file(path)}, [])
     if _HUB_NAME.fullmatch(source) and path.suffix not in _SUFFIXES and not source.startswith("."):
         return None
@@ -97,7 +97,7 @@ def _read_folder(folder: Path) -> Source:
 
 
 def _split_of(file: Path) -> str | None:
-    """'train' or 'test' where exactly one of them is a word of the file's name."""
+    """'train' or 'test' if exactly one of them is a word of the file's name."""
     words = re.split(r"[^a-z]+", file.stem.lower())
     found = [split for split in SPLITS if split in words]
     return found[0] if len(found) == 1 else None

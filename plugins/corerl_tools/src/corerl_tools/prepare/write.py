@@ -1,4 +1,4 @@
-"""Prepared rows into parquet files: all of them or none."""
+"""Write prepared rows to parquet files, all or none."""
 
 import contextlib
 import os
@@ -28,10 +28,10 @@ def table(split: PreparedSplit) -> pa.Table:
 
 
 def write_tables(folder: Path, tables: Mapping[str, pa.Table]) -> None:
-    """Write ``<folder>/<file name>`` for each table, by way of temporary names.
+    """Write ``<folder>/<file name>`` for each table, first under temporary names.
 
     Raises:
-        RequestError: the folder cannot be made or written; files that were there before are as they were.
+        RequestError: the folder cannot be made or written; existing files are unchanged.
     """
     created = not folder.exists()
     temporary = {name: folder / f".{name}.{os.getpid()}.tmp" for name in tables}

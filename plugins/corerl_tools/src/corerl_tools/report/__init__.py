@@ -1,1 +1,1 @@
-"""``corerl report``: runs as one page that needs no network, and as lines for a terminal."""
+"""``corerl report``: runs as one offline HTML page, and as lines for a terminal."""

@@ -28,7 +28,7 @@ def report(runs: tuple[Path, ...], out: Path | None, samples: int) -> None:
 
 
 def make_report(runs: Sequence[Path], out: Path | None = None, samples: int = SAMPLES) -> None:
-    """Print how the scores of the runs went and write the page, by default into the first run's folder."""
+    """Print the scores of the runs and write the page, by default into the first run's folder."""
     from corerl_tools.report.page import write_page
     from corerl_tools.report.runs import read_records, run_names
     from corerl_tools.report.terminal import summary

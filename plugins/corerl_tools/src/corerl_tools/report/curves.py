@@ -1,4 +1,4 @@
-"""Curves for a screen: of a long run, the mean, the least and the largest value of at most so many parts."""
+"""Curves for a screen: of a long run, mean, minimum and maximum of a bounded number of parts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_POINTS = 1000
-"""of a curve, more than a screen has columns for it"""
+"""points of a curve, more than the columns of a screen"""
 
 DIGITS = 5
-"""that are kept of a number"""
+"""significant digits of a number"""
 
 Array = NDArray[np.float64]
 
@@ -19,9 +19,9 @@ def curves(records: Sequence[dict[str, float]]) -> dict[str, Any]:
     """The metrics of a run, by name.
 
     Returns:
-        ``grids``: one for each set of steps at which some metric was measured; ``step``, ``hours`` (that training and
-        evaluation took up to there) and ``tokens`` (that were trained on) of each point. ``metrics``: name -> ``grid``,
-        ``mean``, and of a curve that was cut into parts also ``min`` and ``max``. What is not finite is null.
+        ``grids``: one for each distinct set of steps with a measured metric; of each point: ``step``, ``hours``
+        (training and evaluation up to the step) and ``tokens`` (trained so far). ``metrics``: name -> ``grid``,
+        ``mean``, and for a curve that was cut into parts also ``min`` and ``max``. Non-finite values are null.
     """
     steps = np.array([record["step"] for record in records], float)
     seconds = sum(_column(records, f"timing_s/{part}", 0.0) for part in ("step", "testing"))
@@ -48,9 +48,9 @@ def curves(records: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 
 def parts(values: Array, most: int = MOST_POINTS) -> tuple[Array, Array, Array]:
-    """Mean, least and largest of at most ``most`` parts of nearly equal size, one after the other.
+    """Mean, minimum and maximum of at most ``most`` successive parts of nearly equal size.
 
-    Numbers that are not finite count only where a part has no other.
+    Non-finite numbers count only if a part has no other.
     """
     if len(values) <= most:
         return values, values, values
@@ -65,7 +65,7 @@ def parts(values: Array, most: int = MOST_POINTS) -> tuple[Array, Array, Array]:
 
 
 def rounded(values: Array, digits: int = DIGITS) -> list[float | None]:
-    """Plain numbers for JSON; whole ones without a point."""
+    """Plain numbers for JSON; whole numbers without a decimal point."""
     return [_short(value, digits) if np.isfinite(value) else None for value in values.tolist()]
 
 

@@ -1,4 +1,4 @@
-"""How scores and lengths were spread over the responses of a step, as the share of each value or range of values."""
+"""Distributions of scores and lengths over the responses of a step: the share of each value or range of values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,18 +10,18 @@ from corerl_tools.report.curves import Array, rounded
 MOST_COLUMNS = 160
 RANGES = 36
 FEW_VALUES = 10
-"""up to so many different values have a row each"""
+"""up to this number of different values, each value has its own row"""
 
 
 def distribution(steps: Sequence[int], values: Sequence[Array]) -> dict[str, Any] | None:
-    """Shares of the values of each column of steps; None where there is no value.
+    """Shares of the values of each column of steps; None if there is no value.
 
     Args:
-        values: of each step, its responses' values; NaN are left out.
+        values: of each step, the values of its responses; NaN are ignored.
 
     Returns:
-        ``columns``: [first step, last step] of each; ``rows``: values, or with ``edges`` true the RANGES + 1 bounds;
-        ``shares``: for each column those of the rows, in thousandths; ``p10``, ``p50``, ``p90``: quantiles.
+        ``columns``: [first step, last step] of each; ``rows``: the values, or if ``edges`` is true RANGES + 1 bounds;
+        ``shares``: for each column the shares of its rows, in thousandths; ``p10``, ``p50``, ``p90``: quantiles.
     """
     kept = [(step, each[np.isfinite(each)]) for step, each in zip(steps, values, strict=True)]
     kept = [(step, each) for step, each in kept if len(each)]

@@ -1,8 +1,8 @@
-"""The page: one HTML file with everything in it.
+"""The HTML page of a report, in one file.
 
-What the runs say is JSON, compressed and written as base64 into ``<script>`` elements that the browser does not run.
-The page's own script unpacks the first of them when it is opened, and samples, some in an element, when they are looked
-at. A content security policy allows that one script, by its digest, and no address at all.
+The data of the runs are JSON, compressed and written as base64 into ``<script>`` elements that the browser does not
+run. The page's script unpacks the first element when the page opens, and elements of samples when they are shown. A
+content security policy allows only this script, by its digest, and no address.
 """
 
 import base64
@@ -36,15 +36,15 @@ SCRIPTS = (
     "config",
     "main",
 )
-"""in their order; they share one scope"""
+"""the scripts, in order; they share one scope"""
 
 SAMPLES_IN_PART = 200
 MOST_BYTES = 14_000_000
-"""of the samples on the page; above it fewer are taken"""
+"""compressed bytes of all samples on the page; above it, fewer samples are included"""
 
 
 def write_page(path: Path, folders: Sequence[Path], records: Sequence[Sequence[Record]], samples: int) -> None:
-    """Write the page of some runs, with at most so many samples of all of them together."""
+    """Write the page of some runs, with at most ``samples`` samples in total."""
     names = run_names(folders)
     runs = [run_values(*each) for each in zip(folders, names, records, strict=True)]
     parts, index = pack_samples([read_samples(folder, samples // len(folders)) for folder in folders], runs)
@@ -57,9 +57,9 @@ def write_page(path: Path, folders: Sequence[Path], records: Sequence[Sequence[R
 def pack_samples(
     of_runs: Sequence[Samples], runs: Sequence[dict[str, Any]]
 ) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Elements ``samples-0``, …, and for each sample the little by which a list shows, sorts and filters it.
+    """Elements ``samples-0``, …, and for each sample the fields by which a list shows, sorts and filters it.
 
-    The distributions are put into ``runs``.
+    The distributions are stored in ``runs``.
     """
     rows = []
     for number, (run, samples) in enumerate(zip(runs, of_runs, strict=True)):
@@ -85,7 +85,7 @@ def _preview(row: dict[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """A copy of plain values with None in place of what JSON cannot write."""
+    """A copy of plain values, with None for values that JSON cannot write."""
     if isinstance(value, Mapping):
         return {name: _finite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -94,17 +94,17 @@ def _finite(value: Any) -> Any:
 
 
 def pack(value: Any) -> str:
-    """JSON, compressed, as base64; the same value gives the same text."""
+    """JSON, compressed, as base64; equal values give equal texts."""
     write = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False)
     try:
         text = write(value)
-    except ValueError:  # rare: a sample of somebody else's may hold NaN anywhere
+    except ValueError:  # rare: a sample from another program may contain NaN
         text = write(_finite(value))
     return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), 6, mtime=0)).decode()
 
 
 def page(title: str, elements: dict[str, str]) -> str:
-    """The file; ``elements``: name -> packed value."""
+    """The HTML text; ``elements``: name -> packed value."""
     files = resources.files("corerl_tools.report") / "page"
     script = "".join((files / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
     script = f'(() => {{\n"use strict";\n{script}}})();\n'

@@ -1,4 +1,4 @@
-"""What a run folder says, as plain values for the page."""
+"""The contents of a run folder, as plain values for the page."""
 
 import json
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def read_records(folder: Path) -> list[Record]:
     """The metrics of a run.
 
     Raises:
-        ConfigError: the folder holds none.
+        ConfigError: the folder has no metrics.
     """
     records = read_metrics(folder / "metrics.jsonl")
     if not records:
@@ -31,7 +31,7 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def run_values(folder: Path, name: str, records: Sequence[Record]) -> dict[str, Any]:
-    """One run without its samples: name, status, curves, configuration and the parts that it used."""
+    """One run without its samples: name, status, curves, configuration and used parts."""
     status = read_status(folder)
     config = folder / "config.yaml"
     plugins = folder / "plugins.json"
@@ -55,14 +55,14 @@ def run_values(folder: Path, name: str, records: Sequence[Record]) -> dict[str, 
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
-    """A short name for each: what follows the folder that they share, at most ``<experiment>/<time>``."""
+    """A short name for each run: its path below the common folder, at most ``<experiment>/<time>``."""
     absolute = [folder.resolve() for folder in folders]
     names = ["/".join(folder.parts[-2:]) for folder in absolute]
     return names if len(set(names)) == len(names) else [str(folder) for folder in absolute]
 
 
 def config_defaults() -> dict[str, str]:
-    """Every key of a training configuration that has a default, flat."""
+    """The defaults of all keys of a training configuration, as a flat mapping."""
     from corerl.contracts.config import ModelConfig, TrainConfig
 
     values = flat(asdict(TrainConfig(model=ModelConfig(path=""))))
@@ -70,7 +70,7 @@ def config_defaults() -> dict[str, str]:
 
 
 def flat(values: Any, prefix: str = "") -> dict[str, str]:
-    """Nested mappings as dotted key -> value, the value as YAML writes it in one line.
+    """Nested mappings as dotted key -> value, with the value as YAML in one line.
 
     >>> flat({"rollout": {"n": 8, "options": {}}})
     {'rollout.n': '8', 'rollout.options': '{}'}

@@ -19,16 +19,16 @@ from corerl_tools.report.distributions import distribution
 
 TOKEN_COLUMNS = ("token_ids", "token_texts", "log_probs", "rollout_log_probs", "ref_log_probs", "advantages")
 MOST_TOKENS = 1_500_000
-"""of all samples; the tokens of a long one beyond its share are shown as plain text"""
+"""tokens of all samples; tokens beyond a sample's share are shown as plain text"""
 
 MOST_CHARACTERS = 30_000_000
 FEWEST_TOKENS, FEWEST_CHARACTERS = 512, 2000
-"""that each sample may have, however many there are"""
+"""smallest share of a sample, in tokens and characters"""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one run, by step, and the distributions of all that were written."""
+    """Samples of one run, by step, and the distributions over all written responses."""
 
     rows: list[dict[str, Any]]
     length: dict[str, Any] | None
@@ -36,7 +36,7 @@ class Samples:
 
 
 def read_samples(folder: Path, most: int) -> Samples:
-    """At most ``most`` samples, spread evenly over the files; of a file the first, so that groups stay together."""
+    """At most ``most`` samples, spread evenly over the files; the first of each file, so that groups stay together."""
     with reading(folder / "rollouts"):
         return _read(sorted(filter(Path.is_file, (folder / "rollouts").glob("step_*.parquet"))), most)
 
@@ -55,7 +55,7 @@ def _read(files: Sequence[Path], most: int) -> Samples:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """At most ``most`` of ``range(count)``, evenly spread, the first and the last among them.
+    """At most ``most`` of ``range(count)``, evenly spread, including the first and the last.
 
     >>> evenly(10, 4)
     [0, 3, 6, 9]
@@ -66,7 +66,7 @@ def evenly(count: int, most: int) -> list[int]:
 
 
 def sample(step: int, row: dict[str, Any], characters: int) -> dict[str, Any]:
-    """What the page shows of one response; keys are short, they are written thousands of times."""
+    """The fields of one response for the page; keys are short because they are written thousands of times."""
     prompt = row.get("prompt")
     chat = prompt if isinstance(prompt, list) else [{"role": "prompt", "content": prompt}]
     messages = [*chat, *(row.get("episode") or ())]
@@ -92,7 +92,7 @@ def sample(step: int, row: dict[str, Any], characters: int) -> dict[str, Any]:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text whose middle is left out where it is longer.
+    """A text, with its middle left out if it is too long.
 
     >>> shortened("abcdefghij", 6)
     'abc … 4 characters … hij'
@@ -104,7 +104,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def as_text(value: Any) -> str:
-    """A message's content, which may be a list of parts, or a ground truth of any kind, as text."""
+    """The text of a message's content (which may be a list of parts) or of a ground truth of any type."""
     if isinstance(value, list):
         return "".join(as_text(part) for part in value)
     if isinstance(value, dict):
@@ -113,7 +113,7 @@ def as_text(value: Any) -> str:
 
 
 def _tokens(row: dict[str, Any]) -> dict[str, Any]:
-    """``tokens``: texts; ``log_probs`` and ``kl`` in hundredths of a nat; ``advantages``, one where all are equal."""
+    """``tokens``: texts; ``log_probs`` and ``kl``: hundredths of a nat; ``advantages``: one number if all are equal."""
     texts, log_probs = row.get("token_texts"), row.get("log_probs") or row.get("rollout_log_probs")
     if texts is None or log_probs is None:
         return {}

@@ -1,4 +1,4 @@
-"""Runs in a few lines of a terminal."""
+"""A summary of a run in a few lines for a terminal."""
 
 from collections.abc import Sequence
 

@@ -1,1 +1,1 @@
-"""``corerl score``: responses scored again."""
+"""``corerl score``: score responses again."""

@@ -1,4 +1,4 @@
-"""How far a scorer agrees with labels that people, or another scorer, gave."""
+"""Agreement of a scorer with labels from people or from another scorer."""
 
 import math
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ class Agreement:
     """Counts of label against verdict, and the rows on which they differ.
 
     Attributes:
-        both_correct, both_wrong: they agree.
-        only_label, only_scorer: rows that one of them alone calls correct.
+        both_correct, both_wrong: rows on which both agree.
+        only_label, only_scorer: rows that only the label, or only the scorer, calls correct.
         left_out: rows without a label or without a score.
     """
 
@@ -38,12 +38,12 @@ class Agreement:
 
     @property
     def share(self) -> float:
-        """Of the compared rows, those on which they agree; NaN where none is compared."""
+        """The share of compared rows on which both agree; NaN if no row is compared."""
         return (self.both_correct + self.both_wrong) / self.compared if self.compared else math.nan
 
     @property
     def kappa(self) -> float:
-        """Cohen's kappa (1960): agreement beyond what chance would give; NaN where chance alone gives 1."""
+        """Cohen's kappa (1960): agreement beyond chance; NaN if chance alone gives full agreement."""
         if not self.compared:
             return math.nan
         label = (self.both_correct + len(self.only_label)) / self.compared
@@ -52,7 +52,7 @@ class Agreement:
         return math.nan if chance == 1 else (self.share - chance) / (1 - chance)
 
     def table(self) -> list[tuple[str, str, str]]:
-        """The confusion table, headings first."""
+        """The confusion table, with headings first."""
         return [
             ("", "scorer: correct", "scorer: wrong"),
             ("label: correct", str(self.both_correct), str(len(self.only_label))),
@@ -66,10 +66,10 @@ def compare(
     """Compare verdicts with a column of labels: true or false, a number, or a word such as ``correct``.
 
     Args:
-        correct_from: a score, or a label that is a number, says correct from here on.
+        correct_from: lowest score, or lowest numeric label, of a correct response.
 
     Raises:
-        DataError: no row has the column, or a label is none.
+        DataError: no row has the column, or a value is not a label.
     """
     counts = {(True, True): 0, (False, False): 0}
     only_label: list[int] = []
@@ -92,7 +92,7 @@ def compare(
 
 
 def example(response: Response, result: RewardResult, end: int = 60) -> str:
-    """A row on which label and scorer differ, in one line."""
+    """One line about a row on which label and scorer differ."""
     return (
         f"{response.location}: extracted {result.extracted!r}, ground truth {response.ground_truth!r}, "
         f"from a response that ends in {response.text[-end:]!r}"
@@ -107,4 +107,4 @@ def _label(response: Response, column: str, correct_from: float) -> bool | None:
         return value
     if isinstance(value, int | float) and not math.isnan(value):
         return value >= correct_from
-    raise DataError(f"{response.location}, column '{column}': {value!r:.40} is no label, which are true and false")
+    raise DataError(f"{response.location}, column '{column}': {value!r:.40} is no label: use true or false")

@@ -83,6 +83,6 @@ def _tell_agreement(
         f"Cohen's kappa {agreement.kappa:.3f}"
     )
     echo(table(agreement.table()))
-    for words, rows in (("only the label", agreement.only_label), ("only the scorer", agreement.only_scorer)):
+    for words, rows in (("the label only", agreement.only_label), ("the scorer only", agreement.only_scorer)):
         for row in rows[:EXAMPLES]:
-            echo(f"  {words} says correct: {example(responses[row], results[row])}")
+            echo(f"  correct by {words}: {example(responses[row], results[row])}")

@@ -1,4 +1,4 @@
-"""Scoring responses that are on disk, as training would."""
+"""Score stored responses in the same way as a training."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def scorers_of(responses: Sequence[Response], config: TrainConfig, plugins: Plug
     """The scorer of each data source.
 
     Raises:
-        RequestError: nobody scores one of them, or the config's ``reward`` is wrong.
+        RequestError: a data source has no scorer, or the config's ``reward`` is wrong.
     """
     sources = dict.fromkeys(response.data_source for response in responses)
     return select_scorers(sources, resolve_parts(config, plugins.registries), plugins.registries)
@@ -30,7 +30,7 @@ def scorers_of(responses: Sequence[Response], config: TrainConfig, plugins: Plug
 def rescore(
     responses: Sequence[Response], scorers: Mapping[str, Selected[Scorer]], config: TrainConfig, plugins: Plugins
 ) -> list[RewardResult]:
-    """One result a response, from the config's reward manager.
+    """One result for each response, from the config's reward manager.
 
     Raises:
         RequestError: a scorer or the reward manager cannot be imported.
@@ -52,7 +52,7 @@ class _Played(NamedTuple):
 
 
 def _of_episode(response: Response, result: RewardResult) -> RewardResult:
-    """The result with what the environment said, where the response is an episode."""
+    """The result with the environment's reward or error added, if the response is an episode."""
     reward = response.row.get("environment_reward")
     if reward is None:
         return result
@@ -62,7 +62,7 @@ def _of_episode(response: Response, result: RewardResult) -> RewardResult:
 def score_table(
     responses: Sequence[Response], results: Sequence[RewardResult], scorers: Mapping[str, Selected[Scorer]]
 ) -> list[tuple[str, ...]]:
-    """Rows for the terminal, the first of headings: a row a data source, with the mean of each component."""
+    """Rows for the terminal, headings first: one row for each data source, with the mean of each component."""
     rows: list[tuple[str, ...]] = [("data source", "scorer", "responses", "scored", "mean score", "components")]
     for source, scorer in scorers.items():
         own = [result for response, result in zip(responses, results, strict=True) if response.data_source == source]
@@ -77,7 +77,7 @@ def score_table(
 
 
 def error_lines(results: Sequence[RewardResult], most: int = 5) -> list[str]:
-    """``count: reason`` of the most frequent reasons for which responses have no score."""
+    """``count: reason`` of the most frequent reasons for missing scores."""
     reasons = Counter(result.error for result in results if result.error is not None)
     lines = [f"{count}: {reason}" for reason, count in reasons.most_common(most)]
     rest = reasons.total() - sum(count for _, count in reasons.most_common(most))

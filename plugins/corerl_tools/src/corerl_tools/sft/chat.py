@@ -1,4 +1,4 @@
-"""Conversations for supervised fine-tuning: token ids, and which of them are learned."""
+"""Conversations for supervised fine-tuning: token ids and loss masks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class ChatExample:
 
     Attributes:
         token_ids: the whole templated chat.
-        loss_mask: as long; True on what the assistant writes: its contents and the tokens that end its turns.
+        loss_mask: same length; True on the assistant's contents and on the tokens that end the assistant's turns.
     """
 
     token_ids: tuple[int, ...]
@@ -31,7 +31,7 @@ class ChatExample:
 
 @dataclass(frozen=True)
 class ChatDataset:
-    """All usable conversations, in the order of their files, and what was left out."""
+    """All usable conversations in the order of their files, and a report of skipped ones."""
 
     examples: tuple[ChatExample, ...]
     report: LoadReport
@@ -54,17 +54,17 @@ def load_chat(
 ) -> ChatDataset:
     """Read parquet or JSONL files whose column ``messages`` holds lists of {role, content}.
 
-    Each turn is encoded by itself, so that the tokens before a response are exactly those that generation starts from.
+    Each turn is encoded separately, so the tokens before a response equal the prompt tokens of generation.
 
     Args:
         files: ending in ``.parquet``, ``.jsonl`` or ``.json`` (one object a line).
-        tokenizer: of the model that learns.
-        max_length: conversations of more tokens are left out and counted, as are those without an assistant.
+        tokenizer: of the trained model.
+        max_length: longer conversations, in tokens, are skipped and counted, as are conversations without an assistant.
         template_kwargs: variables for the chat template.
 
     Raises:
         DataError: a file or a row is wrong, the chat template rewrites earlier turns, or no row can be used.
-        ConfigError: no file is given, or ``template_kwargs`` holds what is no variable of a template.
+        ConfigError: no file is given, or ``template_kwargs`` holds a name that is no variable of the template.
     """
     if not files:
         raise ConfigError("data.train_files", "must name at least one parquet or JSONL file")
@@ -78,7 +78,7 @@ def load_chat(
 
 
 class _Turn(NamedTuple):
-    """A stretch of the templated chat; the pieces of a chat, put together, are its text."""
+    """A part of the templated chat; the joined parts of a chat are its text."""
 
     text: str
     learned: bool
@@ -117,7 +117,7 @@ def _examples(
 def _turns(
     row: Mapping[str, Any], location: Location, tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any]
 ) -> Iterator[_Turn]:
-    """Cut a chat at its assistant messages, by templating what comes before each and what ends with it."""
+    """Cut a chat at its assistant messages: template the messages before each one, and those up to its end."""
     if _COLUMN not in row:
         raise DataError(f"{location}: has no {_COLUMN!r}; its keys are {', '.join(row) or 'none'}")
     messages = check_messages(row[_COLUMN], location, _COLUMN)
@@ -148,7 +148,7 @@ def _example(turns: Sequence[_Turn], ids: Sequence[list[int]], tokenizer: ChatTo
 
 
 def _mask(turn: _Turn, token_ids: list[int], tokenizer: ChatTokenizer) -> list[bool]:
-    """What is learned of a turn: all of it, but not the white space after its end-of-turn token, never generated."""
+    """The loss mask of a turn: all tokens except white space after its end-of-turn token, which is never generated."""
     if not turn.learned:
         return [False] * len(token_ids)
     end = len(token_ids) - 1

@@ -1,4 +1,4 @@
-"""Supervised fine-tuning: cross-entropy on what the assistant says."""
+"""Supervised fine-tuning: cross-entropy on the assistant's tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -23,7 +23,7 @@ from corerl_tools.sft.config import SftConfig
 
 
 def run_sft(config: SftConfig, plugins: Plugins) -> Path:
-    """Train and write the model to ``output``, whole or not at all; ``metrics.jsonl`` is beside its weights."""
+    """Train, and write the model to ``output`` atomically; ``metrics.jsonl`` is beside its weights."""
     output = Path(config.output).expanduser()
     if output.exists() and not config.overwrite:
         raise ConfigError("output", f"{output} already exists; overwrite=true replaces it")
@@ -68,7 +68,7 @@ def run_sft(config: SftConfig, plugins: Plugins) -> Path:
 
 
 def batch_of(examples: Sequence[ChatExample]) -> Experience:
-    """Conversations as a batch: what precedes the first learned token is the prompt, the rest the response."""
+    """Conversations as a batch: the tokens before the first learned token are the prompt, the others the response."""
     started = [(example, example.loss_mask.index(True)) for example in examples]
     return collate(
         [example.token_ids[:start] for example, start in started],

@@ -1,4 +1,4 @@
-"""Weights on their way to engines: names, buckets, digests."""
+"""Transfer of weights to engines: names, buckets, digests."""
 
 from corerl_torch.weights.buckets import ALIGNMENT, Bucket, Slot, pack, place, unpack, view
 from corerl_torch.weights.completeness import complete

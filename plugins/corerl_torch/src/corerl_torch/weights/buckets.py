@@ -1,4 +1,4 @@
-"""A stream of named tensors as flat buckets of bytes, and back: few large transfers in place of many small ones."""
+"""A stream of named tensors as flat buckets of bytes, and back: few large transfers instead of many small ones."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -11,12 +11,12 @@ from corerl.errors import RunError
 from corerl_torch.weights.digest import digest, digests
 
 ALIGNMENT = 16
-"""bytes; a tensor starts at a multiple, so that it can be a view of its bucket in any dtype"""
+"""bytes; every tensor starts at a multiple, so that it can be a view of its bucket in any dtype"""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor lies in its bucket: ``offset`` in bytes."""
+    """The position of a tensor in its bucket: ``offset`` in bytes."""
 
     name: str
     dtype: torch.dtype
@@ -31,12 +31,12 @@ class Slot:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Several tensors in one.
+    """Several tensors in one buffer.
 
     Attributes:
         data: (bytes,) uint8.
-        index: the tensors in it, in the order of the stream.
-        digests: of each as it was packed (:mod:`corerl_torch.weights.digest`); empty: nobody asked.
+        index: its tensors, in the order of the stream.
+        digests: of each tensor when it was packed (:mod:`corerl_torch.weights.digest`); empty: not computed.
     """
 
     data: Tensor
@@ -56,14 +56,14 @@ def pack(
     memory: Callable[[int], Tensor] = new_memory,
     verify: bool = False,
 ) -> Iterator[Bucket]:
-    """Buckets of at most ``bucket_bytes``; a tensor larger than that has a bucket of its own.
+    """Buckets of at most ``bucket_bytes``; a larger tensor has a bucket of its own.
 
-    Each tensor is copied before the next is asked for; when a bucket is yielded, the first of the next one has been
-    read.
+    Each tensor is copied before the next one is requested; when a bucket is yielded, the first tensor of the next
+    bucket has been read.
 
     Args:
-        memory: gives (size,) uint8 for a bucket, on any device.
-        verify: take digests.
+        memory: returns (size,) uint8 for a bucket, on any device.
+        verify: compute digests.
     """
     data, slots, given = new_memory(0), list[Slot](), list[Tensor]()
     for slot, tensor in place(weights, bucket_bytes):
@@ -83,10 +83,10 @@ def pack(
 def place(
     weights: Iterable[tuple[str, Tensor]], bucket_bytes: int, dtype: torch.dtype | None = None
 ) -> Iterator[tuple[Slot, Tensor]]:
-    """Where each tensor goes; an offset of 0 begins another bucket. The stream is read as this one is.
+    """The slot of each tensor; an offset of 0 starts another bucket. Reads the stream as the slots are read.
 
     Args:
-        dtype: of floating-point tensors in the bucket; None: their own.
+        dtype: of floating-point tensors in the bucket; None: unchanged.
     """
     end = 0
     for name, tensor in weights:
@@ -99,10 +99,10 @@ def place(
 
 
 def unpack(buckets: Iterable[Bucket]) -> Iterator[tuple[str, Tensor]]:
-    """The stream that was packed; the tensors are views of their buckets.
+    """The packed stream; the tensors are views of their buckets.
 
     Raises:
-        RunError: a tensor has another digest than when it was packed.
+        RunError: the digest of a tensor differs from its digest at packing.
     """
     for bucket in buckets:
         views = [view(bucket.data, slot) for slot in bucket.index]
@@ -110,7 +110,7 @@ def unpack(buckets: Iterable[Bucket]) -> Iterator[tuple[str, Tensor]]:
             _compare(bucket, views)
         for slot in bucket.index:
             yield slot.name, views.pop(0)
-        del bucket  # its memory is free for the next one
+        del bucket  # frees its memory for the next one
 
 
 def view(data: Tensor, slot: Slot) -> Tensor:

@@ -1,4 +1,4 @@
-"""A stream of weights against the model that it is for."""
+"""Checks a stream of weights against the model that receives it."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -8,13 +8,13 @@ from corerl.errors import RunError
 
 
 def complete(weights: Iterable[tuple[str, Tensor]], expected: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Pass the tensors on.
+    """Pass the tensors on, and check them.
 
     Args:
-        expected: the model's own tensors by name; tied weights are one tensor with several names, and one is enough.
+        expected: the model's own tensors by name; tied weights are one tensor with several names; one name is enough.
 
     Raises:
-        RunError: one is unknown or of another shape, or, at the end, one is missing.
+        RunError: a tensor is unknown or of another shape, or, at the end, missing.
     """
     received = set()
     for name, tensor in weights:

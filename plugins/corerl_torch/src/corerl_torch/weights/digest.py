@@ -1,4 +1,4 @@
-"""A digest of a tensor's bytes in integer arithmetic: the same on every device, and computed where the tensor lies."""
+"""A digest of a tensor's bytes in integer arithmetic: equal on every device, and computed on the tensor's device."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 CHUNK = {"cpu": 2**21, "cuda": 2**23}
-"""elements at a time by the type of device: a large tensor needs little memory beside itself, a GPU few kernels"""
+"""elements at a time, by type of device: a large tensor needs little additional memory, a GPU few kernels"""
 
 STEP = -7046029254386353131
 FACTOR = -4658895280553007687
@@ -14,16 +14,16 @@ FACTOR = -4658895280553007687
 
 
 def digests(tensors: Iterable[Tensor]) -> list[int]:
-    """Of each tensor in its own dtype; the host waits for their device once."""
+    """The digest of each tensor in its own dtype; the host waits for the device once."""
     taken = [digest(tensor, tensor.dtype) for tensor in tensors]
     return torch.stack(taken).tolist() if taken else []
 
 
 @torch.no_grad()
 def digest(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """() int64, on the tensor's device: of the elements in their order, as ``dtype``.
+    """() int64, on the tensor's device: the digest of the elements in order, as ``dtype``.
 
-    The sum over words w_i of 8 bytes of mix(w_i + (i + 1)·STEP), modulo 2^64; the last word is filled up with zeros.
+    The sum over words w_i of 8 bytes of mix(w_i + (i + 1)·STEP), modulo 2^64; the last word is padded with zeros.
     """
     flat = tensor.detach().reshape(-1)
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)

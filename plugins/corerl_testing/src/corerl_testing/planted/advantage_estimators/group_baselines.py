@@ -169,7 +169,7 @@ def score_at_the_column_of_the_length(inputs: AdvantageInputs) -> Advantages:
 
 
 def reward_of_the_last_token_alone(inputs: AdvantageInputs) -> Advantages:
-    """A KL penalty in the reward stands at every token."""
+    """A KL penalty in the reward is at every token, but only the last token is read."""
     scored, _ = scores_of(inputs)
     steps = torch.arange(inputs.rewards.shape[1])
     column = torch.where(inputs.response_mask, steps, 0).max(dim=1, keepdim=True).values
@@ -199,7 +199,7 @@ def best_of_the_group(inputs: AdvantageInputs) -> Advantages:
 
 
 def first_of_the_best(inputs: AdvantageInputs) -> Advantages:
-    """Of two best responses the one that stands first."""
+    """Of two best responses only the first one counts."""
     best, numbers = _best(inputs)
     rows = torch.arange(len(numbers))
     return spread(torch.where(best.to(torch.int8).argmax(dim=1) == rows, numbers, 0.0), inputs)

@@ -123,7 +123,7 @@ def greedy_scores_by_group(inputs: AdvantageInputs) -> Advantages:
 
 
 def mean_of_all_greedy_scores(inputs: AdvantageInputs) -> Advantages:
-    """Weighed by a softmax over the batch, as one takes several baselines for one."""
+    """A mean weighted by a softmax over the batch: one baseline for all prompts."""
     greedy = _greedy(inputs)
     return spread(scores_of(inputs)[1] - (greedy.softmax(dim=0) * greedy).sum(), inputs)
 

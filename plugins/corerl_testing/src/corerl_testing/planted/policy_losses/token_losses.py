@@ -210,7 +210,7 @@ class _WithSlopes(torch.autograd.Function):
 
 
 def wrong_slopes_of_no_grad(inputs: PolicyLossInputs) -> LossOutput:
-    """Terms without a graph, and slopes of which rho has been left out."""
+    """Terms without a graph, and gradients without the factor rho."""
     with torch.no_grad():
         terms = surrogate(inputs).terms
     result: Tensor = _WithSlopes.apply(inputs.log_probs, terms, -inputs.advantages)  # type: ignore[no-untyped-call]

@@ -35,7 +35,7 @@ class SwapsLate(Whole):
 
 
 class GivenUpTogether(Whole):
-    """What shares a chunk of sixteen with a late request is late as well."""
+    """All requests in a chunk of sixteen with a late one are late."""
 
     def score(self, requests: Requests) -> Results:
         results = super().score(requests)
@@ -53,7 +53,7 @@ class ByResponse(Whole):
 
 
 class ByTruth(Whole):
-    """Equal responses with equal ground truths are scored once, whatever their data source."""
+    """Equal responses with equal ground truths are scored once, even with different data sources."""
 
     def score(self, requests: Requests) -> Results:
         keys = [f"{each.response} {each.ground_truth} {each.extra_info}" for each in requests]
@@ -62,7 +62,7 @@ class ByTruth(Whole):
 
 
 class WithoutInfo(Whole):
-    """Equal responses with equal ground truths and data sources are scored once, whatever their extra_info."""
+    """Equal responses with equal ground truths and data sources are scored once, even with different extra_info."""
 
     def score(self, requests: Requests) -> Results:
         keys = [f"{each.response} {each.ground_truth} {each.data_source}" for each in requests]
@@ -110,7 +110,7 @@ class LargestOfTheProcess(Right):
 
 
 class MeanOfTheBatch(Right):
-    """Takes half the mean of the batch off, although it takes parts."""
+    """Subtracts half the mean of the batch, although it accepts parts."""
 
     def score(self, requests: Requests) -> Results:
         results = super().score(requests)
@@ -119,7 +119,7 @@ class MeanOfTheBatch(Right):
 
 
 class PartSize(Right):
-    """Adds the number of requests, although it takes parts."""
+    """Adds the number of requests, although it accepts parts."""
 
     def score(self, requests: Requests) -> Results:
         results = super().score(requests)

@@ -31,19 +31,19 @@ class Right:
         self.queue.close()
 
     def one(self, request: RewardRequest) -> RewardResult:
-        """What becomes of a request."""
+        """The result of a request."""
         try:
             return self.result(self.call(request))
         except BaseException as error:
             return RewardResult(None, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
 
     def call(self, request: RewardRequest) -> Any:
-        """What the scorer returns."""
+        """The scorer's return value."""
         scorer = self.scorers[request.data_source]
         return scorer(request.response, request.ground_truth, request.data_source, request.extra_info)
 
     def result(self, value: Any) -> RewardResult:
-        """Of what the scorer returned.
+        """The result of a scorer's return value.
 
         Raises:
             ValueError: it is no number.
@@ -61,7 +61,7 @@ class Right:
 
 
 class Whole(Right):
-    """Asked for whole batches alone, so that a subclass has one method to change."""
+    """Accepts only whole batches, so that a subclass changes a single method."""
 
     submit = None  # type: ignore[assignment]
 

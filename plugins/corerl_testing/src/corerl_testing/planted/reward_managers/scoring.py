@@ -31,7 +31,7 @@ class AsTheyEnd(Whole):
 
 
 class DropsFailed(Whole):
-    """Only what has a score."""
+    """Returns only results with a score."""
 
     def score(self, requests: Requests) -> Results:
         return [result for result in super().score(requests) if result.error is None]
@@ -104,7 +104,7 @@ class NumbersAsReturned(Right):
 
 
 class WholeNumbers(Right):
-    """Cuts off what is below 1."""
+    """Truncates the decimals."""
 
     def result(self, value: Any) -> RewardResult:
         result = super().result(value)
@@ -112,7 +112,7 @@ class WholeNumbers(Right):
 
 
 class ComponentsAsReturned(Right):
-    """The score alone is checked."""
+    """Only the score is checked."""
 
     def result(self, value: Any) -> RewardResult:
         if not isinstance(value, Mapping):

@@ -67,14 +67,14 @@ class LateArrivals(Whole):
 
 
 class CloseHangs(Right):
-    """Waits for what never comes."""
+    """Waits for ever."""
 
     def close(self) -> None:
         time.sleep(60)
 
 
 class LeavesAThread(Right):
-    """A thread that watches nobody."""
+    """A thread without a purpose."""
 
     def close(self) -> None:
         threading.Thread(target=threading.Event().wait, daemon=True).start()

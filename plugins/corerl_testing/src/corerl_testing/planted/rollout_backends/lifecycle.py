@@ -1,4 +1,4 @@
-"""Faults in aborts, calls at once, what is told, and the end."""
+"""Faults in aborts, simultaneous calls, reports and closing."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ class AbortsWhatRuns(Backend):
 
 
 class OneCallAtATime(Backend):
-    """what was asked is kept in a place that all calls share"""
+    """the requests are kept in a variable shared by all calls"""
 
     async def generate(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
@@ -87,7 +87,7 @@ class WaitsForItself(Backend):
 
 
 class CannotBeCancelled(Backend):
-    """a cancelled call goes on to its end"""
+    """a cancelled call continues to its end"""
 
     def sampling(self, request: GenerationRequest) -> dict[str, Any]:
         return {"max_tokens": min(2500, request.sampling.max_tokens)}
@@ -103,7 +103,7 @@ class CannotBeCancelled(Backend):
 
 
 class TellsAtTheEnd(Backend):
-    """all requests are told when the last has finished"""
+    """all requests are reported when the last has finished"""
 
     async def generate(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
@@ -116,7 +116,7 @@ class TellsAtTheEnd(Backend):
 
 
 class TellsHalf(Backend):
-    """a request is told with its first completion alone"""
+    """a request is reported with only its first completion"""
 
     async def generate(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None

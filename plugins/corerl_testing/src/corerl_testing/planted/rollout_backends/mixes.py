@@ -62,7 +62,7 @@ class TopKOfTheNarrowest(Backend):
 
 
 class LimitOfTheLongest(Backend):
-    """a call of several requests goes on to the largest max_tokens for all"""
+    """a call of several requests continues to the largest max_tokens for all"""
 
     def ask(self, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
         longest = max((each.sampling.max_tokens for each in requests), default=1)
@@ -70,7 +70,7 @@ class LimitOfTheLongest(Backend):
 
 
 class OneOfEqualSeeds(Backend):
-    """requests of a call with the same prompt, seed and limits are taken for the same, whatever their temperature"""
+    """requests of a call with the same prompt, seed and limits count as equal, even at different temperatures"""
 
     async def generate(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
@@ -99,7 +99,7 @@ class ChangesPrompts(Backend):
 
 
 class AsTheyFinish(Backend):
-    """results stand in the order in which requests finish"""
+    """results are in the order in which requests finish"""
 
     async def generate(
         self, requests: Sequence[GenerationRequest], on_finished: OnFinished | None = None
@@ -149,7 +149,7 @@ class KeepsRoomInTheContext(Backend):
 
 
 class StalePrefixes(Backend):
-    """what was computed of long prompts outlives the weights that it was computed with"""
+    """the cache of long prompts is kept after the weights change"""
 
     def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str) -> None:
         super().__init__(model, rollout, device=device)

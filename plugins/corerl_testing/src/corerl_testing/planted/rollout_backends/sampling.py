@@ -1,4 +1,4 @@
-"""Faults in what is drawn and what is said of it."""
+"""Faults in sampled tokens and their log-probs."""
 
 import functools
 import itertools
@@ -27,7 +27,7 @@ def _log_probs_at(temperature: float, request: GenerationRequest, completion: Co
 
 
 class Echo(Backend):
-    """the prompt stands before the response"""
+    """the response begins with the prompt"""
 
     def change(self, request: GenerationRequest, completion: Completion) -> Completion:
         return replace(
@@ -52,7 +52,7 @@ class OffByATenth(Backend):
 
 
 class Bf16(Backend):
-    """the model is loaded in bf16, whatever model.dtype says"""
+    """the model is loaded in bf16 for every model.dtype"""
 
     def __init__(self, model: ModelConfig, rollout: RolloutConfig, *, device: str) -> None:
         super().__init__(replace(model, dtype="bf16"), rollout, device=device)
@@ -108,14 +108,14 @@ class IgnoresTopP(Backend):
 
 
 class HalfOfTopK(Backend):
-    """half as many tokens are kept as top-k says"""
+    """only half of the top-k tokens are kept"""
 
     def sampling(self, request: GenerationRequest) -> dict[str, Any]:
         return {"top_k": max(1, request.sampling.top_k // 2)} if request.sampling.top_k > 0 else {}
 
 
 class NarrowTopP(Backend):
-    """top-p keeps half of the probability that it says"""
+    """top-p keeps half of its probability"""
 
     def sampling(self, request: GenerationRequest) -> dict[str, Any]:
         return {"top_p": request.sampling.top_p / 2} if request.sampling.top_p < 1 else {}
@@ -136,21 +136,21 @@ class OneSample(Backend):
 
 
 class RepeatsAfterSixteen(Backend):
-    """the seeds of samples come again after sixteen"""
+    """the seeds of samples repeat after sixteen"""
 
     def choose(self, completions: list[Completion]) -> list[Completion]:
         return [completions[number % 16] for number in range(len(completions))]
 
 
 class SeedByNumberOfSamples(Backend):
-    """the seed of a sample depends on how many are asked for"""
+    """the seed of a sample depends on the number of samples"""
 
     def sampling(self, request: GenerationRequest) -> dict[str, Any]:
         return {"seed": request.sampling.seed + 1000 * request.sampling.n}
 
 
 class SeedByPlace(Backend):
-    """the seed of a sample depends on where its request stands in the call"""
+    """the seed of a sample depends on the position of its request in the call"""
 
     def ask(self, requests: Sequence[GenerationRequest]) -> list[GenerationRequest]:
         return [sampled(each, seed=each.sampling.seed + 1000 * place) for place, each in enumerate(requests)]

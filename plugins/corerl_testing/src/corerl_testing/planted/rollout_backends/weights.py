@@ -14,7 +14,7 @@ Weights = Iterable[tuple[str, Tensor]]
 
 
 class IgnoresUpdate(Backend):
-    """an update changes the version alone"""
+    """an update changes only the version"""
 
     def update_weights(self, weights: Weights, version: int, *, verify: bool = False) -> None:
         self.inner._version = version

@@ -1,4 +1,4 @@
-"""The default rollout backend, for faults that change what goes into it or comes out."""
+"""The default rollout backend, for faults that change its inputs or outputs."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +59,7 @@ class Backend:
         return [sampled(each, **self.sampling(each)) for each in requests]
 
     def sampling(self, request: GenerationRequest) -> dict[str, Any]:
-        """What is changed of a request's sampling."""
+        """The changes of a request's sampling."""
         return {}
 
     def choose(self, completions: list[Completion]) -> list[Completion]:

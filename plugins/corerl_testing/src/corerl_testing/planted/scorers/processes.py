@@ -40,7 +40,7 @@ def exits(response: str, ground_truth: Any, data_source: str, extra_info: Info) 
 
 
 def crashes(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
-    """Reads where there is nothing, as a library written in C may."""
+    """Reads an invalid address, as a C library may."""
     return float(len(ctypes.string_at(0))) if "\x00" in response else 1.0
 
 
@@ -52,7 +52,7 @@ def gives_up(response: str, ground_truth: Any, data_source: str, extra_info: Inf
 
 
 def alarms(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
-    """A deadline by a signal, which the main thread alone may set."""
+    """A deadline by a signal, which only the main thread may set."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.signal(signal.SIGALRM, before)
     return 1.0
@@ -118,7 +118,7 @@ def long_integers(response: str, ground_truth: Any, data_source: str, extra_info
 
 
 def forks(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
-    """A process that comes back from the call as well."""
+    """A forked process that also returns from the call."""
     os.fork()
     return 1.0
 

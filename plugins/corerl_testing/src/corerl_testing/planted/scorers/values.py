@@ -11,7 +11,7 @@ Info = Any
 
 
 def contains(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> dict[str, Any]:
-    """Right: whether a ground truth that is text stands in the response."""
+    """Right: whether the response contains a ground truth that is text."""
     if not isinstance(ground_truth, str):
         raise TypeError(f"ground truth {ground_truth!r} is no text")
     return {"score": float(ground_truth in response), "is_short": len(response) < 50, "extracted": response[-5:]}
@@ -33,7 +33,7 @@ async def not_a_number_later(response: str, ground_truth: Any, data_source: str,
 
 
 def text(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> Any:
-    """What a judge wrote."""
+    """A judge's text."""
     return "1.0"
 
 
@@ -87,7 +87,7 @@ def share_of_capitals(response: str, ground_truth: Any, data_source: str, extra_
 
 
 def repetition(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
-    """A penalty that has no bound for a response that says the same again and again."""
+    """A penalty without a bound for a repetitive response."""
     words = response.split()
     return -math.inf if len(words) > 20 * len(set(words)) else 0.0
 
@@ -132,7 +132,7 @@ _BY_RESPONSE: dict[str, float] = {}
 
 
 def by_response(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
-    """Remembers the score of a response, whatever the ground truth."""
+    """Caches the score of a response for every ground truth."""
     return _BY_RESPONSE.setdefault(response, float(str(ground_truth) in response))
 
 
@@ -149,7 +149,7 @@ _BY_ROW: dict[Any, float] = {}
 
 
 def by_row(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
-    """Remembers the score of a row, whatever the response; rows without an index are scored."""
+    """Caches the score of a row for every response; rows without an index are scored."""
     score = float(str(ground_truth) in response)
     return score if "index" not in extra_info else _BY_ROW.setdefault(extra_info["index"], score)
 
@@ -158,7 +158,7 @@ _TRUTHS: dict[int, str] = {}
 
 
 def by_identity(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
-    """Remembers what a ground truth looks like by its ``id``, which another one has later."""
+    """Caches a ground truth by its ``id``, which a later one may reuse."""
     return float(_TRUTHS.setdefault(id(ground_truth), str(ground_truth)) in response) + len(_TRUTHS[id(ground_truth)])
 
 
@@ -177,7 +177,7 @@ def order_of_a_set(response: str, ground_truth: Any, data_source: str, extra_inf
 
 
 def folder(response: str, ground_truth: Any, data_source: str, extra_info: Info) -> float:
-    """Depends on where the run was started."""
+    """Depends on the working folder."""
     return float(len(str(Path.cwd())))
 
 

@@ -1,4 +1,4 @@
-"""Faults in what happens between updates: weights handed on, checkpoints, exports, moves."""
+"""Faults between updates: sent weights, checkpoints, exports, moves."""
 
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -26,7 +26,7 @@ class WrappedNames(Strategy):
 
 
 class TiedTwice(Strategy):
-    """tied weights come under both names"""
+    """tied weights are sent under both names"""
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         yield from super().weights(dtype)
@@ -75,7 +75,7 @@ class LocksWhileItStreams(Strategy):
 
 
 class OneDtype(Strategy):
-    """weights() gives the model's own dtype, whatever is asked for"""
+    """weights() returns the model's own dtype for every requested one"""
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         return super().weights()
@@ -124,7 +124,7 @@ class ForgetsTheOptimizer(Strategy):
 
 
 class KeepsItsMoments(Strategy):
-    """load() reads no moments where there are some already"""
+    """load() reads no moments if there are some already"""
 
     def load(self, folder: Path) -> None:
         own = {
@@ -158,7 +158,7 @@ class LoadsNoWeights(Strategy):
 
 
 class WritesLate(Strategy):
-    """what save() returns writes the weights of the moment that it is called"""
+    """the function returned by save() writes the weights of the time of its call"""
 
     def save(self, folder: Path) -> Callable[[], None]:
         return lambda: (super(WritesLate, self).save(folder) or (lambda: None))()

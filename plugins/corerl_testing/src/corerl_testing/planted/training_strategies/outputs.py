@@ -1,4 +1,4 @@
-"""Faults in what a model says about tokens, and in what is built."""
+"""Faults in a model's outputs and construction."""
 
 import math
 import os
@@ -41,7 +41,7 @@ class HalfPrecision(Strategy):
 
 
 class Bf16(Strategy):
-    """the model computes in bf16, whatever model.dtype says"""
+    """the model computes in bf16 for every model.dtype"""
 
     def asked(self, spec: StrategySpec) -> StrategySpec:
         return replace(spec, model=replace(spec.model, dtype="bf16"))
@@ -83,7 +83,7 @@ class Everything(Strategy):
 
 
 class AnswersFromMemory(Strategy):
-    """an answer to a batch that was asked for before is given again, whatever the weights are now"""
+    """the outputs of an earlier equal batch are returned again, for any weights"""
 
     def __init__(self, spec: StrategySpec) -> None:
         super().__init__(spec)
@@ -220,7 +220,7 @@ class TwoRanks(Strategy):
 
 
 class RankOfTheEnvironment(Strategy):
-    """the data-parallel rank is read from a variable that nobody set"""
+    """the data-parallel rank is read from an unset variable"""
 
     def __init__(self, spec: StrategySpec) -> None:
         super().__init__(spec)

@@ -1,4 +1,4 @@
-"""Faults in how an update depends on its parts, and in what a refused one leaves behind."""
+"""Faults in an update's dependence on its parts, and in the effects of a refused update."""
 
 import threading
 

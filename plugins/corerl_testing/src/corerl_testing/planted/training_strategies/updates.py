@@ -52,7 +52,7 @@ class SquaredBeta(Strategy):
 
 
 class DefaultBetas(Strategy):
-    """betas are 0.9 and 0.999, whatever the config says"""
+    """betas are 0.9 and 0.999 for every config"""
 
     def asked(self, spec: StrategySpec) -> StrategySpec:
         return _optim(spec, betas=[0.9, 0.999])
@@ -132,7 +132,7 @@ class CosineIsALine(Strategy):
 
 
 class UpdatesAtOne(Strategy):
-    """an update takes the log-probs at temperature 1"""
+    """an update uses the log-probs at temperature 1"""
 
     def update(self, mini_batch: Experience, objective: Objective) -> Metrics:
         own, self.inner.token_model.temperature = self.inner.token_model.temperature, 1.0

@@ -1,4 +1,4 @@
-"""The default training strategy, for faults that change what goes into it or comes out."""
+"""The default training strategy, for faults that change its inputs or outputs."""
 
 import inspect
 from collections.abc import Callable, Collection, Iterator
@@ -37,7 +37,7 @@ class Strategy:
         self.data_parallel_size: int = self.inner.data_parallel_size
 
     def asked(self, spec: StrategySpec) -> StrategySpec:
-        """What the default strategy is asked to build."""
+        """The spec for the default strategy."""
         return spec
 
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
@@ -73,7 +73,7 @@ class Strategy:
         self.inner.export(folder)
 
     def change(self, name: str, tensor: Tensor, batch: Experience) -> Tensor:
-        """What ``forward`` returns under a name."""
+        """The output of ``forward`` with this name."""
         return tensor
 
 
