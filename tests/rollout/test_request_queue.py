@@ -79,3 +79,77 @@ def test_a_loop_that_is_closed_leaves_no_call_behind(turns, caplog):
     del loop
     gc.collect()
     assert caplog.messages == []  # "Task was destroyed but it is pending!"
+
+
+class Held(Engine):
+    """Answers a request once it is let go of."""
+
+    def __init__(self):
+        super().__init__()
+        self.held = {}
+
+    async def generate(self, requests, on_finished):
+        self.calls.append([request.request_id for request in requests])
+
+        async def one(position, request):
+            self.held[request.request_id] = asyncio.Event()
+            await self.held[request.request_id].wait()
+            on_finished(position, TEXT * request.sampling.n)
+
+        await asyncio.gather(*(one(position, request) for position, request in enumerate(requests)))
+
+
+def test_no_more_samples_are_under_way_than_allowed_and_the_others_follow_in_their_order():
+    engine, sent = Held(), []
+    queue = RequestQueue(engine.generate, most=16)
+
+    async def work():
+        names = [f"{number:02}" for number in range(12)]
+        asked = {
+            name: asyncio.create_task(
+                queue.complete(GenerationRequest(name, [1], SamplingParams(1, n=2)), lambda name=name: sent.append(name))
+            )
+            for name in names
+        }
+        await asyncio.sleep(0.01)
+        assert engine.calls == [names[:8]] == [sent]
+        engine.held["03"].set()  # an eighth: more are sent once so many have ended
+        await asyncio.sleep(0.01)
+        assert engine.calls[1:] == [["08"]]
+        for name in ("00", "01", "02"):
+            engine.held[name].set()
+        asked["09"].cancel()
+        await asyncio.sleep(0.01)
+        assert [name for call in engine.calls for name in call] == sent == [*names[:9], "10", "11"]
+        for name in sent:
+            engine.held[name].set()
+        await asyncio.wait_for(asyncio.wait(asked.values()), 10)
+        assert asked["09"].cancelled() and queue._under_way == 0
+
+    asyncio.run(work())
+
+
+def test_a_request_of_more_samples_than_allowed_is_sent_alone():
+    engine = Engine()
+
+    async def work():
+        queue = RequestQueue(engine.generate, most=2)
+        large = GenerationRequest("large", [1], SamplingParams(1, n=5))
+        await asyncio.gather(queue.complete(large), queue.complete(request("a")))
+        assert queue._under_way == 0
+
+    asyncio.run(work())
+    assert engine.calls == [["large"], ["a"]]
+
+
+def test_a_call_that_fails_makes_room():
+    async def generate(requests, on_finished):
+        calls.append(len(requests))
+        raise RunError("no")
+
+    async def work():
+        queue = RequestQueue(generate, most=1)
+        return await asyncio.gather(*(queue.complete(request(name)) for name in "ab"), return_exceptions=True)
+
+    calls = []
+    assert [str(error) for error in asyncio.run(work())] == ["no", "no"] and calls == [1, 1]
