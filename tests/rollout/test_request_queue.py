@@ -107,7 +107,9 @@ def test_no_more_samples_are_under_way_than_allowed_and_the_others_follow_in_the
         names = [f"{number:02}" for number in range(12)]
         asked = {
             name: asyncio.create_task(
-                queue.complete(GenerationRequest(name, [1], SamplingParams(1, n=2)), lambda name=name: sent.append(name))
+                queue.complete(
+                    GenerationRequest(name, [1], SamplingParams(1, n=2)), lambda name=name: sent.append(name)
+                )
             )
             for name in names
         }

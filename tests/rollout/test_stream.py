@@ -80,7 +80,9 @@ def stream():
     """``stream(engine, max_staleness=0, total_steps=5, …)`` over twelve prompts of tokens 1 to 12, two to a step."""
     opened = []
 
-    def make(engine=None, *, reward=None, greedy=False, keep=None, state=None, size=2, total_steps=5, **trainer):
+    def make(
+        engine=None, *, most=None, reward=None, greedy=False, keep=None, state=None, size=2, total_steps=5, **trainer
+    ):
         config = TrainConfig(ModelConfig("x"), rollout=RolloutConfig(n=2))
         config.data = DataConfig(train_batch_size=size, max_response_length=6)
         for name, value in trainer.items():
@@ -89,7 +91,7 @@ def stream():
         sampler = PromptSampler(PROMPTS, size, shuffle=False, seed=0)
         if state is not None:
             sampler.load_state_dict(state.sampler)
-        player = Player(RequestQueue((engine or Engine()).generate), TOKENIZER, reward or Reward(), 6)
+        player = Player(RequestQueue((engine or Engine()).generate, most), TOKENIZER, reward or Reward(), 6)
         sampling = SamplingParams(6, n=2, temperature=0.7)
         options = {"batch_filter": keep, "greedy_baseline": greedy, "total_steps": total_steps}
         options["finished"] = state.finished if state else ()
@@ -419,3 +421,44 @@ def test_an_evaluation_runs_beside_the_stream(stream):
     assert scores(scored.results) == [5077.0, 5177.0, 5277.0]
     asked = {request.request_id: request.sampling.seed for request in engine.requests}
     assert [asked[f"val-0-{place}"] for place in range(3)] == [7, 8, 9]
+
+
+class Slots(Engine):
+    """Four samples at a time, in the order in which they came; each has its own time and the version of its begin."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.draw, self.free = random.Random(seed), None
+
+    async def generate(self, requests, on_finished):
+        self.free = self.free or asyncio.Semaphore(4)
+
+        async def sample(request, number):
+            async with self.free:
+                version = self.version
+                await asyncio.sleep(0.004 * self.draw.lognormvariate(0, 1.5))
+                return Completion([request.prompt_ids[1], number], [-1.0, -1.0], "stop", version)
+
+        async def one(position, request):
+            self.asked.append((request.request_id, self.version))
+            completions = await asyncio.gather(*(sample(request, number) for number in range(request.sampling.n)))
+            on_finished(position, completions)
+
+        await asyncio.gather(*(one(position, request) for position, request in enumerate(requests)))
+
+
+@pytest.mark.parametrize("order", ["fifo", "windowed", "first_finished"])
+@pytest.mark.parametrize("most", [None, 6])
+@pytest.mark.parametrize("seed", range(3))
+def test_lengths_with_a_long_tail_make_no_group_too_old(stream, order, most, seed):
+    """Also with a window larger than a step, of groups whose begin the stream learns at their end alone."""
+    engine = Slots(seed)
+    options = {"max_staleness": 2, "batch_order": order, "batch_window": 7, "total_steps": 18}
+    made, trained = stream(engine, most=most, **options), Counter()
+    for engine.version in range(18):
+        taken = made.take(engine.version + 1)
+        assert taken.metrics["training/staleness/max"] <= 2
+        trained.update(tokens(taken))
+        time.sleep(0.01 * (seed == 1))
+    assert set(trained.values()) == {3} and len(trained) == PROMPTS
+    made.close()
