@@ -155,7 +155,7 @@ def _converted(hint: Any, value: Any, key: str) -> Any:
     elif dataclasses.is_dataclass(hint) and isinstance(value, dict):
         hints = typing.get_type_hints(hint)
         return {name: _converted(hints[name], item, _join(key, name)) for name, item in value.items()}
-    elif origin in (list, tuple) and isinstance(value, list):
+    elif origin in (list, tuple) and isinstance(value, list | tuple):
         item_hint = arguments[0] if arguments else Any
         return [_converted(item_hint, item, f"{key}[{index}]") for index, item in enumerate(value)]
     elif origin is dict and isinstance(value, dict):

@@ -1,5 +1,6 @@
 """SIGTERM and Ctrl-C in every phase of a run: its exit code, what it leaves behind, and that it goes on."""
 
+import contextlib
 import importlib
 import itertools
 import os
@@ -60,7 +61,11 @@ def lay(patch, target, number):
 
 def children():
     """Processes that this one has, zombies too."""
-    return {pid for task in Path("/proc/self/task").glob("*/children") for pid in task.read_text().split()}
+    found = set()
+    for task in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError):  # the thread has ended since
+            found |= {*task.read_text().split()}
+    return found
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ class Slow:
         pass
 
     async def end_update(self, complete):
-        return [], set()
+        return [], {}
 
     async def resume(self):
         pass

@@ -81,7 +81,7 @@ class Slow:
 
     async def end_update(self, complete):
         self.note(f"end_update {complete}", "")
-        return [], set()
+        return [], {}
 
     async def resume(self):
         self.note("resume", "")

@@ -28,6 +28,17 @@ def two(request, cluster):
     runtime.close()
 
 
+@pytest.fixture
+def fresh(start):
+    """``fresh(transport)``: as ``two``, for one test."""
+
+    def started(transport):
+        runtime = start(rollout_workers=2, weights_transport=transport)
+        return runtime, runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
+
+    return started
+
+
 def kill(member):
     os.kill(member.facts.pid, signal.SIGKILL)
 
@@ -137,8 +148,8 @@ def on(member, name, *arguments):
 
 
 @pytest.mark.parametrize("transport", ["object_store", "broadcast"])
-def test_an_engine_that_ends_is_started_in_the_background_while_the_others_do_its_work(two, transport, capsys):
-    runtime, actor, rollout = two(transport)
+def test_an_engine_that_ends_is_started_in_the_background_while_the_others_do_its_work(fresh, transport, capsys):
+    runtime, actor, rollout = fresh(transport)
     engines = Engines(runtime, actor, rollout, 3)
     engines.send_weights(1)
     ended = rollout.members[1]
@@ -167,8 +178,8 @@ def test_an_engine_that_ends_is_started_in_the_background_while_the_others_do_it
     ]
 
 
-def test_a_worker_that_is_killed_is_started_in_the_background_and_gets_its_weights_once_the_policy_is_free(two):
-    runtime, actor, rollout = two("object_store")
+def test_a_worker_that_is_killed_is_started_in_the_background_and_gets_its_weights_once_the_policy_is_free(fresh):
+    runtime, actor, rollout = fresh("object_store")
     engines = Engines(runtime, actor, rollout, 3)
     engines.send_weights(1)
     doomed = rollout.members[1]
@@ -185,8 +196,8 @@ def test_a_worker_that_is_killed_is_started_in_the_background_and_gets_its_weigh
     assert engines.restarts == 1
 
 
-def test_the_last_engine_that_ends_is_waited_for(two):
-    runtime, actor, rollout = two("object_store")
+def test_the_last_engine_that_ends_is_waited_for(fresh):
+    runtime, actor, rollout = fresh("object_store")
     engines = Engines(runtime, actor, rollout, 3)
     engines.send_weights(1)
     rollout.end_engine([0, 1], 0)
