@@ -123,6 +123,12 @@ def test_truncated_sampling_in_training_is_a_warning_and_in_evaluation_it_is_not
         assert remedy in warning["remedy"] and "rollout.val_kwargs may truncate" in warning["remedy"]
 
 
+def test_an_order_that_favours_short_responses_is_a_warning(check):
+    for order, staleness, found in (("first_finished", 1, 1), ("first_finished", 0, 0), ("windowed", 1, 0)):
+        _, report = check(f"trainer.batch_order={order}", f"trainer.max_staleness={staleness}")
+        assert keys(report, "warning") == ["trainer.batch_order"] * found
+
+
 def test_rounded_weights_are_a_warning_with_lora_and_a_note_without(check):
     code, report = check("model.dtype=bf16", "model.lora_rank=8")
     [warning] = [each for each in report["findings"] if each["severity"] == "warning"]

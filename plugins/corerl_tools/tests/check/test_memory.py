@@ -161,6 +161,28 @@ def test_an_engine_that_is_bound_by_the_cpu_is_told_of_replicas(folder: Path, ov
     assert ("rollout.options.replicas" in keys) is told
 
 
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["trainer.max_staleness=1"], "time in which the GPU would be idle"),
+        (
+            ["trainer.max_staleness=1", "data.train_batch_size=8", "actor.ppo_mini_batch_size=8"],
+            "compare timing_s/step",
+        ),
+        (["trainer.max_staleness=1", "rollout.n_gpus_per_node=1"], ""),
+        ([], ""),
+    ],
+)
+def test_generation_beside_training_on_one_gpu_pays_if_the_engine_waits_for_the_cpu(
+    folder: Path, overrides: list[str], told: str
+) -> None:
+    keys = ["rollout.name=vllm", "rollout.free_cache_engine=false", *overrides]
+    config = load(TrainConfig, None, [f"model.path={folder}", *keys])
+    notes = list(look(planned(folder, *keys), Machine(1, 80 * GIB), config))
+    sentences = [each.sentence for each in notes if each.key == "trainer.max_staleness"]
+    assert [told in each for each in sentences] == [True] * bool(told)
+
+
 def test_what_does_not_fit_is_an_error_with_the_arithmetic(folder: Path) -> None:
     config = load(TrainConfig, None, [f"model.path={folder}"])
     phase = Phase("update of the actor", {"weights": 30 * GIB, "gradients": 12 * GIB})

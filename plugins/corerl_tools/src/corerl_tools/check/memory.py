@@ -23,6 +23,14 @@ from corerl_check import (
     whole,
 )
 
+OVERLAP = {
+    True: "generation and training use each GPU at the same time; the engine's scheduler on the CPU sets the pace of "
+    "generation, so training uses time in which the GPU would be idle",
+    False: "generation and training use each GPU at the same time; the engine leaves the GPU little idle time, so a "
+    "step may take longer than with trainer.max_staleness=0: compare timing_s/step",
+}
+"""by whether the engine waits for the CPU"""
+
 NEARLY = 0.92
 """above this share of the device's memory, fragmentation decides whether a phase fits"""
 
@@ -163,8 +171,11 @@ def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Fin
         elif phase.total > NEARLY * machine.memory:
             yield finding("warning", key, sentence)
     bound = found.cpu_bound
-    if bound is not None and found.wanted >= bound.responses:
+    waits = bound is not None and found.wanted >= bound.responses
+    if bound is not None and waits:
         yield Finding("note", bound.key, bound.sentence)
+    if config.trainer.max_staleness and not found.apart:
+        yield Finding("note", "trainer.max_staleness", OVERLAP[waits])
     if found.sequences is None:
         return
     sentence = (

@@ -83,6 +83,7 @@ def check(
         sizes = _sizes(config, looked.parts, _on(config, machine), report.findings)
     report.findings += _truncated_sampling(config, sizes["actor"].vocabulary if sizes else None)
     report.findings += _rounded_weights(config, _on(config, machine))
+    report.findings += _order(config)
     if looked.parts is not None and sizes:
         report.findings += _shapes(config, sizes["actor"])
         report.estimate = memory.estimate(
@@ -173,6 +174,14 @@ def _truncated_sampling(config: TrainConfig, vocabulary: int | None) -> Iterator
             f"Set {' and '.join(f'{key}={whole}' for key, (_, whole) in given.items())} in training; "
             "rollout.val_kwargs may truncate.",
         )
+
+
+def _order(config: TrainConfig) -> Iterator[Finding]:
+    """Findings for an order of training that depends on the lengths of responses."""
+    if config.trainer.batch_order == "first_finished" and config.trainer.max_staleness:
+        sentence = "a step trains the groups that finish first, so short responses are trained earlier than long ones"
+        remedy = "Set trainer.batch_order=windowed, which limits how far a group is overtaken."
+        yield finding("warning", "trainer.batch_order", sentence, remedy)
 
 
 def _rounded_weights(config: TrainConfig, device: str) -> Iterator[Finding]:
