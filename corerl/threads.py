@@ -149,6 +149,7 @@ class _Job(Generic[T, R]):
     def __init__(self, items: Sequence[T]) -> None:
         self.items = items
         self.future: Future[list[R]] = Future()
+        self.future.set_running_or_notify_cancel()  # nobody can cancel it: begun calls end
         self._results: dict[int, R] = {}
         if not items:
             self.future.set_result([])

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import ray
 from ray.cluster_utils import Cluster
-from ray_toys import ENGINE, TOY, Engine, Generation, Toy, each, request
+from ray_toys import ENGINE, TOY, Engine, Generation, Toy, each, request, until
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.experience import collate
@@ -92,12 +92,13 @@ def main():
     began = time.monotonic()
     cluster.remove_node(other, allow_graceful=False)
     seen["lost"], seen["lost_seconds"] = error_of(waiting.result), time.monotonic() - began
+    until(lambda: sum(node["Alive"] for node in ray.nodes()) == 1)  # Ray notices it later than the loss of its workers
     runtime.close()
     ray.shutdown()
 
     # the machine of a rollout worker is lost, and another has room for it
     options["connect_timeout"] = 120
-    third = cluster.add_node(num_cpus=4, num_gpus=8)  # more GPUs than the first: the actor lives there
+    third = cluster.add_node(num_cpus=3, num_gpus=8)  # the actor on the smaller node, then three CPUs free on each
     runtime = started(RayOptions(rollout_workers=2, weights_transport="object_store", **options))
     runtime.reserve([TOY, ENGINE])
     group, sink = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)

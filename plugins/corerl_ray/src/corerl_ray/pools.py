@@ -19,7 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.runtimes import Role
-from corerl.errors import ConfigError, DeadlineError
+from corerl.errors import ConfigError, DeadlineError, LostError
 from corerl.terminal import say
 from corerl_ray.options import RayOptions
 
@@ -226,7 +226,13 @@ class Pools:
         bundle = {"CPU": 1.0, "GPU": 1.0} if gpus else {"CPU": 1.0}
         labels = [{"ray.io/node-id": node} for node in nodes]
         group: PlacementGroup = placement_group([bundle] * len(nodes), strategy="PACK", bundle_label_selector=labels)
-        if not group.wait(self._options.connect_timeout):
+        deadline = time.monotonic() + self._options.connect_timeout
+        while not (is_placed := group.wait(1)) and time.monotonic() < deadline:
+            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}  # type: ignore[no-untyped-call]
+            if not alive.issuperset(nodes):
+                remove_placement_group(group)
+                raise LostError("a machine of the cluster was lost before its workers could start")
+        if not is_placed:
             remove_placement_group(group)
             raise DeadlineError(
                 f"{len(nodes)} workers found no free place within runtime.options.connect_timeout = "
