@@ -177,7 +177,8 @@ class TestOnOneClusterOfFourCpus:
         own += [f"plugins.load=[mine.py,{mortal(Path(), {'generate': 2, 'update_weights': 4}, rank=1)}]"]
         ray = numbers(train("ray", *changes, *own, "rollout.name=mortal"))
         assert "rollout worker 1 of 2: the engine (process " in capsys.readouterr().err
-        assert [(one.pop("rollout/restarts", 0), one["step"]) for one in ray] == [(0, 0), (1, 1), (2, 2)]
+        *before, last = [one.pop("rollout/restarts", 0) for one in ray]
+        assert before == [0, 1] and last in (1, 2)  # 1: its background start ended after the last sending of weights
         assert {one.pop("rollout/restarts", 0) for one in local} == {0}
         assert [record.keys() for record in ray] == [record.keys() for record in local]
         for ours, expected in zip(ray, local, strict=True):

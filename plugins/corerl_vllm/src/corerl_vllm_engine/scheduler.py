@@ -2,16 +2,18 @@
 
 vLLM's scheduler reports every token of every request to the calling process, with three arrays for its log-prob;
 packing, unpacking and adding them up takes a fifth of the time. For each token it also asks its memory manager, which
-finds that a token in the middle of a block needs nothing: half of the scheduling time.
+finds that a token in the middle of a block needs nothing: half of the scheduling time. And for each token it looks at
+everything that a request might need: a token in the middle of a plain response needs to be appended.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import LogprobsLists
+from vllm.v1.request import RequestStatus
 
 TOKENS = 16
 """tokens of a request that are reported together after its first; an aborted request loses unreported tokens"""
@@ -19,11 +21,42 @@ TOKENS = 16
 SETTLED = 2
 """tokens at the start of a block for which the manager is asked: it may learn the last token of a block a step late"""
 
+STALE = ("async_tokens_to_discard", "num_stale_output_tokens")
+"""counts of a request whose tokens under way are dropped; each release of vLLM has one of them"""
+
+EXTRAS = (
+    "prompt_logprobs_dict",
+    "prompt_token_id_logprobs_dict",
+    "pooler_output",
+    "num_nans_in_logits",
+    "kv_connector_output",
+    "ec_connector_output",
+    "routed_experts",
+    "sampling_masks",
+    "aux_output_connector_output",
+)
+"""what a step of the engine may return beside tokens and log-probs; each release of vLLM has some of them"""
+
 
 def make(**arguments: Any) -> Any:
     """The factory that vLLM calls as its ``scheduler_cls``."""
     asynchronous = arguments["vllm_config"].scheduler_config.async_scheduling
     return (GatheringAsyncScheduler if asynchronous else GatheringScheduler)(**arguments)
+
+
+def has_full_attention(manager: Any) -> bool:
+    """Whether all layers have one kind of cache, which keeps every token."""
+    return [type(group).__name__ for group in manager.coordinator.single_type_managers] == ["FullAttentionManager"]
+
+
+def is_plain(step: Any, result: Any) -> bool:
+    """Whether a step of the engine has nothing but sampled tokens with their log-probs."""
+    return not (
+        result.logprobs is None
+        or result.logprobs.cu_num_generated_tokens is not None
+        or step.scheduled_spec_decode_tokens
+        or any(getattr(result, name, None) for name in EXTRAS)
+    )
 
 
 def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
@@ -33,10 +66,9 @@ def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
     """
     allocate: Callable[..., Any] = manager.allocate_slots
     nothing = manager.empty_kv_cache_blocks
-    groups = manager.coordinator.single_type_managers
-    if [type(group).__name__ for group in groups] != ["FullAttentionManager"]:
+    if not has_full_attention(manager):
         return allocate
-    size = groups[0].block_size
+    size = manager.coordinator.single_type_managers[0].block_size
 
     def allocate_slots(request: Any, num_new_tokens: int, num_lookahead_tokens: int = 0, **more: Any) -> Any:
         place = request.num_computed_tokens % size
@@ -47,19 +79,77 @@ def asked_at_the_ends_of_blocks(manager: Any) -> Callable[..., Any]:
     return allocate_slots
 
 
+class _Response:
+    """The tokens of a request that are not reported yet.
+
+    Attributes:
+        tokens: their ids.
+        log_probs: arrays of log-probs and a range of rows in them, which together are those of the tokens.
+        stops: tokens that end the response.
+        longest: output tokens that end it.
+        is_plain: a token that does not end it needs to be appended, and nothing else.
+    """
+
+    __slots__ = ("is_plain", "log_probs", "longest", "request", "stops", "tokens")
+
+    def __init__(self, request: Any, max_model_len: int) -> None:
+        self.request = request
+        self.tokens: list[int] = []
+        self.log_probs: list[tuple[Any, int, int]] = []
+        self.is_plain = False
+        sampling = getattr(request, "sampling_params", None)
+        if sampling is not None:
+            self.stops = {sampling.eos_token_id, *(sampling.stop_token_ids or ())}
+            self.longest = min(request.max_tokens, max_model_len - request.num_prompt_tokens)
+            self.is_plain = sampling.num_logprobs is not None and not (
+                sampling.min_tokens
+                or sampling.repetition_detection
+                or request.structured_output_request
+                or request.has_encoder_inputs
+                or request.resumable
+            )
+
+    def takes(self, sampled: list[int]) -> bool:
+        """Whether to append these tokens, and nothing else."""
+        request = self.request
+        return (
+            len(sampled) == 1
+            and len(self.tokens) < TOKENS - 1
+            and sampled[0] not in self.stops
+            and request.num_output_tokens < self.longest - 1
+            and request.status == RequestStatus.RUNNING
+            and not any(getattr(request, name, 0) for name in STALE)
+        )
+
+    def take(self) -> tuple[list[int], LogprobsLists | None]:
+        """All of them, which are reported now."""
+        tokens, log_probs, self.tokens, self.log_probs = self.tokens, self.log_probs, [], []
+        if not log_probs:
+            return tokens, None
+        arrays = zip(*([array[start:end] for array in step[:3]] for step, start, end in log_probs), strict=True)
+        return tokens, LogprobsLists(*map(np.concatenate, arrays), None)
+
+
 class _Gathering:
     """A wrapper of one of vLLM's schedulers."""
 
     kv_cache_manager: Any
     requests: Any
+    max_model_len: int
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._held: dict[str, list[Any]] = {}
+        self._responses: dict[str, _Response] = {}
         self.kv_cache_manager.allocate_slots = asked_at_the_ends_of_blocks(self.kv_cache_manager)
+        extras = (getattr(self, name, None) for name in ("connector", "ec_connector", "perf_metrics", "log_stats"))
+        self._appends = has_full_attention(self.kv_cache_manager) and not any(extras)
 
-    def update_from_output(self, *step: Any, **more: Any) -> Any:
-        by_client = super().update_from_output(*step, **more)  # type: ignore[misc]
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        scheduled = scheduler_output.num_scheduled_tokens
+        if self._appends and is_plain(scheduler_output, model_runner_output):
+            scheduler_output.num_scheduled_tokens = self._append(scheduled, model_runner_output)
+        by_client = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        scheduler_output.num_scheduled_tokens = scheduled
         for told in by_client.values():
             told.outputs = [output for output in told.outputs if self._is_due(output)]
         return by_client
@@ -67,7 +157,7 @@ class _Gathering:
     def finish_requests(self, *asked: Any, **more: Any) -> Any:
         requests = super().finish_requests(*asked, **more)  # type: ignore[misc]
         for request in requests:
-            self._held.pop(request.request_id, None)
+            self._responses.pop(request.request_id, None)
         return requests
 
     def reset_prefix_cache(self, *asked: Any, **more: Any) -> Any:
@@ -76,18 +166,46 @@ class _Gathering:
         reset = super().reset_prefix_cache(*asked, **more)  # type: ignore[misc]
         return tokens if reset and tokens else reset
 
+    def _append(self, scheduled: Mapping[str, int], step: Any) -> dict[str, int]:
+        """Append tokens that need nothing else; returns the scheduled tokens of all other requests."""
+        left: dict[str, int] = {}
+        tokens, rows, log_probs, responses = (
+            step.sampled_token_ids,
+            step.req_id_to_index,
+            step.logprobs,
+            self._responses,
+        )
+        for name, count in scheduled.items():
+            response, row = responses.get(name), rows[name]
+            if count != 1 or response is None or not response.is_plain or not response.takes(tokens[row]):
+                left[name] = count
+                continue
+            request, [token] = response.request, tokens[row]
+            request.num_in_flight_tokens -= 1
+            request.append_output_token_ids(token)
+            self._settle(request)
+            response.tokens.append(token)
+            response.log_probs.append((log_probs, row, row + 1))
+        return left
+
+    def _settle(self, request: Any) -> None:
+        """Note that a scheduled token is known; vLLM's own function shares its block at the next report."""
+
     def _is_due(self, output: Any) -> bool:
         """Whether to report this output now, together with all held back ones."""
-        held = self._held.setdefault(output.request_id, [])
-        held.append(output)
+        name, log_probs = output.request_id, output.new_logprobs
+        response = self._responses.get(name)
+        if response is None:
+            response = self._responses[name] = _Response(self.requests.get(name), self.max_model_len)
+        response.tokens += output.new_token_ids
+        if log_probs is not None:
+            response.log_probs.append((log_probs, 0, len(log_probs.logprobs)))
         first = output.prefill_stats is not None
-        if not (first or output.finished or output.events or len(held) >= TOKENS):
+        if not (first or output.finished or output.events or len(response.tokens) >= TOKENS):
             return False
-        del self._held[output.request_id]
-        output.new_token_ids = [token for each in held for token in each.new_token_ids]
-        log_probs = [each.new_logprobs[:3] for each in held if each.new_logprobs is not None]
-        if log_probs:
-            output.new_logprobs = LogprobsLists(*map(np.concatenate, zip(*log_probs, strict=True)), None)
+        output.new_token_ids, output.new_logprobs = response.take()
+        if output.finished:
+            del self._responses[name]
         return True
 
 
@@ -96,4 +214,5 @@ class GatheringScheduler(_Gathering, Scheduler):  # type: ignore[misc]
 
 
 class GatheringAsyncScheduler(_Gathering, AsyncScheduler):  # type: ignore[misc]
-    pass
+    def _settle(self, request: Any) -> None:
+        request.num_output_placeholders -= 1
