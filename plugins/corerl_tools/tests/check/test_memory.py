@@ -173,14 +173,20 @@ def test_an_engine_that_is_bound_by_the_cpu_is_told_of_replicas(folder: Path, ov
         ([], ""),
     ],
 )
-def test_generation_beside_training_on_one_gpu_pays_if_the_engine_waits_for_the_cpu(
-    folder: Path, overrides: list[str], told: str
+def test_generation_beside_training_on_one_gpu_pays_if_the_engine_waits_for_the_cpu_and_mps_runs(
+    folder: Path, overrides: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = ["rollout.name=vllm", "rollout.free_cache_engine=false", *overrides]
     config = load(TrainConfig, None, [f"model.path={folder}", *keys])
-    notes = list(look(planned(folder, *keys), Machine(1, 80 * GIB), config))
-    sentences = [each.sentence for each in notes if each.key == "trainer.max_staleness"]
-    assert [told in each for each in sentences] == [True] * bool(told)
+
+    def sentences() -> list[str]:
+        notes = look(planned(folder, *keys), Machine(1, 80 * GIB), config)
+        return [each.sentence for each in notes if each.key == "trainer.max_staleness"]
+
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert ["nvidia-cuda-mps-control -d" in each for each in sentences()] == [True] * bool(told)
+    (tmp_path / "control").touch()  # MPS listens there
+    assert [told in each for each in sentences()] == [True] * bool(told)
 
 
 def test_what_does_not_fit_is_an_error_with_the_arithmetic(folder: Path) -> None:

@@ -1,7 +1,9 @@
 """GPU memory by phase, estimated before a model is loaded: the peak, and the sequences that fit the KV cache."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from corerl.contracts.config import ModelConfig, TrainConfig
@@ -21,6 +23,11 @@ from corerl_check import (
     finding,
     longest,
     whole,
+)
+
+TURNS = (
+    "generation and training are two processes on each GPU, which take turns without NVIDIA's MPS: a step takes no less "
+    "time than with trainer.max_staleness=0 (docs/performance.md); start MPS before the run: nvidia-cuda-mps-control -d"
 )
 
 OVERLAP = {
@@ -155,6 +162,11 @@ def estimate(
     return Estimate(tuple(phases), sequences, wanted, frozenset({"generation"} if own_gpus else ()), engine.cpu_bound)
 
 
+def runs_mps() -> bool:
+    """Whether NVIDIA's Multi-Process Service runs here, with which kernels of several processes share a GPU."""
+    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps", "control").exists()
+
+
 def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Finding]:
     """Findings for each phase that does not fit, or barely fits."""
     for phase in found.phases:
@@ -175,7 +187,7 @@ def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Fin
     if bound is not None and waits:
         yield Finding("note", bound.key, bound.sentence)
     if config.trainer.max_staleness and not found.apart:
-        yield Finding("note", "trainer.max_staleness", OVERLAP[waits])
+        yield Finding("note", "trainer.max_staleness", OVERLAP[waits] if machine.planned or runs_mps() else TURNS)
     if found.sequences is None:
         return
     sentence = (
