@@ -34,18 +34,18 @@ from numpy.typing import NDArray
 
 from corerl.cli.main import run
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
-from corerl.contracts.environments import Start, Task, Turn
 from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished, SamplingParams
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import load_tokenizer
-from corerl.data.turns import TurnTokenizer
-from corerl.rollout.episodes import EpisodePlayer
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
+from corerl_envs import Start, Task, Turn
+from corerl_envs.agent import EpisodePlayer
+from corerl_envs.turns import TurnTokenizer
 
 SLOTS_BUSY, MS_AN_EPISODE, GIB = 0.95, 1.0, 2.0
 """required: at least, at most, at most"""

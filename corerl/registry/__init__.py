@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from corerl.contracts.advantage_estimators import AdvantageEstimator
     from corerl.contracts.batch_filters import BatchFilter
     from corerl.contracts.commands import Command
-    from corerl.contracts.environments import EnvironmentFactory
     from corerl.contracts.kl_controllers import KLController
     from corerl.contracts.kl_types import KLType
     from corerl.contracts.policy_losses import PolicyLoss
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from corerl.contracts.trackers import TrackerFactory
     from corerl.contracts.training_strategies import TrainingStrategyFactory
     from corerl.contracts.value_losses import ValueLoss
+    from corerl_envs import EnvironmentFactory
 
 __all__ = [
     "Entry",
@@ -59,7 +59,7 @@ KINDS = (
     _kind("reward_managers", "reward manager", "RewardManagerFactory", "reward.manager"),
     _kind("scorers", "scorer", "Scorer", "reward.scorer", facts=ScorerFacts),
     _kind("rollout_backends", "rollout backend", "RolloutBackendFactory", "rollout.name", facts=BackendFacts),
-    _kind("environments", "environment", "EnvironmentFactory", "rollout.multi_turn.environment"),
+    Kind("environments", "environment", "corerl_envs:EnvironmentFactory", "rollout.multi_turn.environment"),
     _kind("training_strategies", "training strategy", "TrainingStrategyFactory", "actor.strategy", facts=StrategyFacts),
     _kind("runtimes", "runtime", "RuntimeFactory", "runtime.name"),
     _kind("trackers", "tracker", "TrackerFactory", "tracking.loggers"),

@@ -11,7 +11,6 @@ from corerl import __version__
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.batch_filters import BatchFilter
 from corerl.contracts.config import RolloutConfig, TrainConfig
-from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.kl_controllers import KLController
 from corerl.contracts.kl_types import KLType
 from corerl.contracts.policy_losses import PolicyLoss
@@ -23,6 +22,7 @@ from corerl.contracts.trackers import TrackerFactory
 from corerl.contracts.training_strategies import TrainingStrategyFactory
 from corerl.contracts.value_losses import ValueLoss
 from corerl.registry import Registries, Registry, Selected
+from corerl_envs import EnvironmentFactory
 
 
 def _of(key: str, registry: str) -> Any:

@@ -12,11 +12,11 @@ from corerl.contracts.reward_managers import RewardManager, RewardResult
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt
-from corerl.rollout.episodes import EpisodePlayer
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scores import Scores
 from corerl.rollout.scoring import add_environment
+from corerl_envs.agent import EpisodePlayer
 
 T = TypeVar("T")
 

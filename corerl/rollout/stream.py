@@ -27,7 +27,6 @@ from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.errors import LostError, NonFiniteError, RunError
 from corerl.rollout.buffer import FinishedGroup
-from corerl.rollout.episodes import episode_metrics
 from corerl.rollout.event_loop import EventLoop
 from corerl.rollout.player import Group, Player, all_or_none
 from corerl.rollout.requests import greedy_sampling
@@ -35,6 +34,7 @@ from corerl.rollout.scored import ScoredRollouts, score_tensors
 from corerl.rollout.scoring import check_error_rate
 from corerl.seeding import Seeds
 from corerl.terminal.notices import say
+from corerl_envs.agent import episode_metrics
 
 SLOW = 1.0
 """seconds that a step waits for scores before a notice"""

@@ -13,20 +13,17 @@ import torch
 from corerl.checkpoint import random_state
 from corerl.checkpoint.store import Best, CheckpointStore
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.contracts.runtimes import Pool, Role, Runtime, StartsTogether
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.contracts.trackers import TrackedRun
-from corerl.data.turns import TurnTokenizer
 from corerl.errors import CoreRLError, LostError
 from corerl.models import cpu_threads, resolve_device
 from corerl.registry import Entry, Selected
 from corerl.registry.parts import Parts
 from corerl.rollout.buffer import FILE, read_groups
 from corerl.rollout.engines import Engines
-from corerl.rollout.episodes import EpisodePlayer
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.requests import training_sampling, validation_sampling
@@ -53,6 +50,9 @@ from corerl.trainer.starting import Starts
 from corerl.trainer.stopping import Stopping
 from corerl.trainer.updates import Updates
 from corerl.trainer.workers import CriticWorker, ModelWorker, PolicyWorker, ReferenceWorker
+from corerl_envs import EnvironmentFactory
+from corerl_envs.agent import EpisodePlayer
+from corerl_envs.turns import TurnTokenizer
 
 
 def train(plan: Plan, stopping: Stopping | None = None) -> Path:

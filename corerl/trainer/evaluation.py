@@ -8,7 +8,6 @@ from corerl.contracts.evaluations import ValidationSample
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt
-from corerl.rollout.episodes import episode_metrics
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
@@ -16,6 +15,7 @@ from corerl.telemetry.validation import sample_table, validation_metrics, valida
 from corerl.terminal.notices import say
 from corerl.trainer.records import Records
 from corerl.trainer.run import Run
+from corerl_envs.agent import episode_metrics
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import ConfigError, EngineDeadError, RunError
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
-from corerl.rollout.episodes import EpisodePlayer
 from corerl.telemetry.metrics_log import read_metrics
 from corerl.trainer import build
 from corerl.trainer.run import Run
+from corerl_envs.agent import EpisodePlayer
 from corerl_testing.tiny_model import tiny_model
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from corerl import Register, hookimpl
 
 if TYPE_CHECKING:
-    from corerl.contracts.environments import EnvironmentFactory
+    from corerl_envs import EnvironmentFactory
 
 
 @hookimpl

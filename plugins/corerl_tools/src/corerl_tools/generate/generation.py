@@ -16,7 +16,6 @@ from typing import Any
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.rollout_backends import RolloutBackendFactory, SamplingParams
 from corerl.contracts.runtimes import RuntimeFactory
 from corerl.contracts.tokenizers import ChatTokenizer
@@ -38,6 +37,7 @@ from corerl.seeding import Seeds
 from corerl.terminal import say
 from corerl.trainer.build import episode_player, rollout_role
 from corerl.trainer.requirements import require_engine
+from corerl_envs import EnvironmentFactory
 from corerl_tools.evaluation.files import as_table, result_columns
 from corerl_tools.evaluation.samples import episode_columns
 from corerl_tools.generate.parts import PartedFile

@@ -12,17 +12,17 @@ from typing import Any
 
 from corerl.batch.rollouts import Episode, Rollouts
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.environments import EndingEnvironment, Environment, Start, Task, Turn
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.report import Location
 from corerl.data.schema import Message, check_messages
-from corerl.data.turns import TurnTokenizer
 from corerl.errors import DataError, RunError
-from corerl.rollout.calls import Answer, Calls
 from corerl.rollout.request_queue import RequestQueue
 from corerl.seeding import episode_seed
 from corerl.terminal.notices import say
+from corerl_envs import EndingEnvironment, Environment, Start, Task, Turn
+from corerl_envs.calls import Answer, Calls
+from corerl_envs.turns import TurnTokenizer
 
 
 class EpisodePlayer:
@@ -189,8 +189,7 @@ class _Episode:
         if not isinstance(answer.value, kind):
             wanted = getattr(kind, "__name__", kind)
             raise RunError(
-                f"the environment's {method}() returned {type(answer.value).__name__}, not {wanted} "
-                "(corerl.contracts.environments)"
+                f"the environment's {method}() returned {type(answer.value).__name__}, not {wanted} (corerl_envs)"
             )
         return answer.value
 

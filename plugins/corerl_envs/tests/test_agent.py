@@ -10,17 +10,17 @@ import pytest
 
 from corerl.batch.rollouts import Episode
 from corerl.contracts.config import DataConfig, ModelConfig, MultiTurnConfig, RolloutConfig
-from corerl.contracts.environments import Start, Turn
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
-from corerl.data.turns import TurnTokenizer
 from corerl.errors import RunError
-from corerl.rollout.episodes import EpisodePlayer, episode_metrics, shorten
 from corerl.rollout.player import Player
 from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scoring import add_environment
+from corerl_envs import Start, Turn
+from corerl_envs.agent import EpisodePlayer, episode_metrics, shorten
+from corerl_envs.turns import TurnTokenizer
 
 END = 258
 CHAT = [{"role": "user", "content": "Go."}]
