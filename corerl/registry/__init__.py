@@ -13,6 +13,7 @@ from corerl.registry.scorers import load_scorer, timed
 
 if TYPE_CHECKING:
     from corerl.contracts.advantage_estimators import AdvantageEstimator
+    from corerl.contracts.agents import AgentFactory
     from corerl.contracts.batch_filters import BatchFilter
     from corerl.contracts.commands import Command
     from corerl.contracts.kl_controllers import KLController
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from corerl.contracts.trackers import TrackerFactory
     from corerl.contracts.training_strategies import TrainingStrategyFactory
     from corerl.contracts.value_losses import ValueLoss
-    from corerl_envs import EnvironmentFactory
 
 __all__ = [
     "Entry",
@@ -59,7 +59,7 @@ KINDS = (
     _kind("reward_managers", "reward manager", "RewardManagerFactory", "reward.manager"),
     _kind("scorers", "scorer", "Scorer", "reward.scorer", facts=ScorerFacts),
     _kind("rollout_backends", "rollout backend", "RolloutBackendFactory", "rollout.name", facts=BackendFacts),
-    Kind("environments", "environment", "corerl_envs:EnvironmentFactory", "rollout.multi_turn.environment"),
+    _kind("agents", "agent", "AgentFactory", "rollout.agent"),
     _kind("training_strategies", "training strategy", "TrainingStrategyFactory", "actor.strategy", facts=StrategyFacts),
     _kind("runtimes", "runtime", "RuntimeFactory", "runtime.name"),
     _kind("trackers", "tracker", "TrackerFactory", "tracking.loggers"),
@@ -81,7 +81,7 @@ class Registries:
     reward_managers: "Registry[RewardManagerFactory]"
     scorers: "Registry[Scorer]"
     rollout_backends: "Registry[RolloutBackendFactory]"
-    environments: "Registry[EnvironmentFactory]"
+    agents: "Registry[AgentFactory]"
     training_strategies: "Registry[TrainingStrategyFactory]"
     runtimes: "Registry[RuntimeFactory]"
     trackers: "Registry[TrackerFactory]"

@@ -8,6 +8,7 @@ from corerl.contracts.evaluations import ValidationSample
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt
+from corerl.rollout.agents import agent_metrics
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
@@ -15,7 +16,6 @@ from corerl.telemetry.validation import sample_table, validation_metrics, valida
 from corerl.terminal.notices import say
 from corerl.trainer.records import Records
 from corerl.trainer.run import Run
-from corerl_envs.agent import episode_metrics
 
 
 @dataclass(frozen=True)
@@ -55,4 +55,4 @@ class Evaluation:
         metrics = validation_metrics(samples, n) | {"timing_s/testing": timers.seconds["testing"]}
         for more in self.run.plugins.hook.validation_metrics(samples=samples, n=n):
             metrics |= more
-        return metrics | {f"val-aux/{name}": value for name, value in episode_metrics(episodes).items()}
+        return metrics | {f"val-aux/{name}": value for name, value in agent_metrics(episodes).items()}

@@ -215,7 +215,8 @@ def test_an_environment_is_closed_when_all_is_generated(planned):
             Bell.closed += 1
 
     environment = Selected(Entry("environment", "bell", Bell, Owner("acme", "1")))
-    out = generate(dataclasses.replace(planned(), environment=environment))
+    agent = load_plugins((), ()).registries.agents.select("environment")
+    out = generate(dataclasses.replace(planned(), agent=agent, others={"rollout.multi_turn.environment": environment}))
     assert [row["environment_reward"] for _, row in read_rows(str(out))] == [0.5] * 12
     assert Bell.closed == 1
 

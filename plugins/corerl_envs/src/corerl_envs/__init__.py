@@ -1,5 +1,6 @@
 """Environments: the contract for authors of environments, and the agent that drives them."""
 
-from corerl_envs.contract import EndingEnvironment, Environment, EnvironmentFactory, Start, Task, Turn
+from corerl.contracts.agents import Task
+from corerl_envs.contract import EndingEnvironment, Environment, EnvironmentFactory, Start, Turn
 
 __all__ = ["EndingEnvironment", "Environment", "EnvironmentFactory", "Start", "Task", "Turn"]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from corerl.registry.coroutines import blocking
+from corerl.registry import blocking
 from corerl.threads import CallQueue
 
 
