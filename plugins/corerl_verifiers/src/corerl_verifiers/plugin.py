@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from corerl_envs import EnvironmentFactory
 
 
-@hookimpl
+@hookimpl(optionalhook=True)  # the kind is added by corerl-envs
 def register_environments(register: "Register[EnvironmentFactory]") -> None:
     register(
         "verifiers",
