@@ -164,7 +164,8 @@ class _Episode:
 
     def history(self) -> list[Message]:
         """The messages before the policy's last turn."""
-        return [*(self.task.messages if self.prompt is None else self.prompt), *self.messages[:-1]]
+        before = self.task.messages if self.prompt is None else self.prompt
+        return [*map(dict, before), *self.messages[:-1]]
 
     def result(self) -> AgentResult:
         return AgentResult(
