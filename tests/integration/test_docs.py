@@ -198,7 +198,7 @@ def test_agents(files: Path) -> None:
     shutil.rmtree("runs")
     given = ["rollout.agent={name: ./patient.py:Patient, attempts: 2}", "data.max_response_length=32"]
     assert run(["train", "config.yaml", *given, "rollout.multi_turn.score_response=false"]) == 0
-    assert (metrics()["agent/turns/mean"], metrics()["agent/right/ratio"]) == (2.0, 0.0)
+    assert (metrics()["agent/turns/mean"], metrics()["agent/right/mean"]) == (2.0, 0.0)
 
 
 def test_trackers(files: Path) -> None:
