@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from corerl.registry import blocking
-from corerl.threads import CallQueue
+from corerl_rewards.threads import CallQueue
 
 
 class Answer(NamedTuple):
