@@ -56,8 +56,7 @@ class Model(Protocol):
         before and its sampled tokens; the tokens that follow them are read by the policy and not trained.
 
         Args:
-            max_tokens: of this request; None: all that ``data.max_response_length`` leaves. Tokens that were read
-                count too.
+            max_tokens: 1 or more; None: all that ``data.max_response_length`` leaves. Tokens that were read count too.
 
         Raises:
             RunError: the tokens do not continue the recorded ones, or the prompt exceeds ``data.max_prompt_length``.
