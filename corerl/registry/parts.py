@@ -91,13 +91,13 @@ class Parts:
                 yield key, part
 
     def used(self) -> Iterator[tuple[str, Selected[Any]]]:
-        """(attribute, part) of everything but the scorers of data sources."""
+        """(attribute, part) of everything but the scorers of data sources; (kind, part) of ``others``."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, Selected):
                     yield field.name, part
-        yield from self.others.items()
+        yield from ((part.entry.kind, part) for part in self.others.values())
 
     def versions(self) -> dict[str, str]:
         """Distribution -> version, of CoreRL and of the plugins whose parts change the numbers of a run."""
