@@ -24,8 +24,8 @@ import pyarrow
 import pyarrow.parquet
 
 from corerl import Register, hookimpl
-from corerl.contracts.environments import EnvironmentFactory, Start, Task, Turn
 from corerl.telemetry.metrics_log import read_metrics
+from corerl_envs import EnvironmentFactory, Start, Task, Turn
 
 MOST = 2.2
 """seconds of generation, with the default arguments"""

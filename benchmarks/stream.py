@@ -27,25 +27,27 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from corerl.cli.main import run
+from corerl.contracts.agents import AgentContext
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
-from corerl.contracts.environments import Start, Task, Turn
 from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished, SamplingParams
+from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import load_tokenizer
-from corerl.data.turns import TurnTokenizer
-from corerl.rollout.episodes import EpisodePlayer
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
+from corerl_envs import Start, Task, Turn
+from corerl_envs.agent import EnvironmentAgent
+from corerl_envs.turns import TurnTokenizer
 
 SLOTS_BUSY, MS_AN_EPISODE, GIB = 0.95, 1.0, 2.0
 """required: at least, at most, at most"""
@@ -152,16 +154,17 @@ def stream_of(
     config.data = DataConfig(train_batch_size=batch, max_response_length=CAP)
     for name, value in trainer.items():
         setattr(config.trainer, name, value)
-    queue, episodes = RequestQueue(engine.generate, engine.most), None
+    queue, agent = RequestQueue(engine.generate, engine.most), None
+    tokenizer = cast(ChatTokenizer, Words())
     ids: tuple[int, ...] = (1, 2, 3)
     messages = [{"role": "user", "content": "what comes first?"}]
     if folder is not None:
-        turns = TurnTokenizer(load_tokenizer(config.model))
-        ids = tuple(turns.prompt(messages))
+        tokenizer = load_tokenizer(config.model)
+        ids = tuple(TurnTokenizer(tokenizer).prompt(messages))
         config.rollout.multi_turn.max_turn_length = 64
-        episodes = EpisodePlayer(config, Env(), queue, turns)
+        agent = EnvironmentAgent(AgentContext(config, tokenizer, lambda key: Env))
     rows = tuple(Prompt(index, ids, messages, "stub", "", {}) for index in range(prompts))
-    player = Player(queue, Words(), None if folder else Reward(), CAP, episodes)  # type: ignore[arg-type]
+    player = Player(queue, tokenizer, None if folder else Reward(), CAP, agent, 64)
     sampler = PromptSampler(prompts, batch, shuffle=False, seed=0)
     sampling = SamplingParams(CAP, n=N)
     dataset = PromptDataset(rows, None)  # type: ignore[arg-type]

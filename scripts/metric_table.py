@@ -151,13 +151,18 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "age of the weights in updates of the policy: at the start of a response; `token_mean`: at each token",
         ),
     ),
+    "Agents": (
+        Metric("agent/turns/{mean,max}", "turns", "requests to the policy per episode"),
+        Metric("agent/failed/ratio", "share", "episodes that ended with an error; they are left out of training"),
+        Metric("agent/<name>/{mean,max}", "", "a number of the agent per episode ([agents](agents.md#the-result))"),
+    ),
     "Environments": (
         Metric("env/turns/{mean,max}", "turns", "turns of the policy per episode"),
-        Metric("env/reward/mean", "", "sum of the environment's rewards per episode"),
-        Metric("env/tool_calls/mean", "calls", "calls of tools per episode"),
+        Metric("env/reward/{mean,max}", "", "sum of the environment's rewards per episode"),
+        Metric("env/tool_calls/{mean,max}", "calls", "calls of tools per episode"),
         Metric("env/tool_errors/ratio", "share", "calls of tools that failed through the policy's fault"),
         Metric("env/tool_seconds/{mean,max}", "s", "time of the environment per episode"),
-        Metric("env/tokens/mean", "tokens", "tokens written by the environment per episode"),
+        Metric("env/tokens/{mean,max}", "tokens", "tokens written by the environment per episode"),
         Metric("env/failed/ratio", "share", "episodes that ended with an error; they are left out of training"),
     ),
     "Evaluation": (
@@ -170,7 +175,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("val-aux/<data source>/<component>/mean@<n>", "", "the same as `reward` for a component of the score"),
         Metric("val-aux/error_ratio", "share", "responses without a score"),
         Metric("val-aux/response_length/mean", "tokens", "length of the evaluation's responses"),
-        Metric("val-aux/env/<metric>", "", "the `env/<metric>` above for the evaluation's episodes"),
+        Metric("val-aux/{agent,env}/<metric>", "", "the metrics of agents and environments above, for the evaluation"),
     ),
     "Rollout correction": (
         Metric("rollout_corr/log_prob_abs_diff", "nats", "abs(log pi_old - log pi_rollout), mean over tokens"),

@@ -15,14 +15,13 @@ from corerl.data.prompts import Prompt
 
 @dataclass(frozen=True)
 class Episode:
-    """How a response in several turns came about.
+    """How an agent came to a response.
 
     Attributes:
         response_mask: for each of its tokens, whether the policy generated it.
         messages: the turns after the prompt.
         turns: of the policy.
-        reward: the sum of the environment's.
-        tool_seconds: that the environment took.
+        reward, components, metrics: as of :class:`corerl.contracts.agents.AgentResult`.
         error: why the episode takes no part in training, or None.
     """
 
@@ -30,9 +29,8 @@ class Episode:
     messages: list[dict[str, Any]] = field(default_factory=list)
     turns: int = 1
     reward: float = 0.0
-    tool_calls: int = 0
-    tool_errors: int = 0
-    tool_seconds: float = 0.0
+    components: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
 
 

@@ -203,15 +203,15 @@ class ValSamplingConfig:
 
 @dataclass
 class MultiTurnConfig:
-    """Responses in several turns, with an environment that answers between them."""
+    """Responses in several turns, with an agent, such as the one that drives an environment."""
 
-    environment: Part | None = option(None, "environment; null: a response is one turn")
+    environment: Part | None = option(None, "environment, which the agent environment drives")
     max_assistant_turns: int = option(8, "turns of the policy in a response", ge=1)
     max_turn_length: int | None = option(None, "tokens of one turn; null: the rest of max_response_length", ge=1)
     max_tool_response_length: int = option(2048, "characters of a message; longer messages lose their middle", ge=16)
     tool_timeout: float = option(30.0, "deadline of one call of the environment, in seconds", gt=0)
     num_workers: int = option(64, "largest number of concurrent calls of the environment", ge=1)
-    score_response: bool = option(True, "add the scorer's score of the text to the environment's rewards")
+    score_response: bool = option(True, "add the scorer's score of the text to the agent's reward")
 
 
 @dataclass
@@ -235,7 +235,8 @@ class RolloutConfig:
     tensor_model_parallel_size: int = option(1, "GPUs that hold one copy of the model", ge=1)
     free_cache_engine: bool | None = option(None, "free engine memory in training; null: true with shared GPUs")
     verify_weights_freq: int = option(1, "updates between comparisons of all weights; -1: only the first", ge=-1)
-    multi_turn: MultiTurnConfig = option(help="environments", factory=MultiTurnConfig)
+    agent: Part | None = option(None, "agent that plays each response; null: one turn, or multi_turn.environment")
+    multi_turn: MultiTurnConfig = option(help="episodes", factory=MultiTurnConfig)
     val_kwargs: ValSamplingConfig = option(help="evaluation", factory=ValSamplingConfig)
 
 

@@ -13,9 +13,9 @@ from corerl.registry.scorers import load_scorer, timed
 
 if TYPE_CHECKING:
     from corerl.contracts.advantage_estimators import AdvantageEstimator
+    from corerl.contracts.agents import AgentFactory
     from corerl.contracts.batch_filters import BatchFilter
     from corerl.contracts.commands import Command
-    from corerl.contracts.environments import EnvironmentFactory
     from corerl.contracts.kl_controllers import KLController
     from corerl.contracts.kl_types import KLType
     from corerl.contracts.policy_losses import PolicyLoss
@@ -59,7 +59,7 @@ KINDS = (
     _kind("reward_managers", "reward manager", "RewardManagerFactory", "reward.manager"),
     _kind("scorers", "scorer", "Scorer", "reward.scorer", facts=ScorerFacts),
     _kind("rollout_backends", "rollout backend", "RolloutBackendFactory", "rollout.name", facts=BackendFacts),
-    _kind("environments", "environment", "EnvironmentFactory", "rollout.multi_turn.environment"),
+    _kind("agents", "agent", "AgentFactory", "rollout.agent"),
     _kind("training_strategies", "training strategy", "TrainingStrategyFactory", "actor.strategy", facts=StrategyFacts),
     _kind("runtimes", "runtime", "RuntimeFactory", "runtime.name"),
     _kind("trackers", "tracker", "TrackerFactory", "tracking.loggers"),
@@ -81,7 +81,7 @@ class Registries:
     reward_managers: "Registry[RewardManagerFactory]"
     scorers: "Registry[Scorer]"
     rollout_backends: "Registry[RolloutBackendFactory]"
-    environments: "Registry[EnvironmentFactory]"
+    agents: "Registry[AgentFactory]"
     training_strategies: "Registry[TrainingStrategyFactory]"
     runtimes: "Registry[RuntimeFactory]"
     trackers: "Registry[TrackerFactory]"

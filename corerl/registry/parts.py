@@ -8,10 +8,11 @@ from operator import attrgetter
 from typing import Any
 
 from corerl import __version__
+from corerl.config.nearest_keys import dotted_keys
 from corerl.contracts.advantage_estimators import AdvantageEstimator
+from corerl.contracts.agents import AgentFactory
 from corerl.contracts.batch_filters import BatchFilter
 from corerl.contracts.config import RolloutConfig, TrainConfig
-from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.kl_controllers import KLController
 from corerl.contracts.kl_types import KLType
 from corerl.contracts.policy_losses import PolicyLoss
@@ -22,7 +23,9 @@ from corerl.contracts.scorers import Scorer
 from corerl.contracts.trackers import TrackerFactory
 from corerl.contracts.training_strategies import TrainingStrategyFactory
 from corerl.contracts.value_losses import ValueLoss
-from corerl.registry import Registries, Registry, Selected
+from corerl.registry import KINDS, Registries, Registry, Selected
+
+ENVIRONMENT = "rollout.multi_turn.environment"
 
 
 def _of(key: str, registry: str) -> Any:
@@ -41,7 +44,8 @@ class Parts:
         value_loss, critic_strategy: None unless the advantage estimator needs a critic.
         scorer: of rows outside ``scorers``; None: each data source has its own.
         scorers: data source, or pattern -> scorer.
-        environment: None for responses of one turn.
+        agent: None for responses of one turn.
+        others: key -> part of a kind that a plugin adds.
     """
 
     adv_estimator: Selected[AdvantageEstimator] = _of("algorithm.adv_estimator", "advantage_estimators")
@@ -54,12 +58,13 @@ class Parts:
     value_loss: Selected[ValueLoss] | None = _of("critic.value_loss", "value_losses")
     critic_strategy: Selected[TrainingStrategyFactory] | None = _of("critic.strategy", "training_strategies")
     rollout_backend: Selected[RolloutBackendFactory] = _of("rollout.name", "rollout_backends")
-    environment: Selected[EnvironmentFactory] | None = _of("rollout.multi_turn.environment", "environments")
+    agent: Selected[AgentFactory] | None = _of("rollout.agent", "agents")
     reward_manager: Selected[RewardManagerFactory] = _of("reward.manager", "reward_managers")
     scorer: Selected[Scorer] | None = _of("reward.scorer", "scorers")
     scorers: Mapping[str, Selected[Scorer]] = _of("reward.scorers", "scorers")
     runtime: Selected[RuntimeFactory] = _of("runtime.name", "runtimes")
     trackers: tuple[Selected[TrackerFactory], ...] = _of("tracking.loggers", "trackers")
+    others: Mapping[str, Selected[Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def needs_ref(self) -> bool:
@@ -75,8 +80,10 @@ class Parts:
     def selected(self) -> Iterator[tuple[str, Selected[Any]]]:
         """(config key, part) pairs of all selected parts."""
         for field in dataclasses.fields(self):
-            key, part = field.metadata["key"], getattr(self, field.name)
-            if isinstance(part, Mapping):
+            key, part = field.metadata.get("key"), getattr(self, field.name)
+            if key is None:
+                yield from part.items()
+            elif isinstance(part, Mapping):
                 yield from ((f"{key}.{name}", each) for name, each in part.items())
             elif isinstance(part, tuple):
                 yield from ((f"{key}[{index}]", each) for index, each in enumerate(part))
@@ -84,12 +91,13 @@ class Parts:
                 yield key, part
 
     def used(self) -> Iterator[tuple[str, Selected[Any]]]:
-        """(attribute, part) of everything but the scorers of data sources."""
+        """(attribute, part) of everything but the scorers of data sources; (kind, part) of ``others``."""
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             for part in value if isinstance(value, tuple) else (value,):
                 if isinstance(part, Selected):
                     yield field.name, part
+        yield from ((part.entry.kind, part) for part in self.others.values())
 
     def versions(self) -> dict[str, str]:
         """Distribution -> version, of CoreRL and of the plugins whose parts change the numbers of a run."""
@@ -113,13 +121,32 @@ def resolve_parts(config: TrainConfig, registries: Registries) -> Parts:
     }
     chosen: dict[str, Any] = {}
     for field in dataclasses.fields(Parts):
+        if not field.metadata:
+            continue
         registry, key = getattr(registries, field.metadata["registry"]), field.metadata["key"]
         chosen[field.name] = _select(registry, config, key) if used.get(field.name, True) else None
         if field.name == "adv_estimator":
             used["value_loss"] = used["critic_strategy"] = "critic" in chosen["adv_estimator"].entry.needs
     if used["critic_strategy"] and chosen["critic_strategy"] is None:
         chosen["critic_strategy"] = chosen["strategy"]
-    return Parts(**chosen)
+    chosen["agent"] = select_agent(config, registries)
+    return Parts(**chosen, others=select_others(config, registries))
+
+
+def select_agent(config: TrainConfig, registries: Registries) -> Selected[AgentFactory] | None:
+    """The agent of a config, which is ``environment`` if the config names an environment alone; None: single turns."""
+    rollout = config.rollout
+    if rollout.agent is None and rollout.multi_turn.environment is not None:
+        return registries.agents.select("environment", ENVIRONMENT)
+    return None if rollout.agent is None else registries.agents.select(rollout.agent)
+
+
+def select_others(config: TrainConfig, registries: Registries) -> dict[str, Selected[Any]]:
+    """Key -> part, of the kinds of plugins whose key is one of the schema."""
+    own = {kind.registry for kind in KINDS}
+    keys = [(registry.config_key, registry) for name, registry in registries if name not in own and registry.config_key]
+    parts = {key: _select(registry, config, key) for key, registry in keys if key in dotted_keys(TrainConfig)}
+    return {key: part for key, part in parts.items() if part is not None}
 
 
 def _select(registry: Registry[Any], config: TrainConfig, key: str) -> Any:

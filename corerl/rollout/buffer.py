@@ -150,5 +150,5 @@ def _scored(rows: Sequence[Mapping[str, Any]], prompt: Prompt) -> ScoredRollouts
 
 
 def _changed(prompt: Prompt, *, messages: list[Message], token_ids: Sequence[int]) -> Prompt:
-    """The prompt as an environment began with it."""
+    """The prompt as an agent began with it."""
     return dataclasses.replace(prompt, messages=messages, token_ids=tuple(token_ids))

@@ -8,51 +8,31 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from corerl.batch.rollouts import Rollouts
+from corerl.contracts.agents import Agent, ClosingAgent
 from corerl.contracts.reward_managers import RewardManager, RewardResult
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt
-from corerl.rollout.episodes import EpisodePlayer
+from corerl.rollout.agents import result_of
+from corerl.rollout.groups import Group
+from corerl.rollout.recorder import Recorder
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scores import Scores
-from corerl.rollout.scoring import add_environment
+from corerl.rollout.scoring import add_agent
 
 T = TypeVar("T")
 
 NO_SCORE = RewardResult(None, error="no scorer was asked", error_kind="unscored")
 
 
-@dataclasses.dataclass
-class Group:
-    """A prompt and how its responses are sampled.
-
-    Attributes:
-        seed: of the group; each response has a seed of its own, from this one and its number.
-        name: unique in the run, for the ids of requests.
-        batch: the name of the groups that are scored together by a reward manager of whole batches.
-        place: in that batch.
-        on_begin: called just before its first request is sent.
-        generated: when its last response was complete, on the clock of ``time.perf_counter``.
-    """
-
-    prompt: Prompt
-    seed: int
-    sampling: SamplingParams
-    name: str
-    batch: str
-    place: int
-    on_begin: Callable[[], None] = lambda: None
-    generated: float = 0.0
-
-
 class Player:
-    """Plays groups: generates their responses, in one turn or with an environment, and scores each as it ends.
+    """Plays groups: generates their responses, in one turn or with an agent, and scores each as it ends.
 
     Args:
         reward: None: no scorer scores the responses.
-        max_response_length: ``data.max_response_length``.
-        episodes: plays responses in several turns; None: a response is one turn.
+        max_response_length, max_prompt_length: of ``data``.
+        agent: plays each response; None: the responses of a group are one request.
     """
 
     def __init__(
@@ -61,19 +41,23 @@ class Player:
         tokenizer: ChatTokenizer,
         reward: RewardManager | None,
         max_response_length: int,
-        episodes: EpisodePlayer | None = None,
+        agent: Agent | None = None,
+        max_prompt_length: int = 0,
     ) -> None:
-        self._queue, self._tokenizer, self._episodes = queue, tokenizer, episodes
+        self._queue, self._tokenizer, self._agent = queue, tokenizer, agent
+        self._max_prompt_length = max_prompt_length
         self._scores = Scores(reward, max_response_length)
+
+    def close(self) -> None:
+        """Close the agent."""
+        if isinstance(self._agent, ClosingAgent):
+            self._agent.close()
 
     async def play(self, group: Group) -> ScoredRollouts:
         """``sampling.n`` scored responses to the group's prompt."""
-        if self._episodes is None:
+        if self._agent is None:
             return await self._scored(group, group.place, functools.partial(self._single_turn, group))
-        n = group.sampling.n
-        episode = functools.partial(
-            self._episodes.play, group.prompt, group.seed, group.sampling, group.name, on_begin=group.on_begin
-        )
+        n, episode = group.sampling.n, functools.partial(self._episode, self._agent, group)
         played = await all_or_none(
             self._scored(group, group.place * n + sample, functools.partial(episode, sample)) for sample in range(n)
         )
@@ -98,13 +82,21 @@ class Player:
         )
         return Rollouts.collect([prompt], [completions], self._tokenizer.decode)
 
+    async def _episode(self, agent: Agent, group: Group, sample: int) -> Rollouts:
+        """One episode, which is one response of at most ``sampling.max_tokens``."""
+        recorder = Recorder(self._queue, self._tokenizer, group, sample, self._max_prompt_length)
+        result = await result_of(agent, group, recorder)
+        if recorder.failure is not None:
+            raise recorder.failure
+        return recorder.rollouts(result)
+
     async def _scored(self, group: Group, place: int, generate: Callable[[], Awaitable[Rollouts]]) -> ScoredRollouts:
         with self._scores.expecting(group.batch, place) as part:
             rollouts = await generate()
             group.generated = time.perf_counter()
             results = await self._scores.of(part, rollouts)
         if rollouts.episodes is not None:
-            results = add_environment(results, rollouts.episodes)
+            results = add_agent(results, rollouts.episodes)
         return ScoredRollouts(rollouts, results or [NO_SCORE] * len(rollouts))
 
 

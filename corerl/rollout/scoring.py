@@ -139,35 +139,35 @@ def check_error_rate(results: Sequence[RewardResult], responses: Sequence[str], 
 
 
 class Outcome(Protocol):
-    """How an episode went: the sum of the environment's rewards, and why it takes no part in training, or None."""
+    """The end of an episode: its reward, parts of the reward by name, and why it takes no part in training, or None."""
 
     @property
     def reward(self) -> float: ...
 
     @property
+    def components(self) -> Mapping[str, float]: ...
+
+    @property
     def error(self) -> str | None: ...
 
 
-def add_environment(results: Sequence[RewardResult] | None, episodes: Sequence[Outcome]) -> list[RewardResult]:
-    """Scores of episodes: the environment's rewards, added up, plus the scorer's score.
+def add_agent(results: Sequence[RewardResult] | None, episodes: Sequence[Outcome]) -> list[RewardResult]:
+    """Scores of episodes: the agent's reward, plus the scorer's score as the component ``scorer``.
 
-    Both are components of the score, ``environment`` and ``scorer``. An episode that failed has no score.
+    An episode that failed has no score.
 
     Args:
-        results: the scorers'; None where the environment's rewards are all.
+        results: the scorers'; None where the agent's rewards are all.
     """
-    if results is None:
-        return [_with_environment(RewardResult(0.0), episode, {}) for episode in episodes]
-    return [
-        _with_environment(result, episode, {**result.components, "scorer": result.score or 0.0})
-        for result, episode in zip(results, episodes, strict=True)
-    ]
+    scored = results or [RewardResult(0.0)] * len(episodes)
+    return [_with_agent(*pair, is_scored=results is not None) for pair in zip(scored, episodes, strict=True)]
 
 
-def _with_environment(result: RewardResult, episode: Outcome, components: Mapping[str, float]) -> RewardResult:
+def _with_agent(result: RewardResult, episode: Outcome, *, is_scored: bool) -> RewardResult:
     if episode.error is not None:
         return RewardResult(None, error=episode.error)
     if result.score is None:
         return result
-    parts = {**components, "environment": episode.reward}
+    parts = {**result.components, "scorer": result.score} if is_scored else {}
+    parts |= episode.components or {"agent": episode.reward}
     return dataclasses.replace(result, score=result.score + episode.reward, components=parts)

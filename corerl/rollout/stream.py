@@ -26,10 +26,11 @@ from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.errors import LostError, NonFiniteError, RunError
+from corerl.rollout.agents import agent_metrics
 from corerl.rollout.buffer import FinishedGroup
-from corerl.rollout.episodes import episode_metrics
 from corerl.rollout.event_loop import EventLoop
-from corerl.rollout.player import Group, Player, all_or_none
+from corerl.rollout.groups import Group
+from corerl.rollout.player import Player, all_or_none
 from corerl.rollout.requests import greedy_sampling
 from corerl.rollout.scored import ScoredRollouts, score_tensors
 from corerl.rollout.scoring import check_error_rate
@@ -364,7 +365,7 @@ class Stream:
         if self._greedy is not None:
             self._check_errors([member.baseline for member in members if member.baseline is not None])
         scored = ScoredRollouts.join(groups)
-        metrics = {**self._staleness(step, scored), **episode_metrics(scored.rollouts.episodes or ())}
+        metrics = {**self._staleness(step, scored), **agent_metrics(scored.rollouts.episodes or ())}
         metrics["training/epoch"] = float(self._sampler.epoch_of(members[-1].number + 1))
         if self._filter is not None:
             prompts = len(members) + len(dropped)

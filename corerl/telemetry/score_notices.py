@@ -66,7 +66,7 @@ class Notices:
         lines = [f"every reward in this step is {score:g}"]
         for source, count in Counter(prompt.data_source for prompt in rollouts.prompts).items():
             entry = self.scorers[source].entry if source in self.scorers else None
-            by = f"'{entry.name}' of {entry.owner}" if entry else "the environment"
+            by = f"'{entry.name}' of {entry.owner}" if entry else "the agent"
             lines.append(f"  data source '{source}' ({count} responses) is scored by {by}")
         first_of_prompt = {group: row for row, group in reversed(list(enumerate(rollouts.group_ids)))}
         for row in sorted(first_of_prompt.values())[:examples]:

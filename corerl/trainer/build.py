@@ -13,20 +13,18 @@ import torch
 from corerl.checkpoint import random_state
 from corerl.checkpoint.store import Best, CheckpointStore
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.contracts.runtimes import Pool, Role, Runtime, StartsTogether
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.contracts.trackers import TrackedRun
-from corerl.data.turns import TurnTokenizer
 from corerl.errors import CoreRLError, LostError
 from corerl.models import cpu_threads, resolve_device
-from corerl.registry import Entry, Selected
+from corerl.registry import Entry
 from corerl.registry.parts import Parts
+from corerl.rollout.agents import make_agent
 from corerl.rollout.buffer import FILE, read_groups
 from corerl.rollout.engines import Engines
-from corerl.rollout.episodes import EpisodePlayer
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.requests import training_sampling, validation_sampling
@@ -128,11 +126,10 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         torch.set_num_threads(cpu_threads(threads, "cuda"))
         stack.callback(torch.set_num_threads, threads)
     queue = RequestQueue(engines.generate, config.rollout.max_concurrent_requests)
-    episodes = episode_player(config, parts.environment, queue, plan.tokenizer)
-    if episodes is not None:
-        stack.callback(episodes.close)
-    scored = episodes is None or config.rollout.multi_turn.score_response
-    player = Player(queue, plan.tokenizer, reward if scored else None, config.data.max_response_length, episodes)
+    agent, data = make_agent(parts.agent, parts.others, config, plan.tokenizer), config.data
+    scorer = reward if agent is None or config.rollout.multi_turn.score_response else None
+    player = Player(queue, plan.tokenizer, scorer, data.max_response_length, agent, data.max_prompt_length)
+    stack.callback(player.close)
     stream = Stream(
         config,
         player,
@@ -214,19 +211,6 @@ def rollout_role(config: TrainConfig, backend: Entry[RolloutBackendFactory]) -> 
     own_pool = Pool(rollout.nnodes, rollout.n_gpus_per_node) if rollout.n_gpus_per_node else None
     gpus = rollout.tensor_model_parallel_size
     return Role("rollout", "rollout.name", backend.name, distributed=True, gpus=gpus, pool=own_pool)
-
-
-def episode_player(
-    config: TrainConfig,
-    environment: Selected[EnvironmentFactory] | None,
-    queue: RequestQueue,
-    tokenizer: ChatTokenizer,
-) -> EpisodePlayer | None:
-    """Where the config names an environment."""
-    if environment is None:
-        return None
-    turns = TurnTokenizer(tokenizer, config.data.apply_chat_template_kwargs)
-    return EpisodePlayer(config, environment.load()(), queue, turns)
 
 
 def _device_sharing(config: TrainConfig, rollout: Engines, roles: Sequence[ModelWorker]) -> DeviceSharing:

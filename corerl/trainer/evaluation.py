@@ -8,7 +8,7 @@ from corerl.contracts.evaluations import ValidationSample
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt
-from corerl.rollout.episodes import episode_metrics
+from corerl.rollout.agents import agent_metrics
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
@@ -55,4 +55,4 @@ class Evaluation:
         metrics = validation_metrics(samples, n) | {"timing_s/testing": timers.seconds["testing"]}
         for more in self.run.plugins.hook.validation_metrics(samples=samples, n=n):
             metrics |= more
-        return metrics | {f"val-aux/{name}": value for name, value in episode_metrics(episodes).items()}
+        return metrics | {f"val-aux/{name}": value for name, value in agent_metrics(episodes).items()}

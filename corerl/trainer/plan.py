@@ -15,7 +15,7 @@ from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
-from corerl.registry.parts import Parts
+from corerl.registry.parts import ENVIRONMENT, Parts
 from corerl.rollout.requests import check_media
 from corerl.rollout.scoring import select_scorers
 from corerl.terminal.notices import say
@@ -70,8 +70,8 @@ class Plan:
         config = self.config
         responses = config.data.train_batch_size * config.rollout.n
         scorers = ", ".join(f"'{source}' by '{scorer.entry.name}'" for source, scorer in self.scorers.items())
-        if self.parts.environment is not None:
-            scorers = " and ".join(filter(None, [f"by the environment '{self.parts.environment.entry.name}'", scorers]))
+        if (player := self.parts.others.get(ENVIRONMENT) or self.parts.agent) is not None:
+            scorers = " and ".join(filter(None, [f"by the {player.entry.kind} '{player.entry.name}'", scorers]))
         return (
             f"{self.total_steps} steps of {config.data.train_batch_size} prompts × {config.rollout.n} responses "
             f"({responses}) in {self.updates_per_step} updates each, on {resolve_device(config.actor.device)}\n"
@@ -121,6 +121,6 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
         say(f"resuming {checkpoint.path}")
     check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry)
     sources = dict.fromkeys(prompt.data_source for prompt in [*train_prompts, *val_prompts])
-    scored = parts.environment is None or config.rollout.multi_turn.score_response
+    scored = parts.agent is None or config.rollout.multi_turn.score_response
     scorers = select_scorers(sources, parts, plugins.registries) if scored else {}
     return Plan(config, parts, plugins, checkpoint, tokenizer, train_prompts, val_prompts, sampler, scorers)

@@ -9,6 +9,7 @@ import pytest
 from corerl import option
 from corerl.config.load import load
 from corerl.contracts.config import TrainConfig
+from corerl.contracts.kinds import Kind
 from corerl.errors import ConfigError, PluginError, UnknownNameError
 from corerl.registry import Owner, Registries
 from corerl.registry.parts import Parts, resolve_parts
@@ -86,6 +87,27 @@ def test_kl_types_are_selected_where_they_are_used(registries: Registries) -> No
     _, parts = resolve(registries, "actor.use_kl_loss=true", "algorithm.use_kl_in_reward=true")
     assert parts.kl_loss is not None and parts.kl_loss.entry.name == "low_var_kl"
     assert parts.kl_penalty is not None and parts.kl_penalty.entry.name == "low_var_kl"
+
+
+def test_an_environment_alone_selects_the_agent_that_drives_it(registries: Registries) -> None:
+    for name in ("environment", "mine"):
+        registries.agents.add(registries.agents.entry(name, HEAVY, Owner("acme", "1.0")))
+    games = registries.add(Kind("games", "game", object, "rollout.multi_turn.environment"))
+    games.add(games.entry("chess", HEAVY, Owner("zeta", "2.0"), options=PortOptions))
+    registries.add(Kind("samplers", "sampler", object, "data.no_such_key"))
+    _, parts = resolve(registries)
+    assert (parts.agent, parts.others) == (None, {})
+    _, parts = resolve(registries, "rollout.multi_turn.environment={name: chess, port: 5}")
+    assert parts.agent is not None and parts.agent.entry.name == "environment"
+    assert {key: part.options for key, part in parts.others.items()} == {
+        "rollout.multi_turn.environment": PortOptions(5)
+    }
+    assert {"rollout.agent", "rollout.multi_turn.environment"} <= {key for key, _ in parts.selected()}
+    assert parts.versions()["zeta"] == "2.0"
+    _, parts = resolve(registries, "rollout.agent=mine")
+    assert parts.agent is not None and parts.agent.entry.name == "mine"
+    with pytest.raises(UnknownNameError, match=r"^rollout.multi_turn.environment: unknown game 'ches'"):
+        resolve(registries, "rollout.multi_turn.environment=ches")
 
 
 def test_options_reach_their_part(registries: Registries) -> None:

@@ -187,6 +187,20 @@ def test_environments(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert any(key.startswith(name) for key in metrics()), name
 
 
+def test_agents(files: Path) -> None:
+    text = (DOCS / "agents.md").read_text()
+    for name, code in re.findall(r"```python\n# (\S+)\n(.*?)```", text, flags=re.DOTALL):
+        Path(name).write_text(code)
+    [command] = re.findall(r"^\$ corerl (.*)$", text, flags=re.MULTILINE)
+    assert run([*shlex.split(command), "data.max_response_length=64"]) == 0
+    assert (metrics()["agent/turns/mean"], metrics()["agent/failed/ratio"]) == (2.0, 0.0)
+    assert metrics()["training/rollout_probs_diff_max"] < 1e-4
+    shutil.rmtree("runs")
+    given = ["rollout.agent={name: ./patient.py:Patient, attempts: 2}", "data.max_response_length=32"]
+    assert run(["train", "config.yaml", *given, "rollout.multi_turn.score_response=false"]) == 0
+    assert (metrics()["agent/turns/mean"], metrics()["agent/right/mean"]) == (2.0, 0.0)
+
+
 def test_trackers(files: Path) -> None:
     text = (DOCS / "trackers.md").read_text()
     [block] = re.findall(r"```python\n# my_tracker\.py\n(.*?)```", text, flags=re.DOTALL)

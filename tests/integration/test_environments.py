@@ -17,7 +17,7 @@ pytest.importorskip("corerl_envs")
 SHAPE = ["--vocab-size=300", "--hidden-size=48", "--layers=2", "--heads=2", "--kv-heads=2", "--max-positions=512"]
 
 TALK = """
-from corerl.contracts.environments import Start, Turn
+from corerl_envs import Start, Turn
 
 class Talk:
     def reset(self, task, seed):

@@ -13,7 +13,6 @@ from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import ConfigError, EngineDeadError, RunError
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
-from corerl.rollout.episodes import EpisodePlayer
 from corerl.telemetry.metrics_log import read_metrics
 from corerl.trainer import build
 from corerl.trainer.run import Run
@@ -48,20 +47,6 @@ def test_engines_have_the_gpus_of_their_tensor_parallelism_and_a_pool_where_they
     assert build.rollout_role(made.config, entry) == Role("rollout", "rollout.name", "mine", True, gpus=2)
     made.config.rollout.nnodes, made.config.rollout.n_gpus_per_node = 3, 4
     assert build.rollout_role(made.config, entry).pool == Pool(3, 4)
-
-
-def test_episodes_are_played_where_there_is_an_environment(made):
-    assert build.episode_player(made.config, None, None, None) is None
-
-    class Environment:
-        def close(self):
-            pass
-
-    environment = selected("environment", "calc", Environment)
-    tokenizer = SimpleNamespace(tokenizer=None)
-    player = build.episode_player(made.config, environment, None, tokenizer)
-    assert isinstance(player, EpisodePlayer)
-    player.close()
 
 
 @pytest.mark.parametrize(

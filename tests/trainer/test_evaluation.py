@@ -62,4 +62,4 @@ def test_episodes_of_an_evaluation_have_metrics_of_their_own(trainer, scored_rol
 
     evaluation.stream.play = episodes
     metrics = evaluation.metrics(step=1)
-    assert metrics["val-aux/env/turns/mean"] == 2.0
+    assert metrics["val-aux/agent/turns/mean"] == 2.0

@@ -10,13 +10,13 @@ import pytest
 
 from corerl.batch.rollouts import Episode
 from corerl.contracts.config import DataConfig, ModelConfig, MultiTurnConfig, RolloutConfig, TrainConfig
-from corerl.contracts.environments import Start, Turn
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.errors import ConfigError, DataError
 from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
 from corerl.seeding import Seeds
+from corerl_envs import Start, Turn
 from corerl_testing.tiny_model import tiny_model
 from corerl_tools.evaluation.files import read_rows
 from corerl_tools.generate import generation
@@ -215,7 +215,8 @@ def test_an_environment_is_closed_when_all_is_generated(planned):
             Bell.closed += 1
 
     environment = Selected(Entry("environment", "bell", Bell, Owner("acme", "1")))
-    out = generate(dataclasses.replace(planned(), environment=environment))
+    agent = load_plugins((), ()).registries.agents.select("environment")
+    out = generate(dataclasses.replace(planned(), agent=agent, others={"rollout.multi_turn.environment": environment}))
     assert [row["environment_reward"] for _, row in read_rows(str(out))] == [0.5] * 12
     assert Bell.closed == 1
 

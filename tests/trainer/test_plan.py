@@ -59,10 +59,13 @@ def test_the_plan_says_in_two_lines_what_it_will_do(made_up):
         "5 steps of 12 prompts × 3 responses (36) in 3 updates each, on cpu",
         "scored: 'a' by 'exact'",
     ]
-    played = dataclasses.replace(made, parts=dataclasses.replace(made.parts, environment=selected("env", "calc")))
-    assert str(played).splitlines()[1] == "scored: by the environment 'calc' and 'a' by 'exact'"
+    played = dataclasses.replace(made, parts=dataclasses.replace(made.parts, agent=selected("agent", "calc")))
+    assert str(played).splitlines()[1] == "scored: by the agent 'calc' and 'a' by 'exact'"
     alone = dataclasses.replace(played, scorers={})
-    assert str(alone).splitlines()[1] == "scored: by the environment 'calc'"
+    assert str(alone).splitlines()[1] == "scored: by the agent 'calc'"
+    others = {"rollout.multi_turn.environment": selected("environment", "game")}
+    driven = dataclasses.replace(alone, parts=dataclasses.replace(alone.parts, others=others))
+    assert str(driven).splitlines()[1] == "scored: by the environment 'game'"
 
 
 def write(path: Path, count: int, source: str, **columns) -> list[str]:
@@ -137,7 +140,7 @@ def test_a_source_that_nobody_scores_is_refused_also_of_validation(ready, tmp_pa
 @pytest.mark.parametrize("scored", [True, False])
 def test_episodes_need_a_scorer_only_where_their_words_are_scored(ready, tmp_path, scored):
     ready.config.data.train_files = write(tmp_path / "train.parquet", 10, "unheard/of")
-    ready.parts = dataclasses.replace(ready.parts, environment=selected("environment", "calc"))
+    ready.parts = dataclasses.replace(ready.parts, agent=selected("agent", "calc"))
     ready.config.rollout.multi_turn.score_response = scored
     if scored:
         with pytest.raises(DataError, match="no scorer"):

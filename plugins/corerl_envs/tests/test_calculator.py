@@ -1,6 +1,6 @@
 import pytest
 
-from corerl.contracts.environments import Start, Task, Turn
+from corerl_envs import Start, Task, Turn
 from corerl_envs.calculator import Calculator
 from corerl_envs.options import CalculatorOptions
 

@@ -1,6 +1,6 @@
 import pytest
 
-from corerl.contracts.environments import Task
+from corerl_envs import Task
 from corerl_envs.grid_walk import GridWalk, Walk, new_walk
 from corerl_envs.grid_walk_data import GridWalkData
 from corerl_envs.options import GridWalkDataOptions, GridWalkOptions

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from corerl.registry import Entry, Owner, Registries
+from corerl.plugins import load_plugins
+from corerl.registry import Entry, Owner
 from corerl_testing.checks import Outcome, checks_of, outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -21,7 +22,7 @@ def outcomes() -> Outcomes:
     """(registry field, target, **facts) -> what became of every check, or of ``only`` one, by name."""
 
     def run(field: str, target: Any, *, only: str | None = None, **facts: Any) -> dict[str, Outcome]:
-        registry = getattr(Registries(), field)
+        registry = getattr(load_plugins().registries, field)
         entry: Entry[Any] = registry.entry("mine", target, Owner("acme"), **{"summary": "one line", **facts})
         checks = [check for check in checks_of(registry, entry) if only in (None, check.name)]
         return {result.check: result for result in map(outcome, checks)}

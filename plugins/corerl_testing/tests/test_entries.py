@@ -55,6 +55,17 @@ def test_a_signature_that_the_contract_does_not_fit_fails(target: Any, reason: s
     assert reason in failures(Registries().scorers, target)["contract"]
 
 
+def test_an_agent_is_a_factory_or_an_async_function() -> None:
+    async def function(task: Any, model: Any) -> None: ...
+
+    async def wrong(task: Any) -> None: ...
+
+    assert failures(Registries().agents, function) == {}
+    assert failures(Registries().agents, lambda context: None) == {}
+    assert "it is called as mine(task, model)" in failures(Registries().agents, wrong)["contract"]
+    assert "it is called as mine(context)" in failures(Registries().agents, lambda: None)["contract"]
+
+
 def test_keyword_arguments_of_the_contract_are_passed_by_keyword() -> None:
     def manager(scorers: Any, num_workers: int) -> None: ...
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corerl.contracts.environments import Start, Task, Turn
+from corerl_envs import Start, Task, Turn
 from corerl_testing import environments, isolated
 from corerl_testing.planted.environments import Counting
 

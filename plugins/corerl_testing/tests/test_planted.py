@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from corerl.registry import Entry, Owner, Registries, Registry
+from corerl.plugins import load_plugins
+from corerl.registry import Entry, Owner, Registry
 from corerl_testing import planted
 from corerl_testing.checks import Check, checks_of
 from corerl_testing.results import CheckSkipped
@@ -46,7 +47,7 @@ def test_there_are_enough_faults() -> None:
 @pytest.mark.parametrize("registry_name", sorted({fault.registry for fault in FAULTS}))
 def test_every_check_of_a_kind_is_made_to_fail_by_a_fault(registry_name: str) -> None:
     """Of the light checks, which all kinds have, by a fault of any kind."""
-    registry = getattr(Registries(), registry_name)
+    registry = getattr(load_plugins().registries, registry_name)
     fault = next(fault for fault in FAULTS if fault.registry == registry_name)
     light = {check.name for check in checks_of(registry, _entry(fault), light=True)}
     names = {check.name for check in fault.checks(fault.right)}
@@ -56,7 +57,7 @@ def test_every_check_of_a_kind_is_made_to_fail_by_a_fault(registry_name: str) ->
 
 
 def _entry(fault: planted.Fault) -> Entry[object]:
-    registry: Registry[Any] = getattr(Registries(), fault.registry)
+    registry: Registry[Any] = getattr(load_plugins().registries, fault.registry)
     return registry.entry(fault.name, fault.right, Owner("corerl-testing"), **{"summary": "s", **fault.facts})
 
 

@@ -9,8 +9,8 @@ import textwrap
 import pytest
 
 from corerl.contracts.config import ModelConfig, TrainConfig
-from corerl.contracts.environments import Task
 from corerl.errors import ConfigError
+from corerl_envs import Task
 from corerl_verifiers import options
 from corerl_verifiers.options import VerifiersOptions
 

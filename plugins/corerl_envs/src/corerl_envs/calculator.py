@@ -3,7 +3,7 @@
 import json
 import re
 
-from corerl.contracts.environments import Start, Task, Turn
+from corerl_envs import Start, Task, Turn
 from corerl_envs.arithmetic import evaluate, shown
 from corerl_envs.options import CalculatorOptions
 
@@ -16,7 +16,7 @@ class Calculator:
     """A turn with calls is answered with their results; a turn without a call ends the episode.
 
     The environment gives no reward; the scorer of the data source gives it.
-    See :class:`corerl.contracts.environments.Environment`.
+    See :class:`corerl_envs.Environment`.
     """
 
     def __init__(self, *, options: CalculatorOptions) -> None:

@@ -4,7 +4,7 @@ import random
 import re
 from dataclasses import dataclass
 
-from corerl.contracts.environments import Start, Task, Turn
+from corerl_envs import Start, Task, Turn
 from corerl_envs.options import GridWalkOptions
 
 MOVES = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
@@ -54,7 +54,7 @@ def new_walk(seed: int, size: int) -> Walk:
 class GridWalk:
     """Each move is rewarded by the distance that it gains, the last move also for the goal.
 
-    See :class:`corerl.contracts.environments.Environment`.
+    See :class:`corerl_envs.Environment`.
     """
 
     def __init__(self, *, options: GridWalkOptions) -> None:

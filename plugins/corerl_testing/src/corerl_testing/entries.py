@@ -3,13 +3,15 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
+from corerl.contracts.agents import Model, Task
 from corerl.contracts.kinds import code_facts
 from corerl.contracts.options import check_ranges
 from corerl.errors import CoreRLError, PluginError
 from corerl.registry import Entry, Registry
 from corerl.registry.base import loaded
+from corerl.registry.coroutines import is_async
 from corerl_testing.results import CheckFailed, CheckSkipped, Run
 
 ENGINES = ("rollout backend", "training strategy", "runtime", "tracker")
@@ -92,13 +94,23 @@ def _contract(registry: Registry[Any], entry: Entry[Any]) -> None:
     if registry.kind == "command":
         _command(target)
         return
-    _signature(entry, registry.contract, target, entry.name)
+    _signature(entry, AgentFunction if _is_agent(registry, target) else registry.contract, target, entry.name)
     if registry.kind == "preset" and entry.options is not None:
         raise CheckFailed("a preset has no options: it is called without arguments")
     for fact in code_facts(entry.facts):
         code = entry.load_fact(fact.name)
         contract, takes_options = loaded(fact.metadata["contract"]), fact.metadata["takes_options"]
         _signature(entry, contract, code, getattr(code, "__name__", fact.name), options=takes_options)
+
+
+class AgentFunction(Protocol):
+    """An agent without a factory."""
+
+    def __call__(self, task: Task, model: Model) -> Any: ...
+
+
+def _is_agent(registry: Registry[Any], target: Any) -> bool:
+    return registry.kind == "agent" and is_async(target)
 
 
 def _command(target: Any) -> None:

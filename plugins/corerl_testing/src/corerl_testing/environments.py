@@ -1,4 +1,4 @@
-"""Checks of environments: the contract of :mod:`corerl.contracts.environments`."""
+"""Checks of environments: the contract of :mod:`corerl_envs`."""
 
 import contextlib
 import copy
@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from corerl.contracts.environments import EndingEnvironment, Environment, EnvironmentFactory, Start, Task, Turn
 from corerl.registry import Selected, blocking
+from corerl_envs import EndingEnvironment, Environment, EnvironmentFactory, Start, Task, Turn
 from corerl_testing import surroundings
 from corerl_testing.deadline import only_here, within
 from corerl_testing.fresh import same_in_a_fresh_process

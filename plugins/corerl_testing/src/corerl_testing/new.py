@@ -19,7 +19,7 @@ from corerl import __version__
 from corerl.errors import RequestError
 from corerl.files import atomic_path, require_writable
 from corerl.plugins import load_plugins
-from corerl.registry import Registries, Registry
+from corerl.registry import Registry
 from corerl.registry.base import known_names
 from corerl.terminal import echo
 
@@ -52,7 +52,7 @@ KINDS = {
         ("estimator", "advantage", "advantages"), "advantage_estimators", "advantages", ("corerl-torch", "torch>=2.8")
     ),
     "kl": Kind(("kl",), "kl_types", "kl", ("torch>=2.8",)),
-    "environment": Kind(("environment", "env", "game", "tool"), "environments", "environment"),
+    "environment": Kind(("environment", "env", "game", "tool"), "environments", "environment", ("corerl-envs",)),
     "backend": Kind(
         ("backend", "engine", "rollout"),
         "rollout_backends",
@@ -85,7 +85,7 @@ def plugin(name: str, kind: str | None, out: Path) -> None:
     NAME has lower-case letters, digits and hyphens, for example my-reward.
     """
     chosen, why = (kind, "") if kind else _guess(name)
-    registry: Registry[object] = getattr(load_plugins().registries, KINDS[chosen].registry)
+    registry = _registry(chosen)
     _check_name(name, chosen, registry)
     folder = out / name
     if folder.exists() or folder.is_symlink():
@@ -106,7 +106,7 @@ def plugin(name: str, kind: str | None, out: Path) -> None:
 def render(name: str, kind: str) -> dict[str, str]:
     """Path in the plugin's folder -> text of the file, for every file of a plugin called ``name``."""
     package, made = package_of(name), KINDS[kind]
-    registry: Registry[object] = getattr(Registries(), made.registry)
+    registry = _registry(kind)
     major, minor, *_ = __version__.split(".")
     own_range = f">={major}.{minor},<{major}.{int(minor) + 1}"
     required = [each + own_range * each.startswith("corerl") for each in ("corerl", *made.requires)]
@@ -125,6 +125,14 @@ def render(name: str, kind: str) -> dict[str, str]:
             path = file.relative_to(root).as_posix().removesuffix(".tmpl").replace("src/package/", f"src/{package}/")
             files[path] = Template(file.read_text(encoding="utf-8")).substitute(values)
     return files
+
+
+def _registry(kind: str) -> Registry[object]:
+    """Raises RequestError if the plugin that adds the kind is disabled."""
+    registry: Registry[object] | None = getattr(load_plugins().registries, KINDS[kind].registry, None)
+    if registry is None:
+        raise RequestError(f"--kind {kind}: needs the plugin {KINDS[kind].requires[0]}, which is disabled or broken")
+    return registry
 
 
 def package_of(name: str) -> str:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-from corerl.contracts.environments import Start, Task, Turn
 from corerl.errors import ConfigError
+from corerl_envs import Start, Task, Turn
 from corerl_verifiers.messages import answer_of, described_tools, from_library, response_of
 from corerl_verifiers.options import VerifiersOptions, require_library
 
@@ -30,7 +30,7 @@ _failures: ContextVar[list[Exception]] = ContextVar("failures")
 
 
 class VerifiersEnvironment:
-    """See :class:`corerl.contracts.environments.EndingEnvironment`; all rollouts share one event loop.
+    """See :class:`corerl_envs.EndingEnvironment`; all rollouts share one event loop.
 
     Raises:
         ConfigError: there is no such environment, or its rubric compares responses.

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from corerl import Register, hookimpl
 
 if TYPE_CHECKING:
-    from corerl.contracts.environments import EnvironmentFactory
+    from corerl_envs import EnvironmentFactory
 
 
-@hookimpl
+@hookimpl(optionalhook=True)  # the kind is added by corerl-envs
 def register_environments(register: "Register[EnvironmentFactory]") -> None:
     register(
         "verifiers",

@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterator
 
-from corerl.registry import Registries
+from corerl.plugins import load_plugins
 from corerl_testing.checks import Check
 from corerl_testing.planted.fault import Fault, self_checks
 
@@ -17,7 +17,7 @@ __all__ = ["Fault", "checks", "faults"]
 
 def faults() -> list[Fault]:
     """Every planted fault."""
-    kinds = {name for name, _ in Registries()}
+    kinds = {name for name, _ in load_plugins().registries}
     modules = [module.name for module in pkgutil.iter_modules(__path__) if module.name in kinds]
     return [fault for name in modules for fault in importlib.import_module(f"{__name__}.{name}").FAULTS]
 

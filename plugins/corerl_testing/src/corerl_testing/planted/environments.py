@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, ClassVar
 
-from corerl.contracts.environments import Start, Task, Turn
+from corerl_envs import Start, Task, Turn
 from corerl_testing.planted.fault import Fault
 
 MORE = [{"role": "user", "content": "more?"}]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corerl.plugins import load_plugins
-from corerl.registry import Owner, Registries, Registry
+from corerl.registry import Owner, Registry
 from corerl_testing import deadline
 from corerl_testing.checks import Check, checks_of, outcome
 from corerl_testing.results import CheckFailed, CheckSkipped
@@ -48,7 +48,7 @@ class Fault:
 
     @property
     def _registry(self) -> Registry[Any]:
-        registry: Registry[Any] = getattr(Registries(), self.registry)
+        registry: Registry[Any] = getattr(load_plugins().registries, self.registry)
         return registry
 
     def checks(self, target: Any, wrong_facts: Mapping[str, Any] | None = None) -> Iterator[Check]:

@@ -60,7 +60,7 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
         if split == "train" and 0 < kept < batch:
             sentence = f"about {kept:.0f} prompts are fewer than a batch of {batch}"
             yield finding("error", "data.train_batch_size", sentence)
-    if parts is not None and sources and (parts.environment is None or config.rollout.multi_turn.score_response):
+    if parts is not None and sources and (parts.agent is None or config.rollout.multi_turn.score_response):
         yield from _scorers(list(sources), config, parts, plugins)
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from corerl.batch.rollouts import Rollouts
+from corerl.contracts.agents import AgentFactory
 from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.rollout_backends import RolloutBackendFactory, SamplingParams
 from corerl.contracts.runtimes import RuntimeFactory
 from corerl.contracts.tokenizers import ChatTokenizer
@@ -27,23 +27,22 @@ from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
-from corerl.registry.parts import select_rollout_backend
+from corerl.registry.parts import ENVIRONMENT, select_agent, select_others, select_rollout_backend
+from corerl.rollout.agents import make_agent
 from corerl.rollout.event_loop import EventLoop
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.requests import check_media, greedy_sampling, training_sampling
-from corerl.rollout.scoring import add_environment
+from corerl.rollout.scoring import add_agent
 from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
 from corerl.terminal import say
-from corerl.trainer.build import episode_player, rollout_role
+from corerl.trainer.build import rollout_role
 from corerl.trainer.requirements import require_engine
 from corerl_tools.evaluation.files import as_table, result_columns
 from corerl_tools.evaluation.samples import episode_columns
 from corerl_tools.generate.parts import PartedFile
 from corerl_tools.generate.progress import GenerationProgress
-
-ENVIRONMENT = "rollout.multi_turn.environment"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +56,8 @@ class GenerationPlan:
     config: TrainConfig
     backend: Selected[RolloutBackendFactory]
     runtime: Selected[RuntimeFactory]
-    environment: Selected[EnvironmentFactory] | None
+    agent: Selected[AgentFactory] | None
+    others: Mapping[str, Selected[Any]]
     tokenizer: ChatTokenizer
     prompts: Sequence[Prompt]
     sampling: SamplingParams
@@ -67,7 +67,8 @@ class GenerationPlan:
     request: Mapping[str, Any]
 
     def __str__(self) -> str:
-        played = "" if self.environment is None else f", in turns with '{self.environment.entry.name}'"
+        player = self.others.get(ENVIRONMENT) or self.agent
+        played = "" if player is None else f", in turns with '{player.entry.name}'"
         return (
             f"{len(self.prompts)} prompts × {self.sampling.n} responses from {self.config.model.path}, "
             f"by '{self.backend.entry.name}' on {resolve_device(self.config.actor.device)}{played}"
@@ -96,12 +97,10 @@ def plan_generation(
         config.runtime.name, config.runtime.options, name_key="runtime.name", options_key="runtime.options"
     )
     require_engine(config, backend, runtime)
-    turns = config.rollout.multi_turn
-    environment = None
-    if turns.environment is not None:
-        environment = registries.environments.select(turns.environment, ENVIRONMENT)
-        if isinstance(environment.options, CheckedOptions):
-            environment.options.check(ENVIRONMENT, config)
+    agent, others = select_agent(config, registries), select_others(config, registries)
+    for key, part in {**others, **({} if agent is None else {"rollout.agent": agent})}.items():
+        if isinstance(part.options, CheckedOptions):
+            part.options.check(key, config)
     tokenizer = load_tokenizer(config.model, plugins)
     prompts = load_prompts(config.data, config.data.val_files, tokenizer, "val")
     say(f"prompts: {prompts.report}")
@@ -118,10 +117,21 @@ def plan_generation(
         "log_probs": log_probs,
         "prompts": _digest(prompts.prompts),
         **_plain("sampling", sampling),
-        **(_plain("multi_turn", turns) if environment is not None else {}),
+        **({} if agent is None else {"agent": config.rollout.agent, **_plain("multi_turn", config.rollout.multi_turn)}),
     }
     return GenerationPlan(
-        config, backend, runtime, environment, tokenizer, prompts.prompts, sampling, out, batch_size, log_probs, request
+        config,
+        backend,
+        runtime,
+        agent,
+        others,
+        tokenizer,
+        prompts.prompts,
+        sampling,
+        out,
+        batch_size,
+        log_probs,
+        request,
     )
 
 
@@ -159,10 +169,10 @@ def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[
         runtime.reserve([role])
         rollout = runtime.spawn(role, RolloutWorker, config)
         queue = RequestQueue(rollout.generate)
-        episodes = episode_player(config, plan.environment, queue, plan.tokenizer)
-        if episodes is not None:
-            stack.callback(episodes.close)
-        player = Player(queue, plan.tokenizer, None, plan.sampling.max_tokens, episodes)
+        agent = make_agent(plan.agent, plan.others, config, plan.tokenizer)
+        longest = config.data.max_prompt_length
+        player = Player(queue, plan.tokenizer, None, plan.sampling.max_tokens, agent, longest)
+        stack.callback(player.close)
         loop = EventLoop(background=False)
         stack.callback(loop.close)
         progress = stack.enter_context(GenerationProgress(sum(map(len, missing))))
@@ -197,7 +207,7 @@ def _rows(plan: GenerationPlan, rollouts: Rollouts, seeds: Sequence[int]) -> Ite
         if episode is not None:
             row |= episode_columns(episode)
         if episode is not None and scored:
-            row |= result_columns(add_environment(None, [episode])[0])
+            row |= result_columns(add_agent(None, [episode])[0])
         if plan.log_probs:
             row |= {"token_ids": list(completion.token_ids), "log_probs": list(completion.log_probs)}
             if episode is not None:

@@ -13,7 +13,7 @@ from corerl.data.progress import batches
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import resolve_parts
-from corerl.rollout.scoring import add_environment, check_results, load_reward_manager, select_scorers
+from corerl.rollout.scoring import add_agent, check_results, load_reward_manager, select_scorers
 from corerl_tools.evaluation.files import Response
 
 
@@ -48,6 +48,7 @@ def rescore(
 
 class _Played(NamedTuple):
     reward: float
+    components: Mapping[str, float]
     error: str | None
 
 
@@ -56,7 +57,8 @@ def _of_episode(response: Response, result: RewardResult) -> RewardResult:
     reward = response.row.get("environment_reward")
     if reward is None:
         return result
-    return add_environment([result], [_Played(reward, response.row.get("environment_error"))])[0]
+    played = _Played(reward, {"environment": reward}, response.row.get("environment_error"))
+    return add_agent([result], [played])[0]
 
 
 def score_table(

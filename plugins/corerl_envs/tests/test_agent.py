@@ -8,19 +8,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from corerl.batch.rollouts import Episode
+from corerl.contracts.agents import AgentContext
 from corerl.contracts.config import DataConfig, ModelConfig, MultiTurnConfig, RolloutConfig
-from corerl.contracts.environments import Start, Turn
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
-from corerl.data.turns import TurnTokenizer
 from corerl.errors import RunError
-from corerl.rollout.episodes import EpisodePlayer, episode_metrics, shorten
+from corerl.rollout.agents import agent_metrics
 from corerl.rollout.player import Player
 from corerl.rollout.scored import ScoredRollouts
-from corerl.rollout.scoring import add_environment
+from corerl.rollout.scoring import add_agent
+from corerl_envs import Start, Turn
+from corerl_envs.agent import EnvironmentAgent, shorten
+from corerl_envs.turns import TurnTokenizer
 
 END = 258
 CHAT = [{"role": "user", "content": "Go."}]
@@ -62,7 +63,8 @@ class Echo:
 
 @pytest.fixture
 def play(tiny_tokenizer_dir):
-    turns = TurnTokenizer(load_tokenizer(ModelConfig(path=str(tiny_tokenizer_dir))))
+    tokenizer = load_tokenizer(ModelConfig(path=str(tiny_tokenizer_dir)))
+    turns = TurnTokenizer(tokenizer)
     players = []
 
     def start(policy, environment, *, max_tokens=500, n=1, prompts=1, max_prompt_length=100, **limits):
@@ -70,17 +72,16 @@ def play(tiny_tokenizer_dir):
             rollout=RolloutConfig(multi_turn=MultiTurnConfig(**limits)),
             data=DataConfig(max_prompt_length=max_prompt_length),
         )
-        players.append(EpisodePlayer(config, environment, policy, turns))
+        agent = EnvironmentAgent(AgentContext(config, tokenizer, lambda key: lambda: environment))
+        players.append((Player(policy, tokenizer, None, max_tokens, agent, max_prompt_length), environment))
         batch = [Prompt(index, turns.prompt(CHAT), CHAT, "acme", "42", {}) for index in range(prompts)]
-        player = Player(policy, None, None, max_tokens, players[-1])
-        return asyncio.run(
-            player.play_all(batch, [11, 12][:prompts], SamplingParams(max_tokens, n=n), "train")
-        ).rollouts
+        sampling = SamplingParams(max_tokens, n=n)
+        return asyncio.run(players[-1][0].play_all(batch, [11, 12][:prompts], sampling, "train")).rollouts
 
     yield start
-    for player in players:
+    for player, environment in players:
         player.close()
-        assert player._environment.closed
+        assert environment.closed
 
 
 @pytest.fixture
@@ -174,10 +175,10 @@ def test_the_turns_of_an_episode_are_one_session_and_those_of_others_are_not(pla
 
 def test_an_environment_that_fails_costs_the_episode_and_no_reward_of_0(play):
     rollouts = play(Scripted("one", "boom"), Echo(), n=2)
-    results = add_environment([RewardResult(1.0)] * 2, rollouts.episodes)
+    results = add_agent([RewardResult(1.0)] * 2, rollouts.episodes)
     assert [result.score for result in results] == [None, None]
     assert results[0].error == "the environment's step() raised OSError: the sandbox is gone"
-    assert episode_metrics(rollouts.episodes)["env/failed/ratio"] == 1.0
+    assert agent_metrics(rollouts.episodes)["env/failed/ratio"] == 1.0
 
 
 def test_an_aborted_turn_costs_the_episode(play):
@@ -201,7 +202,7 @@ def test_an_episode_that_never_began_is_one_masked_token(play):
     rollouts = play(policy, Broken(), prompts=2)
     assert len(policy.requests) == 1
     assert list(rollouts.completions[0].token_ids) == [END]
-    batch = ScoredRollouts(rollouts, add_environment(None, rollouts.episodes)).experience()
+    batch = ScoredRollouts(rollouts, add_agent(None, rollouts.episodes)).experience()
     assert batch.response_mask.any(dim=1).tolist() == [False, True]
     assert batch.rewards.sum(dim=1).tolist() == [0.0, 1.0]
 
@@ -331,11 +332,13 @@ def test_episodes_that_never_began_are_not_ended_and_those_of_a_run_that_fails_a
 
 
 def test_images_stay_with_every_turn(tiny_tokenizer_dir):
-    turns = TurnTokenizer(load_tokenizer(ModelConfig(path=str(tiny_tokenizer_dir))))
+    tokenizer = load_tokenizer(ModelConfig(path=str(tiny_tokenizer_dir)))
     config = SimpleNamespace(rollout=RolloutConfig(), data=DataConfig(max_prompt_length=100))
+    agent = EnvironmentAgent(AgentContext(config, tokenizer, lambda key: Echo))
     policy, images = Scripted("one", "bye"), [{"bytes": b"x"}]
-    prompt = Prompt(0, turns.prompt(CHAT), CHAT, "acme", "42", {}, {"images": images})
-    asyncio.run(EpisodePlayer(config, Echo(), policy, turns).play(prompt, 1, SamplingParams(500), "train", 0))
+    prompt = Prompt(0, TurnTokenizer(tokenizer).prompt(CHAT), CHAT, "acme", "42", {}, {"images": images})
+    player = Player(policy, tokenizer, None, 500, agent, 100)
+    asyncio.run(player.play_all([prompt], [1], SamplingParams(500), "train"))
     assert [request.media["images"] is images for request in policy.requests] == [True, True]
 
 
@@ -345,27 +348,37 @@ def test_long_messages_lose_their_middle(play):
     assert len(shorten("a" * 100, 16)) == 16
 
 
-def test_scores_are_the_scorers_plus_the_environments():
-    episodes = [Episode([True], reward=0.5), Episode([True], reward=0.25)]
-    both = add_environment([RewardResult(1.0, {"format": 1.0}), RewardResult(None, error="late")], episodes)
-    assert (both[0].score, both[0].components) == (1.5, {"format": 1.0, "scorer": 1.0, "environment": 0.5})
-    assert (both[1].score, both[1].error) == (None, "late")
-    assert [result.score for result in add_environment(None, episodes)] == [0.5, 0.25]
+def test_metrics_of_episodes(play):
+    """Two episodes of two turns with a reward of 1 and a call each; the second fails in its second turn."""
 
+    class Failing(Echo):
+        async def step(self, state, response):
+            turn = await super().step(state, response)
+            if self.seeds.index(11) == 0 and len(state) == 2 and state is self.states[1]:
+                raise OSError("gone")
+            return dataclasses.replace(turn, tool_errors=len(state) - 1)
 
-def test_metrics_of_episodes():
-    episodes = [
-        Episode([True, False], turns=2, reward=1.0, tool_calls=3, tool_errors=1, tool_seconds=0.5),
-        Episode([True], turns=1, tool_calls=1, tool_seconds=0.25, error="late"),
-    ]
-    assert episode_metrics(episodes) == {
-        "env/turns/mean": 1.5,
+        def reset(self, task, seed):
+            start = super().reset(task, seed)
+            self.states = [*getattr(self, "states", ()), start.state]
+            return start
+
+    rollouts = play(Scripted("one", "bye"), Failing(), n=2)
+    metrics = agent_metrics(rollouts.episodes)
+    seconds = [episode.metrics["env/tool_seconds"] for episode in rollouts.episodes]
+    read = [episode.response_mask.count(False) for episode in rollouts.episodes]
+    assert {name: metrics[name] for name in metrics if name.startswith("env/")} == {
+        "env/turns/mean": 2.0,
         "env/turns/max": 2.0,
-        "env/reward/mean": 0.5,
-        "env/tool_calls/mean": 2.0,
-        "env/tool_errors/ratio": 0.25,
-        "env/tool_seconds/mean": 0.375,
-        "env/tool_seconds/max": 0.5,
-        "env/tokens/mean": 0.5,
+        "env/reward/mean": 1.5,
+        "env/reward/max": 2.0,
+        "env/tool_calls/mean": 1.5,
+        "env/tool_calls/max": 2.0,
+        "env/tool_errors/ratio": 1 / 3,
+        "env/tool_seconds/mean": sum(seconds) / 2,
+        "env/tool_seconds/max": max(seconds),
+        "env/tokens/mean": sum(read) / 2,
+        "env/tokens/max": max(read),
         "env/failed/ratio": 0.5,
     }
+    assert (metrics["agent/turns/mean"], metrics["agent/failed/ratio"]) == (2.0, 0.5)

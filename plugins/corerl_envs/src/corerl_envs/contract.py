@@ -1,19 +1,10 @@
 """Environments: what answers the policy between its turns, with tools, a game or a simulated user."""
 
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-
-@dataclass(frozen=True)
-class Task:
-    """A row of the data. All episodes of the row share it: do not change it."""
-
-    messages: Sequence[Mapping[str, Any]]
-    """the row's ``prompt``"""
-    ground_truth: Any
-    data_source: str
-    extra_info: Mapping[str, Any] = field(default_factory=dict)
+from corerl.contracts.agents import Task
 
 
 @dataclass(frozen=True)

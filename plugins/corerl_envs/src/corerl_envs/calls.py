@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from corerl.registry.coroutines import blocking
-from corerl.threads import CallQueue
+from corerl.registry import blocking
+from corerl_rewards.threads import CallQueue
 
 
 class Answer(NamedTuple):

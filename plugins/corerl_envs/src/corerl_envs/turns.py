@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corerl.contracts.tokenizers import ChatTokenizer
-from corerl.data.report import Location
-from corerl.data.schema import Message
+from corerl.data import Location, Message
 
 _PROBE = "corerl\ue000turn"
 

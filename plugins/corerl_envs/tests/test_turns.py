@@ -2,8 +2,8 @@ import pytest
 
 from corerl.contracts.config import ModelConfig
 from corerl.data.tokenizer import load_tokenizer
-from corerl.data.turns import TurnTokenizer
 from corerl.errors import DataError
+from corerl_envs.turns import TurnTokenizer
 
 END, PAD = 258, 256
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go."}]

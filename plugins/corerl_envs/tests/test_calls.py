@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from corerl.rollout.calls import Calls
+from corerl_envs.calls import Calls
 
 
 def calls(function, arguments):

@@ -1,0 +1,198 @@
+"""Agent ``environment``: the policy writes, the environment answers, until one of them or a limit ends the episode."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Any
+
+from corerl.contracts.agents import AgentContext, AgentResult, Model, Task
+from corerl.data import Location, Message, check_messages
+from corerl.errors import RunError
+from corerl.terminal import say
+from corerl_envs.calls import Answer, Calls
+from corerl_envs.contract import EndingEnvironment, Environment, Start, Turn
+from corerl_envs.turns import TurnTokenizer
+
+KEY = "rollout.multi_turn.environment"
+
+
+class EnvironmentAgent:
+    """Drives the environment of the config."""
+
+    def __init__(self, context: AgentContext) -> None:
+        self._limits = limits = context.config.rollout.multi_turn
+        self._turns = TurnTokenizer(context.tokenizer, context.config.data.apply_chat_template_kwargs)
+        self._environment: Environment = context.part(KEY)()
+        self._calls = Calls(num_workers=limits.num_workers, timeout=limits.tool_timeout)
+
+    def close(self) -> None:
+        """Close the environment; one that cannot be closed in its time is left behind."""
+        answer = self._calls.wait(self._environment.close)
+        self._calls.close()
+        if answer.error is not None:
+            say(f"the environment's close() {answer.error}")
+
+    async def run(self, task: Task, model: Model) -> AgentResult:
+        """Play one episode.
+
+        Raises:
+            RunError: the environment breaks its contract.
+            DataError: its messages do not fit the chat template.
+        """
+        episode = _Episode(task, list(task.prompt_ids))
+        try:
+            await self._begin(episode)
+            for number in range(self._limits.max_assistant_turns):
+                if episode.going:
+                    await self._generate(episode, model)
+                if episode.going:
+                    await self._answer(episode, is_last=number + 1 == self._limits.max_assistant_turns)
+        finally:
+            await self._end(episode)
+        return episode.result()
+
+    async def _end(self, episode: "_Episode") -> None:
+        """Let the environment end what it has begun."""
+        if episode.begun and isinstance(self._environment, EndingEnvironment):
+            answer = await self._calls.call(self._environment.end, episode.state)
+            episode.add(episode.take(answer, float | int | None, "end") or 0.0, "end")
+
+    async def _begin(self, episode: "_Episode") -> None:
+        answer = await self._calls.call(self._environment.reset, episode.task, episode.task.seed)
+        start = episode.take(answer, Start, "reset")
+        if start is None:
+            return
+        episode.state, episode.begun = start.state, True
+        if start.messages is not None:
+            episode.prompt = self._messages(start.messages, "reset")
+            episode.token_ids = list(self._turns.prompt(episode.prompt))
+
+    async def _generate(self, episode: "_Episode", model: Model) -> None:
+        """The policy's next turn, if there is room for it."""
+        sampled = await model.generate(
+            [*episode.token_ids, *episode.answer_ids], max_tokens=self._limits.max_turn_length
+        )
+        if sampled.finish_reason == "abort":
+            episode.fail("its generation was aborted")
+        if sampled.token_ids:
+            episode.write(sampled.token_ids, sampled.text)
+        else:
+            episode.going = False
+
+    async def _answer(self, episode: "_Episode", *, is_last: bool) -> None:
+        """The environment's answer to the policy's turn."""
+        answer = await self._calls.call(self._environment.step, episode.state, episode.texts[-1])
+        turn = episode.take(answer, Turn, "step")
+        if turn is None:
+            return
+        episode.count(turn)
+        if turn.done or is_last:
+            episode.going = False
+            return
+        episode.answer = self._messages(turn.messages, "step")
+        episode.answer_ids = self._turns.between(episode.history(), episode.answer, episode.token_ids[-1])
+
+    def _messages(self, messages: Sequence[Mapping[str, Any]], method: str) -> list[Message]:
+        """Checked, and shortened to ``max_tool_response_length`` characters each."""
+        checked = check_messages(list(messages), Location(f"the environment's {method}()", 0), "messages")
+        most = self._limits.max_tool_response_length if method == "step" else None
+        return [{**message, "content": shorten(message["content"], most)} for message in checked]
+
+
+@dataclasses.dataclass
+class _Episode:
+    """One episode on its way.
+
+    Attributes:
+        token_ids: prompt, turns of the policy, and the answers that the policy read.
+        prompt: messages of the environment's own; None: the row's.
+        answer, answer_ids: of the environment, as long as the policy has not read them.
+    """
+
+    task: Task
+    token_ids: list[int]
+    state: Any = None
+    begun: bool = False
+    going: bool = True
+    prompt: list[Message] | None = None
+    answer: Sequence[Message] = ()
+    answer_ids: Sequence[int] = ()
+    messages: list[Message] = dataclasses.field(default_factory=list)
+    texts: list[str] = dataclasses.field(default_factory=list)
+    tokens: int = 0
+    reward: float = 0.0
+    tool_calls: int = 0
+    tool_errors: int = 0
+    tool_seconds: float = 0.0
+    error: str | None = None
+
+    def take(self, answer: Answer, kind: type | UnionType, method: str) -> Any:
+        """The value of a call, or None when it has none: then the episode is over."""
+        self.tool_seconds += answer.seconds
+        if answer.error is not None:
+            self.fail(f"the environment's {method}() {answer.error}")
+            return None
+        if not isinstance(answer.value, kind):
+            wanted = getattr(kind, "__name__", kind)
+            raise RunError(
+                f"the environment's {method}() returned {type(answer.value).__name__}, not {wanted} "
+                "(corerl_envs.contract)"
+            )
+        return answer.value
+
+    def fail(self, error: str) -> None:
+        self.going, self.error = False, self.error or error
+
+    def write(self, token_ids: Sequence[int], text: str) -> None:
+        """The policy's turn, after it has read the answer to the one before."""
+        self.token_ids += [*self.answer_ids, *token_ids]
+        self.tokens += len(self.answer_ids)
+        self.messages += [*self.answer, {"role": "assistant", "content": text}]
+        self.texts.append(text)
+        self.answer, self.answer_ids = (), ()
+
+    def add(self, reward: float, method: str) -> None:
+        if not math.isfinite(reward):
+            raise RunError(f"the environment's {method}() returned the reward {reward}: a reward must be finite")
+        self.reward += reward
+
+    def count(self, turn: Turn) -> None:
+        self.add(turn.reward, "step")
+        self.tool_calls += turn.tool_calls
+        self.tool_errors += turn.tool_errors
+
+    def history(self) -> list[Message]:
+        """The messages before the policy's last turn."""
+        before = self.task.messages if self.prompt is None else self.prompt
+        return [*map(dict, before), *self.messages[:-1]]
+
+    def result(self) -> AgentResult:
+        return AgentResult(
+            reward=self.reward,
+            components={"environment": self.reward},
+            metrics={
+                "env/turns": len(self.texts),
+                "env/reward": self.reward,
+                "env/tool_calls": self.tool_calls,
+                "env/tool_errors/ratio": (self.tool_errors, self.tool_calls),
+                "env/tool_seconds": self.tool_seconds,
+                "env/tokens": self.tokens,
+                "env/failed/ratio": (self.error is not None, 1),
+            },
+            messages=self.messages,
+            prompt=self.prompt,
+            error=self.error,
+        )
+
+
+def shorten(text: str, most: int | None) -> str:
+    """``text`` without its middle, where it is longer than ``most`` characters.
+
+    >>> shorten("0123456789", 7)
+    '012…789'
+    """
+    if most is None or len(text) <= most:
+        return text
+    head = most // 2
+    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"

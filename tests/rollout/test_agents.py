@@ -1,0 +1,304 @@
+"""Agents of a few lines with a scripted policy: what becomes of their requests, results, errors and numbers."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from corerl.batch.rollouts import Episode
+from corerl.contracts.agents import AgentContext, AgentResult
+from corerl.contracts.config import ModelConfig
+from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import Completion, SamplingParams
+from corerl.data.prompts import Prompt
+from corerl.data.tokenizer import load_tokenizer
+from corerl.errors import RunError
+from corerl.registry import Entry, Owner, Selected
+from corerl.rollout.agents import agent_metrics, make_agent
+from corerl.rollout.player import Player
+from corerl.rollout.scored import ScoredRollouts
+from corerl.rollout.scoring import add_agent
+from corerl.seeding import episode_seed
+
+CHAT = [{"role": "user", "content": "Go."}]
+PROMPT = (1, 2, 3)
+
+
+class Policy:
+    """Answers request k of an episode with k + 1 times the token 50 + k, sampled by weights k and k + 1."""
+
+    def __init__(self):
+        self.requests = []
+
+    async def complete(self, request, on_sent=lambda: None):
+        on_sent()
+        self.requests.append(request)
+        await asyncio.sleep(0)
+        number = int(request.request_id.rpartition("-")[2])
+        count = min(number + 1, request.sampling.max_tokens)
+        updates = ((count - 1, number + 1),) if count > 1 else ()
+        return [Completion([50 + number] * count, [-0.5] * count, "stop", number, updates)]
+
+
+@pytest.fixture
+def play(tiny_tokenizer_dir):
+    tokenizer = load_tokenizer(ModelConfig(path=str(tiny_tokenizer_dir)))
+
+    def start(run, *, policy=None, n=1, max_tokens=20, max_prompt_length=4):
+        selected = Selected(Entry("agent", "mine", run, Owner("acme")))
+        agent = make_agent(selected, {}, None, tokenizer)
+        player = Player(policy or Policy(), tokenizer, None, max_tokens, agent, max_prompt_length)
+        prompt = Prompt(0, PROMPT, CHAT, "acme", "42", {"index": 7})
+        return asyncio.run(player.play_all([prompt], [11], SamplingParams(max_tokens, n=n), "train"))
+
+    return start
+
+
+async def two_turns(task, model):
+    first = await model.generate(task.prompt_ids)
+    second = await model.generate([*task.prompt_ids, *first.token_ids, 97, 98])
+    return AgentResult(float(len(second.token_ids)))
+
+
+def test_a_plain_function_of_two_requests_is_one_row(play):
+    policy = Policy()
+    scored = play(two_turns, policy=policy)
+    [completion], [episode] = scored.rollouts.completions, scored.rollouts.episodes
+    assert completion.token_ids == [50, 97, 98, 51, 51]
+    assert completion.log_probs == [-0.5, 0.0, 0.0, -0.5, -0.5]
+    assert episode.response_mask == [True, False, False, True, True]
+    assert completion.version_runs() == [(0, 3, 0), (3, 4, 1), (4, 5, 2)]
+    assert [list(request.prompt_ids) for request in policy.requests] == [[1, 2, 3], [1, 2, 3, 50, 97, 98]]
+    assert scored.rollouts.prompts[0].token_ids == PROMPT
+    assert scored.rollouts.responses == ["2\n33"]
+    assert episode.messages == [{"role": "assistant", "content": text} for text in ("2", "33")]
+    assert (scored.results[0].score, scored.results[0].components, episode.turns) == (2.0, {"agent": 2.0}, 2)
+
+
+def test_seeds_names_and_sessions_are_functions_of_place(play):
+    policy = Policy()
+    play(two_turns, policy=policy, n=2)
+    given = {request.request_id: (request.session, request.sampling.seed) for request in policy.requests}
+    assert given == {
+        f"train-0.{sample}-{turn}": (f"train-0.{sample}", episode_seed(11, sample, turn))
+        for sample in (0, 1)
+        for turn in (0, 1)
+    }
+    assert {request.sampling.n for request in policy.requests} == {1}
+
+
+def test_an_agent_gets_the_row_its_tokens_and_the_seed_of_its_group(play):
+    seen = []
+
+    async def agent(task, model):
+        seen.append(task)
+        sampled = await model.generate(task.prompt_ids)
+        assert (sampled.text, sampled.finish_reason, list(sampled.log_probs)) == ("2", "stop", [-0.5])
+        assert model.tokenizer.decode([[104, 105]]) == ["hi"]
+
+    scored = play(agent, n=2)
+    assert seen[0] == seen[1]
+    task = seen[0]
+    assert (task.messages, task.ground_truth, task.data_source, task.extra_info) == (CHAT, "42", "acme", {"index": 7})
+    assert (task.prompt_ids, task.seed) == (PROMPT, 11)
+    assert [result.score for result in scored.results] == [0.0, 0.0]
+    assert {episode.error for episode in scored.rollouts.episodes} == {None}
+
+
+def test_a_request_is_cut_to_the_room_that_is_left_and_without_room_nothing_is_sampled(play):
+    sampled = []
+
+    async def agent(task, model):
+        ids = list(task.prompt_ids)
+        for read in ([], [97], [97, 98]):
+            sampled.append(await model.generate([*ids, *read], max_tokens=2))
+            ids += [*read, *sampled[-1].token_ids]
+
+    policy = Policy()
+    [completion] = play(agent, policy=policy, max_tokens=3).rollouts.completions
+    assert [request.sampling.max_tokens for request in policy.requests] == [2, 1]
+    assert [(list(each.token_ids), each.finish_reason) for each in sampled] == [
+        ([50], "stop"),
+        ([51], "stop"),
+        ([], "length"),
+    ]
+    assert (completion.token_ids, completion.finish_reason) == ([50, 97, 51], "length")
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ([1, 2, 3], "leaves the 4 tokens of the requests before at token 3"),
+        ([1, 9, 3, 50, 97], "at token 1"),
+        ([1, 2, 3, 51, 97], "at token 3"),
+    ],
+    ids=["shorter", "prompt", "answer"],
+)
+def test_a_request_that_does_not_continue_the_last_one_is_an_error_that_an_agent_cannot_hide(play, second, words):
+    async def agent(task, model):
+        await model.generate(task.prompt_ids)
+        try:
+            await model.generate(second)
+        except RunError:
+            return AgentResult(1.0)
+
+    with pytest.raises(RunError, match=words):
+        play(agent)
+
+
+def test_two_requests_at_a_time_are_refused(play):
+    async def agent(task, model):
+        await asyncio.gather(model.generate(task.prompt_ids), model.generate(task.prompt_ids))
+
+    with pytest.raises(RunError, match="await each request"):
+        play(agent)
+
+
+def test_a_request_that_was_given_up_leaves_no_token(play):
+    class Slow(Policy):
+        async def complete(self, request, on_sent=lambda: None):
+            if not self.requests:
+                self.requests.append(request)
+                await asyncio.sleep(20)
+            return await super().complete(request, on_sent)
+
+    async def agent(task, model):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(model.generate(task.prompt_ids), 0.01)
+        await model.generate(task.prompt_ids)
+
+    policy = Slow()
+    [completion] = play(agent, policy=policy).rollouts.completions
+    assert completion.token_ids == [51, 51]
+    assert [request.request_id for request in policy.requests] == ["train-0.0-0", "train-0.0-1"]
+
+
+def test_a_first_request_may_be_a_prompt_of_the_agents_own(play):
+    async def agent(task, model):
+        await model.generate([7, 8])
+        return AgentResult(prompt=[{"role": "user", "content": "Mine."}])
+
+    [prompt] = play(agent).rollouts.prompts
+    assert (prompt.token_ids, prompt.messages) == ((7, 8), [{"role": "user", "content": "Mine."}])
+
+    async def long(task, model):
+        await model.generate([7] * 5)
+
+    with pytest.raises(RunError, match=r"5 tokens, more than data\.max_prompt_length = 4"):
+        play(long)
+
+
+def test_an_agent_that_raises_costs_its_episode_and_an_engine_that_does_the_group(play):
+    async def agent(task, model):
+        await model.generate(task.prompt_ids)
+        raise OSError("the sandbox\nis gone")
+
+    scored = play(agent, n=2)
+    assert {episode.error for episode in scored.rollouts.episodes} == {"the agent raised OSError: the sandbox is gone"}
+    assert {result.score for result in scored.results} == {None}
+    assert not scored.experience().response_mask.any()
+
+    class Dead(Policy):
+        async def complete(self, request, on_sent=lambda: None):
+            raise ConnectionError("no engine")
+
+    async def hides(task, model):
+        try:
+            await model.generate(task.prompt_ids)
+        except ConnectionError:
+            return AgentResult(1.0)
+
+    with pytest.raises(ConnectionError, match="no engine"):
+        play(hides, policy=Dead())
+
+
+def test_an_agent_that_asks_for_nothing_has_no_score(play):
+    async def agent(task, model):
+        return AgentResult(1.0)
+
+    scored = play(agent)
+    assert scored.results[0].error == "the agent asked its model for nothing"
+    assert list(scored.rollouts.completions[0].token_ids) == [258]
+
+
+@pytest.mark.parametrize(
+    ("result", "words"), [(1.0, "returned float, not AgentResult"), (AgentResult(float("nan")), "the reward nan")]
+)
+def test_an_agent_that_breaks_its_contract_stops_the_run(play, result, words):
+    async def agent(task, model):
+        await model.generate(task.prompt_ids)
+        return result
+
+    with pytest.raises(RunError, match=words):
+        play(agent)
+
+
+def test_a_factory_gets_the_surroundings_and_the_options(tiny_tokenizer_dir):
+    class Agent:
+        def __init__(self, context, *, options):
+            self.context, self.options = context, options
+
+        async def run(self, task, model):
+            pass
+
+    tool = Selected(Entry("tool", "saw", lambda: "sawn", Owner("acme")))
+    selected = Selected(Entry("agent", "mine", Agent, Owner("acme")), "the options")
+    made = make_agent(selected, {"rollout.tool": tool}, "the config", "the tokenizer")
+    assert isinstance(made.context, AgentContext)
+    assert (made.options, made.context.config, made.context.tokenizer) == (
+        "the options",
+        "the config",
+        "the tokenizer",
+    )
+    assert made.context.part("rollout.tool")() == "sawn"
+    assert made.context.part("rollout.other") is None
+
+
+def test_an_agent_with_close_is_closed_and_another_is_left_alone():
+    class Holding:
+        closed = 0
+
+        async def run(self, task, model):
+            pass
+
+        def close(self):
+            self.closed += 1
+
+    agent = Holding()
+    Player(None, None, None, 1, agent).close()
+    assert agent.closed == 1
+    Player(None, None, None, 1, SimpleNamespace(run=two_turns)).close()
+
+
+def test_scores_are_the_scorers_plus_the_agents():
+    episodes = [Episode([True], reward=0.5, components={"environment": 0.5}), Episode([True], reward=0.25)]
+    both = add_agent([RewardResult(1.0, {"format": 1.0}), RewardResult(None, error="late")], episodes)
+    assert (both[0].score, both[0].components) == (1.5, {"format": 1.0, "scorer": 1.0, "environment": 0.5})
+    assert (both[1].score, both[1].error) == (None, "late")
+    assert [result.score for result in add_agent(None, episodes)] == [0.5, 0.25]
+    assert [result.components for result in add_agent(None, episodes)] == [{"environment": 0.5}, {"agent": 0.25}]
+
+
+def test_numbers_of_episodes_become_means_maxima_and_ratios():
+    episodes = [
+        Episode([True], turns=3, metrics={"seconds": 2.0, "game/won": 1, "game/missed/ratio": (1, 4)}),
+        Episode([True], turns=1, metrics={"seconds": 1.0, "game/missed/ratio": [2, 2]}, error="late"),
+    ]
+    assert agent_metrics(episodes) == {
+        "agent/turns/mean": 2.0,
+        "agent/turns/max": 3.0,
+        "agent/failed/ratio": 0.5,
+        "agent/seconds/mean": 1.5,
+        "agent/seconds/max": 2.0,
+        "game/won/mean": 1.0,
+        "game/won/max": 1.0,
+        "game/missed/ratio": 0.5,
+    }
+    assert agent_metrics([]) == {}
+    assert agent_metrics([Episode([True], metrics={"none/ratio": (0, 0)})])["none/ratio"] == 0.0
+
+
+def test_an_unscored_row_is_masked_out(play):
+    scored = play(two_turns)
+    batch = ScoredRollouts(scored.rollouts, [RewardResult(None, error="late")]).experience()
+    assert not batch.response_mask.any()
