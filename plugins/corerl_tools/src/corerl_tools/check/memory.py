@@ -26,8 +26,8 @@ from corerl_check import (
 )
 
 TURNS = (
-    "generation and training are two processes on each GPU, which take turns without NVIDIA's MPS: a step takes no less "
-    "time than with trainer.max_staleness=0 (docs/performance.md); start MPS before the run: nvidia-cuda-mps-control -d"
+    "generation and training are two processes on each GPU, which take turns without NVIDIA's MPS: a step takes as "
+    "long as with trainer.max_staleness=0 (docs/performance.md); start MPS before the run: nvidia-cuda-mps-control -d"
 )
 
 OVERLAP = {
