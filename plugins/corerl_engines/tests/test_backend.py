@@ -133,6 +133,7 @@ def start(tmp_path, diary):
             {"diary": str(diary.file), "refused": refused},
         )
         started.append(backend)
+        backend.started()
         return backend
 
     yield start
@@ -242,7 +243,7 @@ def test_weights_on_a_device_that_the_engine_sees_are_handed_over_there(backend,
     closed = []
     monkeypatch.setattr("corerl_engines.backend.device_uuid", lambda device: f"GPU-{device.index}")
     monkeypatch.setattr("corerl_engines.backend.DeviceBucket", Bucket)
-    backend._devices = ["GPU-1"]
+    backend._ready["devices"] = ["GPU-1"]
     for _ in range(2):
         backend._reserve(torch.device("cuda", 1))
         assert [type(shared) for shared in backend._shared] == [Bucket] and not closed

@@ -80,7 +80,11 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         arguments["enable_chunked_prefill"] = False  # with it, a waiting request with a seed ends the engine
     if device == "cuda":
         share = options.gpu_memory_utilization / options.replicas
-        arguments |= {"gpu_memory_utilization": share, "enable_sleep_mode": True}
+        arguments |= {
+            "gpu_memory_utilization": share,
+            "enable_sleep_mode": True,
+            "worker_cls": "corerl_vllm_engine.gpu_worker.GpuWorker",
+        }
         variables = os.environ | options.variables()
         if rollout.tensor_model_parallel_size > 1 and any(variables.get(n) == v for n, v in WITHOUT_MULTICAST.items()):
             # a sum over GPUs compiled into one kernel with a norm hangs without multicast (vLLM issue 48071)
