@@ -160,7 +160,8 @@ class EngineProcess:
     def is_starting(self) -> bool:
         """Whether the engine has neither sent ``ready`` nor ended."""
         with self._lock:
-            return not (self._end or (ready := self._events.get("ready")) and ready.done())
+            ready = self._events.get("ready")
+            return not (self._end or (ready is not None and ready.done()))
 
     def wait_for(self, event: str, seconds: float, what: str) -> dict[str, Any]:
         """Wait for the engine's message of that name.

@@ -10,11 +10,14 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from corerl_vllm_engine import cores
 from corerl_vllm_engine.replicas import Replicas
 
 
 async def start(settings: dict[str, Any]) -> "VllmEngine | Replicas":
     """Start the engine; returns when it can generate. Replicas start at the same time."""
+    if settings["preloaded"]:
+        cores.fork_from_server()
     configs = [_config(settings) for _ in range(settings["replicas"])]
     if len(configs) == 1:
         return await _prepared(_engine(configs[0]), settings)
