@@ -12,13 +12,7 @@ import torch
 from vllm.config import set_current_vllm_config
 from vllm.v1.worker.gpu_worker import Worker
 
-GIB = 2**30
-
-LIBRARIES = GIB // 2
-"""bytes that libraries take outside of torch's memory: kernels, workspaces"""
-
-GRAPHS = 3 * GIB // 2
-"""bytes of all CUDA graphs of one engine"""
+from corerl_vllm_engine.memory import GRAPHS, cache_bytes, held_bytes
 
 
 class GpuWorker(Worker):  # type: ignore[misc]
@@ -45,28 +39,6 @@ class GpuWorker(Worker):  # type: ignore[misc]
             self.model_runner.profile_run()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-
-
-def cache_bytes(share: int, weights: int, activations: int, graphs: int) -> int:
-    """Bytes of the KV cache within an engine's share.
-
-    Raises:
-        ValueError: none are left.
-    """
-    left = share - weights - activations - graphs - LIBRARIES
-    if left <= 0:
-        raise ValueError(
-            f"the engine's share of the device's memory, {share / GIB:.2f} GiB, leaves no KV cache beside weights "
-            f"({weights / GIB:.2f} GiB), activations ({activations / GIB:.2f}), CUDA graphs ({graphs / GIB:.2f}) and "
-            f"libraries ({LIBRARIES / GIB:.2f}): raise rollout.options.gpu_memory_utilization"
-        )
-    return left
-
-
-def held_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the memory that tensors hold; memory that several share counts once."""
-    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(storages.values())
 
 
 def _tensors(model: Any) -> Iterable[torch.Tensor]:
