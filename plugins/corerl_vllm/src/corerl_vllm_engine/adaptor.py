@@ -16,7 +16,7 @@ from corerl_vllm_engine.replicas import Replicas
 
 async def start(settings: dict[str, Any]) -> "VllmEngine | Replicas":
     """Start the engine; returns when it can generate. Replicas start at the same time."""
-    if settings["preloaded"]:
+    if settings.get("preloaded"):
         cores.fork_from_server()
     configs = [_config(settings) for _ in range(settings["replicas"])]
     if len(configs) == 1:
