@@ -97,6 +97,7 @@ def main() -> None:
     began = time.perf_counter()
     rollout = RolloutConfig(tensor_model_parallel_size=asked.tensor_parallel)
     backend = selected.load()(model, rollout, device="cuda")
+    backend.started()
     report: dict[str, Any] = {
         "backend": asked.backend,
         "shape": asked.shape,

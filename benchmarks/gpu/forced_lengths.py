@@ -69,5 +69,6 @@ def register_rollout_backends(register: Register[RolloutBackendFactory]) -> None
             f"forced_{name}",
             with_forced_lengths(getattr(classes[0], backend)),
             options=getattr(classes[1], options),
+            starts_beside_models=name == "vllm",
             summary=f"{name} with response lengths drawn from a log-normal distribution",
         )

@@ -42,6 +42,11 @@ class BackendFacts:
     """Facts of a rollout backend."""
 
     media: tuple[str, ...] = fact((), "accepts these columns of the data (`images`, `videos`); `request.media`")
+    starts_beside_models: bool = fact(
+        False,
+        "may start while the models are built: the engine's memory does not depend on theirs, and the constructor "
+        "returns before the engine can generate (`StartingBackend`)",
+    )
 
 
 @dataclass(frozen=True)

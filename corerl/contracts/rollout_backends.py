@@ -156,6 +156,24 @@ class RolloutBackend(Protocol):
 
 
 @runtime_checkable
+class StartingBackend(Protocol):
+    """A rollout backend whose engine, in a process of its own, still starts when the constructor has returned."""
+
+    def is_starting(self) -> bool:
+        """Whether the engine still starts; False once it can generate, and once it has failed."""
+        ...
+
+    def started(self) -> None:
+        """Wait until the engine can generate.
+
+        Raises:
+            DeadlineError: the start took too long.
+            RunError: the engine is missing, or did not start.
+        """
+        ...
+
+
+@runtime_checkable
 class LoggingBackend(Protocol):
     """A rollout backend whose engine has a log."""
 

@@ -30,6 +30,8 @@ class Role:
         part: that part's name.
         distributed: several workers can share the work. A fact of strategies; every worker of a rollout backend is a
             replica.
+        starts_beside: the workers may start while those of other roles do, and may still start when constructed
+            (:class:`corerl.contracts.workers.StartingWorker`).
         gpus: of one worker; more than 1 for a rollout backend under tensor parallelism.
         pool: machines and GPUs of its own; None: shared with the other roles.
     """
@@ -40,6 +42,7 @@ class Role:
     distributed: bool
     gpus: int = 1
     pool: Pool | None = None
+    starts_beside: bool = False
 
 
 class Runtime(Protocol):
@@ -58,6 +61,9 @@ class Runtime(Protocol):
 
         Returns an object with the worker's methods, used like a single worker: whole batches in, whole batches out. A
         call is dispatched by the declaration of the method (:mod:`corerl.contracts.dispatch`).
+
+        The workers have started, except a :class:`corerl.contracts.workers.StartingWorker` of a role that
+        ``starts_beside``: its methods show and await the end of its start.
 
         Each of several workers has ``RANK`` and ``WORLD_SIZE`` in its environment; a
         :class:`corerl.contracts.workers.PlacedWorker` returns its share of split work, others are replicas.

@@ -43,6 +43,23 @@ class PlacedWorker(Protocol):
 
 
 @runtime_checkable
+class StartingWorker(Protocol):
+    """A worker that may still start, in a process of its own, when the constructor has returned."""
+
+    def is_starting(self) -> bool:
+        """Whether the worker still starts; False once it has started, and once it has failed."""
+        ...
+
+    def started(self) -> None:
+        """Wait for the end of the start.
+
+        Raises:
+            CoreRLError: the worker could not start.
+        """
+        ...
+
+
+@runtime_checkable
 class ClosingWorker(Protocol):
     """A worker with an end, such as that of an engine."""
 

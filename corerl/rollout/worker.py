@@ -12,7 +12,13 @@ from torch import Tensor
 
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
-from corerl.contracts.rollout_backends import Completion, GenerationRequest, LoggingBackend, OnFinished
+from corerl.contracts.rollout_backends import (
+    Completion,
+    GenerationRequest,
+    LoggingBackend,
+    OnFinished,
+    StartingBackend,
+)
 from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
 from corerl.models import resolve_device
 from corerl.plugins import load_plugins
@@ -33,6 +39,15 @@ class RolloutWorker:
             backend, config.model, config.rollout, device=resolve_device(config.actor.device)
         )
         self.backend, self._is_closed = self._start(), False
+
+    def is_starting(self) -> bool:
+        """For :class:`corerl.contracts.workers.StartingWorker`."""
+        return isinstance(self.backend, StartingBackend) and self.backend.is_starting()
+
+    def started(self) -> None:
+        """For :class:`corerl.contracts.workers.StartingWorker`."""
+        if isinstance(self.backend, StartingBackend):
+            self.backend.started()
 
     @dispatch("spread")
     async def generate(self, requests: Sequence[GenerationRequest], on_finished: OnFinished) -> None:
@@ -113,6 +128,7 @@ class RolloutWorker:
             self._is_closed = True
             try:
                 self.backend = self._start()
+                self.started()
             except CoreRLError as error:  # whatever its kind: the same start has succeeded before
                 raise EngineDeadError(f"the engine could not be started again: {error}") from error
             self._is_closed = False

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.runtimes import Role
-from corerl.contracts.workers import ClosingWorker
+from corerl.contracts.workers import ClosingWorker, StartingWorker
 from corerl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class LocalRuntime:
         spawned = worker(*args)
         if isinstance(spawned, ClosingWorker):
             self._workers.callback(spawned.close)
+        if isinstance(spawned, StartingWorker) and not role.starts_beside:
+            spawned.started()
         return spawned
 
     def send_weights(

@@ -4,7 +4,7 @@ import functools
 import gc
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,16 +191,19 @@ def _workers(plan: Plan, runtime: Runtime, roles: Mapping[str, Role], starts: St
     both = runtime.starts_together if isinstance(runtime, StartsTogether) else lambda role: False
     together = {name: functools.partial(start, name) for name in needed if both(roles[name])}
     others = {name: functools.partial(start, name) for name in needed if name not in together}
-    return starts.together(together) | starts.one_by_one(others)
+    workers = starts.together(together)
+    beside = {name: others.pop(name) for name in [*others] if roles[name].starts_beside}
+    return workers | starts.one_by_one(others, beside)
 
 
 def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:
+    backend = parts.rollout_backend.entry
     strategy, critic = parts.strategy.entry, (parts.critic_strategy or parts.strategy).entry
     roles = [
         Role("actor", "actor.strategy", strategy.name, strategy.facts.distributed),
         Role("critic", "critic.strategy", critic.name, critic.facts.distributed),
         Role("ref", "actor.strategy", strategy.name, strategy.facts.distributed),
-        rollout_role(config, parts.rollout_backend.entry),
+        replace(rollout_role(config, backend), starts_beside=backend.facts.starts_beside_models),
     ]
     return {role.name: role for role in roles}
 

@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import contextmanager
 from typing import Any
 
+from corerl.contracts.workers import StartingWorker
 from corerl.terminal.notices import say
 
 PATIENCE = 10.0
@@ -16,6 +17,8 @@ ENDING = 30.0
 """seconds in which the other starts end once one has failed and their runtime is closed"""
 
 Start = Callable[[], Any]
+
+_NONE: Mapping[str, Start] = {}
 
 
 class Starts:
@@ -35,12 +38,28 @@ class Starts:
             future.result()
         return {name: future.result() for name, future in self._futures.items()}
 
-    def one_by_one(self, starts: Mapping[str, Start]) -> dict[str, Any]:
-        """What each returns, by role."""
-        started: dict[str, Any] = {}
-        for name, start in starts.items():
-            with _shown(lambda name=name: [name]):  # type: ignore[misc]
-                started[name] = start()
+    def one_by_one(self, starts: Mapping[str, Start], beside: Mapping[str, Start] = _NONE) -> dict[str, Any]:
+        """What each returns, by role.
+
+        Args:
+            beside: called first; their workers may then still start, and are waited for last. If several fail, the
+                first failure is raised, that of such a worker once the present start has ended.
+        """
+        started: dict[str, Any] = {name: start() for name, start in beside.items()}
+        begun = [(name, worker) for name, worker in started.items() if isinstance(worker, StartingWorker)]
+        present: list[str] = []
+        with _shown(lambda: [name for name, worker in begun if worker.is_starting()] + present):
+            for name, start in starts.items():
+                present[:] = [name]
+                try:
+                    started[name] = start()
+                finally:
+                    for _, worker in begun:
+                        if not worker.is_starting():
+                            worker.started()
+            present.clear()
+            for _, worker in begun:
+                worker.started()
         return started
 
     def join(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from corerl.checkpoint.resume import Checkpoint
 from corerl.contracts.config import TrainConfig
-from corerl.contracts.facts import StrategyFacts
+from corerl.contracts.facts import BackendFacts, StrategyFacts
 from corerl.contracts.runtimes import Pool, Role
 from corerl.errors import ConfigError, EngineDeadError, RunError
 from corerl.plugins import load_plugins
@@ -39,6 +39,12 @@ def test_every_role_runs_the_part_that_its_key_selects(made):
     ]
     parts = dataclasses.replace(parts, critic_strategy=selected("training strategy", "narrow", facts=StrategyFacts()))
     assert build._roles(made.config, parts)["critic"] == Role("critic", "critic.strategy", "narrow", False)
+
+
+def test_an_engine_whose_memory_does_not_depend_on_the_models_starts_beside_them(made):
+    backend = selected("rollout backend", "mine", facts=BackendFacts(starts_beside_models=True))
+    assert not build._roles(made.config, made.parts)["rollout"].starts_beside
+    assert build._roles(made.config, dataclasses.replace(made.parts, rollout_backend=backend))["rollout"].starts_beside
 
 
 def test_engines_have_the_gpus_of_their_tensor_parallelism_and_a_pool_where_they_have_machines(made):

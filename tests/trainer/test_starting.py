@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from corerl.errors import ConfigError
+from corerl.errors import ConfigError, RunError
 from corerl.trainer import starting
 from corerl.trainer.starting import Starts
 
@@ -68,3 +68,77 @@ def test_the_terminal_shows_what_is_waited_for_and_how_long(monkeypatch):
     starts.one_by_one({"ref": lambda: time.sleep(0.3)})
     names = [line.removeprefix("waiting for the start of ").removesuffix(" (N s)") for line in said]
     assert list(dict.fromkeys(names)) == ["actor, rollout", "rollout", "ref"]
+
+
+class Engine:
+    """A worker whose start goes on until it is told to end, or fails."""
+
+    def __init__(self, error=None):
+        self.over, self.error = threading.Event(), error
+        if error:
+            self.over.set()
+
+    def is_starting(self):
+        return not self.over.is_set()
+
+    def started(self):
+        assert self.over.wait(SECONDS)
+        if self.error:
+            raise self.error
+
+
+def test_a_start_beside_the_others_begins_first_goes_on_during_theirs_and_is_waited_for_last():
+    engine, order = Engine(), []
+
+    def begin():
+        order.append("rollout")
+        return engine
+
+    def build(name):
+        assert engine.is_starting()
+        order.append(name)
+        if name == "ref":
+            threading.Timer(0.2, engine.over.set).start()
+        return name
+
+    started = Starts().one_by_one(
+        {name: lambda name=name: build(name) for name in ("actor", "ref")}, {"rollout": begin}
+    )
+    assert started == {"rollout": engine, "actor": "actor", "ref": "ref"}
+    assert order == ["rollout", "actor", "ref"] and not engine.is_starting()
+
+
+def test_a_start_beside_that_has_failed_is_raised_before_the_next_start_begins():
+    engine, built = Engine(), []
+
+    def build(name):
+        built.append(name)
+        engine.error = RunError("no kernel fits")
+        engine.over.set()
+
+    with pytest.raises(RunError, match="no kernel fits"):
+        Starts().one_by_one({name: lambda name=name: build(name) for name in "ab"}, {"rollout": lambda: engine})
+    assert built == ["a"]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_two_failures_the_first_is_raised(is_first):
+    engine = Engine(RunError("no kernel fits") if is_first else None)
+
+    def wrong():
+        raise ConfigError("model.path", "there is no model")
+
+    with pytest.raises(RunError if is_first else ConfigError):
+        Starts().one_by_one({"actor": wrong}, {"rollout": lambda: engine})
+
+
+def test_the_terminal_shows_a_start_beside_until_it_ends(monkeypatch):
+    monkeypatch.setattr(starting, "PATIENCE", 0.2)
+    engine, said = Engine(), []
+    monkeypatch.setattr(starting, "say", lambda line: said.append(re.sub(r"\d+", "N", line)))
+    threading.Timer(0.9, engine.over.set).start()
+    Starts().one_by_one({"actor": lambda: time.sleep(0.5)}, {"rollout": lambda: engine})
+    assert list(dict.fromkeys(said)) == [
+        "waiting for the start of rollout, actor (N s)",
+        "waiting for the start of rollout (N s)",
+    ]

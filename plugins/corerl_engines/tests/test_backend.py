@@ -13,10 +13,11 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
-from corerl.errors import RunError
+from corerl.errors import DeadlineError, RunError
 from corerl_engines.backend import EngineBackend
 from corerl_engines.options import EngineOptions
-from corerl_engines.process import EngineKind
+from corerl_engines.process import ENDING_SECONDS, EngineKind
+from corerl_engines.remote.ending import members
 from corerl_engines.weights import HostBucket
 from corerl_testing.tiny_model import reference, tiny_model
 
@@ -133,11 +134,63 @@ def start(tmp_path, diary):
             {"diary": str(diary.file), "refused": refused},
         )
         started.append(backend)
+        backend.started()
         return backend
 
     yield start
     for backend in started:
         backend.close()
+
+
+@pytest.fixture
+def begin(tmp_path):
+    """Backends whose engine's library runs these lines when it is imported; nothing waits for them."""
+    begun = []
+
+    def begin(lines, **options):
+        package, library = tmp_path / "acme_engine", tmp_path / "library"
+        package.mkdir()
+        (package / "adaptor.py").write_text("")
+        library.mkdir()
+        (library / "acme.py").write_text(f"__version__ = '1.0'\n{lines}\n")
+        kind, model = EngineKind("acme", "Acme", package), ModelConfig(path=str(tiny_model()), dtype="fp32")
+        options = EngineOptions(**{"start_timeout": SECONDS, **options})
+        environment = {"PYTHONPATH": str(library)}
+        begun.append(EngineBackend(kind, ((1, 0), (2, 0)), model, RolloutConfig(), "cpu", options, environment, {}))
+        return begun[-1]
+
+    yield begin
+    for backend in begun:
+        backend.close()
+
+
+def test_an_engine_still_starts_when_its_backend_is_constructed_and_closing_leaves_no_process(begin):
+    backend = begin("import time; time.sleep(600)")
+    assert backend.is_starting()
+    backend.close()
+    assert not backend.is_starting() and not members(backend.pid)
+    with pytest.raises(RunError, match="the rollout backend acme is closed"):
+        backend.started()
+
+
+def test_an_engine_that_failed_no_longer_starts_and_each_wait_and_call_raises_its_error(begin):
+    backend = begin("raise RuntimeError('no kernel fits')")
+    end = time.monotonic() + SECONDS
+    while backend.is_starting() and time.monotonic() < end:
+        time.sleep(0.05)
+    for call in (backend.started, backend.health, backend.sleep, lambda: in_time(backend.generate([request("r")]))):
+        with pytest.raises(RunError, match="no kernel fits"):
+            call()
+
+
+def test_the_deadline_of_a_start_counts_from_its_beginning(begin):
+    backend = begin("import time; time.sleep(600)", start_timeout=3.0)
+    time.sleep(3.5)
+    began = time.monotonic()
+    with pytest.raises(DeadlineError, match=r"importing Acme \(rollout.options.start_timeout\) took longer than 3 s"):
+        backend.started()
+    assert time.monotonic() - began < 2.0 + ENDING_SECONDS
+    assert not members(backend.pid)
 
 
 @pytest.fixture
@@ -242,7 +295,7 @@ def test_weights_on_a_device_that_the_engine_sees_are_handed_over_there(backend,
     closed = []
     monkeypatch.setattr("corerl_engines.backend.device_uuid", lambda device: f"GPU-{device.index}")
     monkeypatch.setattr("corerl_engines.backend.DeviceBucket", Bucket)
-    backend._devices = ["GPU-1"]
+    backend._ready["devices"] = ["GPU-1"]
     for _ in range(2):
         backend._reserve(torch.device("cuda", 1))
         assert [type(shared) for shared in backend._shared] == [Bucket] and not closed

@@ -124,6 +124,7 @@ def test_requests_of_an_engine_that_hangs_are_given_to_the_next_one(acme, capsys
     worker.timeout = float(SECONDS)
     worker._start = lambda: start(model, RolloutConfig(), device="cpu")
     worker.backend = worker._start()
+    worker.started()
     first = worker.backend.pid
     os.kill(acme.core, signal.SIGSTOP)
     requests = [GenerationRequest(name, [0], SamplingParams(max_tokens=2)) for name in "ab"]

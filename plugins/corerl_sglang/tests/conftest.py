@@ -34,6 +34,7 @@ def start() -> Iterator[Callable[..., SglangBackend]]:
         rollout = RolloutConfig(tensor_model_parallel_size=gpus)
         options = {"start_timeout": 300.0, "timeout": 120.0, **options}  # the defaults are those of large models
         made.append(SglangBackend(config, rollout, device="cuda", options=SglangOptions(**options)))
+        made[-1].started()
         return made[-1]
 
     yield start

@@ -55,6 +55,7 @@ def start(device: str) -> Iterator[Callable[..., VllmBackend]]:
         deadlines = {"start_timeout": 300.0, "timeout": 120.0}  # the defaults are those of large models
         options = {"enforce_eager": True, "gpu_memory_utilization": 0.1, **deadlines, **options}
         made.append(VllmBackend(config, rollout or RolloutConfig(), device=device, options=VllmOptions(**options)))
+        made[-1].started()
         return made[-1]
 
     yield start

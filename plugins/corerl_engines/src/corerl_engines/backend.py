@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -50,7 +51,7 @@ class EngineBackend:
         environment: Mapping[str, str],
         settings: Mapping[str, Any],
     ) -> None:
-        """Start the engine.
+        """Start the engine's process; :meth:`started` waits until the engine can generate, as every call does.
 
         Args:
             tested: tested versions of the engine.
@@ -59,12 +60,12 @@ class EngineBackend:
 
         Raises:
             ConfigError: no such interpreter; the model cannot be split over the GPUs.
-            RunError: the engine is missing or of an untested version, or did not start.
         """
-        self._options = options
+        self._kind, self._tested, self._options = kind, tested, options
         self._dtype = compute_dtype(model, device)
-        self._expected = ExpectedWeights(model)
-        check_parallel(self._expected.config, rollout.tensor_model_parallel_size, device)
+        self._model = model
+        if (gpus := rollout.tensor_model_parallel_size) > 1:
+            check_parallel(self._expected.config, gpus, device)
         loaded = "dummy" not in (model.load_format, options.load_format)
         self._shared: list[SharedBucket] = []
         self._process = EngineProcess(
@@ -75,18 +76,41 @@ class EngineBackend:
             options.patience,
             None if options.log_folder is None else Path(options.log_folder),
         )
+        self._ready: dict[str, Any] = {}
+        """the facts of an engine that has started"""
         try:
-            seconds = options.start_timeout
-            what = f"importing {kind.title} (rollout.options.start_timeout)"
-            version = self._process.wait_for("imported", seconds, what)["version"]
-            check_version(version, kind, tested, options.untested_version)
-            what = f"the start of the {kind.title} engine (rollout.options.start_timeout)"
-            ready = self._process.wait_for("ready", seconds, what)
+            _ = self._expected  # built in the thread of the models: others may not seed torch meanwhile
         except BaseException:
             self._process.close()
             raise
-        self._vocabulary = int(ready["vocabulary"])
-        self._devices: list[str] = ready["devices"]
+
+    @functools.cached_property
+    def _expected(self) -> ExpectedWeights:
+        return ExpectedWeights(self._model)
+
+    def is_starting(self) -> bool:
+        """Whether the engine still starts; False once it can generate, and once it has failed."""
+        return not self._ready and self._process.is_starting()
+
+    def started(self) -> None:
+        """Wait until the engine can generate.
+
+        Raises:
+            DeadlineError: the start took longer than ``start_timeout``; the process was killed.
+            RunError: the engine is missing or of an untested version, or did not start.
+        """
+        if self._ready:
+            return
+        seconds, title = self._options.start_timeout, self._kind.title
+        try:
+            what = f"importing {title} (rollout.options.start_timeout)"
+            version = self._process.wait_for("imported", seconds, what)["version"]
+            check_version(version, self._kind, self._tested, self._options.untested_version)
+            what = f"the start of the {title} engine (rollout.options.start_timeout)"
+            self._ready = self._process.wait_for("ready", seconds, what)
+        except BaseException:
+            self._process.close()
+            raise
 
     @property
     def pid(self) -> int:
@@ -101,8 +125,9 @@ class EngineBackend:
         Raises:
             RunError: the engine is dead or closed, it has no weights, or a prompt does not fit the model.
         """
+        self.started()
         for request in requests:
-            request.check_prompt(self._vocabulary)
+            request.check_prompt(int(self._ready["vocabulary"]))
         calls = [
             asyncio.create_task(self._complete(position, request, on_finished))
             for position, request in enumerate(requests)
@@ -123,6 +148,7 @@ class EngineBackend:
                 and generation fails until a complete update.
             DeadlineError: the engine did not answer within ``timeout`` seconds, and was killed.
         """
+        self.started()
         try:
             self._process.ask("begin_update", self._options.timeout)
             self._send(self._expected.checked(weights), verify)
@@ -138,14 +164,17 @@ class EngineBackend:
 
     def sleep(self) -> None:
         """Free the device's memory, if the engine can."""
+        self.started()
         self._process.ask("sleep", self._options.timeout)
 
     def wake(self, *, kv_cache: bool = True) -> None:
         """Allocate the memory again; weights must be sent before generating."""
+        self.started()
         self._process.ask("wake", self._options.timeout, kv_cache=kv_cache)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End these requests; unknown ids are ignored."""
+        self.started()
         self._process.ask("abort", self._options.timeout, request_ids=list(request_ids))
 
     def health(self) -> None:
@@ -153,6 +182,7 @@ class EngineBackend:
         Raises:
             RunError: the engine is dead or closed.
         """
+        self.started()
         self._process.ask("health", self._options.timeout)
 
     def last_lines(self) -> str:
@@ -219,7 +249,7 @@ class EngineBackend:
     def _reserve(self, device: torch.device) -> None:
         """One bucket on the device of the tensors, if the engine sees it, or two in host memory."""
         uuid = device_uuid(device) if device.type == "cuda" else None
-        wanted = [uuid] if uuid in self._devices else [None, None]
+        wanted = [uuid] if uuid in self._ready["devices"] else [None, None]
         if [shared.source.get("device") for shared in self._shared] == wanted:
             return
         self._close_buckets()

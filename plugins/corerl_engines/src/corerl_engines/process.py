@@ -103,6 +103,7 @@ class EngineProcess:
         (self._folder / kind.package.name).symlink_to(kind.package)
         self._log = EngineLog(self._folder / LOG, logs or default_folder(), kind.name)
         self._closed = False
+        self._began = time.monotonic()
         self._connection, theirs = socket.socketpair()
         try:
             with theirs:
@@ -156,18 +157,24 @@ class EngineProcess:
         """A folder that only this user can read."""
         return self._folder
 
+    def is_starting(self) -> bool:
+        """Whether the engine has neither sent ``ready`` nor ended."""
+        with self._lock:
+            ready = self._events.get("ready")
+            return not (self._end or (ready is not None and ready.done()))
+
     def wait_for(self, event: str, seconds: float, what: str) -> dict[str, Any]:
         """Wait for the engine's message of that name.
 
         Raises:
-            DeadlineError: the message did not arrive within ``seconds``.
+            DeadlineError: the message did not arrive within ``seconds`` of the start.
             RunError: the engine ended or sent ``failed``.
         """
         with self._lock:
             future = self._events.setdefault(event, Future())
             if self._end and not future.done():
                 future.set_exception(RunError(self._end))
-        message: dict[str, Any] = self._result(future, seconds, what)
+        message: dict[str, Any] = self._result(future, seconds, what, since=self._began)
         return message
 
     def submit(self, operation: str, **arguments: Any) -> "tuple[int, Future[Answer]]":
@@ -356,9 +363,10 @@ class EngineProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def _result(self, future: "Future[Any]", seconds: float, what: str) -> Any:
+    def _result(self, future: "Future[Any]", seconds: float, what: str, since: float | None = None) -> Any:
+        passed = 0.0 if since is None else time.monotonic() - since
         try:
-            return future.result(seconds)
+            return future.result(max(0.0, seconds - passed))
         except FutureTimeoutError:
             raise DeadlineError(f"{what} took longer than {seconds:g} s; {self.last_lines()}") from None
 

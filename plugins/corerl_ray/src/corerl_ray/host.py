@@ -21,7 +21,7 @@ import ray.util
 
 from corerl.contracts.dispatch import Place
 from corerl.contracts.rollout_backends import Completion, GenerationRequest
-from corerl.contracts.workers import PlacedWorker
+from corerl.contracts.workers import PlacedWorker, StartingWorker
 from corerl.errors import CoreRLError, RunError
 from corerl_ray.signs import Asked, answer_signals
 
@@ -121,6 +121,8 @@ class WorkerHost:
         os.environ.update(environment)
         try:
             self.worker = worker(*args)
+            if isinstance(self.worker, StartingWorker):
+                self.worker.started()
             _carry_tensors()
             if isinstance(self.worker, PlacedWorker):
                 return self.worker.place()

@@ -78,9 +78,9 @@ class RayRuntime:
         name_of(self.options, self.pools.of("actor"), self.pools.of("rollout"))
 
     def starts_together(self, role: Role) -> bool:
-        """All but an engine on the GPUs of training: it takes a share of the memory that it finds free."""
+        """All but an engine on the GPUs of training that takes a share of the memory that it finds free."""
         shares_gpus = self.pools.of(role.name) is self.pools.of("actor") and bool(self.config.n_gpus_per_node)
-        return role.name != REPLICAS or not shares_gpus
+        return role.name != REPLICAS or role.starts_beside or not shares_gpus
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
         self.pools.reserve([role])

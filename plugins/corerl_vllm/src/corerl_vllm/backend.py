@@ -26,6 +26,16 @@ FITTING = -1
 LOOPBACK_VARIABLES = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """an engine's processes are on one machine, unless the user selects an executor for several"""
 
+PRELOADED = (
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.gpu_model_runner",
+    "corerl_vllm_engine.gpu_worker",
+    "corerl_vllm_engine.scheduler",
+    "corerl_vllm_engine.worker",
+)
+"""modules of a core's process on a GPU; on the CPU vLLM sets variables that must be there before its import"""
+
 CPU_VARIABLES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 """a single worker runs in its core's process, as on a GPU; two processes that spin while waiting starve all others"""
 
@@ -47,6 +57,7 @@ class VllmBackend(EngineBackend):
             "engine_args": engine_arguments(model, rollout, options, device),
             "sleep_level": options.sleep_level if device == "cuda" else 0,
             "replicas": options.replicas,
+            "preloaded": PRELOADED if device == "cuda" else (),
         }
         environment = engine_environment(model, options, device)
         super().__init__(KIND, TESTED, model, rollout, device, options, environment, settings)
@@ -80,7 +91,11 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
         arguments["enable_chunked_prefill"] = False  # with it, a waiting request with a seed ends the engine
     if device == "cuda":
         share = options.gpu_memory_utilization / options.replicas
-        arguments |= {"gpu_memory_utilization": share, "enable_sleep_mode": True}
+        arguments |= {
+            "gpu_memory_utilization": share,
+            "enable_sleep_mode": True,
+            "worker_cls": "corerl_vllm_engine.gpu_worker.GpuWorker",
+        }
         variables = os.environ | options.variables()
         if rollout.tensor_model_parallel_size > 1 and any(variables.get(n) == v for n, v in WITHOUT_MULTICAST.items()):
             # a sum over GPUs compiled into one kernel with a norm hangs without multicast (vLLM issue 48071)

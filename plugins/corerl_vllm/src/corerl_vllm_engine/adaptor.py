@@ -10,21 +10,36 @@ from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from corerl_vllm_engine import cores
 from corerl_vllm_engine.replicas import Replicas
 
 
 async def start(settings: dict[str, Any]) -> "VllmEngine | Replicas":
-    """Start the engine; returns when it can generate.
+    """Start the engine; returns when it can generate. Replicas start at the same time."""
+    if settings.get("preloaded"):
+        cores.fork_from_server()
+    configs = [_config(settings) for _ in range(settings["replicas"])]
+    if len(configs) == 1:
+        return await _prepared(_engine(configs[0]), settings)
+    engines = await asyncio.gather(*(asyncio.to_thread(_engine, config) for config in configs))
+    return Replicas([await _prepared(engine, settings) for engine in engines])
 
-    Replicas start one after the other, because each one measures the free memory.
-    """
-    engines = [await _start(settings) for _ in range(settings["replicas"])]
-    return Replicas(engines) if len(engines) > 1 else engines[0]
+
+BATCH_OF_A_STEP = UsageContext.LLM_CLASS
+"""sets the default number of concurrent requests, otherwise 128"""
 
 
-async def _start(settings: dict[str, Any]) -> "VllmEngine":
-    batch_of_a_step = UsageContext.LLM_CLASS  # sets the default number of concurrent requests, otherwise 128
-    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**settings["engine_args"]), usage_context=batch_of_a_step)
+def _config(settings: dict[str, Any]) -> Any:
+    """Made in one thread: vLLM's config in use is global while another is made."""
+    return AsyncEngineArgs(**settings["engine_args"]).create_engine_config(BATCH_OF_A_STEP)
+
+
+def _engine(config: Any) -> Any:
+    """Start vLLM's processes, and wait for them."""
+    return AsyncLLM.from_vllm_config(config, usage_context=BATCH_OF_A_STEP, disable_log_stats=True)
+
+
+async def _prepared(engine: Any, settings: dict[str, Any]) -> "VllmEngine":
     devices: list[list[str]] = await engine.collective_rpc("corerl_prepare")
     return VllmEngine(engine, settings["sleep_level"], devices)
 

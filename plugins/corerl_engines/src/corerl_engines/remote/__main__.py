@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import multiprocessing
 import os
 import select
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import sys
 import traceback
+from multiprocessing import forkserver
 from pathlib import Path
 
 from . import frames
@@ -24,6 +26,9 @@ def main() -> None:
     if os.fork() == 0:
         _end_with_the_other_side(connection)
     settings, _ = frames.receive(connection)
+    if settings.get("preloaded"):  # by the process that forks the engine's other processes, while this one imports, too
+        multiprocessing.set_forkserver_preload(settings["preloaded"])
+        forkserver.ensure_running()
     try:
         library = importlib.import_module(settings["library"])
     except ImportError as error:
