@@ -51,6 +51,7 @@ def test_nothing_is_generated_from_dummy_weights_and_the_first_update_makes_it_r
     backend.update_weights(iter(weights().items()), 3)
     assert_generates_from_its_weights(backend, 3)
     assert {type(shared) for shared in backend._shared} == {BUCKET}
+    assert not list(backend._process.folder.rglob("precompiled_headers"))  # of the start's time, ten seconds
 
 
 def test_nobody_on_another_machine_can_connect(backend: VllmBackend):

@@ -36,8 +36,9 @@ PRELOADED = (
 )
 """modules of a core's process on a GPU; on the CPU vLLM sets variables that must be there before its import"""
 
-CPU_VARIABLES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-"""a single worker runs in its core's process, as on a GPU; two processes that spin while waiting starve all others"""
+CPU_VARIABLES = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+"""a single worker runs in its core's process, as on a GPU; two processes that spin while waiting starve all others.
+torch compiles headers into the folder for temporary files, which is the engine's own: ten seconds of every start"""
 
 WITHOUT_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 """settings of NCCL and torch for several GPUs that cannot or must not use NVLink multicast"""
