@@ -12,7 +12,14 @@ from torch import Tensor
 
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
-from corerl.contracts.rollout_backends import Completion, GenerationRequest, LoggingBackend, OnFinished
+from corerl.contracts.rollout_backends import (
+    Completion,
+    EngineLoad,
+    GenerationRequest,
+    LoadReporting,
+    LoggingBackend,
+    OnFinished,
+)
 from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
 from corerl.models import resolve_device
 from corerl.plugins import load_plugins
@@ -75,6 +82,10 @@ class RolloutWorker:
         return DeadlineError(
             f"{unfinished} of {prompts} prompts had no responses after rollout.timeout = {self.timeout:g} s{log}"
         )
+
+    def engine_load(self) -> EngineLoad | None:
+        """The engine's last report of its load; None: it makes none."""
+        return self.backend.engine_load() if isinstance(self.backend, LoadReporting) else None
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`.

@@ -127,7 +127,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         threads = torch.get_num_threads()
         torch.set_num_threads(cpu_threads(threads, "cuda"))
         stack.callback(torch.set_num_threads, threads)
-    queue = RequestQueue(engines.generate, config.rollout.max_concurrent_requests)
+    queue = RequestQueue(engines.generate, config.rollout.max_concurrent_requests, engines.engine_load)
     episodes = episode_player(config, parts.environment, queue, plan.tokenizer)
     if episodes is not None:
         stack.callback(episodes.close)
