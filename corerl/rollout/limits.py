@@ -5,6 +5,8 @@ weights. Samples grow while they are computed: if the KV cache no longer holds t
 computes them again.
 """
 
+import math
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from corerl.contracts.rollout_backends import EngineLoad
@@ -17,6 +19,8 @@ FULL = 0.9
 """share of the KV cache in use from which the number of samples under way does not grow"""
 GROWTH = 8
 """ended samples by which the number grows by one"""
+STANDING = 4
+"""reports whose smallest number of waiting samples counts: others have come just now, in the place of ended ones"""
 
 
 class FixedLimit:
@@ -47,8 +51,9 @@ class FixedLimit:
 class EngineLimit:
     """As many samples as the engines can compute, and a few that wait; no limit for engines that report no load.
 
-    A preemption lowers the number to 15/16 of the samples that are left running. A full turnover of all samples raises
-    it by an eighth, unless ``FULL`` of the cache is in use.
+    A preemption lowers the number to the samples that are left running, a queue in the engine by the samples that wait
+    there all the time. Without both, a full turnover of all samples raises it by an eighth, unless ``FULL`` of
+    the cache is in use.
 
     Args:
         load: the engines' last report.
@@ -60,6 +65,8 @@ class EngineLimit:
         self._ended = 0
         self._preempted = 0
         """the engines' number at the last look"""
+        self._last: deque[int] = deque(maxlen=STANDING)
+        """samples that waited at the last looks"""
         self._waiting: list[int] = []
         self._usage, self._preemptions = 0.0, 0
 
@@ -87,14 +94,18 @@ class EngineLimit:
         self._waiting.append(load.waiting)
         self._usage = max(self._usage, load.cache_usage)
         self._preemptions += preempted
-        enough = load.running + _spare(load.running)
+        self._last.append(load.waiting)
+        self._follow(load, preempted, ended)
+
+    def _follow(self, load: EngineLoad, preempted: int, ended: int) -> None:
+        spare, standing = _spare(load.running), min(self._last)
+        most = math.inf if self._most is None else self._most
         if preempted:
-            self._most = max(1, min(self._most or enough, load.running - _spare(load.running)))
-        elif load.waiting and load.cache_usage < FULL:
-            self._most = enough
-        elif load.waiting:
-            self._most = min(self._most or enough, enough)
-        elif self._most is not None and load.cache_usage < FULL:
+            if load.running + load.waiting <= most + spare:  # else the last lowering has not come into effect
+                self._most = max(1, min(most, load.running))
+        elif standing > spare:
+            self._most = min(most, load.running + load.waiting - standing + spare)
+        elif not standing and load.cache_usage < FULL and self._most is not None:
             self._most += ended / GROWTH
 
     def measured(self) -> Mapping[str, float]:

@@ -45,6 +45,9 @@ class Slow:
     def progress(self):
         return len(self.aborted)
 
+    async def report(self):
+        return {}
+
     def note(self, what, sample_id):
         with self.diary.open("a") as diary:
             diary.write(f"{what} {sample_id.partition('-')[2]}\\n")

@@ -5,12 +5,14 @@ packing, unpacking and adding them up takes a fifth of the time. For each token 
 finds that a token in the middle of a block needs nothing: half of the scheduling time.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import LogprobsLists
 
 TOKENS = 16
@@ -18,6 +20,13 @@ TOKENS = 16
 
 SETTLED = 2
 """tokens at the start of a block for which the manager is asked: it may learn the last token of a block a step late"""
+
+
+REPORT_SECONDS = 0.1
+"""seconds between two reports of the load"""
+
+PREEMPTED = "corerl_preempted"
+"""key of the number of preemptions so far, in the dictionary of vLLM's statistics that connectors use"""
 
 
 def make(**arguments: Any) -> Any:
@@ -52,10 +61,12 @@ class _Gathering:
 
     kv_cache_manager: Any
     requests: Any
+    running: Any
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._held: dict[str, list[Any]] = {}
+        self._preempted, self._reported = 0, 0.0
         self.kv_cache_manager.allocate_slots = asked_at_the_ends_of_blocks(self.kv_cache_manager)
 
     def update_from_output(self, *step: Any, **more: Any) -> Any:
@@ -70,10 +81,30 @@ class _Gathering:
             self._held.pop(request.request_id, None)
         return requests
 
+    def _preempt_request(self, *asked: Any, **more: Any) -> Any:
+        self._preempted += 1
+        return super()._preempt_request(*asked, **more)  # type: ignore[misc]
+
+    def make_stats(self, *asked: Any, **more: Any) -> Any:
+        """A few of vLLM's statistics now and then, even if vLLM makes none for its log."""
+        stats = super().make_stats(*asked, **more)  # type: ignore[misc]
+        now = time.monotonic()
+        if stats is not None or now - self._reported < REPORT_SECONDS:
+            return stats
+        self._reported, running = now, len(self.running)
+        return SchedulerStats(
+            num_running_reqs=running,
+            num_waiting_reqs=len(self.requests) - running,
+            kv_cache_usage=self.kv_cache_manager.usage,
+            kv_connector_stats={PREEMPTED: self._preempted},
+        )
+
     def reset_prefix_cache(self, *asked: Any, **more: Any) -> Any:
         """With requests: their ids -> their tokens so far, with those that were not reported yet; vLLM returns True."""
         tokens = {name: request.num_output_tokens for name, request in self.requests.items()}
+        before = self._preempted
         reset = super().reset_prefix_cache(*asked, **more)  # type: ignore[misc]
+        self._preempted = before  # an update takes the cache of all
         return tokens if reset and tokens else reset
 
     def _is_due(self, output: Any) -> bool:
