@@ -147,8 +147,8 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric(
             "rollout/requests/limit",
             "responses",
-            "largest number of responses under way, as it follows the engines; these four only if the engine reports its "
-            "load and `rollout.max_concurrent_requests` is null",
+            "largest number of responses under way, as it follows the engines; these four only if the engine reports "
+            "its load and `rollout.max_concurrent_requests` is null",
         ),
         Metric("rollout/requests/waiting_in_engine", "responses", "mean number that wait in the engines"),
         Metric(

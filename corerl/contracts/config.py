@@ -228,8 +228,8 @@ class RolloutConfig:
     timeout: float = option(3600.0, "deadline of the generation of one batch, in seconds", gt=0)
     max_concurrent_requests: int | None = option(
         None,
-        "largest number of responses under way; others wait, and begin with newer weights; null: as many as vllm or sglang "
-        "can compute, by their reports; no limit for others",
+        "largest number of responses under way; others wait, and begin with newer weights; null: as many as the engine "
+        "can compute by its reports; no limit for engines that report nothing",
         ge=1,
     )
     max_restarts: int = option(3, "largest number of engine restarts in a run; then all workers are lost", ge=0)

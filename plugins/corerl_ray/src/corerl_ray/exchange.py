@@ -242,9 +242,7 @@ class Exchange:
             return
         if collected.load is not None:
             self.engines[member.rank] = collected.load
-        changed = dict.fromkeys(
-            self._running[number][0] for number in collected.news if number in self._running
-        )
+        changed = dict.fromkeys(self._running[number][0] for number in collected.news if number in self._running)
         for number, news in collected.news.items():
             if number in self._running:
                 self._hear(number, news)

@@ -53,8 +53,8 @@ class Engine(Protocol):
         ...
 
     async def report(self) -> "dict[str, float]":
-        """The load: ``room``, ``running``, ``waiting``, ``preempted`` and ``cache_usage`` of CoreRL's ``EngineLoad``; empty
-        if the engine does not know it.
+        """The load: ``room``, ``running``, ``waiting``, ``preempted``, ``cache_usage`` of CoreRL's ``EngineLoad``. Empty if
+        the engine does not know it.
         """
         ...
 
