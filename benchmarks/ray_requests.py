@@ -9,6 +9,7 @@ processor time, beside that of the same number of bare waits in an event loop::
 
 import argparse
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -70,7 +71,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of a request in the engine")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
-    ray.init("local", num_cpus=10, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=10, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=1, rollout_workers=given.workers))
     rollout: Any = runtime.spawn(ENGINE, Engine, given.seconds)
     asyncio.run(ask(rollout, 10))  # warms up

@@ -17,7 +17,7 @@ SESSIONS = 65_536
 """the latest that are known to have begun"""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     request: GenerationRequest
     on_sent: Callable[[], None]
@@ -106,9 +106,10 @@ class RequestQueue:
 
     def _remember(self, session: str) -> None:
         """The session has begun; the oldest of more than ``SESSIONS`` are forgotten."""
-        if session:
-            self._begun[session] = None
-            self._begun.move_to_end(session)
+        if not session:
+            return
+        self._begun[session] = None
+        self._begun.move_to_end(session)
         if len(self._begun) > SESSIONS:
             self._begun.popitem(last=False)
 

@@ -322,7 +322,9 @@ class Wait:
 
     def _result(self, call: Call) -> Any:
         seconds = max(POLL, self.deadline - time.monotonic())
-        return self.result(call, lambda: ray.get(call.reference, timeout=seconds))
+        reference = call.reference
+        assert reference is not None
+        return self.result(call, lambda: ray.get(reference, timeout=seconds))
 
     def result(self, call: Call, get: Callable[[], Any]) -> Any:
         """What ``get`` returns for the call; an EngineDeadError or SaveError counts as a result.

@@ -71,7 +71,7 @@ class Exchange:
     def __init__(self, group: "Group") -> None:
         self._group = group
         self.engines: dict[int, EngineLoad] = {}
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._has_thread = False
         self._numbers = itertools.count()
@@ -109,7 +109,7 @@ class Exchange:
             self._do(functools.partial(self._drop, order))
             raise
 
-    def _do(self, work: Callable[[], None], *, starts: bool = False) -> None:
+    def _do(self, work: Callable[[], object], *, starts: bool = False) -> None:
         """Have the thread do it, or the next one."""
         with self._lock:
             self._inbox.put(work)

@@ -53,8 +53,9 @@ class Engine(Protocol):
         ...
 
     async def report(self) -> "dict[str, float]":
-        """The load: ``room``, ``running``, ``waiting``, ``preempted``, ``cache_usage`` of CoreRL's ``EngineLoad``. Empty if
-        the engine does not know it.
+        """The load: ``room``, ``running``, ``waiting``, ``preempted``, ``cache_usage`` of CoreRL's ``EngineLoad``.
+
+        It is empty if the engine does not know it.
         """
         ...
 
