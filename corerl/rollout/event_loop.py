@@ -12,9 +12,10 @@ ENDING = 90.0
 """seconds in which what still runs in the loop of another thread ends once it is cancelled"""
 
 
-FULL_COLLECTIONS = 100
-"""collections of the middle generation before one of all objects: with Python's 10, thousands of open episodes are searched
-so often that this takes 40% of their time
+FULL_COLLECTIONS = 500
+"""collections of the middle generation before one of all objects
+
+With Python's 10, all open episodes are searched so often that this takes 40% of the time of thousands of them.
 """
 
 
