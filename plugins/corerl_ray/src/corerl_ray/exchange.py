@@ -179,10 +179,11 @@ class Exchange:
             order.spread.ended(number)
             cancelled.setdefault(call.member, []).append(number)
         for member, numbers in cancelled.items():
-            left = [post for post in self._outgoing.pop(member, []) if post.number not in numbers]
-            if left:
+            posts = self._outgoing.pop(member, [])
+            if left := [post for post in posts if post.number not in numbers]:
                 self._outgoing[member] = left
-            member.host.cancel.options(concurrency_group="post").remote(numbers)
+            if sent := sorted({*numbers} - {post.number for post in posts}):
+                member.host.cancel.options(concurrency_group="post").remote(sent)
 
     def _forget(self, number: int) -> Call:
         _, call = self._running.pop(number)

@@ -53,8 +53,9 @@ class Replicas:
 
     async def report(self) -> dict[str, float]:
         loads = await self._all("report")
-        whole = {name: sum(load.get(name, 0) for load in loads) for name in loads[0]}
-        return whole | {"cache_usage": max(load.get("cache_usage", 0) for load in loads)}
+        counts = ("room", "running", "waiting", "preempted")
+        usage = max(load.get("cache_usage", 0) for load in loads)
+        return {name: sum(load.get(name, 0) for load in loads) for name in counts} | {"cache_usage": usage}
 
     async def generate(self, sample: Any) -> None:
         request, tokens = _request(sample.engine_id), sample.asked["max_tokens"]
