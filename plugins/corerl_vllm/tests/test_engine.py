@@ -240,7 +240,7 @@ def test_the_load_is_the_schedulers(backend: VllmBackend):
 
 @one_more_engine
 def test_a_cache_that_is_too_small_is_seen_as_preemptions(start: Callable[..., VllmBackend], engine_python: str):
-    blocks = {"num_gpu_blocks_override": 12, "block_size": 16}  # 192 tokens
+    blocks = {"num_gpu_blocks_override": 7, "block_size": 32}
     small = start(python=engine_python, max_model_len=160, engine_args=blocks)
     sampling = SamplingParams(max_tokens=120, n=4, ignore_eos=True)
     completions = asyncio.run(small.generate([GenerationRequest("r", PROMPT, sampling)]))[0]
