@@ -144,6 +144,19 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric(
             "training/num_gen_prompts", "prompts", "prompts generated for this step, with those that the filter dropped"
         ),
+        Metric(
+            "rollout/requests/limit",
+            "responses",
+            "largest number of responses under way, as it follows the engines; these four only if the engine reports "
+            "its load and `rollout.max_concurrent_requests` is null",
+        ),
+        Metric("rollout/requests/waiting_in_engine", "responses", "mean number that wait in the engines"),
+        Metric(
+            "rollout/requests/preempted",
+            "responses",
+            "responses whose KV cache was taken by others, since the last step; the engine computes it again",
+        ),
+        Metric("rollout/kv_cache_usage/max", "share", "largest share of an engine's KV cache in use"),
         Metric("rollout/failed_groups", "groups", "groups that failed twice and were left out, since the last step"),
         Metric(
             "training/staleness/{mean,max,token_mean}",

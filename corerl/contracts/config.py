@@ -227,7 +227,10 @@ class RolloutConfig:
     ignore_eos: bool = option(False, "always generate max_response_length tokens, for measurements")
     timeout: float = option(3600.0, "deadline of the generation of one batch, in seconds", gt=0)
     max_concurrent_requests: int | None = option(
-        None, "largest number of responses under way; others wait, and begin with newer weights; null: no limit", ge=1
+        None,
+        "largest number of responses under way; others wait, and begin with newer weights; null: as many as the engine "
+        "can compute by its reports; no limit for engines that report nothing",
+        ge=1,
     )
     max_restarts: int = option(3, "largest number of engine restarts in a run; then all workers are lost", ge=0)
     nnodes: int = option(1, "with n_gpus_per_node: machines of the engines' own GPUs", ge=1)

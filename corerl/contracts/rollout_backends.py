@@ -182,6 +182,48 @@ class LoggingBackend(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class EngineLoad:
+    """A report of an engine about its samples.
+
+    Attributes:
+        room: largest number of samples that the engine computes at a time; 0: unknown.
+        running: samples that it computes.
+        waiting: samples that it has not begun, or whose cache was taken by others.
+        preempted: number of times so far that a sample's cache was taken by others; the sample is computed again.
+        cache_usage: share of the KV cache in use, 0 to 1.
+    """
+
+    room: int = 0
+    running: int = 0
+    waiting: int = 0
+    preempted: int = 0
+    cache_usage: float = 0.0
+
+    @classmethod
+    def join(cls, loads: "Iterable[EngineLoad | None]") -> "EngineLoad | None":
+        """The load of several engines together: sums, and the largest ``cache_usage``; None if no engine reports."""
+        known = [load for load in loads if load is not None]
+        if not known:
+            return None
+        return cls(
+            sum(load.room for load in known),
+            sum(load.running for load in known),
+            sum(load.waiting for load in known),
+            sum(load.preempted for load in known),
+            max(load.cache_usage for load in known),
+        )
+
+
+@runtime_checkable
+class LoadReporting(Protocol):
+    """A rollout backend, or a group of rollout workers, whose engines report their load."""
+
+    def engine_load(self) -> EngineLoad | None:
+        """The last report, at once; None: there is none. The number of requests under way follows it."""
+        ...
+
+
 class RolloutBackendFactory(Protocol):
     """Starts an engine. ``device`` is ``cpu`` or ``cuda``."""
 

@@ -8,7 +8,7 @@ import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 
-from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, LoadReporting, OnFinished
 from corerl.contracts.runtimes import CatchingUp, Replicas, Runtime
 from corerl.contracts.workers import WeightSource
 from corerl.errors import CoreRLError, EngineDeadError
@@ -81,6 +81,10 @@ class Engines:
             except EngineDeadError as error:
                 if not error.is_handled:
                     await in_thread(self._recover, error, before)
+
+    def engine_load(self) -> EngineLoad | None:
+        """The load of all engines together, as they last reported it; None: they do not."""
+        return self._rollout.engine_load() if isinstance(self._rollout, LoadReporting) else None
 
     def _recover(self, error: EngineDeadError, before: int) -> None:
         """Start engines again, unless another call has done it since ``before`` restarts."""

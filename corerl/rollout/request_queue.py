@@ -1,20 +1,23 @@
 """Single requests, of many episodes, become calls of the engines."""
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, OnFinished
 from corerl.errors import RunError
+from corerl.rollout.limits import EngineLimit, FixedLimit
 
 Generate = Callable[[Sequence[GenerationRequest], OnFinished], Awaitable[None]]
 
-PART = 8
-"""of the samples under way that must have ended before more are sent, as one call"""
+LOOK = 0.25
+"""seconds between two looks at the engines' load"""
+SESSIONS = 65_536
+"""the latest that are known to have begun"""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Waiting:
     request: GenerationRequest
     on_sent: Callable[[], None]
@@ -24,15 +27,29 @@ class _Waiting:
 class RequestQueue:
     """The requests that are made in one turn of the event loop go to the engines in one call.
 
+    Requests beyond the largest number of samples under way wait: first those of sessions that have begun, which are the
+    later turns of episodes, then others, each in the order in which they came.
+
     Args:
         generate: reports each request's position and completions as they finish.
-        most: samples under way; other requests wait, in the order in which they came. None: no limit.
+        most: samples under way. None: as many as the engines can use.
+        load: the engines' last report; None: they make none, and no request waits.
     """
 
-    def __init__(self, generate: Generate, most: int | None = None) -> None:
-        self._generate, self._most = generate, most
+    def __init__(
+        self,
+        generate: Generate,
+        most: int | None = None,
+        load: Callable[[], EngineLoad | None] | None = None,
+    ) -> None:
+        self._generate = generate
+        self._limit = FixedLimit(most) if most is not None or load is None else EngineLimit(load)
         self._under_way = 0
-        self._waiting: deque[_Waiting] = deque()
+        self._later_turns: deque[_Waiting] = deque()
+        self._first_turns: deque[_Waiting] = deque()
+        self._begun: OrderedDict[str, None] = OrderedDict()
+        """sessions"""
+        self._is_looking = False
         self._calls: set[asyncio.Task[None]] = set()
         self._is_called = False
 
@@ -45,7 +62,7 @@ class RequestQueue:
             on_sent: called just before the request is sent.
         """
         waiting = _Waiting(request, on_sent, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
+        (self._later_turns if request.session in self._begun else self._first_turns).append(waiting)
         self._send_soon()
         return await waiting.future
 
@@ -54,24 +71,53 @@ class RequestQueue:
             self._is_called = True
             asyncio.get_running_loop().call_soon(self._send)
 
+    def measured(self) -> Mapping[str, float]:
+        """Metrics of the engines' load since the last call."""
+        return self._limit.measured()
+
     def _send(self) -> None:
         self._is_called = False
-        if self._most is not None and self._under_way > self._most * (1 - 1 / PART):
-            return
-        sent: list[_Waiting] = []
-        while self._waiting and (not self._under_way or self._fits(self._waiting[0])):
-            waiting = self._waiting.popleft()
-            if not waiting.future.done():  # else nobody waits any more
-                self._under_way += waiting.request.sampling.n
-                waiting.on_sent()
-                sent.append(waiting)
+        begins = self._limit.begins(self._under_way)
+        sent = self._taken(self._later_turns)
+        if begins and not self._later_turns:
+            sent += self._taken(self._first_turns)
         if sent:
             call = asyncio.get_running_loop().create_task(self._call(sent))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
+        if not self._is_looking and self._under_way and isinstance(self._limit, EngineLimit):
+            self._is_looking = True
+            asyncio.get_running_loop().call_later(LOOK, self._look)
+
+    def _taken(self, waiting: "deque[_Waiting]") -> list[_Waiting]:
+        """Those of the first requests that fit; at least one if nothing is under way."""
+        taken: list[_Waiting] = []
+        while waiting and (not self._under_way or self._fits(waiting[0])):
+            first = waiting.popleft()
+            if not first.future.done():  # else nobody waits any more
+                self._under_way += first.request.sampling.n
+                self._remember(first.request.session)
+                first.on_sent()
+                taken.append(first)
+        return taken
 
     def _fits(self, waiting: _Waiting) -> bool:
-        return self._most is None or self._under_way + waiting.request.sampling.n <= self._most
+        return self._limit.fits(self._under_way + waiting.request.sampling.n)
+
+    def _remember(self, session: str) -> None:
+        """The session has begun; the oldest of more than ``SESSIONS`` are forgotten."""
+        if not session:
+            return
+        self._begun[session] = None
+        self._begun.move_to_end(session)
+        if len(self._begun) > SESSIONS:
+            self._begun.popitem(last=False)
+
+    def _look(self) -> None:
+        """Follow the engines' load while requests are under way."""
+        self._is_looking = False
+        self._limit.look()
+        self._send()
 
     async def _call(self, sent: Sequence[_Waiting]) -> None:
         left = dict(enumerate(sent))
@@ -79,7 +125,8 @@ class RequestQueue:
         def end(position: int) -> "asyncio.Future[list[Completion]]":
             waiting = left.pop(position)
             self._under_way -= waiting.request.sampling.n
-            if self._waiting:
+            self._limit.ended(waiting.request.sampling.n)
+            if self._later_turns or self._first_turns:
                 self._send_soon()
             return waiting.future
 

@@ -15,7 +15,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -99,6 +99,7 @@ class Stream:
         greedy_baseline: also score a greedy response to every prompt.
         total_steps: no group is admitted for a later step.
         finished: groups of a checkpoint, which are not played again.
+        measured: metrics of the requests since its last call.
     """
 
     def __init__(
@@ -114,7 +115,9 @@ class Stream:
         greedy_baseline: bool,
         total_steps: int,
         finished: Sequence[FinishedGroup] = (),
+        measured: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
+        self._measured = measured
         self._config, self._player, self._prompts, self._sampler = config, player, prompts, sampler
         self._sampling, self._filter, self._total_steps = sampling, batch_filter, total_steps
         self._greedy = greedy_sampling(sampling) if greedy_baseline else None
@@ -197,7 +200,7 @@ class Stream:
         for member in members:
             self._leave(member)
         taken = self._of_step(step, members, dropped)
-        metrics = {**taken.metrics, "rollout/failed_groups": float(len(failed))}
+        metrics = {**taken.metrics, **self._measured(), "rollout/failed_groups": float(len(failed))}
         return dataclasses.replace(taken, metrics=metrics), generated
 
     def _notice_slow_scores(self, start: float, generated: float, ended: float) -> None:

@@ -14,7 +14,9 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
 from corerl.contracts.rollout_backends import (
     Completion,
+    EngineLoad,
     GenerationRequest,
+    LoadReporting,
     LoggingBackend,
     OnFinished,
     StartingBackend,
@@ -90,6 +92,10 @@ class RolloutWorker:
         return DeadlineError(
             f"{unfinished} of {prompts} prompts had no responses after rollout.timeout = {self.timeout:g} s{log}"
         )
+
+    def engine_load(self) -> EngineLoad | None:
+        """The engine's last report of its load; None: it makes none."""
+        return self.backend.engine_load() if isinstance(self.backend, LoadReporting) else None
 
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`.

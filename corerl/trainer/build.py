@@ -125,7 +125,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         threads = torch.get_num_threads()
         torch.set_num_threads(cpu_threads(threads, "cuda"))
         stack.callback(torch.set_num_threads, threads)
-    queue = RequestQueue(engines.generate, config.rollout.max_concurrent_requests)
+    queue = RequestQueue(engines.generate, config.rollout.max_concurrent_requests, engines.engine_load)
     agent, data = make_agent(parts.agent, parts.others, config, plan.tokenizer), config.data
     scorer = reward if agent is None or config.rollout.multi_turn.score_response else None
     player = Player(queue, plan.tokenizer, scorer, data.max_response_length, agent, data.max_prompt_length)
@@ -141,6 +141,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         greedy_baseline="greedy_baseline" in parts.adv_estimator.entry.needs,
         total_steps=plan.total_steps,
         finished=finished,
+        measured=queue.measured,
     )
     stack.callback(stream.close)
     stack.callback(engines.close)

@@ -7,6 +7,7 @@ import pytest
 
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
 from corerl.errors import RunError
+from corerl.rollout import request_queue
 from corerl.rollout.event_loop import EventLoop
 from corerl.rollout.request_queue import RequestQueue
 
@@ -28,8 +29,8 @@ class Engine:
                 on_finished(position, TEXT)
 
 
-def request(name):
-    return GenerationRequest(name, [1], SamplingParams(1))
+def request(name, *, session="", max_tokens=1):
+    return GenerationRequest(name, [1], SamplingParams(max_tokens), session=session)
 
 
 def test_requests_of_one_turn_are_one_call_and_those_of_the_next_another():
@@ -155,3 +156,48 @@ def test_a_call_that_fails_makes_room():
 
     calls = []
     assert [str(error) for error in asyncio.run(work())] == ["no", "no"] and calls == [1, 1]
+
+
+@pytest.mark.parametrize("most", [2, 16])
+def test_later_turns_of_begun_episodes_go_before_new_groups(most):
+    engine = Held()
+
+    async def work():
+        queue = RequestQueue(engine.generate, most=most)
+
+        async def ask(*requests):
+            asked = [asyncio.create_task(queue.complete(each)) for each in requests]
+            await asyncio.sleep(0.01)
+            return asked
+
+        async def end(*names):
+            for name in names:
+                engine.held[name].set()
+            await asyncio.sleep(0.01)
+
+        first = await ask(request("a0", session="a"), request("b0", session="b"))
+        await end("a0", "b0")
+        full = await ask(*(request(f"x{number}") for number in range(most)))
+        new = await ask(request("new0"), request("new1"))
+        later = await ask(request("a1", session="a"), request("b1", session="b"))
+        await end("x0")
+        await end("x1")
+        assert list(engine.held)[2 + most :] == ["a1", "b1"]
+        await end(*(f"x{number}" for number in range(2, most)), "a1", "b1")
+        await end("new0", "new1")
+        await asyncio.wait_for(asyncio.gather(*first, *full, *new, *later), 10)
+        assert list(engine.held)[4 + most :] == ["new0", "new1"]
+
+    asyncio.run(work())
+
+
+def test_the_sessions_that_have_begun_are_bounded(monkeypatch):
+    monkeypatch.setattr(request_queue, "SESSIONS", 2)
+    queue = RequestQueue(Engine().generate)
+
+    async def work():
+        for name in "abac":
+            await queue.complete(request(name, session=name))
+
+    asyncio.run(work())
+    assert list(queue._begun) == ["a", "c"]

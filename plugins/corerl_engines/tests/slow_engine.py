@@ -58,6 +58,9 @@ class Slow:
     def progress(self):
         return self.answers
 
+    async def report(self):
+        return {}
+
     async def read(self):
         while line := await self.core.stdout.readline():
             self.answers += 1
@@ -104,6 +107,9 @@ class Both:
 
     def progress(self):
         return [part.progress() for part in self.parts]
+
+    async def report(self):
+        return {}
 
     async def generate(self, sample):
         await self.parts[-1 if sample.asked["prompt_ids"] == [6] else 0].generate(sample)

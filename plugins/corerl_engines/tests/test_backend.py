@@ -12,7 +12,7 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
-from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
+from corerl.contracts.rollout_backends import EngineLoad, GenerationRequest, SamplingParams
 from corerl.errors import DeadlineError, RunError
 from corerl_engines.backend import EngineBackend
 from corerl_engines.options import EngineOptions
@@ -45,6 +45,10 @@ class Slow:
 
     def progress(self):
         return len(self.aborted)
+
+    async def report(self):
+        begun = len(self.aborted)
+        return {"room": 4, "running": min(4, begun), "waiting": max(0, begun - 4)}
 
     def note(self, what, sample_id):
         with self.diary.open("a") as diary:
@@ -220,6 +224,19 @@ def test_a_call_that_is_cancelled_ends_each_of_its_requests_in_the_engine_and_no
 
     [completions] = in_time(work())
     assert [completion.finish_reason for completion in completions] == ["abort", "abort"]
+
+
+def test_the_load_is_known_from_the_start_and_follows_the_engine(backend):
+    assert backend.engine_load() == EngineLoad(room=4)
+
+    async def work():
+        call = asyncio.create_task(backend.generate([request("long", n=6)]))
+        while backend.engine_load() != EngineLoad(room=4, running=4, waiting=2):
+            await asyncio.sleep(0.01)
+        backend.abort(["long"])
+        return await call
+
+    assert len(in_time(work())[0]) == 6
 
 
 def test_a_sample_that_fails_ends_all_others_of_its_call_in_the_engine(backend, diary):

@@ -10,7 +10,7 @@ from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl_engines.backend import _described
 from corerl_engines.remote import frames
 from corerl_engines.remote.sample import Sample
-from corerl_engines.remote.server import Server
+from corerl_engines.remote.server import REPORT_SECONDS, Server
 
 SECONDS = 30
 
@@ -27,12 +27,16 @@ class Noting:
         self.noted: list[str] = []
         self.asked: list[dict[str, Any]] = []
         self.missing: list[str] = []
+        self.reported: dict[str, float] = {}
         self.parts = [self]
         self.tokens, self.stuck = 0, False
         self.begun = asyncio.Event()
 
     def progress(self) -> int:
         return self.tokens
+
+    async def report(self) -> dict[str, float]:
+        return self.reported
 
     async def generate(self, sample: Sample) -> None:
         self.asked.append(sample.asked)
@@ -70,6 +74,7 @@ class Client:
         self.engine, self.reader, self.writer = engine, reader, writer
         self.numbers = itertools.count(1)
         self.answers: dict[int, dict[str, Any]] = {}
+        self.loads: list[dict[str, float]] = []
 
     def send(self, operation: str, **arguments: Any) -> int:
         number = next(self.numbers)
@@ -79,7 +84,10 @@ class Client:
     async def answer(self, number: int) -> dict[str, Any]:
         while number not in self.answers:
             header, _ = await frames.read(self.reader)
-            self.answers[header.pop("number")] = header
+            if header.get("event") == "load":
+                self.loads.append(header["load"])
+            else:
+                self.answers[header.pop("number")] = header
         return self.answers.pop(number)
 
     async def ask(self, operation: str, **arguments: Any) -> dict[str, Any]:
@@ -197,5 +205,23 @@ def test_a_probe_that_has_become_needless_ends() -> None:
         await client.engine.begun.wait()
         await client.ask("begin_update")  # no token is to be expected
         assert await client.answer(probe) == {}
+
+    with_server(work)
+
+
+def test_the_load_is_reported_during_generation_whenever_it_is_another() -> None:
+    async def work(client: Client) -> None:
+        client.engine.reported = {"running": 3}
+        await asyncio.sleep(3 * REPORT_SECONDS)
+        await client.ask("health")
+        assert client.loads == []  # nothing is under way
+        generating = client.send("generate", requests=[described(2)])
+        for load in ({"running": 1}, {"running": 2}):
+            client.engine.reported = load
+            await asyncio.sleep(3 * REPORT_SECONDS)
+            await client.ask("health")
+        assert client.loads == [{"running": 1}, {"running": 2}]
+        client.send("cancel", call=generating)
+        await client.answer(generating)
 
     with_server(work)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from corerl.contracts.dispatch import Place, dispatch
-from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
+from corerl.contracts.rollout_backends import EngineLoad, GenerationRequest, SamplingParams
 from corerl.contracts.runtimes import Role
 from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import ConfigError, DeadlineError, EngineDeadError, NonFiniteError
@@ -331,6 +331,42 @@ def corrupt(host):
             yield bucket
 
     broadcast.unpack = lambda buckets: unpack(flipped(buckets))
+
+
+class Many:
+    """Keeps all requests until it lets go of them; it reports their number."""
+
+    ROOM = 100_000
+
+    def __init__(self):
+        self.running, self.go = [], asyncio.Event()
+
+    def engine_load(self):
+        return EngineLoad(room=self.ROOM, running=len(self.running))
+
+    @dispatch("spread")
+    async def generate(self, requests, on_finished):
+        names = [request.request_id for request in requests]
+        self.loop, self.running = asyncio.get_running_loop(), [*self.running, *names]
+        try:
+            await self.go.wait()
+            for position, name in enumerate(names):
+                on_finished(position, [name])
+        finally:
+            for name in names:
+                self.running.remove(name)
+
+    @dispatch("all")
+    def let_go(self):
+        self.loop.call_soon_threadsafe(self.go.set)
+
+    @dispatch("all")
+    def names(self):
+        return list(self.running)
+
+    @dispatch("all")
+    def die(self, rank):
+        os.kill(os.getpid(), 9)
 
 
 class Late(Engine):

@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 import torch
 from processes import gone_within, group_members
-from vllm_engine import DEVICE, PROMPT, TOLERANCE, assert_generates_from_its_weights, generate, weights
+from vllm_engine import (
+    DEVICE,
+    PROMPT,
+    TOLERANCE,
+    assert_generates_from_its_weights,
+    generate,
+    one_more_engine,
+    weights,
+)
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
 from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
@@ -209,6 +217,37 @@ def test_more_seeded_prompts_than_the_engine_takes_at_once_are_all_answered(back
     ]
     outputs = asyncio.run(backend.generate(requests))
     assert [len(completion.token_ids) for [completion] in outputs] == [2] * 90
+
+
+def test_the_load_is_the_schedulers(backend: VllmBackend):
+    """One more request than the engine computes at a time waits; the rest is known from the start."""
+    first = backend.engine_load()
+    assert first is not None and first.room > 1
+    sampling = SamplingParams(max_tokens=600, n=first.room + 8, ignore_eos=True)
+    loads = []
+
+    async def work() -> None:
+        call = asyncio.create_task(backend.generate([GenerationRequest("many", PROMPT, sampling)]))
+        while not any(load.running == first.room and load.waiting for load in loads):
+            loads.append(backend.engine_load())
+            await asyncio.sleep(0.05)
+        backend.abort(["many"])
+        await call
+
+    asyncio.run(asyncio.wait_for(work(), LONG))
+    most = max(loads, key=lambda load: load.running)
+    assert most.waiting == 8 and 0 < most.cache_usage <= 1 and most.room == first.room
+
+
+@one_more_engine
+def test_a_cache_that_is_too_small_is_seen_as_preemptions(start: Callable[..., VllmBackend], engine_python: str):
+    blocks = {"num_gpu_blocks_override": 7, "block_size": 32}
+    small = start(python=engine_python, max_model_len=160, engine_args=blocks)
+    sampling = SamplingParams(max_tokens=120, n=4, ignore_eos=True)
+    completions = asyncio.run(small.generate([GenerationRequest("r", PROMPT, sampling)]))[0]
+    assert [len(completion.token_ids) for completion in completions] == [120] * 4
+    load = small.engine_load()
+    assert load is not None and load.preempted > 0
 
 
 def test_a_prompt_outside_of_the_vocabulary_is_refused_with_its_reason(backend: VllmBackend):

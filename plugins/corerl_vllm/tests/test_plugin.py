@@ -143,6 +143,14 @@ def test_replicas_are_given_whole_requests_each_to_the_idlest():
     assert [engine.aborted for engine in engines] == [["2-0-1."], []]
 
 
+def test_replicas_report_their_load_as_one():
+    engines = [Recording(), Recording()]
+    engines[0].load = {"room": 8, "running": 8, "waiting": 2, "preempted": 1, "cache_usage": 0.5}
+    engines[1].load = {"room": 8}
+    whole = {"room": 16, "running": 8, "waiting": 2, "preempted": 1, "cache_usage": 0.5}
+    assert asyncio.run(Replicas(engines).report()) == whole
+
+
 def sample(engine_id: str, tokens: int = 8, session: str = "") -> Any:
     return SimpleNamespace(engine_id=engine_id, asked={"max_tokens": tokens, "session": session})
 
@@ -184,6 +192,10 @@ class Recording:
         self.given: list[str] = []
         self.aborted: list[str] = []
         self.go = asyncio.Event()
+        self.load: dict[str, float] = {}
+
+    async def report(self) -> dict[str, float]:
+        return self.load
 
     async def generate(self, sample: Any) -> None:
         self.given.append(sample.engine_id)

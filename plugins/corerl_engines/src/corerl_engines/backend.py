@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.config import ModelConfig, RolloutConfig
-from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, OnFinished
 from corerl.errors import RunError
 from corerl.models import compute_dtype
 from corerl.terminal import say
@@ -184,6 +184,10 @@ class EngineBackend:
         """
         self.started()
         self._process.ask("health", self._options.timeout)
+
+    def engine_load(self) -> EngineLoad | None:
+        """The engine's last report, four times a second during generation; None: it makes none."""
+        return self._process.load
 
     def last_lines(self) -> str:
         """The last lines of the engine's log, and its path."""

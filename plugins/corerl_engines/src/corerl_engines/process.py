@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import corerl_torch
+from corerl.contracts.rollout_backends import EngineLoad
 from corerl.errors import ConfigError, DeadlineError, RunError
 from corerl_engines import kernels, remote
 from corerl_engines.liveness import Patience, Silence
@@ -73,7 +74,12 @@ class EngineProcess:
 
     A ready engine that hangs with an open request (:mod:`corerl_engines.liveness`) is killed. A generating engine that
     sends nothing is probed for a sign of life: one token.
+
+    Attributes:
+        load: the engine's last report; None: it makes none.
     """
+
+    load: EngineLoad | None = None
 
     def __init__(
         self,
@@ -286,7 +292,9 @@ class EngineProcess:
 
     def _take_event(self, header: dict[str, Any]) -> None:
         kind = self._kind
-        if header["event"] == "missing":
+        if header["event"] == "load":
+            self.load = EngineLoad(**header["load"]) if header["load"] else None
+        elif header["event"] == "missing":
             self._fail(
                 f"{self._interpreter} cannot import {kind.title} ({header['message']}): "
                 f"make an environment with it (corerl engine install {kind.name}) and name it in rollout.options.python"

@@ -28,8 +28,6 @@ POLL = 1.0
 """seconds between two checks of all workers"""
 DEAD = 4
 """value in Ray's ActorTableData.ActorState"""
-EXHAUSTED = object()
-"""last value of a generator"""
 GRACE = 30.0
 """seconds for the other ranks to agree, after one rank found a non-finite value"""
 LOG_WAIT = 8.0
@@ -57,10 +55,10 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call on one worker, and the reference of its result; of a generator, of each yielded value in turn."""
+    """A call on one worker, and the reference of its result; None for requests, whose results are collected."""
 
     member: Member
-    reference: "ray.ObjectRef[Any] | ray.ObjectRefGenerator"
+    reference: "ray.ObjectRef[Any] | None"
 
 
 @dataclass
@@ -283,11 +281,7 @@ class Wait:
         """The results of the ready calls, at least one; an EngineDeadError or SaveError counts as a result."""
         waiter, own = self.waiter, {call.reference: call for call in calls}
         while True:
-            if waiter.failure is not self.known and waiter.failure is not None:
-                raise waiter.failure
-            left = self.deadline - time.monotonic()
-            if left <= 0:
-                raise self._too_late(calls)
+            left = self.left(calls)
             beside = {call.reference: call for call in self.beside}
             ready, _ = ray.wait([*own, *beside], num_returns=1, timeout=min(POLL, left))
             if time.monotonic() - waiter.looked >= POLL:  # also during quick successions of results
@@ -303,6 +297,20 @@ class Wait:
                 else:
                     return {own[reference]: self._result(own[reference])}
 
+    def left(self, calls: Sequence[Call]) -> float:
+        """Seconds until the deadline.
+
+        Raises:
+            CoreRLError: it has passed, or another wait has failed.
+        """
+        failure = self.waiter.failure
+        if failure is not self.known and failure is not None:
+            raise failure
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise self._too_late(calls)
+        return left
+
     def _too_late(self, calls: Sequence[Call]) -> CoreRLError:
         if self._late is not None:  # the other ranks are late to agree
             self.waiter.stuck = True
@@ -313,13 +321,20 @@ class Wait:
         return self.waiter.fail(error, self.known)
 
     def _result(self, call: Call) -> Any:
-        waiter, reference = self.waiter, call.reference
+        seconds = max(POLL, self.deadline - time.monotonic())
+        reference = call.reference
+        assert reference is not None
+        return self.result(call, lambda: ray.get(reference, timeout=seconds))
+
+    def result(self, call: Call, get: Callable[[], Any]) -> Any:
+        """What ``get`` returns for the call; an EngineDeadError or SaveError counts as a result.
+
+        Raises:
+            CoreRLError: what ``get`` returns or raises, as an error of the worker.
+        """
+        waiter = self.waiter
         try:
-            if isinstance(reference, ray.ObjectRefGenerator):
-                reference = next(reference)
-            value = ray.get(reference, timeout=max(POLL, self.deadline - time.monotonic()))
-        except StopIteration:
-            return EXHAUSTED
+            value = get()
         except RayActorError as error:
             died = waiter.died(call.member, str(error), self.known)
             if isinstance(died, EngineDeadError):
@@ -341,7 +356,7 @@ class Wait:
                 return raised
             if isinstance(raised, DeadlineError):
                 raised.args = (f"{raised}{_place(call.member)}",)
-                if isinstance(call.reference, ray.ObjectRefGenerator):  # rollout.timeout; the others can save
+                if call.reference is None:  # rollout.timeout; the others can save
                     return raised
             if (
                 type(raised) in (RunError, DeadlineError)

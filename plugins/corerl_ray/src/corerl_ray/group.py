@@ -1,6 +1,5 @@
 """The workers of one role, used like one worker."""
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +9,13 @@ from typing import Any
 import ray
 
 from corerl.contracts.dispatch import Dispatch, Future, Place, dispatch_of
-from corerl.contracts.rollout_backends import Completion, GenerationRequest, OnFinished
+from corerl.contracts.rollout_backends import EngineLoad, GenerationRequest, OnFinished
 from corerl.errors import EngineDeadError, NonFiniteError
 from corerl.terminal import say
-from corerl.threads import in_thread
-from corerl_ray.calls import Call, Member, Wait, Waiter
+from corerl_ray.calls import Call, Member, Waiter
+from corerl_ray.exchange import Exchange
 from corerl_ray.shares import Split, split
-from corerl_ray.spread import Loads, Spread
+from corerl_ray.spread import Loads
 
 
 @dataclass
@@ -102,24 +101,7 @@ class GroupMethod:
         return self._pending(calls, lambda results: _together(whole, ranks, results, takes_first))
 
     async def _spread(self, requests: Sequence[GenerationRequest], on_finished: OnFinished) -> None:
-        group, loop = self.group, asyncio.get_running_loop()
-        name = "requests" if group.is_concurrent else None
-
-        def call(replica: int, requests: list[GenerationRequest]) -> Call:
-            member = group.latest[replica]
-            method = member.host.stream.options(concurrency_group=name, num_returns="streaming")
-            return Call(member, method.remote(self.name, requests))
-
-        def hear(finished: Mapping[int, list[Completion]]) -> None:
-            for position, completions in finished.items():
-                on_finished(position, completions)
-
-        def wait() -> None:
-            deadline = Wait(group.waiter, time.monotonic() + group.timeout, self._what)
-            for finished in Spread(requests, group.loads, call, deadline, group.absent, group.take_news):
-                loop.call_soon_threadsafe(hear, finished)
-
-        await in_thread(wait)
+        await self.group.exchange.generate(self.name, requests, on_finished, self._what)
 
     def _call(self, member: Member, args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
         return Call(member, member.host.call.remote(self.name, dict(keywords), *args))
@@ -162,6 +144,7 @@ class Group:
         latest: by rank, the worker that is there, or was last.
         without_weights: ranks of workers that were started again and have not got the policy's weights yet.
         aside: by rank, workers that are there, and whose engines have ended.
+        exchange: the calls of spread methods.
     """
 
     role: str
@@ -177,6 +160,7 @@ class Group:
     latest: dict[int, Member] = field(init=False)
     without_weights: set[int] = field(default_factory=set)
     aside: dict[int, Member] = field(default_factory=dict)
+    exchange: Exchange = field(init=False)
     _news: dict[int, EngineDeadError] = field(default_factory=dict)
     _listener: Callable[[EngineDeadError], None] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -184,6 +168,12 @@ class Group:
 
     def __post_init__(self) -> None:
         self.latest = {member.rank: member for member in self.members}
+        self.exchange = Exchange(self)
+
+    def engine_load(self) -> EngineLoad | None:
+        """For :class:`corerl.contracts.rollout_backends.LoadReporting`: of the replicas that take requests."""
+        absent = self.absent()
+        return EngineLoad.join(load for rank, load in list(self.exchange.engines.items()) if rank not in absent)
 
     def absent(self) -> set[int]:
         """Ranks that take no requests."""

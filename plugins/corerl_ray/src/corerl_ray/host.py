@@ -1,7 +1,5 @@
 """The process of a worker."""
 
-import asyncio
-import contextlib
 import faulthandler
 import os
 import re
@@ -11,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,18 +18,17 @@ import ray
 import ray.util
 
 from corerl.contracts.dispatch import Place
-from corerl.contracts.rollout_backends import Completion, GenerationRequest
+from corerl.contracts.rollout_backends import EngineLoad
 from corerl.contracts.workers import PlacedWorker, StartingWorker
 from corerl.errors import CoreRLError, RunError
+from corerl_ray.mailbox import Collected, Mailbox, Post
 from corerl_ray.signs import Asked, answer_signals
 
 LOG_LINES = 6
 LOOK = 1.0
 """seconds between two checks that the parent exists"""
-CALLS = 64
-"""threads that send requests to a rollout worker"""
-THREADS = {"requests": CALLS}
-"""thread groups of a rollout worker's process; ``CONTROL`` is for calls that must continue while requests run"""
+THREADS = {"post": 1, "collect": 1}
+"""thread groups of a rollout worker's process, for its mailbox; ``CONTROL`` is for all other calls"""
 CONTROL = 4
 
 
@@ -91,17 +88,18 @@ class WorkerHost:
 
     Attributes:
         transport: state of a transport of weights between calls.
+        mailbox: the worker's calls of spread methods.
     """
 
     worker: Any
     transport: Any
+    mailbox: Mailbox
 
     def __init__(self, folder: str, paths: Sequence[str], timeout: float) -> None:
         faulthandler.enable()  # a crash writes its stack to the log
         hear_of_children()
         end_with_parent()
         self.timeout, self.transport = timeout, None
-        self._runners: dict[int, asyncio.Runner] = {}
         logs = _own_logs()
         self.asked = answer_signals(Path(logs[0]).parent if logs else None)
         self.address = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
@@ -123,6 +121,7 @@ class WorkerHost:
             self.worker = worker(*args)
             if isinstance(self.worker, StartingWorker):
                 self.worker.started()
+            self.mailbox = Mailbox(self.worker, Failure.of)
             _carry_tensors()
             if isinstance(self.worker, PlacedWorker):
                 return self.worker.place()
@@ -136,35 +135,21 @@ class WorkerHost:
         except Exception as error:
             return Failure.of(error)
 
-    def stream(self, method: str, requests: Sequence[GenerationRequest]) -> Iterator[Any]:
-        """Position of a request -> its completions as they finish, for a spread method; a failure is yielded last."""
-        try:
-            yield from self._streamed(getattr(self.worker, method), requests)
-        except Exception as error:
-            yield Failure.of(error)
+    def post(self, posts: Sequence[Post]) -> None:
+        """Begin calls of spread methods; :meth:`collect` has their results."""
+        self.mailbox.post(posts)
 
-    def _streamed(self, method: Callable[..., Any], requests: Sequence[GenerationRequest]) -> Iterator[Any]:
-        finished: dict[int, list[Completion]] = {}
-        news = asyncio.Event()
+    def cancel(self, numbers: Sequence[int]) -> None:
+        """Cancel calls, by their numbers."""
+        self.mailbox.cancel(numbers)
 
-        def on_finished(position: int, completions: list[Completion]) -> None:
-            finished[position] = completions
-            news.set()
+    def collect(self) -> Collected:
+        """Wait for results of calls, at most :data:`corerl_ray.mailbox.LISTEN` seconds."""
+        return self.mailbox.collect()
 
-        # one per thread: an engine's clients belong to its event loop
-        runner = self._runners.setdefault(threading.get_ident(), asyncio.Runner())
-        work = runner.get_loop().create_task(method(requests, on_finished))
-        work.add_done_callback(lambda _: news.set())
-        try:
-            while not work.done():
-                runner.run(_heard(news))
-                if finished:
-                    yield finished.copy()
-                    finished.clear()
-            work.result()
-        finally:
-            if work.cancel():
-                runner.run(_ended(work))
+    def engine_load(self) -> EngineLoad | None:
+        """The load of the worker's engine, if it reports one."""
+        return self.mailbox.engine_load()
 
     def apply(self, function: Callable[..., Any], *args: Any) -> Any:
         """``function(self, *args)``: a step of a transport of weights in this process."""
@@ -173,16 +158,6 @@ class WorkerHost:
             return function(self, *args)
         except Exception as error:
             return Failure.of(error)
-
-
-async def _heard(news: asyncio.Event) -> None:
-    await news.wait()
-    news.clear()
-
-
-async def _ended(work: "asyncio.Task[None]") -> None:
-    with contextlib.suppress(asyncio.CancelledError, Exception):
-        await work
 
 
 def _carry_tensors() -> None:

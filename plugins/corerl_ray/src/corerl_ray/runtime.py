@@ -128,6 +128,8 @@ class RayRuntime:
         if is_concurrent:
             seats = [Seat(places, rank * step, tuple(devices[rank * step :][:step])) for rank in range(size)]
             group.restart_member = Restart(self, role, group, args, seats)
+            reports = starting.all([Call(member, member.host.engine_load.remote()) for member in started])
+            group.exchange.engines = {rank: load for rank, load in enumerate(reports) if load is not None}
             self.waiter.replicas[role.name] = group.lose
             self.waiter.engines[role.name] = group.set_aside
         self.groups.append(group)

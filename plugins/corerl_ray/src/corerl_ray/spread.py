@@ -3,25 +3,25 @@
 If the engine or the process of a replica ends, the others take its unfinished requests; the error is raised at the end.
 """
 
-import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 from corerl.contracts.rollout_backends import GenerationRequest
 from corerl.errors import EngineDeadError
-from corerl_ray.calls import EXHAUSTED, Call, Wait
 
 PIECES = 16
 """of which a replica has its fill, if not all requests fit at a time"""
 SESSIONS = 65_536
 """the latest, whose replicas are known"""
 
+T = TypeVar("T")
+
 
 @dataclass
 class Loads:
-    """The open work of each replica, over all running calls.
+    """The open work of each replica, over all running calls; one thread changes it.
 
     Attributes:
         most: samples of one replica, as far as there are others.
@@ -32,7 +32,6 @@ class Loads:
     most: int
     samples: list[int]
     tokens: list[int]
-    lock: threading.Lock = field(default_factory=threading.Lock)
     sessions: "OrderedDict[str, int]" = field(default_factory=OrderedDict)
 
     @classmethod
@@ -80,90 +79,79 @@ class Piece:
 
 
 class Spread:
-    """One call on all replicas: an iterator of their results, which sends out waiting requests when it is advanced.
+    """The requests of one call on all replicas: waiting, running, finished.
 
     Args:
-        call: starts the call of a replica on some requests.
-        wait: the wait of the whole call.
+        call: starts the call of a replica on some requests; returns its number.
         absent: replicas that get no work at the moment.
-        news: errors of replicas that were lost without a waiting call; also raised at the end.
+        news: errors of replicas that were lost without a running call; also raised at the end.
+
+    Attributes:
+        running: number of a call -> its replica and its piece.
     """
 
     def __init__(
         self,
         requests: Sequence[GenerationRequest],
         loads: Loads,
-        call: Callable[[int, list[GenerationRequest]], Call],
-        wait: Wait,
+        call: Callable[[int, list[GenerationRequest]], int],
         absent: Callable[[], Collection[int]] = frozenset,
         news: Callable[[], dict[int, EngineDeadError]] = dict,
     ) -> None:
-        self._requests, self._loads, self._call, self._wait = requests, loads, call, wait
-        self._running: dict[Call, tuple[int, Piece]] = {}
+        self._requests, self._loads, self._call = requests, loads, call
+        self.running: dict[int, tuple[int, Piece]] = {}
         self._finished: set[int] = set()
         self._absent, self._news = absent, news
         self._dead = news()
-        with loads.lock:
-            self._waiting = deque(_cut(requests, loads, absent()))
-        self._hand_out()
-        self._results = self._yield()
+        self._waiting = deque(_cut(requests, loads, absent()))
 
-    def __iter__(self) -> Iterator[dict[int, Any]]:
-        return self._results
+    def hand_out(self) -> None:
+        """Start calls on waiting requests, as far as replicas have room."""
+        while self._waiting:
+            without = {*self._dead, *self._absent()}
+            replica = self._loads.choose(self._waiting[0], at_once=not self.running, without=without)
+            if replica is None:
+                return
+            piece = self._waiting.popleft()
+            requests = [self._requests[position] for position in piece.positions]
+            self._loads.add(replica, piece)
+            self._loads.remember(replica, [request.session for request in requests])
+            self.running[self._call(replica, requests)] = replica, piece
 
-    def _yield(self) -> Iterator[dict[int, Any]]:
-        """Position of a request -> a replica's result for it."""
-        try:
-            while self._running:
-                for call, result in self._wait.some(list(self._running)).items():
-                    if isinstance(result, EngineDeadError):
-                        self._died(call, result)
-                    elif isinstance(result, Exception):
-                        raise result
-                    elif result is EXHAUSTED:
-                        self._ended(call)
-                    else:
-                        positions = self._running[call][1].positions
-                        finished = {positions[index]: value for index, value in result.items()}
-                        self._finished |= finished.keys()
-                        yield finished
-                self._hand_out()
-            if errors := list((self._news() | self._dead).values()):
-                raise as_one(errors)
-            if self._waiting:
-                raise EngineDeadError("no rollout worker with the policy's weights is left")
-        finally:
-            for call in list(self._running):
-                self._ended(call)
+    def finished(self, call: int, results: Mapping[int, T]) -> dict[int, T]:
+        """The results of a call, by their positions among all requests."""
+        positions = self.running[call][1].positions
+        finished = {positions[index]: value for index, value in results.items()}
+        self._finished |= finished.keys()
+        return finished
 
-    def _hand_out(self) -> None:
-        with self._loads.lock:
-            while self._waiting:
-                without = {*self._dead, *self._absent()}
-                replica = self._loads.choose(self._waiting[0], at_once=not self._running, without=without)
-                if replica is None:
-                    return
-                piece = self._waiting.popleft()
-                requests = [self._requests[position] for position in piece.positions]
-                self._loads.add(replica, piece)
-                self._loads.remember(replica, [request.session for request in requests])
-                call = self._call(replica, requests)
-                self._running[call] = replica, piece
+    def ended(self, call: int) -> None:
+        """A call has ended."""
+        replica, piece = self.running.pop(call)
+        self._loads.add(replica, piece, -1)
 
-    def _died(self, call: Call, error: EngineDeadError) -> None:
-        """Divide the open work of this replica among the others, one piece each."""
-        replica, piece = self._running[call]
-        self._ended(call)
-        if not error.is_handled:
-            self._dead[replica] = error
-        left = [position for position in piece.positions if position not in self._finished]
+    def died(self, calls: Iterable[int], error: EngineDeadError) -> None:
+        """Divide the open work of these calls on one replica among the others, one piece each."""
+        left: list[int] = []
+        for call in calls:
+            replica, piece = self.running[call]
+            self.ended(call)
+            if not error.is_handled:
+                self._dead[replica] = error
+            left += [position for position in piece.positions if position not in self._finished]
         living = len(self._loads.samples) - len({*self._dead, *self._absent()})
         self._waiting.extendleft(_balanced(self._requests, left, max(1, living)))
 
-    def _ended(self, call: Call) -> None:
-        replica, piece = self._running.pop(call)
-        with self._loads.lock:
-            self._loads.add(replica, piece, -1)
+    def check(self) -> None:
+        """Once nothing is running:
+
+        Raises:
+            EngineDeadError: an engine was lost, or requests are left and no replica.
+        """
+        if errors := list((self._news() | self._dead).values()):
+            raise as_one(errors)
+        if self._waiting:
+            raise EngineDeadError("no rollout worker with the policy's weights is left")
 
 
 def as_one(errors: Sequence[EngineDeadError]) -> EngineDeadError:

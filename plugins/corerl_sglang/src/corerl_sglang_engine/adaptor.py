@@ -81,6 +81,12 @@ class SglangEngine:
         last: float = self._manager.last_receive_tstamp
         return last
 
+    async def report(self) -> dict[str, float]:
+        """The load of the first rank; all have the same requests."""
+        loads = await self.ask("report")
+        first: dict[str, float] = loads[0]
+        return first
+
     async def ask(self, operation: str, **arguments: Any) -> list[Any]:
         """The answers of all schedulers to one of CoreRL's operations."""
         request = RpcReqInput(method=operation, parameters={"arguments": json.dumps(arguments)})

@@ -29,6 +29,9 @@ def run(server_args: Any, *args: Any, **kwargs: Any) -> None:
 class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
     """A scheduler whose remote calls are CoreRL's operations; all ranks answer."""
 
+    corerl_preempted = 0
+    """number of times so far that a request's cache was taken by others"""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.model_config.hf_eos_token_id = set()  # only the stop tokens of a request stop it
@@ -54,12 +57,29 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         devices: list[str] = weights.visible_devices()
         return devices
 
+    def _add_request_to_queue(self, req: Any, *args: Any, **more: Any) -> Any:
+        self.corerl_preempted += bool(more.get("is_retracted") or any(args))
+        return super()._add_request_to_queue(req, *args, **more)
+
+    def corerl_report(self) -> dict[str, float]:
+        """For ``Engine.report`` of ``corerl_engine.server``; prefixes that nothing uses are no cache in use."""
+        free = self.token_to_kv_pool_allocator.available_size() + self.tree_cache.evictable_size()
+        return {
+            "room": self.max_running_requests,
+            "running": len(self.running_batch.reqs),
+            "waiting": len(self.waiting_queue),
+            "preempted": self.corerl_preempted,
+            "cache_usage": round(max(0.0, 1 - free / self.max_total_num_tokens), 3),
+        }
+
     def corerl_begin_update(self) -> None:
         """Return running requests to the queue; they are computed again from their tokens with the new weights.
 
         The old weights are erased, so that weights that are not loaded can be found.
         """
+        preempted = self.corerl_preempted
         self.pause_generation(PauseGenerationReqInput(mode="retract"))
+        self.corerl_preempted = preempted  # by requests alone
         torch.get_device_module().synchronize()
         written.forget(self._corerl_model())
 

@@ -12,6 +12,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from corerl_vllm_engine import cores
 from corerl_vllm_engine.replicas import Replicas
+from corerl_vllm_engine.scheduler import PREEMPTED
 
 
 async def start(settings: dict[str, Any]) -> "VllmEngine | Replicas":
@@ -57,7 +58,9 @@ class VllmEngine:
         self.parts = [self]
         self.room: int = engine.vllm_config.scheduler_config.max_num_seqs
         self._outputs = 0
+        self._load: dict[str, float] = {"room": self.room}
         self._count_outputs(engine.output_processor)
+        self._take_stats(engine.output_processor)
 
     def progress(self) -> int:
         return self._outputs
@@ -71,6 +74,20 @@ class VllmEngine:
             return process(*arguments, **more)
 
         processor.process_outputs = counted
+
+    def _take_stats(self, processor: Any) -> None:
+        """Keep the load of the scheduler's statistics, which come with outputs."""
+        update = processor.update_scheduler_stats
+
+        def taken(stats: Any) -> Any:
+            if stats is not None:
+                self._load = load_of(stats, self.room)
+            return update(stats)
+
+        processor.update_scheduler_stats = taken
+
+    async def report(self) -> dict[str, float]:
+        return self._load
 
     async def generate(self, sample: Any) -> None:
         prompt = {"prompt_token_ids": sample.asked["prompt_ids"]}
@@ -123,6 +140,17 @@ class VllmEngine:
         while not (await asyncio.wait([task], timeout=1))[0]:
             await self._engine.check_health()
         return task.result()
+
+
+def load_of(stats: Any, room: int) -> dict[str, float]:
+    """The load by vLLM's statistics; those that vLLM makes for its log count no preemptions."""
+    return {
+        "room": room,
+        "running": stats.num_running_reqs,
+        "waiting": stats.num_waiting_reqs,
+        "preempted": (stats.kv_connector_stats or {}).get(PREEMPTED, 0),
+        "cache_usage": round(stats.kv_cache_usage, 3),
+    }
 
 
 def sampling_params(sample: Any) -> SamplingParams:

@@ -51,6 +51,12 @@ class Replicas:
     def progress(self) -> list[object]:
         return [engine.progress() for engine in self._engines]
 
+    async def report(self) -> dict[str, float]:
+        loads = await self._all("report")
+        counts = ("room", "running", "waiting", "preempted")
+        usage = max(load.get("cache_usage", 0) for load in loads)
+        return {name: sum(load.get(name, 0) for load in loads) for name in counts} | {"cache_usage": usage}
+
     async def generate(self, sample: Any) -> None:
         request, tokens = _request(sample.engine_id), sample.asked["max_tokens"]
         if request not in self._places:

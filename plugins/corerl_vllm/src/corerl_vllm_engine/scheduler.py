@@ -6,12 +6,14 @@ finds that a token in the middle of a block needs nothing: half of the schedulin
 everything that a request might need: a token in the middle of a plain response needs to be appended.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import RequestStatus
 
@@ -36,6 +38,13 @@ EXTRAS = (
     "aux_output_connector_output",
 )
 """what a step of the engine may return beside tokens and log-probs; each release of vLLM has some of them"""
+
+
+REPORT_SECONDS = 0.1
+"""seconds between two reports of the load"""
+
+PREEMPTED = "corerl_preempted"
+"""key of the number of preemptions so far, in the dictionary of vLLM's statistics that connectors use"""
 
 
 def make(**arguments: Any) -> Any:
@@ -135,11 +144,13 @@ class _Gathering:
 
     kv_cache_manager: Any
     requests: Any
+    running: Any
     max_model_len: int
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._responses: dict[str, _Response] = {}
+        self._preempted, self._reported = 0, 0.0
         self.kv_cache_manager.allocate_slots = asked_at_the_ends_of_blocks(self.kv_cache_manager)
         extras = (getattr(self, name, None) for name in ("connector", "ec_connector", "perf_metrics", "log_stats"))
         self._appends = has_full_attention(self.kv_cache_manager) and not any(extras)
@@ -160,23 +171,38 @@ class _Gathering:
             self._responses.pop(request.request_id, None)
         return requests
 
+    def _preempt_request(self, *asked: Any, **more: Any) -> Any:
+        self._preempted += 1
+        return super()._preempt_request(*asked, **more)  # type: ignore[misc]
+
+    def make_stats(self, *asked: Any, **more: Any) -> Any:
+        """A few of vLLM's statistics now and then, even if vLLM makes none for its log."""
+        stats = super().make_stats(*asked, **more)  # type: ignore[misc]
+        now = time.monotonic()
+        if stats is not None or now - self._reported < REPORT_SECONDS:
+            return stats
+        self._reported, running = now, len(self.running)
+        return SchedulerStats(
+            num_running_reqs=running,
+            num_waiting_reqs=len(self.requests) - running,
+            kv_cache_usage=self.kv_cache_manager.usage,
+            kv_connector_stats={PREEMPTED: self._preempted},
+        )
+
     def reset_prefix_cache(self, *asked: Any, **more: Any) -> Any:
         """With requests: their ids -> their tokens so far, with those that were not reported yet; vLLM returns True."""
         tokens = {name: request.num_output_tokens for name, request in self.requests.items()}
+        before = self._preempted
         reset = super().reset_prefix_cache(*asked, **more)  # type: ignore[misc]
+        self._preempted = before  # an update takes the cache of all
         return tokens if reset and tokens else reset
 
     def _append(self, scheduled: Mapping[str, int], step: Any) -> dict[str, int]:
         """Append tokens that need nothing else; returns the scheduled tokens of all other requests."""
         left: dict[str, int] = {}
-        tokens, rows, log_probs, responses = (
-            step.sampled_token_ids,
-            step.req_id_to_index,
-            step.logprobs,
-            self._responses,
-        )
+        tokens, rows, log_probs = step.sampled_token_ids, step.req_id_to_index, step.logprobs
         for name, count in scheduled.items():
-            response, row = responses.get(name), rows[name]
+            response, row = self._responses.get(name), rows[name]
             if count != 1 or response is None or not response.is_plain or not response.takes(tokens[row]):
                 left[name] = count
                 continue

@@ -27,6 +27,9 @@ PROBE = {
 PROBE_SECONDS = 0.2
 """seconds between checks whether a probe is still needed"""
 
+REPORT_SECONDS = 0.25
+"""seconds between two reports of the load"""
+
 ASLEEP = ("weights", "kv_cache")
 """the memories that an engine frees, in the order of their allocation"""
 
@@ -47,6 +50,13 @@ class Engine(Protocol):
 
     def progress(self) -> object:
         """A value that changes with each token from the engine's own processes."""
+        ...
+
+    async def report(self) -> "dict[str, float]":
+        """The load: ``room``, ``running``, ``waiting``, ``preempted``, ``cache_usage`` of CoreRL's ``EngineLoad``.
+
+        It is empty if the engine does not know it.
+        """
         ...
 
     async def generate(self, sample: Sample) -> None:
@@ -95,6 +105,7 @@ async def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     connection.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=connection)
     facts = {"vocabulary": engine.vocabulary, "devices": engine.devices, "parts": len(engine.parts)}
+    writer.write(frames.pack({"event": "load", "load": await engine.report()}))
     writer.write(frames.pack({"event": "ready", **facts}))
     await Server(engine, writer, loaded=settings["loaded"]).run(reader)
 
@@ -132,8 +143,10 @@ class Server:
     async def run(self, reader: asyncio.StreamReader) -> None:
         """Run until the engine is dead; if the other side closes, the whole process ends (see ``__main__``)."""
         reading = asyncio.create_task(self._read(reader))
+        reporting = asyncio.create_task(self._report())
         dead = asyncio.create_task(self._dead.wait())
         await asyncio.wait([reading, dead], return_when=asyncio.FIRST_COMPLETED)
+        reporting.cancel()
         await self._writer.drain()
         raise RuntimeError("the engine's core is dead")
 
@@ -144,6 +157,22 @@ class Server:
             task = asyncio.create_task(self._answer(number, message))
             self._calls[number] = task
             task.add_done_callback(lambda _, number=number: self._calls.pop(number, None))  # type: ignore[misc]
+
+    async def _report(self) -> None:
+        """Send the load as long as samples are under way."""
+        before: dict[str, float] = {}
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            if not self._samples or self._updating:
+                continue
+            try:
+                load = await self._engine.report()
+            except self._engine.dead:
+                self._dead.set()
+                return
+            if load != before:
+                self._writer.write(frames.pack({"event": "load", "load": load}))
+                before = load
 
     async def _answer(self, number: int, message: dict[str, Any]) -> None:
         header: dict[str, Any]

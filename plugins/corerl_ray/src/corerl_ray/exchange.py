@@ -1,0 +1,299 @@
+"""The requests under way of one group of replicas: one thread for all calls, and one long poll for each replica.
+
+Requests are posted to a replica's mailbox (:mod:`corerl_ray.mailbox`) as they come; one call of ``collect`` at a time
+brings back whatever has finished there.
+"""
+
+import asyncio
+import contextlib
+import copy
+import functools
+import itertools
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, OnFinished
+from corerl.errors import EngineDeadError
+from corerl_ray.calls import POLL, Call, Member, Wait
+from corerl_ray.mailbox import Collected, News, Post
+from corerl_ray.spread import Spread
+
+if TYPE_CHECKING:
+    from corerl_ray.group import Group
+
+
+@dataclass(eq=False)
+class Order:
+    """A call of a spread method that has not ended.
+
+    Attributes:
+        over: its end, in its event loop.
+        spread: its requests, as the replicas have them.
+    """
+
+    method: str
+    requests: Sequence[GenerationRequest]
+    on_finished: OnFinished
+    wait: Wait
+    loop: asyncio.AbstractEventLoop
+    over: "asyncio.Future[None]"
+    spread: Spread = field(init=False)
+
+    def hear(self, finished: Mapping[int, list[Completion]]) -> None:
+        """In the event loop."""
+        for position, completions in finished.items():
+            if not self.over.done():
+                self.on_finished(position, completions)
+
+    def end(self, error: BaseException | None) -> None:
+        """In the event loop."""
+        if self.over.done():
+            return
+        if error is None:
+            self.over.set_result(None)
+        else:
+            self.over.set_exception(error)
+
+
+class Exchange:
+    """Calls of a group's spread methods. Its thread exists while a call has not ended.
+
+    Attributes:
+        engines: rank -> the last report of the engine's load.
+    """
+
+    def __init__(self, group: "Group") -> None:
+        self._group = group
+        self.engines: dict[int, EngineLoad] = {}
+        self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._has_thread = False
+        self._numbers = itertools.count()
+        self._orders: set[Order] = set()
+        self._running: dict[int, tuple[Order, Call]] = {}
+        """number of a call on a replica -> it"""
+        self._at: dict[Any, set[int]] = {}
+        """a replica's process -> the numbers of its calls"""
+        self._outgoing: dict[Member, list[Post]] = {}
+        """calls that are to be posted"""
+        self._polls: dict[Any, tuple[Any, float]] = {}
+        """a replica's process -> the running ``collect``, and its start"""
+        self._told: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
+        self._wait = Wait(group.waiter, math.inf, "generation")
+
+    async def generate(
+        self, method: str, requests: Sequence[GenerationRequest], on_finished: OnFinished, what: str
+    ) -> None:
+        """Call a spread method of the replicas; cancelled, it cancels its calls there.
+
+        Args:
+            what: the name of the call, for messages.
+
+        Raises:
+            EngineDeadError: an engine or process ended; the others have finished its requests, if any are left.
+            CoreRLError: of a worker, or of another call that ends all.
+        """
+        loop = asyncio.get_running_loop()
+        wait = Wait(self._group.waiter, time.monotonic() + self._group.timeout, what)
+        order = Order(method, requests, on_finished, wait, loop, loop.create_future())
+        self._do(functools.partial(self._begin, order), starts=True)
+        try:
+            await order.over
+        except asyncio.CancelledError:
+            self._do(functools.partial(self._drop, order))
+            raise
+
+    def _do(self, work: Callable[[], object], *, starts: bool = False) -> None:
+        """Have the thread do it, or the next one."""
+        with self._lock:
+            self._inbox.put(work)
+            if starts and not self._has_thread:
+                self._has_thread = True
+                threading.Thread(target=self._work, name="corerl-requests", daemon=True).start()
+
+    def _work(self) -> None:
+        """Until no call is left."""
+        watched = time.monotonic()
+        while self._goes_on():
+            try:
+                with contextlib.suppress(queue.Empty):
+                    self._inbox.get(timeout=POLL)()
+                    while True:
+                        self._inbox.get_nowait()()
+                if time.monotonic() - watched >= POLL:
+                    watched = time.monotonic()
+                    self._watch()
+                self._send()
+            except BaseException as error:
+                self._fail(error)
+            self._tell()
+
+    def _goes_on(self) -> bool:
+        with self._lock:
+            self._has_thread = bool(self._orders) or not self._inbox.empty()
+            return self._has_thread
+
+    def _begin(self, order: Order) -> None:
+        group = self._group
+
+        def call(replica: int, requests: list[GenerationRequest]) -> int:
+            number, member = next(self._numbers), group.latest[replica]
+            self._running[number] = order, Call(member, None)
+            self._at.setdefault(member.host, set()).add(number)
+            self._outgoing.setdefault(member, []).append(Post(number, order.method, requests))
+            return number
+
+        self._orders.add(order)
+        order.spread = Spread(order.requests, group.loads, call, group.absent, group.take_news)
+        self._go_on(order)
+
+    def _go_on(self, order: Order) -> None:
+        """Hand out its waiting requests, or end it."""
+        order.spread.hand_out()
+        if not order.spread.running:
+            try:
+                order.spread.check()
+            except EngineDeadError as error:
+                self._end(order, error)
+            else:
+                self._end(order, None)
+
+    def _end(self, order: Order, error: BaseException | None) -> None:
+        self._drop(order)
+        self._in_loop(order, functools.partial(order.end, error))
+
+    def _drop(self, order: Order) -> None:
+        """Cancel its calls, and forget it."""
+        if order not in self._orders:
+            return
+        self._orders.discard(order)
+        cancelled: dict[Member, list[int]] = {}
+        for number in list(order.spread.running):
+            call = self._forget(number)
+            order.spread.ended(number)
+            cancelled.setdefault(call.member, []).append(number)
+        for member, numbers in cancelled.items():
+            posts = self._outgoing.pop(member, [])
+            if left := [post for post in posts if post.number not in numbers]:
+                self._outgoing[member] = left
+            if sent := sorted({*numbers} - {post.number for post in posts}):
+                member.host.cancel.options(concurrency_group="post").remote(sent)
+
+    def _forget(self, number: int) -> Call:
+        _, call = self._running.pop(number)
+        numbers = self._at[call.member.host]
+        numbers.remove(number)
+        if not numbers:
+            del self._at[call.member.host]
+        return call
+
+    def _fail(self, error: BaseException) -> None:
+        """All calls end with this error."""
+        for order in list(self._orders):
+            if not hasattr(order, "spread"):
+                self._orders.discard(order)
+                self._in_loop(order, functools.partial(order.end, error))
+            else:
+                self._end(order, error)
+
+    def _watch(self) -> None:
+        """Notice workers that are dead or hang, and calls that take too long."""
+        waiter, now = self._group.waiter, time.monotonic()
+        if now - waiter.looked >= POLL:
+            waiter.look(self._wait.known)
+        if any(now - start > waiter.signs.timeout / 2 for _, start in self._polls.values()):
+            waiter.listen(self._wait.known)
+        self._wait.left([])
+        for order in self._orders:
+            if order.wait.deadline <= now:
+                order.wait.left([self._running[number][1] for number in order.spread.running])
+
+    def _send(self) -> None:
+        """Post what is to be posted, and collect from every replica with running calls."""
+        outgoing, self._outgoing = self._outgoing, {}
+        for member, posts in outgoing.items():
+            posted = member.host.post.options(concurrency_group="post").remote(posts)
+            posted.future().add_done_callback(functools.partial(self._hear_posted, member))
+        for host, numbers in self._at.items():
+            if host not in self._polls:
+                member = self._running[next(iter(numbers))][1].member
+                reference = member.host.collect.options(concurrency_group="collect").remote()
+                self._polls[member.host] = reference, time.monotonic()
+                reference.future().add_done_callback(functools.partial(self._hear_collected, member))
+
+    def _hear_posted(self, member: Member, future: "Future[Any]") -> None:
+        """In a thread of Ray."""
+        if future.exception() is not None:
+            self._do(functools.partial(self._take, member, future))
+
+    def _hear_collected(self, member: Member, future: "Future[Any]") -> None:
+        """In a thread of Ray."""
+        self._do(functools.partial(self._collected, member, future))
+
+    def _collected(self, member: Member, future: "Future[Any]") -> None:
+        self._polls.pop(member.host, None)
+        collected = self._take(member, future)
+        if collected is None:
+            return
+        if collected.load is not None:
+            self.engines[member.rank] = collected.load
+        changed = dict.fromkeys(self._running[number][0] for number in collected.news if number in self._running)
+        for number, news in collected.news.items():
+            if number in self._running:
+                self._hear(number, news)
+        for order in changed:
+            if order in self._orders:
+                self._go_on(order)
+
+    def _take(self, member: Member, future: "Future[Any]") -> Collected | None:
+        """The result of a call on a replica's mailbox; None if the replica is lost, or nothing of it is running."""
+        calls = sorted(self._at.get(member.host, ()))
+        if not calls:
+            return None
+        result = self._wait.result(self._running[calls[0]][1], future.result)
+        if not isinstance(result, EngineDeadError):
+            return result  # type: ignore[no-any-return]
+        by_order: dict[Order, list[int]] = {}
+        for number in calls:
+            by_order.setdefault(self._running[number][0], []).append(number)
+            self._forget(number)
+        for order, numbers in by_order.items():
+            order.spread.died(numbers, copy.copy(result))
+            self._go_on(order)
+        return None
+
+    def _hear(self, number: int, news: News) -> None:
+        order, call = self._running[number]
+        if news.finished:
+            self._in_loop(order, functools.partial(order.hear, order.spread.finished(number, news.finished)))
+        if not news.is_over:
+            return
+        error = None if news.failure is None else order.wait.result(call, lambda: news.failure)
+        self._forget(number)
+        if isinstance(error, EngineDeadError):
+            order.spread.died([number], error)
+            return
+        order.spread.ended(number)
+        if error is not None:
+            self._end(order, error)
+
+    def _in_loop(self, order: Order, function: Callable[[], None]) -> None:
+        self._told.setdefault(order.loop, []).append(function)
+
+    def _tell(self) -> None:
+        """Call what is to be called in event loops."""
+        told, self._told = self._told, {}
+        for loop, functions in told.items():
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits there
+                loop.call_soon_threadsafe(_call_all, loop, functions)
+
+
+def _call_all(loop: asyncio.AbstractEventLoop, functions: Sequence[Callable[[], None]]) -> None:
+    for function in functions:
+        loop.call_soon(function)
