@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from corerl.contracts.throughput import ModelShape
     from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.errors import RequestError
+    from corerl.registry.parts import Parts
 
 hookspec = pluggy.HookspecMarker("corerl")
 hookimpl = pluggy.HookimplMarker("corerl")
@@ -98,8 +99,8 @@ def run_ended(run: "Run", error: BaseException | None) -> None:
 
 
 @hookspec
-def config_errors(config: "TrainConfig") -> "Iterable[RequestError] | None":
-    """Yield an error for each broken rule between keys."""
+def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterable[RequestError] | None":
+    """Yield an error for each broken rule between keys; the parts are those that the keys select."""
 
 
 @hookspec(firstresult=True)

@@ -1,13 +1,17 @@
 """Shared parts of commands: the options about plugins, loading of a training config."""
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from corerl.contracts.checks import CheckedOptions
+from corerl.errors import RequestError
 from corerl.plugins import Plugins, load_plugins
+from corerl.secrets import plain_secrets
 
 if typing.TYPE_CHECKING:
     from corerl.contracts.config import TrainConfig
@@ -58,16 +62,26 @@ def load_train_config(
     from corerl.config import typed
     from corerl.contracts.config import TrainConfig
     from corerl.registry.parts import resolve_parts
-    from corerl.registry.rules import check
 
     values, plugins = read_train_values(file, overrides, plugin, disable_plugin)
     config = typed.build(TrainConfig, values, explain_key=plugins.explain_key)
     parts = resolve_parts(config, plugins.registries)
-    check(config, parts)
-    for errors in plugins.hook.config_errors(config=config):
-        for error in errors:
-            raise error
+    for error in violations(config, parts, plugins):
+        raise error
     return LoadedConfig(config, parts, plugins)
+
+
+def violations(config: "TrainConfig", parts: "Parts", plugins: Plugins) -> Iterator[RequestError]:
+    """An error for every secret, for the first broken rule of each part, and for those that plugins find."""
+    yield from plain_secrets(asdict(config))
+    for key, part in parts.selected():
+        if isinstance(part.options, CheckedOptions):
+            try:
+                part.options.check(key, config)
+            except RequestError as error:
+                yield error
+    for errors in plugins.hook.config_errors(config=config, parts=parts):
+        yield from errors
 
 
 def read_train_values(

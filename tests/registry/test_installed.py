@@ -22,7 +22,11 @@ def test_the_first_of_two_versions_counts_and_other_groups_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder, version, points in (
-        ("first", "2.0", "[console_scripts]\nx = y\n\n[corerl]\nacme-one = acme.one [extra]\n# no = no\n[other]\na = b\n"),
+        (
+            "first",
+            "2.0",
+            "[console_scripts]\nx = y\n\n[corerl]\nacme-one = acme.one [extra]\n# no = no\n[other]\na = b\n",
+        ),
         ("second", "1.0", "[corerl]\nacme-one = acme.old\n"),
     ):
         info = tmp_path / folder / f"acme_one-{version}.dist-info"

@@ -1,15 +1,17 @@
-"""Tokenizers of Hugging Face models, and the metrics of a step."""
+"""Tokenizers of Hugging Face models, the metrics of a step, and the rules between keys of a training with models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from corerl import hookimpl
 
 if TYPE_CHECKING:
-    from corerl.contracts.config import ModelConfig
+    from corerl.contracts.config import ModelConfig, TrainConfig
     from corerl.contracts.experience import Experience
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.throughput import ModelShape
+    from corerl.errors import RequestError
+    from corerl.registry.parts import Parts
     from corerl_torch.tokenizers import HFTokenizer
 
 
@@ -18,6 +20,13 @@ def load_tokenizer(model: "ModelConfig") -> "HFTokenizer":
     from corerl_torch.tokenizers import load_tokenizer
 
     return load_tokenizer(model)
+
+
+@hookimpl
+def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterator[RequestError]":
+    from corerl_check.rules import violations
+
+    return violations(config, parts)
 
 
 @hookimpl

@@ -46,7 +46,7 @@ def generate(
     from corerl.cli.common import read_train_values
     from corerl.config import typed
     from corerl.contracts.config import TrainConfig
-    from corerl.registry.rules import check_sampling
+    from corerl_check.rules import check_sampling
 
     file, overrides = split_config_file(arguments)
     values, plugins = read_train_values(file, overrides, plugin, disable_plugin)
