@@ -103,6 +103,11 @@ def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterable[RequestErr
     """Yield an error for each broken rule between keys; the parts are those that the keys select."""
 
 
+@hookspec
+def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
+    """Raise RequestError if this machine lacks something that the run needs; data and models are not yet read."""
+
+
 @hookspec(firstresult=True)
 def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "RolloutCorrector | None":
     """Make the corrector of a run (:mod:`corerl.contracts.rollout_correctors`) for a model of this shape."""

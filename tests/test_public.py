@@ -96,8 +96,8 @@ def test_every_optional_method_has_a_protocol_that_the_code_uses_and_the_page_na
         for path in sorted((ROOT / "corerl" / "contracts").glob("*.py"))
         for name in protocols(path)
     ]
-    shares = ROOT / "plugins" / "corerl_check" / "src" / "corerl_check" / "shares.py"
-    declared += [f"corerl_check.{name}" for name in protocols(shares)]
+    checks = ROOT / "plugins" / "corerl_check" / "src" / "corerl_check"
+    declared += [f"corerl_check.{name}" for path in checks.glob("*.py") for name in protocols(path)]
     assert listed == sorted(declared)
     code = "".join(path.read_text() for folder in ("corerl", "plugins") for path in (ROOT / folder).rglob("*.py"))
     unused = [name for name in declared if not re.search(rf"isinstance\(.*\b{name.partition('.')[2]}\b", code)]

@@ -32,7 +32,7 @@ def plugin_points() -> Iterator[PluginPoint]:
             file = folder / name / "entry_points.txt"
             if found[name] not in seen and file.is_file() and (section := _SECTION.search(file.read_text("utf-8"))):
                 distribution = _named(folder / name)
-                yield from (PluginPoint(*point, *distribution) for point in _POINT.findall(section[1]))
+                yield from (PluginPoint(point, value, *distribution) for point, value in _POINT.findall(section[1]))
         seen.update(found.values())
 
 

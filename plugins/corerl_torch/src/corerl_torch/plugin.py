@@ -30,6 +30,13 @@ def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterator[RequestErr
 
 
 @hookimpl
+def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
+    from corerl_check.requirements import require_engine
+
+    require_engine(config, parts.rollout_backend, parts.runtime)
+
+
+@hookimpl
 def step_metrics(
     experience: "Experience",
     results: "Sequence[RewardResult]",
