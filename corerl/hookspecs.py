@@ -89,6 +89,20 @@ def step_ended(run: "Run", step: int, metrics: Mapping[str, float]) -> None:
 
 
 @hookspec
+def batch_scored(
+    run: "Run",
+    step: int,
+    results: "Sequence[RewardResult]",
+    rollouts: Any,
+    experience: "Experience | None",
+) -> None:
+    """A step has trained on responses (:class:`corerl.batch.rollouts.Rollouts`) with these results.
+
+    Of an evaluation after the step, rollouts and experience are None.
+    """
+
+
+@hookspec
 def checkpoint_saved(run: "Run", step: int, path: Path) -> None:
     """A checkpoint is complete on disk."""
 
@@ -145,7 +159,7 @@ def time_metrics(
 
 @hookspec
 def validation_metrics(samples: "Sequence[ValidationSample]", n: int) -> Mapping[str, float] | None:
-    """Further metrics of an evaluation with ``n`` responses to each prompt."""
+    """Metrics of an evaluation with ``n`` responses to each prompt."""
 
 
 @hookspec(firstresult=True)
