@@ -159,7 +159,7 @@ def time_metrics(
 
 @hookspec
 def validation_metrics(samples: "Sequence[ValidationSample]", n: int) -> Mapping[str, float] | None:
-    """Metrics of an evaluation with ``n`` responses to each prompt."""
+    """Further metrics of an evaluation with ``n`` responses to each prompt."""
 
 
 @hookspec(firstresult=True)

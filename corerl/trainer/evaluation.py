@@ -12,7 +12,7 @@ from corerl.rollout.episodes import episode_metrics
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
-from corerl.telemetry.validation import sample_table, validation_samples
+from corerl.telemetry.validation import sample_table, validation_metrics, validation_samples
 from corerl.trainer.records import Records
 from corerl.trainer.run import Run
 
@@ -51,7 +51,7 @@ class Evaluation:
         scored_hook = self.run.plugins.hook.batch_scored
         scored_hook(run=self.run, step=step, results=results, rollouts=None, experience=None)
         n = config.rollout.val_kwargs.n
-        metrics = {"timing_s/testing": timers.seconds["testing"]}
+        metrics = validation_metrics(samples, n) | {"timing_s/testing": timers.seconds["testing"]}
         for more in self.run.plugins.hook.validation_metrics(samples=samples, n=n):
             metrics |= more
         return metrics | {f"val-aux/{name}": value for name, value in episode_metrics(episodes).items()}

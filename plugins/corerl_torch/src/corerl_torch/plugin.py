@@ -7,7 +7,6 @@ from corerl import hookimpl
 
 if TYPE_CHECKING:
     from corerl.contracts.config import ModelConfig, TrainConfig
-    from corerl.contracts.evaluations import ValidationSample
     from corerl.contracts.experience import Experience
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.throughput import ModelShape
@@ -48,13 +47,6 @@ def step_metrics(
     from corerl_torch.batch_metrics import step_metrics
 
     return step_metrics(experience, results, truncated, max_prompt_length, data_parallel_size)
-
-
-@hookimpl
-def validation_metrics(samples: "Sequence[ValidationSample]", n: int) -> Mapping[str, float]:
-    from corerl_torch.validation_metrics import validation_metrics
-
-    return validation_metrics(samples, n)
 
 
 @hookimpl
