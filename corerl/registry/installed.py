@@ -27,7 +27,7 @@ def plugin_points() -> Iterator[PluginPoint]:
     seen: set[str] = set()
     for folder in map(Path, dict.fromkeys(sys.path)):
         names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
-        found = {name: normal(name.partition("-")[0]) for name in names if name.endswith((".dist-info", ".egg-info"))}
+        found = {name: _distribution(name) for name in names if name.endswith((".dist-info", ".egg-info"))}
         for name in found:
             file = folder / name / "entry_points.txt"
             if found[name] not in seen and file.is_file() and (section := _SECTION.search(file.read_text("utf-8"))):
@@ -38,7 +38,12 @@ def plugin_points() -> Iterator[PluginPoint]:
 
 def normal(distribution: str) -> str:
     """A distribution's name as package indexes compare it."""
-    return re.sub(r"[-_.]+", "-", distribution.removesuffix(".egg-info")).lower()
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _distribution(info: str) -> str:
+    """The normal name of a distribution, by its folder: ``acme_x-1.0.dist-info``, ``acme_x.egg-info``."""
+    return normal(info.rpartition(".")[0].partition("-")[0])
 
 
 def _named(info: Path) -> tuple[str, str]:
