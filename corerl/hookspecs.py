@@ -72,6 +72,13 @@ def config_aliases() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec(firstresult=True)
+def read_config(
+    file: Path | None, overrides: Sequence[str], preset: Mapping[str, Any], aliases: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Read a training config over the values of its preset, as nested plain values with keys for their aliases."""
+
+
+@hookspec(firstresult=True)
 def explain_config_key(key: str) -> str | None:
     """The remedy for a key that a training config does not have, as the end of the sentence "unknown key; …".
 

@@ -1,7 +1,7 @@
 """Shared parts of commands: the options about plugins, loading of a training config."""
 
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -101,7 +101,6 @@ def read_train_values(
         RequestError: an unreadable file, a missing preset or plugin, or different values of an alias and its key.
     """
     from corerl.config import typed
-    from corerl.config.aliases import canonical, read_over_preset
     from corerl.config.load import read
     from corerl.contracts.config import PluginsConfig, TrainConfig
 
@@ -114,11 +113,12 @@ def read_train_values(
         plugins = load_plugins(tuple(load), tuple(disable))
     else:
         plugins = load_plugins(tuple(plugin), tuple(disable), tuple(wanted.load))
+    preset: Mapping[str, Any] = {}
     if values.get("preset") is not None:
         preset = plugins.registries.presets.select(values["preset"], "preset").load()()
-        values = read_over_preset(TrainConfig, preset, file, overrides, plugins.config_aliases())
-    else:
-        values = canonical(TrainConfig, values, plugins.config_aliases())
+    aliases, read_aliases = plugins.config_aliases(), plugins.hook.read_config
+    values = read_aliases(file=file, overrides=overrides, preset=preset, aliases=aliases) if aliases else None
+    values = read(TrainConfig, file, overrides, preset) if values is None else values
     if load or disable:
         values["plugins"] = {"load": load, "disable": disable}
     return values, plugins

@@ -1,11 +1,13 @@
-"""Tokenizers of Hugging Face models, the metrics of a step, and the rules between keys of a training with models."""
+"""Tokenizers of Hugging Face models, the metrics of a step, aliases of keys and rules between them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corerl import hookimpl
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from corerl.contracts.config import ModelConfig, TrainConfig
     from corerl.contracts.experience import Experience
     from corerl.contracts.reward_managers import RewardResult
@@ -20,6 +22,16 @@ def load_tokenizer(model: "ModelConfig") -> "HFTokenizer":
     from corerl_torch.tokenizers import load_tokenizer
 
     return load_tokenizer(model)
+
+
+@hookimpl
+def read_config(
+    file: "Path | None", overrides: Sequence[str], preset: Mapping[str, "Any"], aliases: Mapping[str, str]
+) -> "dict[str, Any]":
+    from corerl.contracts.config import TrainConfig
+    from corerl_check.aliases import read_over_preset
+
+    return read_over_preset(TrainConfig, preset, file, overrides, aliases)
 
 
 @hookimpl
