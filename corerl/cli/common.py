@@ -122,10 +122,3 @@ def read_train_values(
     if load or disable:
         values["plugins"] = {"load": load, "disable": disable}
     return values, plugins
-
-
-def split_config_file(arguments: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
-    """A leading argument without '=' is the file."""
-    if arguments and "=" not in arguments[0]:
-        return Path(arguments[0]), arguments[1:]
-    return None, arguments

@@ -1,9 +1,9 @@
-"""Tokenizers of Hugging Face models, the metrics of a step, aliases of keys and rules between them."""
+"""What every training with models has: tokenizers, metrics, tracker ``console``, aliases of keys and rules for them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,9 +12,15 @@ if TYPE_CHECKING:
     from corerl.contracts.experience import Experience
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.throughput import ModelShape
+    from corerl.contracts.trackers import TrackerFactory
     from corerl.errors import RequestError
     from corerl.registry.parts import Parts
     from corerl_torch.tokenizers import HFTokenizer
+
+
+@hookimpl
+def register_trackers(register: "Register[TrackerFactory]") -> None:
+    register("console", "corerl_check.console:ConsoleTracker", summary="a line a step")
 
 
 @hookimpl(trylast=True)

@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from corerl.cli.common import plain_option, plugin_options, split_config_file
+from corerl.cli.common import plain_option, plugin_options
 from corerl.terminal import echo
+from corerl_tools.common import split_config_file
 
 
 @click.command()
