@@ -121,4 +121,4 @@ def test_the_eleven_problems_of_dapo_with_two_answers_are_found() -> None:
     found = inspect_files([str(SHARED / "dapo" / "dapo_math_17k.parquet")])
     assert len(found.records) == 17917
     assert len({str(record.messages) for record in found.records}) == 17290
-    assert found.defects.found["prompts with different ground truths"].count == 11
+    assert len(found.defects.found["prompts with different ground truths"]) == 11
