@@ -117,8 +117,8 @@ def read_train_values(
     if values.get("preset") is not None:
         preset = plugins.registries.presets.select(values["preset"], "preset").load()()
     aliases, read_aliases = plugins.config_aliases(), plugins.hook.read_config
-    values = read_aliases(file=file, overrides=overrides, preset=preset, aliases=aliases) if aliases else None
-    values = read(TrainConfig, file, overrides, preset) if values is None else values
+    known = read_aliases(file=file, overrides=overrides, preset=preset, aliases=aliases) if aliases else None
+    values = read(TrainConfig, file, overrides, preset) if known is None else known
     if load or disable:
         values["plugins"] = {"load": load, "disable": disable}
     return values, plugins
