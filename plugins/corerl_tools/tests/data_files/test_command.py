@@ -63,7 +63,7 @@ def test_every_defect_is_counted_with_its_first_rows(write: Callable[..., str]) 
     ]
     defects = inspect_files([write(rows)]).defects
     assert {
-        kind: (found.count, [place.number for place in found.examples]) for kind, found in defects.found.items()
+        kind: (len(found), [place.number for place in found[:3]]) for kind, found in defects.found.items()
     } == {
         "empty ground truths, which training leaves out": (3, [5, 6, 7]),
         "rows of a wrong type": (2, [8, 9]),
