@@ -62,9 +62,7 @@ def test_every_defect_is_counted_with_its_first_rows(write: Callable[..., str]) 
         row("no source", data_source=None),
     ]
     defects = inspect_files([write(rows)]).defects
-    assert {
-        kind: (len(found), [place.number for place in found[:3]]) for kind, found in defects.found.items()
-    } == {
+    assert {kind: (len(found), [place.number for place in found[:3]]) for kind, found in defects.found.items()} == {
         "empty ground truths, which training leaves out": (3, [5, 6, 7]),
         "rows of a wrong type": (2, [8, 9]),
         "prompts in several rows": (1, [0]),
