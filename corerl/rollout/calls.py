@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from corerl.registry.coroutines import blocking
-from corerl_check.calls import CallQueue
+from corerl.threads import CallQueue
 
 
 class Answer(NamedTuple):

@@ -12,7 +12,7 @@ import corerl
 from corerl.contracts.dispatch import Future
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.scorers import Scorer
-from corerl_check.calls import CallQueue
+from corerl.threads import CallQueue
 
 T = TypeVar("T")
 R = TypeVar("R")

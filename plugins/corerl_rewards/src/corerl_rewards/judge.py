@@ -17,7 +17,7 @@ from typing import Any
 from corerl.contracts.dispatch import Future
 from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.scorers import Scorer
-from corerl_check.calls import CallQueue
+from corerl.threads import CallQueue
 from corerl_rewards.calls import LONGEST_EXTRACTED, failed, late
 from corerl_rewards.options import JudgeOptions
 from corerl_rewards.post import LateError, Poster, ServerError

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from corerl.contracts.dispatch import Future
 from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.scorers import Scorer
-from corerl_check.calls import CallQueue
+from corerl.threads import CallQueue
 from corerl_rewards.calls import late, score_one
 
 

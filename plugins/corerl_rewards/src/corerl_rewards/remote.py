@@ -14,7 +14,7 @@ from typing import Any
 
 from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.scorers import Scorer
-from corerl_check.calls import CallQueue
+from corerl.threads import CallQueue
 from corerl_rewards.calls import Made, failed, late, returned
 from corerl_rewards.options import RemoteOptions
 from corerl_rewards.post import LateError, Poster, ServerError

@@ -7,7 +7,7 @@ from typing import Any
 from corerl.contracts.dispatch import Future
 from corerl.contracts.reward_managers import RewardRequest, RewardResult
 from corerl.contracts.scorers import Scorer
-from corerl_check.calls import CallQueue
+from corerl.threads import CallQueue
 from corerl_testing.planted.fault import Fault
 
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from corerl.errors import RunError
-from corerl_check.calls import CallQueue
+from corerl.threads import CallQueue
 
 
 def test_calls_outlive_whoever_stops_waiting_for_them_and_the_queue_still_closes() -> None:
