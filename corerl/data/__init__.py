@@ -4,7 +4,7 @@
 them, :mod:`~corerl.data.sampler` gives their order.
 """
 
-from corerl.data.files import read_jsonl, read_parquet
+from corerl.data.files import read_parquet
 from corerl.data.tokenizer import load_tokenizer
 
-__all__ = ["load_tokenizer", "read_jsonl", "read_parquet"]
+__all__ = ["load_tokenizer", "read_parquet"]

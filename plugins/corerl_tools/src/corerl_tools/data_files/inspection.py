@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from corerl.contracts.tokenizers import ChatTokenizer
-from corerl.data import read_jsonl
 from corerl.data.files import Row, located_rows, read_parquet_file
 from corerl.data.report import EXAMPLES, Location, name_places
 from corerl.data.schema import REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
 from corerl.errors import DataError
+from corerl_check.jsonl import read_jsonl
 
 _SHOWN = 50
 
