@@ -88,7 +88,8 @@ class Plugins:
         core = PluginRecord("corerl", corerl.__version__, "corerl.builtins")
         self._load(core, lambda: importlib.import_module("corerl.builtins"))
         self._load_installed({normal(name) for name in (*disable, *_disabled_by_variable())})
-        self._check_disabled(disable)
+        if disable:
+            self._check_disabled(disable)
         for path in {Path(path).expanduser().resolve(): path for path in load}.values():
             self._load(PluginRecord(path, "", path), functools.partial(load_file, path))
         for record in self.records:  # once all kinds are there
