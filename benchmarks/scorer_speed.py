@@ -65,7 +65,7 @@ def measure(label: str, data: Path, calls: int) -> tuple[float, float, float]:
             warm, start = resident(), time.process_time()
         response, gold = rows[number % len(rows)]
         given = scorer(f"{response}{number}" if label == "length" else response, gold, "openai/gsm8k", {})
-        scores += float(given["score"] if isinstance(given, dict) else given)  # type: ignore[arg-type]
+        scores += float(given["score"] if isinstance(given, dict) else given)
     return calls / (time.process_time() - start), resident() - warm, scores / (calls + WARM)
 
 

@@ -7,17 +7,11 @@ from corerl.hookspecs import Register, hookimpl
 if TYPE_CHECKING:
     from corerl.contracts.commands import Command
     from corerl.contracts.runtimes import RuntimeFactory
-    from corerl.contracts.trackers import TrackerFactory
 
 
 @hookimpl
 def register_runtimes(register: "Register[RuntimeFactory]") -> None:
     register("local", "corerl.runtime.local:LocalRuntime", summary="all workers in this process")
-
-
-@hookimpl
-def register_trackers(register: "Register[TrackerFactory]") -> None:
-    register("console", "corerl.telemetry.console:ConsoleTracker", summary="a line a step")
 
 
 @hookimpl

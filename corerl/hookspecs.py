@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from corerl.contracts.throughput import ModelShape
     from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.errors import RequestError
+    from corerl.registry.parts import Parts
 
 hookspec = pluggy.HookspecMarker("corerl")
 hookimpl = pluggy.HookimplMarker("corerl")
@@ -71,6 +72,13 @@ def config_aliases() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 
 @hookspec(firstresult=True)
+def read_config(
+    file: Path | None, overrides: Sequence[str], preset: Mapping[str, Any], aliases: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """Read a training config over the values of its preset, as nested plain values with keys for their aliases."""
+
+
+@hookspec(firstresult=True)
 def explain_config_key(key: str) -> str | None:
     """The remedy for a key that a training config does not have, as the end of the sentence "unknown key; …".
 
@@ -88,6 +96,20 @@ def step_ended(run: "Run", step: int, metrics: Mapping[str, float]) -> None:
 
 
 @hookspec
+def batch_scored(
+    run: "Run",
+    step: int,
+    results: "Sequence[RewardResult]",
+    rollouts: Any,
+    experience: "Experience | None",
+) -> None:
+    """A step has trained on responses (:class:`corerl.batch.rollouts.Rollouts`) with these results.
+
+    Of an evaluation after the step, rollouts and experience are None.
+    """
+
+
+@hookspec
 def checkpoint_saved(run: "Run", step: int, path: Path) -> None:
     """A checkpoint is complete on disk."""
 
@@ -98,8 +120,13 @@ def run_ended(run: "Run", error: BaseException | None) -> None:
 
 
 @hookspec
-def config_errors(config: "TrainConfig") -> "Iterable[RequestError] | None":
-    """Yield an error for each broken rule between keys."""
+def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterable[RequestError] | None":
+    """Yield an error for each broken rule between keys; the parts are those that the keys select."""
+
+
+@hookspec
+def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
+    """Raise RequestError if this machine lacks something that the run needs; data and models are not yet read."""
 
 
 @hookspec(firstresult=True)

@@ -10,7 +10,6 @@ import time
 import traceback
 import typing
 from collections.abc import Callable, Collection, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -24,9 +23,9 @@ from corerl.contracts.options import did_you_mean
 from corerl.errors import NameClashError, PluginError
 from corerl.registry import Entry, Owner, Registries, Registry
 from corerl.registry.base import known_names
-from corerl.registry.modules import load_file
+from corerl.registry.installed import GROUP, PluginPoint, normal, plugin_points
+from corerl.registry.modules import load_file, load_object
 
-GROUP = "corerl"
 DISABLE_VARIABLE = "CORERL_DISABLE_PLUGINS"
 
 _NOT_THEIRS = ("<frozen", *(str(Path(package.__file__ or "").parent) for package in (corerl, importlib, pluggy)))
@@ -88,8 +87,9 @@ class Plugins:
             self._open(name, registry)
         core = PluginRecord("corerl", corerl.__version__, "corerl.builtins")
         self._load(core, lambda: importlib.import_module("corerl.builtins"))
-        self._load_installed({_normal(name) for name in (*disable, *_disabled_by_variable())})
-        self._check_disabled(disable)
+        self._load_installed({normal(name) for name in (*disable, *_disabled_by_variable())})
+        if disable:
+            self._check_disabled(disable)
         for path in {Path(path).expanduser().resolve(): path for path in load}.values():
             self._load(PluginRecord(path, "", path), functools.partial(load_file, path))
         for record in self.records:  # once all kinds are there
@@ -126,14 +126,13 @@ class Plugins:
                 raise PluginError(f"plugin {record.name} is broken: {record.error}")
 
     def _load_installed(self, disabled: set[str]) -> None:
-        for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-            distribution, version = _distribution(point)
-            record = PluginRecord(distribution, version, point.value)
-            if _normal(distribution) in disabled:
+        for point in sorted(plugin_points()):
+            record = PluginRecord(point.distribution, point.version, point.value)
+            if normal(point.distribution) in disabled:
                 record.status = "disabled"
                 self.records.append(record)
             else:
-                self._load(record, functools.partial(_import_entry_point, point, distribution))
+                self._load(record, functools.partial(_import_entry_point, point))
 
     def _open(self, name: str, registry: Registry[Any]) -> None:
         registry.missing_hint = self._missing_hint
@@ -205,15 +204,13 @@ class Plugins:
             _check_registration(entry)
             found.append((registry_name, entry, override))
 
-        others = [plugin for name, plugin in self._manager.list_name_plugin() if name != record.name]
-        callers = {caller.name for caller in self._manager.get_hookcallers(self._modules[record.name]) or ()}
         for registry_name, _ in self.registries:
             hook = hookspecs.registration_hook(registry_name)
-            if hook in callers:
-                start = time.perf_counter()
-                register = functools.partial(registered, registry_name)
-                self._manager.subset_hook_caller(hook, others)(register=register)
-                record.hook_seconds[hook] = time.perf_counter() - start
+            for implementation in getattr(self.hook, hook).get_hookimpls():
+                if implementation.plugin_name == record.name:
+                    start = time.perf_counter()
+                    implementation.function(functools.partial(registered, registry_name))
+                    record.hook_seconds[hook] = time.perf_counter() - start
         return found
 
     def _mark_clashes(self) -> None:
@@ -227,7 +224,7 @@ class Plugins:
         for _, registry in self.registries:
             known.update(known_names(registry.kind).values())
         for name in disable:
-            if _normal(name) not in {_normal(plugin) for plugin in known}:
+            if normal(name) not in {normal(plugin) for plugin in known}:
                 raise PluginError(f"plugins.disable: no plugin is called '{name}'{did_you_mean(name, known)}")
 
     def _missing_hint(self, kind: str, name: str) -> str:
@@ -240,7 +237,7 @@ class Plugins:
             return f"; it may be of a broken plugin: {', '.join(broken)}" if broken else ""
         reason = f"which is not installed (pip install {distribution})"
         for record in self.records:
-            if _normal(record.name) == distribution:
+            if normal(record.name) == distribution:
                 reason = {
                     "disabled": f"which is disabled (plugins.disable or {DISABLE_VARIABLE})",
                     "broken": f"which is broken ({record.error})",
@@ -274,18 +271,12 @@ def forget_plugins() -> None:
     _loaded.cache_clear()
 
 
-def _distribution(point: EntryPoint) -> tuple[str, str]:
-    """Name and version of its distribution; each access to the metadata parses them."""
-    if point.dist is None:
-        return point.name, ""
-    metadata = point.dist.metadata
-    return metadata["Name"], metadata["Version"] or ""
-
-
-def _import_entry_point(point: EntryPoint, distribution: str) -> ModuleType:
-    if _normal(point.name) != _normal(distribution):
-        raise PluginError(f"its entry point must be named like the distribution, {distribution}, not {point.name}")
-    module = point.load()
+def _import_entry_point(point: PluginPoint) -> ModuleType:
+    if normal(point.name) != normal(point.distribution):
+        raise PluginError(
+            f"its entry point must be named like the distribution, {point.distribution}, not {point.name}"
+        )
+    module = load_object(point.value) if ":" in point.value else importlib.import_module(point.value)
     if not isinstance(module, ModuleType):
         raise PluginError(f"its entry point must name a module, not {point.value}")
     return module
@@ -342,8 +333,3 @@ def _one_line(error: BaseException) -> str:
 
 def _disabled_by_variable() -> list[str]:
     return [name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",") if name.strip()]
-
-
-def _normal(distribution: str) -> str:
-    """A distribution's name as package indexes compare it."""
-    return re.sub(r"[-_.]+", "-", distribution).lower()

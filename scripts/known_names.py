@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from corerl.plugins import GROUP, Plugins
+from corerl.plugins import Plugins
 from corerl.registry.base import KNOWN_NAMES
+from corerl.registry.installed import GROUP
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -96,8 +96,9 @@ def test_every_optional_method_has_a_protocol_that_the_code_uses_and_the_page_na
         for path in sorted((ROOT / "corerl" / "contracts").glob("*.py"))
         for name in protocols(path)
     ]
-    for plugin, file in (("corerl_check", "shares.py"), ("corerl_envs", "contract.py")):
-        declared += [f"{plugin}.{name}" for name in protocols(ROOT / "plugins" / plugin / "src" / plugin / file)]
+    for plugin, file in (("corerl_check", "*.py"), ("corerl_envs", "contract.py")):
+        found = sorted((ROOT / "plugins" / plugin / "src" / plugin).glob(file))
+        declared += [f"{plugin}.{name}" for path in found for name in protocols(path)]
     assert listed == sorted(declared)
     code = "".join(path.read_text() for folder in ("corerl", "plugins") for path in (ROOT / folder).rglob("*.py"))
     unused = [name for name in declared if not re.search(rf"isinstance\(.*\b{name.partition('.')[2]}\b", code)]

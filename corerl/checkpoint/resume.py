@@ -13,12 +13,12 @@ from typing import Any, get_type_hints
 
 from corerl.checkpoint import manifest
 from corerl.checkpoint.store import is_checkpoint, paths, step_of
-from corerl.config.aliases import canonical
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.training_strategies import ARCHITECTURE
 from corerl.errors import ConfigError
 from corerl.files import open_regular, read_text, reading
 from corerl.terminal.notices import say
+from corerl_check.aliases import canonical
 
 KEY = "trainer.resume_mode"
 
@@ -161,7 +161,7 @@ def saved_config(checkpoint: Checkpoint, aliases: Mapping[str, str]) -> dict[str
     """The checkpoint's config with keys of this version; a removed key that is null is left out.
 
     Raises:
-        ConfigError: as for :func:`corerl.config.aliases.canonical`.
+        ConfigError: as for :func:`corerl_check.aliases.canonical`.
     """
     values: dict[str, Any] = _without_removed(TrainConfig, canonical(TrainConfig, checkpoint.config, aliases))
     return values

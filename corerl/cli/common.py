@@ -1,13 +1,17 @@
 """Shared parts of commands: the options about plugins, loading of a training config."""
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from corerl.contracts.checks import CheckedOptions
+from corerl.errors import RequestError
 from corerl.plugins import Plugins, load_plugins
+from corerl.secrets import plain_secrets
 
 if typing.TYPE_CHECKING:
     from corerl.contracts.config import TrainConfig
@@ -58,16 +62,26 @@ def load_train_config(
     from corerl.config import typed
     from corerl.contracts.config import TrainConfig
     from corerl.registry.parts import resolve_parts
-    from corerl.registry.rules import check
 
     values, plugins = read_train_values(file, overrides, plugin, disable_plugin)
     config = typed.build(TrainConfig, values, explain_key=plugins.explain_key)
     parts = resolve_parts(config, plugins.registries)
-    check(config, parts)
-    for errors in plugins.hook.config_errors(config=config):
-        for error in errors:
-            raise error
+    for error in violations(config, parts, plugins):
+        raise error
     return LoadedConfig(config, parts, plugins)
+
+
+def violations(config: "TrainConfig", parts: "Parts", plugins: Plugins) -> Iterator[RequestError]:
+    """An error for every secret, for the first broken rule of each part, and for those that plugins find."""
+    yield from plain_secrets(asdict(config))
+    for key, part in parts.selected():
+        if isinstance(part.options, CheckedOptions):
+            try:
+                part.options.check(key, config)
+            except RequestError as error:
+                yield error
+    for errors in plugins.hook.config_errors(config=config, parts=parts):
+        yield from errors
 
 
 def read_train_values(
@@ -87,7 +101,6 @@ def read_train_values(
         RequestError: an unreadable file, a missing preset or plugin, or different values of an alias and its key.
     """
     from corerl.config import typed
-    from corerl.config.aliases import canonical, read_over_preset
     from corerl.config.load import read
     from corerl.contracts.config import PluginsConfig, TrainConfig
 
@@ -100,18 +113,12 @@ def read_train_values(
         plugins = load_plugins(tuple(load), tuple(disable))
     else:
         plugins = load_plugins(tuple(plugin), tuple(disable), tuple(wanted.load))
+    preset: Mapping[str, Any] = {}
     if values.get("preset") is not None:
         preset = plugins.registries.presets.select(values["preset"], "preset").load()()
-        values = read_over_preset(TrainConfig, preset, file, overrides, plugins.config_aliases())
-    else:
-        values = canonical(TrainConfig, values, plugins.config_aliases())
+    aliases, read_aliases = plugins.config_aliases(), plugins.hook.read_config
+    known = read_aliases(file=file, overrides=overrides, preset=preset, aliases=aliases) if aliases else None
+    values = read(TrainConfig, file, overrides, preset) if known is None else known
     if load or disable:
         values["plugins"] = {"load": load, "disable": disable}
     return values, plugins
-
-
-def split_config_file(arguments: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
-    """A leading argument without '=' is the file."""
-    if arguments and "=" not in arguments[0]:
-        return Path(arguments[0]), arguments[1:]
-    return None, arguments

@@ -14,7 +14,6 @@ import click
 from corerl import __version__
 from corerl.contracts.commands import Command
 from corerl.errors import CoreRLError, Stopped, UnknownNameError
-from corerl.files import DISK, room
 from corerl.plugins import load_plugins
 from corerl.registry import Registry
 from corerl.registry.base import known_names
@@ -128,6 +127,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _print_error(error: Exception) -> None:
     """Print an unforeseen error: a known one with its remedy, one of the disk in one line."""
+    from corerl.files import DISK, room  # shutil and tempfile, for errors alone
+
     of_disk = isinstance(error, OSError) and error.errno in DISK
     if not of_disk:
         echo("".join(traceback.format_exception(error, limit=-6, chain=False)), err=True, nl=False)

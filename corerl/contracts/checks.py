@@ -1,59 +1,8 @@
-"""Checks before the start: findings, and the optional methods of parts that check."""
+"""Checks of options before the start."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from corerl.contracts.config import TrainConfig
-from corerl.errors import CoreRLError
-
-Severity = Literal["error", "warning", "note"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A finding.
-
-    Attributes:
-        severity: ``error``: the run would fail; ``warning``: the run may fail, or is slower or worse than necessary;
-            ``note``: information.
-        key: of the config, or ''.
-        sentence: the fact.
-        remedy: the right value, or its source; '' of a note.
-        problem: its name in docs/troubleshooting.md, or ''.
-    """
-
-    severity: Severity
-    key: str
-    sentence: str
-    remedy: str = ""
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class Machine:
-    """One of the run's machines.
-
-    Attributes:
-        gpus: number of GPUs.
-        memory: bytes of each GPU; None: unknown.
-        name: of the GPU; '' without one, or if planned.
-        planned: another machine than this one, described by the user.
-    """
-
-    gpus: int
-    memory: float | None = None
-    name: str = ""
-    planned: bool = False
-
-
-@runtime_checkable
-class Examined(Protocol):
-    """Options of a part, or a registered object, that find problems without a start."""
-
-    def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterable[Finding | CoreRLError]:
-        """Findings and errors about this part, which ``key`` selects: a missing engine, too few GPUs."""
-        ...
 
 
 @runtime_checkable

@@ -4,9 +4,9 @@
 them, :mod:`~corerl.data.sampler` gives their order.
 """
 
-from corerl.data.files import read_jsonl, read_parquet
+from corerl.data.files import read_parquet
 from corerl.data.report import Location
 from corerl.data.schema import Message, check_messages
 from corerl.data.tokenizer import load_tokenizer
 
-__all__ = ["Location", "Message", "check_messages", "load_tokenizer", "read_jsonl", "read_parquet"]
+__all__ = ["Location", "Message", "check_messages", "load_tokenizer", "read_parquet"]

@@ -1,7 +1,6 @@
-"""Rows from parquet and JSONL files, each with its location."""
+"""Rows from parquet files, each with its location."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ def located_rows(file: str, table: Any) -> list[Row]:
 
 def read_parquet_file(file: str, required: Sequence[str] = (), optional: Sequence[str] | None = None) -> Any:
     """As :func:`read_parquet`, as a pyarrow table."""
-    path = _existing(file)
+    path = existing(file)
     try:
         with pq.ParquetFile(path) as parquet:
             present = parquet.schema_arrow.names
@@ -59,37 +58,12 @@ def read_parquet_file(file: str, required: Sequence[str] = (), optional: Sequenc
     return table
 
 
-def read_jsonl(file: str) -> list[Row]:
-    """One JSON object a line, without empty lines.
+def existing(file: str) -> Path:
+    """The path of a file; ``~`` is the home folder.
 
     Raises:
-        DataError: the file is missing or empty, or a line is not a JSON object.
+        DataError: no regular file.
     """
-    try:
-        lines = _existing(file).read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file}: is not UTF-8 text ({error})") from error
-    rows = list(_json_rows(file, lines))
-    if not rows:
-        raise DataError(f"{file}: has 0 rows")
-    return rows
-
-
-def _json_rows(file: str, lines: list[str]) -> Iterator[Row]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        location = Location(file, number, "line")
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:  # also of a number of thousands of digits
-            raise DataError(f"{location}: is not JSON, or was cut off ({error})") from error
-        if not isinstance(row, dict):
-            raise DataError(f"{location}: must be a JSON object, not {type(row).__name__}")
-        yield location, row
-
-
-def _existing(file: str) -> Path:
     path = Path(file).expanduser()
     if path.is_dir():
         raise DataError(f"{file}: is a folder, name the files in it")

@@ -22,39 +22,26 @@ class Location(NamedTuple):
 
 
 @dataclass
-class Skipped:
-    """Rows left out for one reason: their number, and the first three places."""
-
-    count: int = 0
-    examples: list[Location] = field(default_factory=list)
-
-    def add(self, location: Location) -> None:
-        """Count one more."""
-        self.count += 1
-        self.examples += [location] if self.count <= EXAMPLES else []
-
-
-@dataclass
 class LoadReport:
     """The count of one reading; ``str()`` gives the lines to print.
 
     Attributes:
         rows_read: rows looked at, in all files.
-        skipped: reason -> rows left out for it.
+        skipped: reason -> places of the rows left out for it.
         truncated: rows kept, but cut to the length limit.
     """
 
     rows_read: int = 0
-    skipped: dict[str, Skipped] = field(default_factory=dict)
+    skipped: dict[str, list[Location]] = field(default_factory=dict)
     truncated: int = 0
 
     @property
     def kept(self) -> int:
-        return self.rows_read - sum(skipped.count for skipped in self.skipped.values())
+        return self.rows_read - sum(map(len, self.skipped.values()))
 
     def skip(self, reason: str, location: Location) -> None:
         """Count one row as left out."""
-        self.skipped.setdefault(reason, Skipped()).add(location)
+        self.skipped.setdefault(reason, []).append(location)
 
     def require_kept(self) -> None:
         """Raise DataError when every row was skipped."""
@@ -62,29 +49,22 @@ class LoadReport:
             raise DataError(f"none of {self.rows_read} rows can be used: {'; '.join(self._reasons())}")
 
     def _reasons(self) -> list[str]:
-        return [
-            f"{skipped.count} skipped, {reason} ({name_places(skipped.examples, skipped.count)})"
-            for reason, skipped in self.skipped.items()
-        ]
+        return [f"{len(places)} skipped, {reason} ({name_places(places)})" for reason, places in self.skipped.items()]
 
     def __str__(self) -> str:
         cut = [f"{self.truncated} cut to the length limit"] if self.truncated else []
         return "\n  ".join([f"{self.rows_read} rows read, {self.kept} kept", *self._reasons(), *cut])
 
 
-def name_places(places: Sequence[Location], total: int | None = None) -> str:
+def name_places(places: Sequence[Location]) -> str:
     """The first three places, each file named once, and the number of others.
 
-    Args:
-        total: number of all places; None: ``places`` are all.
-
-    >>> name_places([Location("a.parquet", 3), Location("a.parquet", 8)], 10)
-    'a.parquet, row 3; row 8; and 8 more'
+    >>> name_places([Location("a.parquet", number) for number in (3, 8, 9, 11)])
+    'a.parquet, row 3; row 8; row 9; and 1 more'
     """
-    total, places = len(places) if total is None else total, places[:EXAMPLES]
     words, file = [], ""
-    for place in places:
+    for place in places[:EXAMPLES]:
         words.append(f"{place.unit} {place.number}" if place.file == file else str(place))
         file = place.file
-    more = total - len(places)
-    return "; ".join([*words, *([f"and {more} more"] if more else [])])
+    more = len(places) - EXAMPLES
+    return "; ".join([*words, *([f"and {more} more"] if more > 0 else [])])

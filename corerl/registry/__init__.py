@@ -11,23 +11,6 @@ from corerl.registry.coroutines import blocking
 from corerl.registry.modules import load_file, load_object
 from corerl.registry.scorers import load_scorer, timed
 
-if TYPE_CHECKING:
-    from corerl.contracts.advantage_estimators import AdvantageEstimator
-    from corerl.contracts.agents import AgentFactory
-    from corerl.contracts.batch_filters import BatchFilter
-    from corerl.contracts.commands import Command
-    from corerl.contracts.kl_controllers import KLController
-    from corerl.contracts.kl_types import KLType
-    from corerl.contracts.policy_losses import PolicyLoss
-    from corerl.contracts.presets import Preset
-    from corerl.contracts.reward_managers import RewardManagerFactory
-    from corerl.contracts.rollout_backends import RolloutBackendFactory
-    from corerl.contracts.runtimes import RuntimeFactory
-    from corerl.contracts.scorers import Scorer
-    from corerl.contracts.trackers import TrackerFactory
-    from corerl.contracts.training_strategies import TrainingStrategyFactory
-    from corerl.contracts.value_losses import ValueLoss
-
 __all__ = [
     "Entry",
     "Owner",
@@ -71,26 +54,10 @@ KINDS = (
 class Registries:
     """All registries; the hook of each is ``register_<name>``."""
 
-    advantage_estimators: "Registry[AdvantageEstimator]"
-    policy_losses: "Registry[PolicyLoss]"
-    kl_types: "Registry[KLType]"
-    kl_controllers: "Registry[KLController]"
-    value_losses: "Registry[ValueLoss]"
-    batch_filters: "Registry[BatchFilter]"
-    presets: "Registry[Preset]"
-    reward_managers: "Registry[RewardManagerFactory]"
-    scorers: "Registry[Scorer]"
-    rollout_backends: "Registry[RolloutBackendFactory]"
-    agents: "Registry[AgentFactory]"
-    training_strategies: "Registry[TrainingStrategyFactory]"
-    runtimes: "Registry[RuntimeFactory]"
-    trackers: "Registry[TrackerFactory]"
-    commands: "Registry[Command]"
-
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Registry[Any]:
-            """A registry of a kind that a plugin adds."""
+            """A registry, of the core's kinds and of those that plugins add."""
 
     def __init__(self) -> None:
         for kind in KINDS:

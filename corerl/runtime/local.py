@@ -10,7 +10,6 @@ from corerl.contracts.workers import ClosingWorker, StartingWorker
 from corerl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corerl.contracts.checks import Machine
     from corerl.contracts.config import TrainConfig
     from corerl.contracts.workers import WeightSource, WeightTarget
 
@@ -35,7 +34,7 @@ class LocalRuntime:
                 raise _no_pool(role.name)
 
     @staticmethod
-    def examine(key: str, config: "TrainConfig", machine: "Machine") -> Iterator[ConfigError]:
+    def examine(key: str, config: "TrainConfig", machine: object) -> Iterator[ConfigError]:
         """For `corerl check`: every error of the config."""
         yield from _refused(config.runtime)
         if config.rollout.n_gpus_per_node:

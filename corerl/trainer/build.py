@@ -33,7 +33,6 @@ from corerl.rollout.stream import Stream
 from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, openers
-from corerl.telemetry.score_notices import Notices
 from corerl.terminal.notices import say
 from corerl.trainer.correction import make_corrector
 from corerl.trainer.device_sharing import DeviceSharing
@@ -149,7 +148,6 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     records = Records(
         log,
         _checkpoint_store(run, plan.tokenizer),
-        Notices(plan.scorers, of_groups="groups" in parts.adv_estimator.entry.needs),
         SampleRollouts(run, plan.tokenizer),
         NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
     )

@@ -13,7 +13,6 @@ from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
 from corerl.telemetry.validation import sample_table, validation_metrics, validation_samples
-from corerl.terminal.notices import say
 from corerl.trainer.records import Records
 from corerl.trainer.run import Run
 
@@ -49,8 +48,8 @@ class Evaluation:
                 results += scored.results
                 episodes += scored.rollouts.episodes or ()
         self.records.log.write_samples(step, *sample_table(samples, config.trainer.log_val_generations))
-        if notice := self.records.notices.errors(results):
-            say(f"step {step}, evaluation: {notice}")
+        scored_hook = self.run.plugins.hook.batch_scored
+        scored_hook(run=self.run, step=step, results=results, rollouts=None, experience=None)
         n = config.rollout.val_kwargs.n
         metrics = validation_metrics(samples, n) | {"timing_s/testing": timers.seconds["testing"]}
         for more in self.run.plugins.hook.validation_metrics(samples=samples, n=n):

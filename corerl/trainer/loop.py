@@ -156,7 +156,13 @@ class Trainer:
             "rollout/workers_lost": float(len(self.engines.lost)),
         }
         with step.part("metrics"):
-            self.records.notices.print(step.number, step.batch.rollouts, step.batch.results, step.experience)
+            self.run.plugins.hook.batch_scored(
+                run=self.run,
+                step=step.number,
+                results=step.batch.results,
+                rollouts=step.batch.rollouts,
+                experience=step.experience,
+            )
             frequency = self.run.config.trainer.log_rollouts_freq
             if frequency > 0 and self.is_due(frequency):
                 self.records.rollouts.write(step)

@@ -20,7 +20,6 @@ from corerl.rollout.requests import check_media
 from corerl.rollout.scoring import select_scorers
 from corerl.terminal.notices import say
 from corerl.trainer.correction import require_corrector
-from corerl.trainer.requirements import require_engine
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
             used.
     """
     resolve_device(config.actor.device)
-    require_engine(config, parts.rollout_backend, parts.runtime)
+    plugins.hook.check_requirements(config=config, parts=parts)
     require_corrector(config, plugins)
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model, plugins)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from corerl.checkpoint.store import CheckpointStore
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.telemetry.metrics_log import MetricsLog
-from corerl.telemetry.score_notices import Notices
 from corerl.terminal.notices import say
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.run import Run
@@ -38,10 +37,9 @@ class SampleRollouts:
 
 @dataclass(frozen=True)
 class Records:
-    """Metrics, checkpoints, notices, sample rollouts, and samples with numbers that are not finite."""
+    """Metrics, checkpoints, sample rollouts, and samples with numbers that are not finite."""
 
     log: MetricsLog
     checkpoints: CheckpointStore
-    notices: Notices
     rollouts: SampleRollouts
     nonfinite: NonFiniteGuard

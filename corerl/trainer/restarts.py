@@ -12,10 +12,10 @@ import torch
 
 from corerl.checkpoint.resume import Checkpoint, newest_whole, taken
 from corerl.errors import CoreRLError, LostError, RunError
-from corerl.telemetry.run_status import StatusFile, recorded
 from corerl.terminal.notices import say
 from corerl.trainer.plan import Plan
 from corerl.trainer.stopping import Stopping
+from corerl_check.run_status import StatusFile, recorded
 
 if TYPE_CHECKING:
     from corerl.trainer.loop import Trainer

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from corerl import option
+from corerl.cli.common import violations
 from corerl.config.load import load
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.kinds import Kind
 from corerl.errors import ConfigError, PluginError, UnknownNameError
+from corerl.plugins import load_plugins
 from corerl.registry import Owner, Registries
 from corerl.registry.parts import Parts, resolve_parts
-from corerl.registry.rules import check
 
 HEAVY = "no_such_module_at_all:part"
 """what every part points at: looking names up imports nothing"""
@@ -66,6 +67,11 @@ BASE = ("model.path=tiny", "data.train_files=[a.parquet]")
 def resolve(registries: Registries, *overrides: str) -> tuple[TrainConfig, Parts]:
     config = load(TrainConfig, None, [*BASE, *overrides])
     return config, resolve_parts(config, registries)
+
+
+def check(config: TrainConfig, parts: Parts) -> None:
+    for error in violations(config, parts, load_plugins()):
+        raise error
 
 
 def test_every_name_is_looked_up_and_nothing_is_imported(registries: Registries) -> None:

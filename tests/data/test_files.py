@@ -4,8 +4,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corerl.data.files import read_jsonl, read_parquet
+from corerl.data.files import read_parquet
 from corerl.errors import DataError
+from corerl_check.jsonl import read_jsonl
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ import torch
 
 from corerl.cli.main import run
 from corerl.contracts.config import ModelConfig
-from corerl.data.files import read_jsonl, read_parquet
+from corerl.data.files import read_parquet
 from corerl.data.report import Location
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import DataError, ModelError
+from corerl_check.jsonl import read_jsonl
 from corerl_testing.tiny_model import tiny_model
 from corerl_tools.evaluation.files import read_responses
 from corerl_torch.loading import load_model

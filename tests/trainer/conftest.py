@@ -18,7 +18,6 @@ from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
 from corerl.rollout.stream import StepGroups
 from corerl.seeding import Seeds
-from corerl.telemetry.score_notices import Notices
 from corerl.trainer.loop import Trainer
 from corerl.trainer.models import Models
 from corerl.trainer.nonfinite import NonFiniteGuard
@@ -150,6 +149,9 @@ class Parts(SimpleNamespace):
             adv_estimator=SimpleNamespace(entry=SimpleNamespace(needs=needs)),
             policy_loss=SimpleNamespace(load_fact=lambda name: {"select_tokens": select_tokens}[name]),
             kl_loss=None if kl_loss is None else SimpleNamespace(entry=SimpleNamespace(needs=kl_loss)),
+            environment=None,
+            scorer=None,
+            scorers={},
         )
 
 
@@ -201,7 +203,6 @@ def trainer(tmp_path):
             records=Records(
                 log=SimpleNamespace(),
                 checkpoints=None,
-                notices=Notices({}, of_groups="groups" in needs),
                 rollouts=SampleRollouts(run, tokenizer=None),
                 nonfinite=guard,
             ),

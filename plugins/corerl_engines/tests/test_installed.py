@@ -11,9 +11,9 @@ from corerl.contracts.config import ModelConfig, RolloutConfig, RuntimeConfig, T
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
 from corerl.registry.parts import resolve_parts
-from corerl.trainer.requirements import require_engine
 from corerl_check.installed import look
 from corerl_check.machine import Machine
+from corerl_check.requirements import require_engine
 from corerl_engines.installed import examine_engine
 from corerl_engines.options import EngineOptions
 

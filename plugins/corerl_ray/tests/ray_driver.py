@@ -16,7 +16,7 @@ from ray_toys import ENGINE, TOY, Engine, Toy
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.errors import CoreRLError, WorkerDiedError
-from corerl.telemetry.run_status import recorded
+from corerl_check.run_status import recorded
 from corerl_ray.launch import launch
 from corerl_ray.options import RayOptions
 from corerl_ray.plugin import run_started

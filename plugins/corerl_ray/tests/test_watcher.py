@@ -15,7 +15,7 @@ from corerl_ray.watcher import Health, Watch
 CONTROLLER = """
 import json, os, sys, time
 from pathlib import Path
-from corerl.telemetry.run_status import recorded
+from corerl_check.run_status import recorded
 from corerl_ray.watcher import Watcher
 import subprocess
 folder = Path(sys.argv[1])

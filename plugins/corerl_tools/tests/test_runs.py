@@ -4,7 +4,7 @@ import os
 import pytest
 
 from corerl.cli.main import run
-from corerl.telemetry.run_status import RunStatus, write_status
+from corerl_check.run_status import RunStatus, write_status
 from corerl_tools.runs import duration
 
 

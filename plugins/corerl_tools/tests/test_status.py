@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from corerl.telemetry.run_status import recorded
+from corerl_check.run_status import recorded
 from corerl_tools.status import read_status
 
 
@@ -55,7 +55,7 @@ def test_a_process_that_is_gone_without_a_word_was_killed(tmp_path):
     code = f"""
 import os, signal
 from pathlib import Path
-from corerl.telemetry.run_status import recorded
+from corerl_check.run_status import recorded
 with recorded(Path({str(tmp_path)!r}), 3):
     os.kill(os.getpid(), signal.SIGKILL)
 """

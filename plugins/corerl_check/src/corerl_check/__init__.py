@@ -4,7 +4,7 @@
 :mod:`shares` and :mod:`size` hold bytes of models, :mod:`installed` examines the parts that a config selects.
 """
 
-from corerl.contracts.checks import Finding, Machine
+from corerl_check.contract import Examined, Finding, Machine
 from corerl_check.findings import finding, from_error
 from corerl_check.machine import GIB, detect
 from corerl_check.shares import (
@@ -23,6 +23,7 @@ __all__ = [
     "GIB",
     "PROCESS",
     "CpuBound",
+    "Examined",
     "Finding",
     "GenerationShare",
     "Machine",

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import get_args
 
-from corerl.contracts.checks import Finding, Severity
 from corerl.errors import ConfigError, CoreRLError, UntrustedError
+from corerl_check.contract import Finding, Severity
 from corerl_check.problems import problem_of
 
 

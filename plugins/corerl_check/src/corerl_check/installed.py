@@ -5,13 +5,13 @@ import importlib.metadata
 from collections.abc import Iterator
 from typing import Any
 
-from corerl.contracts.checks import Examined, Finding, Machine
 from corerl.contracts.config import TrainConfig
 from corerl.errors import CoreRLError
 from corerl.registry import Selected
 from corerl.registry.parts import Parts
-from corerl.trainer.requirements import works_here
+from corerl_check.contract import Examined, Finding, Machine
 from corerl_check.findings import finding, from_error
+from corerl_check.requirements import works_here
 
 
 def look(config: TrainConfig, parts: Parts, machine: Machine, *, trust: bool = True) -> Iterator[Finding]:

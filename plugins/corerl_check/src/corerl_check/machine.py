@@ -1,6 +1,6 @@
 """The GPUs of a run: those of this machine, or planned ones."""
 
-from corerl.contracts.checks import Machine
+from corerl_check.contract import Machine
 
 GIB = 2**30
 

@@ -9,8 +9,9 @@ from typing import Any
 from tokenizers import pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, Qwen2Tokenizer
 
-from corerl.data import read_jsonl, read_parquet
+from corerl.data import read_parquet
 from corerl.errors import DataError, RequestError
+from corerl_check.jsonl import read_jsonl
 
 TEXT_COLUMNS = ("prompt", "messages", "question", "answer", "problem", "solution", "text", "response")
 """columns of a corpus whose strings, or contents of chat messages, train the tokenizer"""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from corerl.telemetry.run_status import FILE, RunStatus, write_status
+from corerl_check.run_status import FILE, RunStatus, write_status
 from corerl_ray.processes import stat
 
 MARK = "CORERL_RAY_CLUSTER"

@@ -91,9 +91,9 @@ def _parts_take_their_options(values: Mapping[str, Any]) -> None:
 def _config(values: Mapping[str, Any]) -> Any:
     """The typed config, with a placeholder for required values of the user."""
     from corerl.config import typed
-    from corerl.config.aliases import canonical
     from corerl.contracts.config import TrainConfig
     from corerl.plugins import load_plugins
+    from corerl_check.aliases import canonical
 
     known = canonical(TrainConfig, values, load_plugins().config_aliases())
     return typed.build(TrainConfig, _with_placeholders(typed.fill(TrainConfig, known)))

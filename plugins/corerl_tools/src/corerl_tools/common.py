@@ -107,3 +107,10 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
             textwrap.fill(row[-1], width, initial_indent=start, subsequent_indent=hanging).rstrip() or start.rstrip()
         )
     return "\n".join(lines)
+
+
+def split_config_file(arguments: tuple[str, ...]) -> tuple[Path | None, tuple[str, ...]]:
+    """A leading argument without '=' is the file."""
+    if arguments and "=" not in arguments[0]:
+        return Path(arguments[0]), arguments[1:]
+    return None, arguments

@@ -8,11 +8,11 @@ from typing import Any
 import click
 import yaml  # type: ignore[import-untyped]
 
-from corerl.cli.common import plugin_options, read_train_values, split_config_file
+from corerl.cli.common import plugin_options, read_train_values
 from corerl.config import typed
 from corerl.contracts.config import TrainConfig
 from corerl.terminal.output import echo
-from corerl_tools.common import range_label, trust_option, type_label
+from corerl_tools.common import range_label, split_config_file, trust_option, type_label
 
 _COMMENT_COLUMN = 48
 

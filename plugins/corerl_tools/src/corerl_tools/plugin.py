@@ -1,4 +1,4 @@
-"""The commands beside ``corerl train``; live view, sample rollouts, best@k and the report of a training."""
+"""The commands beside ``corerl train``; live view, notices about scores, sample rollouts, best@k and the report."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.contracts.trackers import TrackerFactory
+    from corerl.trainer.run import Run
 
 
 @hookimpl
@@ -69,6 +70,24 @@ def register_trackers(register: "Register[TrackerFactory]") -> None:
         summary="a live view on a terminal, otherwise a line a step",
         override=True,
     )
+
+
+@hookimpl
+def batch_scored(
+    run: "Run",
+    step: int,
+    results: "Sequence[RewardResult]",
+    rollouts: "Rollouts | None",
+    experience: "Experience | None",
+) -> None:
+    from corerl.terminal import say
+    from corerl_tools.score_notices import of_run
+
+    notices = of_run(run)
+    if rollouts is not None and experience is not None:
+        notices.print(step, rollouts, results, experience)
+    elif notice := notices.errors(results):
+        say(f"step {step}, evaluation: {notice}")
 
 
 @hookimpl

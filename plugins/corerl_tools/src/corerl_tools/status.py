@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from corerl.files import reading
-from corerl.telemetry.run_status import FILE, RunStatus, process_mark
+from corerl_check.run_status import FILE, RunStatus, process_mark
 
 KINDS: Mapping[str, Any] = {
     **dict.fromkeys(("state", "host", "process"), str),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from corerl.telemetry.run_status import RunStatus, write_status
+from corerl_check.run_status import RunStatus, write_status
 from corerl_tools.evaluation.files import write_rows
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> & 'quotes'"

@@ -1,16 +1,26 @@
-"""Tokenizers of Hugging Face models, and the metrics of a step."""
+"""What every training with models has: tokenizers, metrics, tracker ``console``, aliases of keys and rules for them."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 
 if TYPE_CHECKING:
-    from corerl.contracts.config import ModelConfig
+    from pathlib import Path
+
+    from corerl.contracts.config import ModelConfig, TrainConfig
     from corerl.contracts.experience import Experience
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.throughput import ModelShape
+    from corerl.contracts.trackers import TrackerFactory
+    from corerl.errors import RequestError
+    from corerl.registry.parts import Parts
     from corerl_torch.tokenizers import HFTokenizer
+
+
+@hookimpl
+def register_trackers(register: "Register[TrackerFactory]") -> None:
+    register("console", "corerl_check.console:ConsoleTracker", summary="a line a step")
 
 
 @hookimpl(trylast=True)
@@ -18,6 +28,30 @@ def load_tokenizer(model: "ModelConfig") -> "HFTokenizer":
     from corerl_torch.tokenizers import load_tokenizer
 
     return load_tokenizer(model)
+
+
+@hookimpl
+def read_config(
+    file: "Path | None", overrides: Sequence[str], preset: Mapping[str, "Any"], aliases: Mapping[str, str]
+) -> "dict[str, Any]":
+    from corerl.contracts.config import TrainConfig
+    from corerl_check.aliases import read_over_preset
+
+    return read_over_preset(TrainConfig, preset, file, overrides, aliases)
+
+
+@hookimpl
+def config_errors(config: "TrainConfig", parts: "Parts") -> "Iterator[RequestError]":
+    from corerl_check.rules import violations
+
+    return violations(config, parts)
+
+
+@hookimpl
+def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
+    from corerl_check.requirements import require_engine
+
+    require_engine(config, parts.rollout_backend, parts.runtime)
 
 
 @hookimpl

@@ -5,14 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from corerl.cli.common import read_train_values
+from corerl.cli.common import read_train_values, violations
 from corerl.config import typed
 from corerl.config.load import read
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError, CoreRLError, RequestError, UntrustedError
 from corerl.plugins import Plugins
 from corerl.registry.parts import Parts, resolve_parts
-from corerl.registry.rules import violations
 from corerl_check import Finding, from_error
 
 T = TypeVar("T")
@@ -71,9 +70,7 @@ def look(
     if resolved is None:
         return Looked(config, None, plugins, findings)
     config, parts = resolved
-    findings += map(from_error, violations(config, parts))
-    for errors in plugins.hook.config_errors(config=config):
-        findings += map(from_error, errors)
+    findings += map(from_error, violations(config, parts, plugins))
     return Looked(config, parts, plugins, findings)
 
 

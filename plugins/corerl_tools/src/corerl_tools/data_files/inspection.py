@@ -9,32 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from corerl.contracts.tokenizers import ChatTokenizer
-from corerl.data import read_jsonl
 from corerl.data.files import Row, located_rows, read_parquet_file
-from corerl.data.report import EXAMPLES, Location, Skipped, name_places
+from corerl.data.report import EXAMPLES, Location, name_places
 from corerl.data.schema import REQUIRED_COLUMNS, PromptRecord, is_empty, read_record
 from corerl.errors import DataError
+from corerl_check.jsonl import read_jsonl
 
 _SHOWN = 50
 
 
 @dataclass
 class Defects:
-    """Kind of defect -> number of its rows and the first locations; ``notes`` describe the first ones."""
+    """Kind of defect -> places of its rows; ``notes`` describe the first ones."""
 
-    found: dict[str, Skipped] = field(default_factory=dict)
+    found: dict[str, list[Location]] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, kind: str, location: Location, note: str = "") -> None:
         """Count one."""
-        found = self.found.setdefault(kind, Skipped())
-        found.add(location)
-        if note and found.count <= EXAMPLES:
+        places = self.found.setdefault(kind, [])
+        places.append(location)
+        if note and len(places) <= EXAMPLES:
             self.notes.setdefault(kind, []).append(note)
 
     def note(self, kind: str, *notes: str) -> None:
         """Add a defect that belongs to no single row."""
-        self.found.setdefault(kind, Skipped())
+        self.found.setdefault(kind, [])
         self.notes.setdefault(kind, []).extend(notes)
 
     def __len__(self) -> int:
@@ -44,9 +44,8 @@ class Defects:
     def lines(self) -> list[str]:
         """Lines for the terminal."""
         lines = []
-        for kind, skipped in self.found.items():
-            places = f": {name_places(skipped.examples, skipped.count)}" if skipped.count else ""
-            lines.append(f"{skipped.count} {kind}{places}" if skipped.count else kind)
+        for kind, places in self.found.items():
+            lines.append(f"{len(places)} {kind}: {name_places(places)}" if places else kind)
             lines += [f"  {note}" for note in self.notes.get(kind, ())]
         return lines
 

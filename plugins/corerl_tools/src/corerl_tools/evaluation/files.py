@@ -29,10 +29,11 @@ import pyarrow.parquet as pq
 
 from corerl.contracts.options import did_you_mean
 from corerl.contracts.reward_managers import RewardRequest, RewardResult, error_kind
-from corerl.data.files import Row, read_jsonl, read_parquet_file
+from corerl.data.files import Row, read_parquet_file
 from corerl.data.report import Location
 from corerl.errors import DataError
 from corerl.files import atomic_path, reading
+from corerl_check.jsonl import read_jsonl
 
 JSON_COLUMNS = ("prompt", "ground_truth", "extra_info", "components", "episode")
 """columns without a fixed type"""

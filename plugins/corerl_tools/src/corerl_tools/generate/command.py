@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from corerl.cli.common import plain_option, plugin_options, split_config_file
+from corerl.cli.common import plain_option, plugin_options
 from corerl.terminal import echo
+from corerl_tools.common import split_config_file
 
 
 @click.command()
@@ -46,7 +47,7 @@ def generate(
     from corerl.cli.common import read_train_values
     from corerl.config import typed
     from corerl.contracts.config import TrainConfig
-    from corerl.registry.rules import check_sampling
+    from corerl_check.rules import check_sampling
 
     file, overrides = split_config_file(arguments)
     values, plugins = read_train_values(file, overrides, plugin, disable_plugin)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from corerl.contracts.trackers import TrackedRun
-from corerl.telemetry.console import CURVES, ConsoleTracker
+from corerl_check.console import CURVES, ConsoleTracker
 from corerl_tools.live.clock import Clock
 from corerl_tools.live.view import LiveView
 

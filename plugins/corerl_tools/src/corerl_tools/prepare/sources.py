@@ -5,11 +5,12 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from corerl.data import read_jsonl, read_parquet
+from corerl.data import read_parquet
 from corerl.data.files import Row
 from corerl.data.report import Location
 from corerl.errors import DataError, RequestError
 from corerl_check.hub import look_for_hub
+from corerl_check.jsonl import read_jsonl
 
 SPLITS = ("train", "test")
 _SUFFIXES = (".jsonl", ".json", ".parquet")

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from corerl.contracts.tokenizers import ChatTokenizer
-from corerl.data.files import Row, read_jsonl, read_parquet
+from corerl.data.files import Row, read_parquet
 from corerl.data.progress import batches
 from corerl.data.report import LoadReport, Location
 from corerl.data.schema import Message, check_messages
 from corerl.errors import ConfigError, DataError
+from corerl_check.jsonl import read_jsonl
 
 _COLUMN = "messages"
 

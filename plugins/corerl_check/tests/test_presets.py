@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from corerl.config.aliases import read_over_preset
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
+from corerl_check.aliases import read_over_preset
 
 PRESET = {
     "algorithm": {"adv_estimator": {"name": "gae", "lam": 0.95}},

@@ -1,25 +1,15 @@
-"""Rules between keys, checked before anything is loaded."""
+"""Rules between keys, checked before anything is loaded; corerl-torch, which all strategies need, has the hook."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
-from corerl.contracts.checks import CheckedOptions
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError, RequestError
 from corerl.registry.parts import Parts
-from corerl.secrets import plain_secrets
-
-
-def check(config: TrainConfig, parts: Parts) -> None:
-    """Raise RequestError for the first broken rule."""
-    for violation in violations(config, parts):
-        raise violation
 
 
 def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
-    """An error for every broken rule; of a part's own rules the first."""
-    yield from plain_secrets(asdict(config))
-    yield from _check_parts(config, parts)
+    """An error for every broken rule."""
+    yield from _check_groups(config, parts)
     yield from _check_workers(config, parts)
     yield from _check_batches(config, parts)
     yield from _check_kl(config, parts)
@@ -30,18 +20,13 @@ def violations(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     yield from _check_schedule(config)
 
 
-def _check_parts(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
+def _check_groups(config: TrainConfig, parts: Parts) -> Iterator[RequestError]:
     for key, part in parts.selected():
-        entry = part.entry
-        if isinstance(part.options, CheckedOptions):
-            try:
-                part.options.check(key, config)
-            except RequestError as error:
-                yield error
-        if "groups" in entry.needs and config.rollout.n < 2:
+        if "groups" in part.entry.needs and config.rollout.n < 2:
             yield ConfigError(
                 "rollout.n",
-                f"must be at least 2, not {config.rollout.n}: {key}={entry.name} compares the responses to one prompt",
+                f"must be at least 2, not {config.rollout.n}: {key}={part.entry.name} compares the responses to one "
+                "prompt",
             )
 
 

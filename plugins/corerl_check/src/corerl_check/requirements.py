@@ -1,13 +1,11 @@
 """An engine that is missing on this machine ends a command before it loads anything."""
 
-import torch
-
-from corerl.contracts.checks import Examined, Machine
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.contracts.runtimes import LocatedOptions, RuntimeFactory
 from corerl.errors import ConfigError, CoreRLError
 from corerl.registry import Selected
+from corerl_check.contract import Examined, Machine
 
 
 def require_engine(
@@ -20,6 +18,8 @@ def require_engine(
     """
     if not works_here(runtime) or not isinstance(backend.options, Examined):
         return
+    import torch
+
     for each in backend.options.examine("rollout.name", config, Machine(torch.cuda.device_count())):
         if isinstance(each, CoreRLError):
             raise each

@@ -47,6 +47,8 @@ def read_over_preset(
         ConfigError: as for :func:`corerl.config.load.read` and :func:`canonical`.
     """
     own = canonical(cls, read(cls, file, overrides), aliases)
+    if not preset:
+        return own
     values: dict[str, Any] = renamed(read(cls, file, overrides, canonical(cls, preset, aliases)), aliases)
     for alias, key in aliases.items():
         value = take(values, alias)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from corerl.config.aliases import canonical
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
+from corerl_check.aliases import canonical
 
 ALIASES = {
     "data.batch_size": "data.train_batch_size",

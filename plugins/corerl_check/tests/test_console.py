@@ -1,5 +1,5 @@
 from corerl.contracts.trackers import TrackedRun
-from corerl.telemetry.console import ConsoleTracker, summary
+from corerl_check.console import ConsoleTracker, summary
 
 
 def tracker(total_steps):

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from corerl.contracts.checks import Finding
 from corerl.errors import ConfigError, ModelError
-from corerl.trainer.requirements import require_engine, works_here
+from corerl_check import Finding
+from corerl_check.requirements import require_engine, works_here
 
 
 class Engine:

@@ -1,16 +1,23 @@
 """Notices about scores: errors, equal rewards, responses that have nothing to compare with."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
-from corerl.registry import Entry, Owner, Selected
+from corerl.registry import Entry, Owner, Registries, Selected
 from corerl.rollout.scored import ScoredRollouts
-from corerl.telemetry.score_notices import Notices
+from corerl_tools.plugin import batch_scored
+from corerl_tools.score_notices import Notices
 
 SCORERS = {"acme/sums": Selected(Entry("scorer", "sums", lambda *_: 0.0, Owner("acme-rewards", "1.2")))}
+
+
+def scorers(sources):
+    return SCORERS
 
 
 def rollouts(count=2):
@@ -21,14 +28,14 @@ def rollouts(count=2):
 
 def test_the_notice_of_lone_responses_counts_prompts():
     batch = ScoredRollouts(rollouts(2), [RewardResult(1.0), RewardResult(None, error="x"), *[RewardResult(0.0)] * 2])
-    assert Notices(SCORERS).lone_responses(batch.experience()).startswith("1 prompts have one response with a score")
-    assert Notices(SCORERS).lone_responses(ScoredRollouts(rollouts(1), [RewardResult(0.0)] * 2).experience()) is None
+    assert Notices(scorers).lone_responses(batch.experience()).startswith("1 prompts have one response with a score")
+    assert Notices(scorers).lone_responses(ScoredRollouts(rollouts(1), [RewardResult(0.0)] * 2).experience()) is None
 
 
 @pytest.mark.parametrize("score", [0.0, 1.0, -0.5])
 def test_the_notice_of_equal_rewards_names_source_scorer_and_three_extractions(score):
     results = [RewardResult(score, extracted=str(number)) for number in range(8)]
-    notices = Notices(SCORERS)
+    notices = Notices(scorers)
     notice = notices.all_equal(rollouts(4), results)
     assert notice.startswith(f"every reward in this step is {score:g}\n")
     assert "data source 'acme/sums' (8 responses) is scored by 'sums' of acme-rewards 1.2" in notice
@@ -41,28 +48,27 @@ def test_the_notice_of_equal_rewards_names_source_scorer_and_three_extractions(s
 @pytest.mark.parametrize("score", [1.0, None])
 def test_no_notice_when_a_reward_differs_or_is_missing(score):
     results = [RewardResult(0.0)] * 3 + [RewardResult(score, error=None if score else "x")]
-    assert Notices(SCORERS).all_equal(rollouts(), results) is None
+    assert Notices(scorers).all_equal(rollouts(), results) is None
 
 
 def test_a_single_response_is_equal_to_no_other():
-    assert Notices(SCORERS).all_equal(rollouts(1).select([0]), [RewardResult(1.0)]) is None
+    assert Notices(scorers).all_equal(rollouts(1).select([0]), [RewardResult(1.0)]) is None
 
 
 def test_the_notice_of_errors_counts_the_most_frequent():
     results = [RewardResult(None, error="late"), RewardResult(None, error="boom"), RewardResult(None, error="boom")]
-    notice = Notices(SCORERS).errors([*results, RewardResult(1.0)])
+    notice = Notices(scorers).errors([*results, RewardResult(1.0)])
     assert notice.startswith("3 of 4 responses could not be scored") and "2 times: boom" in notice
-    assert Notices(SCORERS).errors([RewardResult(0.0)]) is None
+    assert Notices(scorers).errors([RewardResult(0.0)]) is None
 
 
 @pytest.mark.parametrize("of_groups", [True, False])
-def test_notices_are_about_errors_equal_scores_and_lone_responses_where_groups_are_compared(
-    scored_rollouts, capsys, of_groups
-):
-    notices = Notices({}, of_groups=of_groups)
+def test_notices_are_about_errors_equal_scores_and_lone_responses_where_groups_are_compared(capsys, of_groups):
+    notices = Notices(lambda sources: {}, of_groups=of_groups)
 
     def show(scores):
-        scored = scored_rollouts(scores, n=2)
+        results = [RewardResult(score, error=None if score is not None else "boom") for score in scores]
+        scored = ScoredRollouts(rollouts(len(scores) // 2), results)
         notices.print(1, scored.rollouts, scored.results, scored.experience())
 
     show([1.0, None, 0.0, 0.5])
@@ -71,3 +77,27 @@ def test_notices_are_about_errors_equal_scores_and_lone_responses_where_groups_a
     assert ("step 1: 1 prompts have one response with a score: its advantage is 0" in lines) is of_groups
     show([0.5, 0.5])
     assert capsys.readouterr().err.startswith("step 1: every reward in this step is 0.5\n")
+
+
+def test_the_hook_counts_the_steps_of_a_run_and_names_its_scorers(tmp_path, capsys):
+    entry = SCORERS["acme/sums"]
+    run = SimpleNamespace(
+        folder=tmp_path,
+        parts=SimpleNamespace(
+            environment=None,
+            scorer=entry,
+            scorers={},
+            adv_estimator=SimpleNamespace(entry=SimpleNamespace(needs={"groups"})),
+        ),
+        plugins=SimpleNamespace(registries=Registries()),
+    )
+    results = [RewardResult(1.0), RewardResult(1.0)]
+    scored = ScoredRollouts(rollouts(1), results)
+    for step in (1, 2):
+        batch_scored(run, step, results, scored.rollouts, scored.experience())
+    first, source, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "step 1: every reward in this step is 1"
+    assert source.endswith("is scored by 'sums' of acme-rewards 1.2")
+    assert last == "step 2: every reward in this step is 1, as in 2 steps so far"
+    batch_scored(run, 2, [RewardResult(None, error="boom"), *results], None, None)
+    assert capsys.readouterr().err.startswith("step 2, evaluation: 1 of 3 responses could not be scored")

@@ -1,15 +1,18 @@
-"""Notices about the scores of a step."""
+"""Notices about the scores of a step, and about errors of an evaluation."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.experience import Experience
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.scorers import Scorer
 from corerl.registry import Selected
+from corerl.rollout.scoring import scorers_or_reasons
 from corerl.terminal.notices import say
+from corerl.trainer.run import Run
 
 
 @dataclass
@@ -17,12 +20,12 @@ class Notices:
     """Lines for the reader about the scores of one step.
 
     Attributes:
-        scorers: the scorer of each data source.
+        scorers: data sources -> the scorer of each; those that the environment scores have none.
         of_groups: the advantage estimator compares the responses of a group.
         equal_steps: steps so far in which all scores were equal, by score.
     """
 
-    scorers: Mapping[str, Selected[Scorer]]
+    scorers: Callable[[Iterable[str]], Mapping[str, Selected[Scorer]]]
     of_groups: bool = False
     equal_steps: Counter[float] = field(default_factory=Counter)
 
@@ -64,8 +67,10 @@ class Notices:
         if self.equal_steps[score] > 1:
             return f"every reward in this step is {score:g}, as in {self.equal_steps[score]} steps so far"
         lines = [f"every reward in this step is {score:g}"]
-        for source, count in Counter(prompt.data_source for prompt in rollouts.prompts).items():
-            entry = self.scorers[source].entry if source in self.scorers else None
+        sources = Counter(prompt.data_source for prompt in rollouts.prompts)
+        scorers = self.scorers(sources)
+        for source, count in sources.items():
+            entry = scorers[source].entry if source in scorers else None
             by = f"'{entry.name}' of {entry.owner}" if entry else "the agent"
             lines.append(f"  data source '{source}' ({count} responses) is scored by {by}")
         first_of_prompt = {group: row for row, group in reversed(list(enumerate(rollouts.group_ids)))}
@@ -75,3 +80,20 @@ class Notices:
                 f"from a response that ends in {rollouts.responses[row][-40:]!r}"
             )
         return "\n".join(lines)
+
+
+_NOTICES: dict[Path, Notices] = {}
+"""of each run of this process, by its folder"""
+
+
+def of_run(run: Run) -> Notices:
+    """The notices of a run, which count its steps."""
+
+    def scorers(sources: Iterable[str]) -> Mapping[str, Selected[Scorer]]:
+        if run.parts.environment is not None and not run.config.rollout.multi_turn.score_response:
+            return {}
+        return scorers_or_reasons(sources, run.parts, run.plugins.registries)[0]
+
+    if run.folder not in _NOTICES:
+        _NOTICES[run.folder] = Notices(scorers, of_groups="groups" in run.parts.adv_estimator.entry.needs)
+    return _NOTICES[run.folder]
