@@ -159,6 +159,21 @@ def write_rollouts(
 
 
 @hookspec(firstresult=True)
+def write_groups(folder: Path, groups: Sequence[Any]) -> bool | None:
+    """Write finished groups (:class:`corerl.rollout.scored.FinishedGroup`) into the folder of a checkpoint.
+
+    They wait to be trained. Return True if they are written; without them a resumed run plays them anew."""
+
+
+@hookspec(firstresult=True)
+def read_groups(folder: Path, prompts: Sequence[Any], sampler: Any) -> list[Any] | None:
+    """Read the groups of :func:`write_groups`, by number; [] if the folder has none.
+
+    ``prompts``: the training prompts; ``sampler``: their order (:class:`corerl.data.sampler.PromptSampler`), in the
+    checkpoint's state. Raise DataError if a group is of another prompt than the one at its place."""
+
+
+@hookspec(firstresult=True)
 def remedy(error: BaseException) -> str | None:
     """A sentence of help, or None, for an error of a command that is not CoreRL's own."""
 

@@ -24,12 +24,12 @@ from corerl.errors import CoreRLError, LostError
 from corerl.models import cpu_threads, resolve_device
 from corerl.registry import Entry, Selected
 from corerl.registry.parts import Parts
-from corerl.rollout.buffer import FILE, read_groups
 from corerl.rollout.engines import Engines
 from corerl.rollout.episodes import EpisodePlayer
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.requests import training_sampling, validation_sampling
+from corerl.rollout.scored import FinishedGroup
 from corerl.rollout.scoring import load_reward_manager
 from corerl.rollout.stream import Stream
 from corerl.rollout.worker import RolloutWorker
@@ -99,7 +99,7 @@ def _live(plan: Plan, restarts: Restarts) -> Path | Plan:
 def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restarts) -> Trainer:
     """Workers and what is around them; ``stack`` ends all of it."""
     config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
-    finished = read_groups(checkpoint.path / FILE, plan.train_prompts, plan.sampler) if checkpoint else []
+    finished = _finished_groups(plan, checkpoint.path) if checkpoint else []
     roles = _roles(config, parts)
     runtime = parts.runtime.load()(config.runtime)
     starts = Starts()
@@ -174,6 +174,12 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         restarts=restarts.count,
         step=checkpoint.step if checkpoint else 0,
     )
+
+
+def _finished_groups(plan: Plan, checkpoint: Path) -> list[FinishedGroup]:
+    """Those of the checkpoint; without the plugin that reads them, they are played anew."""
+    hook = plan.plugins.hook
+    return hook.read_groups(folder=checkpoint, prompts=plan.train_prompts, sampler=plan.sampler) or []
 
 
 def _workers(plan: Plan, runtime: Runtime, roles: Mapping[str, Role], starts: Starts) -> dict[str, Any]:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.contracts.trackers import TrackerFactory
+    from corerl.data.prompts import PromptDataset
+    from corerl.data.sampler import PromptSampler
+    from corerl.rollout.scored import FinishedGroup
 
 
 @hookimpl
@@ -99,6 +102,21 @@ def write_rollouts(
     tokens = None if experience is None else samples.TokenColumns(experience, tokenizer, token_rows)
     samples.write_rollouts(path, rollouts, results, tokens)
     return True
+
+
+@hookimpl
+def write_groups(folder: Path, groups: "Sequence[FinishedGroup]") -> bool:
+    from corerl_tools import finished_groups
+
+    finished_groups.write_groups(folder / finished_groups.FILE, groups)
+    return True
+
+
+@hookimpl
+def read_groups(folder: Path, prompts: "PromptDataset", sampler: "PromptSampler") -> "list[FinishedGroup]":
+    from corerl_tools import finished_groups
+
+    return finished_groups.read_groups(folder / finished_groups.FILE, prompts, sampler)
 
 
 @hookimpl
