@@ -102,6 +102,15 @@ def config_errors(config: "TrainConfig") -> "Iterable[RequestError] | None":
     """Yield an error for each broken rule between keys."""
 
 
+@hookspec
+def check_resumed(
+    checkpoint: Any, config: "TrainConfig", versions: Mapping[str, str], aliases: Mapping[str, str]
+) -> None:
+    """Raise ConfigError if a run must not resume a checkpoint (:class:`corerl.checkpoint.resume.Checkpoint`).
+
+    ``config`` and ``versions``, distribution -> version, are those of the run; ``aliases``: of all plugins."""
+
+
 @hookspec(firstresult=True)
 def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "RolloutCorrector | None":
     """Make the corrector of a run (:mod:`corerl.contracts.rollout_correctors`) for a model of this shape."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from corerl.checkpoint.resume import Checkpoint, check_same, find_checkpoint
+from corerl.checkpoint.resume import Checkpoint, find_checkpoint
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.scorers import Scorer
 from corerl.contracts.tokenizers import ChatTokenizer
@@ -116,7 +116,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     checkpoint = find_checkpoint(config, _total_steps(config, sampler))
     if checkpoint is not None:
         require_writable(checkpoint.run_folder, "trainer.resume_mode")
-        check_same(checkpoint, config, parts.versions(), plugins.config_aliases())
+        _check_resumed(checkpoint, config, parts, plugins)
         sampler.load_state_dict(checkpoint.sampler)
         say(f"resuming {checkpoint.path}")
     check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry)
@@ -124,3 +124,10 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     scored = parts.environment is None or config.rollout.multi_turn.score_response
     scorers = select_scorers(sources, parts, plugins.registries) if scored else {}
     return Plan(config, parts, plugins, checkpoint, tokenizer, train_prompts, val_prompts, sampler, scorers)
+
+
+def _check_resumed(checkpoint: Checkpoint, config: TrainConfig, parts: Parts, plugins: Plugins) -> None:
+    check = plugins.hook.check_resumed
+    if not check.get_hookimpls():
+        say("the configuration is not compared with that of the checkpoint: pip install corerl-tools")
+    check(checkpoint=checkpoint, config=config, versions=parts.versions(), aliases=plugins.config_aliases())

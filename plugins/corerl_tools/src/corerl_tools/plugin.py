@@ -9,7 +9,9 @@ from corerl.contracts.kinds import Kind
 
 if TYPE_CHECKING:
     from corerl.batch.rollouts import Rollouts
+    from corerl.checkpoint.resume import Checkpoint
     from corerl.contracts.commands import Command
+    from corerl.contracts.config import TrainConfig
     from corerl.contracts.evaluations import ValidationSample
     from corerl.contracts.experience import Experience
     from corerl.contracts.reward_managers import RewardResult
@@ -72,6 +74,15 @@ def register_trackers(register: "Register[TrackerFactory]") -> None:
         summary="a live view on a terminal, otherwise a line a step",
         override=True,
     )
+
+
+@hookimpl
+def check_resumed(
+    checkpoint: "Checkpoint", config: "TrainConfig", versions: Mapping[str, str], aliases: Mapping[str, str]
+) -> None:
+    from corerl_tools.resumed import check_same
+
+    check_same(checkpoint, config, versions, aliases)
 
 
 @hookimpl
