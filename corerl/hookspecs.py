@@ -20,7 +20,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from corerl.contracts.config import ModelConfig, TrainConfig
-    from corerl.contracts.evaluations import ValidationSample
+    from corerl.contracts.evaluations import Evaluation, ValidationSample
     from corerl.contracts.experience import Experience
     from corerl.contracts.kinds import Kind
     from corerl.contracts.reward_managers import RewardResult
@@ -144,6 +144,14 @@ def time_metrics(
 
     ``seconds``: part -> seconds, of all of it as ``step``; ``background``: of parts beside the step.
     """
+
+
+@hookspec(firstresult=True)
+def make_evaluation(run: "Run", plan: Any, stream: Any, records: Any) -> "Evaluation | None":
+    """Make the evaluation of a run (:mod:`corerl.contracts.evaluations`) on ``plan.val_prompts``.
+
+    The arguments are :class:`corerl.trainer.plan.Plan`, :class:`corerl.rollout.stream.Stream`, which plays and scores,
+    and :class:`corerl.trainer.records.Records`."""
 
 
 @hookspec

@@ -28,7 +28,7 @@ from corerl.rollout.engines import Engines
 from corerl.rollout.episodes import EpisodePlayer
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
-from corerl.rollout.requests import training_sampling, validation_sampling
+from corerl.rollout.requests import training_sampling
 from corerl.rollout.scored import FinishedGroup
 from corerl.rollout.scoring import load_reward_manager
 from corerl.rollout.stream import Stream
@@ -39,7 +39,6 @@ from corerl.telemetry.score_notices import Notices
 from corerl.terminal.notices import say
 from corerl.trainer.correction import make_corrector
 from corerl.trainer.device_sharing import DeviceSharing
-from corerl.trainer.evaluation import Evaluation
 from corerl.trainer.fit import fit
 from corerl.trainer.kl import KLPenalty
 from corerl.trainer.loop import Trainer
@@ -155,8 +154,8 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         SampleRollouts(run, plan.tokenizer),
         NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
     )
-    sampling = validation_sampling(config, plan.tokenizer.stop_token_ids)
-    evaluation = Evaluation(run, plan.val_prompts, stream, sampling, seeds, records) if plan.val_prompts else None
+    make_evaluation = run.plugins.hook.make_evaluation
+    evaluation = make_evaluation(run=run, plan=plan, stream=stream, records=records) if plan.val_prompts else None
     return Trainer(
         run=run,
         models=models,

@@ -11,6 +11,7 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt, PromptDataset, load_prompts
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import load_tokenizer
+from corerl.errors import ConfigError
 from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
@@ -104,6 +105,8 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     say(f"training data: {train_prompts.report}")
     val_prompts: list[Prompt] = []
     if config.data.val_files:
+        if not plugins.hook.make_evaluation.get_hookimpls():
+            raise ConfigError("data.val_files", "needs evaluations: pip install corerl-torch")
         validation = load_prompts(config.data, config.data.val_files, tokenizer, "val")
         say(f"validation data: {validation.report}")
         val_prompts = list(validation)

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face models, and the metrics of a step."""
+"""Tokenizers of Hugging Face models, evaluations, and the metrics of a step."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from corerl.contracts.experience import Experience
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.throughput import ModelShape
+    from corerl.rollout.stream import Stream
+    from corerl.trainer.plan import Plan
+    from corerl.trainer.records import Records
+    from corerl.trainer.run import Run
+    from corerl_torch.evaluation import Evaluation
     from corerl_torch.tokenizers import HFTokenizer
 
 
@@ -18,6 +23,15 @@ def load_tokenizer(model: "ModelConfig") -> "HFTokenizer":
     from corerl_torch.tokenizers import load_tokenizer
 
     return load_tokenizer(model)
+
+
+@hookimpl(trylast=True)
+def make_evaluation(run: "Run", plan: "Plan", stream: "Stream", records: "Records") -> "Evaluation":
+    from corerl.seeding import Seeds
+    from corerl_torch.evaluation import Evaluation, validation_sampling
+
+    sampling = validation_sampling(plan.config, plan.tokenizer.stop_token_ids)
+    return Evaluation(run, plan.val_prompts, stream, sampling, Seeds(plan.config.trainer.seed), records)
 
 
 @hookimpl
