@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from corerl.contracts.evaluations import Evaluation, ValidationSample
     from corerl.contracts.experience import Experience
     from corerl.contracts.kinds import Kind
+    from corerl.contracts.kl_controllers import KLPenalty
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.rollout_correctors import RolloutCorrector
     from corerl.contracts.runs import Run
@@ -144,6 +145,13 @@ def time_metrics(
 
     ``seconds``: part -> seconds, of all of it as ``step``; ``background``: of parts beside the step.
     """
+
+
+@hookspec(firstresult=True)
+def make_kl_penalty(plan: Any, models: Any) -> "KLPenalty | None":
+    """Make the KL penalty in the reward (:mod:`corerl.contracts.kl_controllers`) of a run that has one.
+
+    The arguments are :class:`corerl.trainer.plan.Plan` and :class:`corerl.trainer.models.Models`."""
 
 
 @hookspec(firstresult=True)

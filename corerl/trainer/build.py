@@ -40,7 +40,6 @@ from corerl.terminal.notices import say
 from corerl.trainer.correction import make_corrector
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.fit import fit
-from corerl.trainer.kl import KLPenalty
 from corerl.trainer.loop import Trainer
 from corerl.trainer.models import Models
 from corerl.trainer.nonfinite import NonFiniteGuard
@@ -154,19 +153,19 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         SampleRollouts(run, plan.tokenizer),
         NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
     )
-    make_evaluation = run.plugins.hook.make_evaluation
-    evaluation = make_evaluation(run=run, plan=plan, stream=stream, records=records) if plan.val_prompts else None
+    hook = plan.plugins.hook
+    evaluated = {"run": run, "plan": plan, "stream": stream, "records": records}
     return Trainer(
         run=run,
         models=models,
         stream=stream,
         engines=engines,
         devices=_device_sharing(config, engines, models.all),
-        kl_penalty=_kl_penalty(plan, models),
+        kl_penalty=hook.make_kl_penalty(plan=plan, models=models) if parts.kl_penalty else None,
         corrector=corrector,
         estimator=parts.adv_estimator.load(),
         updates=Updates(config, parts, models, corrector, seeds),
-        evaluation=evaluation,
+        evaluation=hook.make_evaluation(**evaluated) if plan.val_prompts else None,
         records=records,
         stopping=restarts.stopping,
         total_steps=plan.total_steps,
@@ -252,18 +251,6 @@ def _checkpoint_store(run: Run, tokenizer: ChatTokenizer) -> CheckpointStore:
         model_files=tokenizer.model_files(),
         timeout=trainer.save_timeout,
     )
-
-
-def _kl_penalty(plan: Plan, models: Models) -> KLPenalty | None:
-    """The penalty in the reward, with the coefficient of the checkpoint where there is one."""
-    config, kl_type, controller = plan.config, plan.parts.kl_penalty, plan.parts.kl_controller
-    if kl_type is None or controller is None:
-        return None
-    coef = config.algorithm.kl_ctrl.kl_coef
-    if plan.checkpoint is not None and plan.checkpoint.kl_coef is not None:
-        coef = plan.checkpoint.kl_coef
-    of_vocabulary, mini_batch_size = "logits" in kl_type.entry.needs, config.actor.ppo_mini_batch_size
-    return KLPenalty(kl_type.load(), controller.load(), coef, models, of_vocabulary, mini_batch_size)
 
 
 def _open_log(run: Run, plan: Plan) -> MetricsLog:

@@ -4,6 +4,7 @@ import dataclasses
 
 from corerl.contracts.advantage_estimators import AdvantageEstimator
 from corerl.contracts.evaluations import Evaluation
+from corerl.contracts.kl_controllers import KLPenalty
 from corerl.contracts.rollout_correctors import RolloutCorrector
 from corerl.contracts.token_outputs import Output
 from corerl.errors import EngineDeadError, RunError
@@ -12,7 +13,6 @@ from corerl.rollout.engines import Engines
 from corerl.rollout.stream import Stream
 from corerl.telemetry.metrics import merge_means, policy_metrics
 from corerl.trainer.device_sharing import DeviceSharing
-from corerl.trainer.kl import KLPenalty
 from corerl.trainer.models import Models
 from corerl.trainer.records import Records
 from corerl.trainer.run import Run

@@ -11,7 +11,6 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt, PromptDataset, load_prompts
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import load_tokenizer
-from corerl.errors import ConfigError
 from corerl.files import require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
@@ -20,8 +19,7 @@ from corerl.registry.parts import Parts
 from corerl.rollout.requests import check_media
 from corerl.rollout.scoring import select_scorers
 from corerl.terminal.notices import say
-from corerl.trainer.correction import require_corrector
-from corerl.trainer.requirements import require_engine
+from corerl.trainer.requirements import require_engine, require_makers
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     """
     resolve_device(config.actor.device)
     require_engine(config, parts.rollout_backend, parts.runtime)
-    require_corrector(config, plugins)
+    require_makers(config, parts, plugins)
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model, plugins)
     if end := tokenizer.unheeded_end_of_turn():
@@ -105,8 +103,6 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     say(f"training data: {train_prompts.report}")
     val_prompts: list[Prompt] = []
     if config.data.val_files:
-        if not plugins.hook.make_evaluation.get_hookimpls():
-            raise ConfigError("data.val_files", "needs evaluations: pip install corerl-torch")
         validation = load_prompts(config.data, config.data.val_files, tokenizer, "val")
         say(f"validation data: {validation.report}")
         val_prompts = list(validation)

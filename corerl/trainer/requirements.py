@@ -1,4 +1,4 @@
-"""An engine that is missing on this machine ends a command before it loads anything."""
+"""A plugin or an engine that is missing ends a command before it loads anything."""
 
 import torch
 
@@ -7,7 +7,34 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.rollout_backends import RolloutBackendFactory
 from corerl.contracts.runtimes import LocatedOptions, RuntimeFactory
 from corerl.errors import ConfigError, CoreRLError
+from corerl.plugins import Plugins
 from corerl.registry import Selected
+from corerl.registry.parts import Parts
+
+
+def require_makers(config: TrainConfig, parts: Parts, plugins: Plugins) -> None:
+    """Refuse a config that needs something that no plugin makes.
+
+    Raises:
+        ConfigError: the distribution that makes it is named.
+    """
+    correction, hook = config.algorithm.rollout_correction, plugins.hook
+    asked = correction.acts or correction.bypass_mode or correction.max_log_prob_diff is not None
+    stale = config.trainer.max_staleness > 0 and correction.rollout_is is None
+    corrected, by_torch = "rollout correction: pip install corerl-correction", "pip install corerl-torch"
+    for needed, maker, key, what in (
+        (asked, hook.make_rollout_corrector, "algorithm.rollout_correction", corrected),
+        (stale, hook.make_rollout_corrector, "trainer.max_staleness", corrected),
+        (
+            parts.kl_penalty,
+            hook.make_kl_penalty,
+            "algorithm.use_kl_in_reward",
+            f"KL penalties: {by_torch}",
+        ),
+        (config.data.val_files, hook.make_evaluation, "data.val_files", f"evaluations: {by_torch}"),
+    ):
+        if needed and not maker.get_hookimpls():
+            raise ConfigError(key, f"needs {what}")
 
 
 def require_engine(

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face models, evaluations, and the metrics of a step."""
+"""Tokenizers of Hugging Face models, KL penalties, evaluations, and the metrics of a step."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,10 +11,12 @@ if TYPE_CHECKING:
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.throughput import ModelShape
     from corerl.rollout.stream import Stream
+    from corerl.trainer.models import Models
     from corerl.trainer.plan import Plan
     from corerl.trainer.records import Records
     from corerl.trainer.run import Run
     from corerl_torch.evaluation import Evaluation
+    from corerl_torch.kl_penalty import KLPenalty
     from corerl_torch.tokenizers import HFTokenizer
 
 
@@ -23,6 +25,13 @@ def load_tokenizer(model: "ModelConfig") -> "HFTokenizer":
     from corerl_torch.tokenizers import load_tokenizer
 
     return load_tokenizer(model)
+
+
+@hookimpl(trylast=True)
+def make_kl_penalty(plan: "Plan", models: "Models") -> "KLPenalty":
+    from corerl_torch.kl_penalty import make_kl_penalty
+
+    return make_kl_penalty(plan, models)
 
 
 @hookimpl(trylast=True)
