@@ -13,6 +13,7 @@ arguments that it does not use.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from corerl.contracts.kl_controllers import KLPenalty
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.rollout_correctors import RolloutCorrector
-    from corerl.contracts.runs import Run
+    from corerl.contracts.runs import Restarts, Run
     from corerl.contracts.throughput import ModelShape
     from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.errors import RequestError
@@ -145,6 +146,13 @@ def time_metrics(
 
     ``seconds``: part -> seconds, of all of it as ``step``; ``background``: of parts beside the step.
     """
+
+
+@hookspec(firstresult=True)
+def make_restarts(plan: Any, stopping: Any, stack: ExitStack) -> "Restarts | None":
+    """Make what starts the lost workers of a run again (:mod:`corerl.contracts.runs`); ``stack`` ends with the run.
+
+    The arguments are :class:`corerl.trainer.plan.Plan` and :class:`corerl.trainer.stopping.Stopping`."""
 
 
 @hookspec(firstresult=True)

@@ -16,11 +16,12 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
+from corerl.contracts.runs import Restarts
 from corerl.contracts.runtimes import Pool, Role, Runtime, StartsTogether
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.contracts.trackers import TrackedRun
 from corerl.data.turns import TurnTokenizer
-from corerl.errors import CoreRLError, LostError
+from corerl.errors import CoreRLError
 from corerl.models import cpu_threads, resolve_device
 from corerl.registry import Entry, Selected
 from corerl.registry.parts import Parts
@@ -45,7 +46,6 @@ from corerl.trainer.models import Models
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.plan import Plan
 from corerl.trainer.records import Records, SampleRollouts
-from corerl.trainer.restarts import Restarts
 from corerl.trainer.run import Run, new_folder
 from corerl.trainer.starting import Starts
 from corerl.trainer.stopping import Stopping
@@ -65,14 +65,15 @@ def train(plan: Plan, stopping: Stopping | None = None) -> Path:
         Stopped: a signal asked for it, while the workers start, too.
     """
     with ExitStack() as stack:
-        restarts = Restarts(plan, stopping or stack.enter_context(Stopping().listen()), stack)
-        while not isinstance(outcome := _live(plan, restarts), Path):
+        stopping = stopping or stack.enter_context(Stopping().listen())
+        restarts: Restarts = plan.plugins.hook.make_restarts(plan=plan, stopping=stopping, stack=stack)
+        while not isinstance(outcome := _live(plan, restarts, stopping), Path):
             plan = outcome
             restarts.wait(plan)
     return outcome
 
 
-def _live(plan: Plan, restarts: Restarts) -> Path | Plan:
+def _live(plan: Plan, restarts: Restarts, stopping: Stopping) -> Path | Plan:
     """What one set of workers comes to: the run's folder when it is done, a plan to go on when they are lost."""
     random_state.seed(plan.config.trainer.seed)
     trainer = None
@@ -80,21 +81,18 @@ def _live(plan: Plan, restarts: Restarts) -> Path | Plan:
         with ExitStack() as stack:
             reward = load_reward_manager(plan.scorers, plan.config.reward, plan.parts.reward_manager)
             stack.callback(reward.close)  # a signal waits until this is sure: scorers may have processes
-            with restarts.stopping.abandonable():
-                trainer = _start(plan, reward, stack, restarts)
+            with stopping.abandonable():
+                trainer = _start(plan, reward, stack, restarts, stopping)
             gc.freeze()  # all of this lives as long as the run; walking through it would cost 0.1 s now and then
             stack.callback(gc.unfreeze)
             _fit(trainer)
-    except LostError as error:
-        return restarts.after(error, plan, trainer)
     except CoreRLError as error:
-        if trainer is None and restarts.count:
-            raise restarts.unable(error) from error
-        raise
+        again: Plan = restarts.after(error, plan, trainer)
+        return again
     return trainer.run.folder
 
 
-def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restarts) -> Trainer:
+def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restarts, stopping: Stopping) -> Trainer:
     """Workers and what is around them; ``stack`` ends all of it."""
     config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
     finished = _finished_groups(plan, checkpoint.path) if checkpoint else []
@@ -167,7 +165,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         updates=Updates(config, parts, models, corrector, seeds),
         evaluation=hook.make_evaluation(**evaluated) if plan.val_prompts else None,
         records=records,
-        stopping=restarts.stopping,
+        stopping=stopping,
         total_steps=plan.total_steps,
         restarts=restarts.count,
         step=checkpoint.step if checkpoint else 0,

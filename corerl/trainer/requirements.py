@@ -32,6 +32,7 @@ def require_makers(config: TrainConfig, parts: Parts, plugins: Plugins) -> None:
             f"KL penalties: {by_torch}",
         ),
         (config.data.val_files, hook.make_evaluation, "data.val_files", f"evaluations: {by_torch}"),
+        (True, hook.make_restarts, "trainer.max_restarts", f"restarts: {by_torch}"),
     ):
         if needed and not maker.get_hookimpls():
             raise ConfigError(key, f"needs {what}")

@@ -89,9 +89,13 @@ def test_a_config_that_needs_correction_names_the_distribution(correction, stale
 
 @pytest.mark.parametrize(
     ("parts", "files", "key"),
-    [(WITH_PENALTY, [], "algorithm.use_kl_in_reward"), (WITHOUT_PENALTY, ["a"], "data.val_files")],
+    [
+        (WITH_PENALTY, [], "algorithm.use_kl_in_reward"),
+        (WITHOUT_PENALTY, ["a"], "data.val_files"),
+        (WITHOUT_PENALTY, [], "trainer.max_restarts"),
+    ],
 )
-def test_penalties_and_evaluations_name_the_distribution_that_makes_them(parts, files, key):
+def test_penalties_evaluations_and_restarts_name_the_distribution_that_makes_them(parts, files, key):
     config = TrainConfig(ModelConfig("m"))
     config.data.val_files = files
     with pytest.raises(ConfigError, match=f"^{key}: needs .*: pip install corerl-torch$"):

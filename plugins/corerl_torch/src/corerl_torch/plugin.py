@@ -1,6 +1,7 @@
-"""Tokenizers of Hugging Face models, KL penalties, evaluations, and the metrics of a step."""
+"""Tokenizers of Hugging Face models, KL penalties, evaluations, restarts, and the metrics of a step."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from corerl import hookimpl
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from corerl.trainer.plan import Plan
     from corerl.trainer.records import Records
     from corerl.trainer.run import Run
+    from corerl.trainer.stopping import Stopping
     from corerl_torch.evaluation import Evaluation
     from corerl_torch.kl_penalty import KLPenalty
+    from corerl_torch.restarts import Restarts
     from corerl_torch.tokenizers import HFTokenizer
 
 
@@ -25,6 +28,13 @@ def load_tokenizer(model: "ModelConfig") -> "HFTokenizer":
     from corerl_torch.tokenizers import load_tokenizer
 
     return load_tokenizer(model)
+
+
+@hookimpl(trylast=True)
+def make_restarts(plan: "Plan", stopping: "Stopping", stack: ExitStack) -> "Restarts":
+    from corerl_torch.restarts import Restarts
+
+    return Restarts(plan, stopping, stack)
 
 
 @hookimpl(trylast=True)
