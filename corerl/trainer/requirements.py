@@ -21,18 +21,13 @@ def require_makers(config: TrainConfig, parts: Parts, plugins: Plugins) -> None:
     correction, hook = config.algorithm.rollout_correction, plugins.hook
     asked = correction.acts or correction.bypass_mode or correction.max_log_prob_diff is not None
     stale = config.trainer.max_staleness > 0 and correction.rollout_is is None
-    corrected, by_torch = "rollout correction: pip install corerl-correction", "pip install corerl-torch"
+    corrector = hook.make_rollout_corrector
     for needed, maker, key, what in (
-        (asked, hook.make_rollout_corrector, "algorithm.rollout_correction", corrected),
-        (stale, hook.make_rollout_corrector, "trainer.max_staleness", corrected),
-        (
-            parts.kl_penalty,
-            hook.make_kl_penalty,
-            "algorithm.use_kl_in_reward",
-            f"KL penalties: {by_torch}",
-        ),
-        (config.data.val_files, hook.make_evaluation, "data.val_files", f"evaluations: {by_torch}"),
-        (True, hook.make_restarts, "trainer.max_restarts", f"restarts: {by_torch}"),
+        (asked, corrector, "algorithm.rollout_correction", "rollout correction: pip install corerl-correction"),
+        (stale, corrector, "trainer.max_staleness", "rollout correction: pip install corerl-correction"),
+        (parts.kl_penalty, hook.make_kl_penalty, "algorithm.use_kl_in_reward", "penalties: pip install corerl-torch"),
+        (config.data.val_files, hook.make_evaluation, "data.val_files", "evaluations: pip install corerl-torch"),
+        (True, hook.make_restarts, "trainer.max_restarts", "restarts: pip install corerl-torch"),
     ):
         if needed and not maker.get_hookimpls():
             raise ConfigError(key, f"needs {what}")
