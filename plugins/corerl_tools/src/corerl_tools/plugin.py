@@ -1,4 +1,4 @@
-"""The commands beside ``corerl train``; live view, sample rollouts, best@k and the report of a training."""
+"""The commands beside ``corerl train``; live view, records of a run, best@k and the report of a training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from corerl.data.prompts import PromptDataset
     from corerl.data.sampler import PromptSampler
     from corerl.rollout.scored import FinishedGroup
+    from corerl.trainer.run import Run
 
 
 @hookimpl
@@ -83,6 +84,13 @@ def check_resumed(
     from corerl_tools.resumed import check_same
 
     check_same(checkpoint, config, versions, aliases)
+
+
+@hookimpl
+def run_started(run: "Run") -> None:
+    from corerl_tools import parts_used
+
+    parts_used.write(run.parts, run.folder)
 
 
 @hookimpl

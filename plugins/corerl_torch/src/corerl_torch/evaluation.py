@@ -13,10 +13,10 @@ from corerl.rollout.episodes import episode_metrics
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
-from corerl.telemetry.validation import sample_table, validation_metrics, validation_samples
 from corerl.terminal.notices import say
 from corerl.trainer.records import Records
 from corerl.trainer.run import Run
+from corerl_torch.validation import sample_table, validation_metrics, validation_samples
 
 
 @dataclasses.dataclass(frozen=True)
