@@ -43,6 +43,7 @@ class RolloutCorrector(Protocol):
 
     def apply(self, correction: Correction | None, experience: Experience) -> None:
         """Add the weights to a batch, and remove the rejected tokens from its mask."""
+        return
 
     def of_mini_batch(self, mini_batch: Experience, present: Tensor) -> dict[str, Mean]:
         """Change a mini-batch if :attr:`acts_on_mini_batches`; ``present``: (b, T), log pi before the update."""
