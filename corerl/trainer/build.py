@@ -30,7 +30,6 @@ from corerl.rollout.episodes import EpisodePlayer
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.requests import training_sampling
-from corerl.rollout.scored import FinishedGroup
 from corerl.rollout.scoring import load_reward_manager
 from corerl.rollout.stream import Stream
 from corerl.rollout.worker import RolloutWorker
@@ -45,7 +44,7 @@ from corerl.trainer.loop import Trainer
 from corerl.trainer.models import Models
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.plan import Plan
-from corerl.trainer.records import Records, SampleRollouts
+from corerl.trainer.records import Records
 from corerl.trainer.run import Run, new_folder
 from corerl.trainer.starting import Starts
 from corerl.trainer.stopping import Stopping
@@ -94,8 +93,10 @@ def _live(plan: Plan, restarts: Restarts, stopping: Stopping) -> Path | Plan:
 
 def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restarts, stopping: Stopping) -> Trainer:
     """Workers and what is around them; ``stack`` ends all of it."""
-    config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
-    finished = _finished_groups(plan, checkpoint.path) if checkpoint else []
+    config, parts, checkpoint, hook = plan.config, plan.parts, plan.checkpoint, plan.plugins.hook
+    finished = None  # without a plugin that reads the checkpoint's groups, they are played anew
+    if checkpoint is not None:
+        finished = hook.read_groups(folder=checkpoint.path, prompts=plan.train_prompts, sampler=plan.sampler)
     roles = _roles(config, parts)
     runtime = parts.runtime.load()(config.runtime)
     starts = Starts()
@@ -139,19 +140,19 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
         greedy_baseline="greedy_baseline" in parts.adv_estimator.entry.needs,
         total_steps=plan.total_steps,
-        finished=finished,
+        finished=finished or (),
     )
     stack.callback(stream.close)
     stack.callback(engines.close)
     corrector = make_corrector(config, plan.plugins, models.shape)
     records = Records(
+        run,
+        plan.tokenizer,
         log,
         _checkpoint_store(run, plan.tokenizer),
         Notices(plan.scorers, of_groups="groups" in parts.adv_estimator.entry.needs),
-        SampleRollouts(run, plan.tokenizer),
         NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
     )
-    hook = plan.plugins.hook
     evaluated = {"run": run, "plan": plan, "stream": stream, "records": records}
     return Trainer(
         run=run,
@@ -170,12 +171,6 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         restarts=restarts.count,
         step=checkpoint.step if checkpoint else 0,
     )
-
-
-def _finished_groups(plan: Plan, checkpoint: Path) -> list[FinishedGroup]:
-    """Those of the checkpoint; without the plugin that reads them, they are played anew."""
-    hook = plan.plugins.hook
-    return hook.read_groups(folder=checkpoint, prompts=plan.train_prompts, sampler=plan.sampler) or []
 
 
 def _workers(plan: Plan, runtime: Runtime, roles: Mapping[str, Role], starts: Starts) -> dict[str, Any]:

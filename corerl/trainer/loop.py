@@ -159,7 +159,7 @@ class Trainer:
             self.records.notices.print(step.number, step.batch.rollouts, step.batch.results, step.experience)
             frequency = self.run.config.trainer.log_rollouts_freq
             if frequency > 0 and self.is_due(frequency):
-                self.records.rollouts.write(step)
+                self.records.write_rollouts(step)
 
     def is_due(self, frequency: int) -> bool:
         """Every so many steps, and after the last."""
