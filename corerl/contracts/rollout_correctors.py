@@ -48,3 +48,7 @@ class RolloutCorrector(Protocol):
     def of_mini_batch(self, mini_batch: Experience, present: Tensor) -> dict[str, Mean]:
         """Change a mini-batch if :attr:`acts_on_mini_batches`; ``present``: (b, T), log pi before the update."""
         return {}
+
+
+class NoCorrector(RolloutCorrector):
+    """That of a run without rollout correction."""

@@ -16,6 +16,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.environments import EnvironmentFactory
 from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
+from corerl.contracts.rollout_correctors import NoCorrector, RolloutCorrector
 from corerl.contracts.runs import Restarts
 from corerl.contracts.runtimes import Pool, Role, Runtime, StartsTogether
 from corerl.contracts.tokenizers import ChatTokenizer
@@ -37,7 +38,6 @@ from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, openers
 from corerl.telemetry.score_notices import Notices
 from corerl.terminal.notices import say
-from corerl.trainer.correction import make_corrector
 from corerl.trainer.device_sharing import DeviceSharing
 from corerl.trainer.fit import fit
 from corerl.trainer.loop import Trainer
@@ -144,7 +144,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     )
     stack.callback(stream.close)
     stack.callback(engines.close)
-    corrector = make_corrector(config, plan.plugins, models.shape)
+    corrector = _corrector(plan, models)
     records = Records(
         run,
         plan.tokenizer,
@@ -244,6 +244,14 @@ def _checkpoint_store(run: Run, tokenizer: ChatTokenizer) -> CheckpointStore:
         model_files=tokenizer.model_files(),
         timeout=trainer.save_timeout,
     )
+
+
+def _corrector(plan: Plan, models: Models) -> RolloutCorrector:
+    """That of a plugin; without one, nothing is corrected, and a line is printed."""
+    made: RolloutCorrector | None = plan.plugins.hook.make_rollout_corrector(config=plan.config, shape=models.shape)
+    if made is None:
+        say("log-probs of engine and trainer are not compared: pip install corerl-correction")
+    return made or NoCorrector()
 
 
 def _open_log(run: Run, plan: Plan) -> MetricsLog:
