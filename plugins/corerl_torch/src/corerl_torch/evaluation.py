@@ -19,6 +19,15 @@ from corerl.trainer.run import Run
 from corerl_torch.validation import sample_table, validation_metrics, validation_samples
 
 
+def validation_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+    """How ``rollout.val_kwargs`` says that validation prompts are sampled: greedy unless ``do_sample``."""
+    values = config.rollout.val_kwargs
+    greedy = SamplingParams(config.data.max_response_length, values.n, temperature=0.0, stop_token_ids=stop_token_ids)
+    if not values.do_sample:
+        return greedy
+    return dataclasses.replace(greedy, temperature=values.temperature, top_p=values.top_p, top_k=values.top_k)
+
+
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """Generates for the validation prompts and scores; training is not affected."""
@@ -57,12 +66,3 @@ class Evaluation:
         for more in self.run.plugins.hook.validation_metrics(samples=samples, n=n):
             metrics |= more
         return metrics | {f"val-aux/{name}": value for name, value in episode_metrics(episodes).items()}
-
-
-def validation_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> SamplingParams:
-    """How ``rollout.val_kwargs`` says that validation prompts are sampled: greedy unless ``do_sample``."""
-    values = config.rollout.val_kwargs
-    greedy = SamplingParams(config.data.max_response_length, values.n, temperature=0.0, stop_token_ids=stop_token_ids)
-    if not values.do_sample:
-        return greedy
-    return dataclasses.replace(greedy, temperature=values.temperature, top_p=values.top_p, top_k=values.top_k)
