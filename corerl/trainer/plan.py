@@ -19,7 +19,8 @@ from corerl.registry.parts import Parts
 from corerl.rollout.requests import check_media
 from corerl.rollout.scoring import select_scorers
 from corerl.terminal.notices import say
-from corerl.trainer.requirements import require_engine, require_makers
+from corerl.trainer.makers import require_makers
+from corerl.trainer.requirements import require_engine
 
 
 @dataclass(frozen=True)
