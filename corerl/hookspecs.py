@@ -104,6 +104,33 @@ def config_errors(config: "TrainConfig") -> "Iterable[RequestError] | None":
     """Yield an error for each broken rule between keys."""
 
 
+@hookspec(firstresult=True)
+def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "RolloutCorrector | None":
+    """Make the corrector of a run (:mod:`corerl.contracts.rollout_correctors`) for a model of this shape."""
+
+
+@hookspec(firstresult=True)
+def make_restarts(plan: Any, stopping: Any, stack: ExitStack) -> "Restarts | None":
+    """Make what starts the lost workers of a run again (:mod:`corerl.contracts.runs`); ``stack`` ends with the run.
+
+    The arguments are :class:`corerl.trainer.plan.Plan` and :class:`corerl.trainer.stopping.Stopping`."""
+
+
+@hookspec(firstresult=True)
+def make_kl_penalty(plan: Any, models: Any) -> "KLPenalty | None":
+    """Make the KL penalty in the reward (:mod:`corerl.contracts.kl_controllers`) of a run that has one.
+
+    The arguments are :class:`corerl.trainer.plan.Plan` and :class:`corerl.trainer.models.Models`."""
+
+
+@hookspec(firstresult=True)
+def make_evaluation(run: "Run", plan: Any, stream: Any, records: Any) -> "Evaluation | None":
+    """Make the evaluation of a run (:mod:`corerl.contracts.evaluations`) on ``plan.val_prompts``.
+
+    The arguments are :class:`corerl.trainer.plan.Plan`, :class:`corerl.rollout.stream.Stream`, which plays and scores,
+    and :class:`corerl.trainer.records.Records`."""
+
+
 @hookspec
 def check_resumed(
     checkpoint: Any, config: "TrainConfig", versions: Mapping[str, str], aliases: Mapping[str, str]
@@ -114,8 +141,18 @@ def check_resumed(
 
 
 @hookspec(firstresult=True)
-def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "RolloutCorrector | None":
-    """Make the corrector of a run (:mod:`corerl.contracts.rollout_correctors`) for a model of this shape."""
+def write_groups(folder: Path, groups: Sequence[Any]) -> bool | None:
+    """Write finished groups (:class:`corerl.rollout.scored.FinishedGroup`) into the folder of a checkpoint.
+
+    They wait to be trained. Return True if they are written; without them a resumed run plays them anew."""
+
+
+@hookspec(firstresult=True)
+def read_groups(folder: Path, prompts: Sequence[Any], sampler: Any) -> list[Any] | None:
+    """Read the groups of :func:`write_groups`, by number; [] if the folder has none.
+
+    ``prompts``: the training prompts; ``sampler``: their order (:class:`corerl.data.sampler.PromptSampler`), in the
+    checkpoint's state. Raise DataError if a group is of another prompt than the one at its place."""
 
 
 @hookspec(firstresult=True)
@@ -148,28 +185,6 @@ def time_metrics(
     """
 
 
-@hookspec(firstresult=True)
-def make_restarts(plan: Any, stopping: Any, stack: ExitStack) -> "Restarts | None":
-    """Make what starts the lost workers of a run again (:mod:`corerl.contracts.runs`); ``stack`` ends with the run.
-
-    The arguments are :class:`corerl.trainer.plan.Plan` and :class:`corerl.trainer.stopping.Stopping`."""
-
-
-@hookspec(firstresult=True)
-def make_kl_penalty(plan: Any, models: Any) -> "KLPenalty | None":
-    """Make the KL penalty in the reward (:mod:`corerl.contracts.kl_controllers`) of a run that has one.
-
-    The arguments are :class:`corerl.trainer.plan.Plan` and :class:`corerl.trainer.models.Models`."""
-
-
-@hookspec(firstresult=True)
-def make_evaluation(run: "Run", plan: Any, stream: Any, records: Any) -> "Evaluation | None":
-    """Make the evaluation of a run (:mod:`corerl.contracts.evaluations`) on ``plan.val_prompts``.
-
-    The arguments are :class:`corerl.trainer.plan.Plan`, :class:`corerl.rollout.stream.Stream`, which plays and scores,
-    and :class:`corerl.trainer.records.Records`."""
-
-
 @hookspec
 def validation_metrics(samples: "Sequence[ValidationSample]", n: int) -> Mapping[str, float] | None:
     """Further metrics of an evaluation with ``n`` responses to each prompt."""
@@ -189,21 +204,6 @@ def write_rollouts(
     ``rollouts`` are :class:`corerl.batch.rollouts.Rollouts`. With an experience, the tokens of the first ``token_rows``
     responses are written too; the tokenizer is a :class:`corerl.contracts.tokenizers.ChatTokenizer`.
     """
-
-
-@hookspec(firstresult=True)
-def write_groups(folder: Path, groups: Sequence[Any]) -> bool | None:
-    """Write finished groups (:class:`corerl.rollout.scored.FinishedGroup`) into the folder of a checkpoint.
-
-    They wait to be trained. Return True if they are written; without them a resumed run plays them anew."""
-
-
-@hookspec(firstresult=True)
-def read_groups(folder: Path, prompts: Sequence[Any], sampler: Any) -> list[Any] | None:
-    """Read the groups of :func:`write_groups`, by number; [] if the folder has none.
-
-    ``prompts``: the training prompts; ``sampler``: their order (:class:`corerl.data.sampler.PromptSampler`), in the
-    checkpoint's state. Raise DataError if a group is of another prompt than the one at its place."""
 
 
 @hookspec(firstresult=True)

@@ -78,22 +78,6 @@ def register_trackers(register: "Register[TrackerFactory]") -> None:
 
 
 @hookimpl
-def check_resumed(
-    checkpoint: "Checkpoint", config: "TrainConfig", versions: Mapping[str, str], aliases: Mapping[str, str]
-) -> None:
-    from corerl_tools.resumed import check_same
-
-    check_same(checkpoint, config, versions, aliases)
-
-
-@hookimpl
-def run_started(run: "Run") -> None:
-    from corerl_tools import parts_used
-
-    parts_used.write(run.parts, run.folder)
-
-
-@hookimpl
 def training_finished(folder: Path) -> None:
     from corerl_tools.report.command import make_report
 
@@ -124,6 +108,30 @@ def write_rollouts(
 
 
 @hookimpl
+def remedy(error: BaseException) -> str | None:
+    from corerl_check.problems import PAGE, problem_of
+
+    problem = problem_of(f"{type(error).__name__}: {error}")
+    return None if problem is None else f"{problem.remedy} (see '{problem.name}' in {PAGE})"
+
+
+@hookimpl
+def run_started(run: "Run") -> None:
+    from corerl_tools import parts_used
+
+    parts_used.write(run.parts, run.folder)
+
+
+@hookimpl
+def check_resumed(
+    checkpoint: "Checkpoint", config: "TrainConfig", versions: Mapping[str, str], aliases: Mapping[str, str]
+) -> None:
+    from corerl_tools.resumed import check_same
+
+    check_same(checkpoint, config, versions, aliases)
+
+
+@hookimpl
 def write_groups(folder: Path, groups: "Sequence[FinishedGroup]") -> bool:
     from corerl_tools import finished_groups
 
@@ -136,11 +144,3 @@ def read_groups(folder: Path, prompts: "PromptDataset", sampler: "PromptSampler"
     from corerl_tools import finished_groups
 
     return finished_groups.read_groups(folder / finished_groups.FILE, prompts, sampler)
-
-
-@hookimpl
-def remedy(error: BaseException) -> str | None:
-    from corerl_check.problems import PAGE, problem_of
-
-    problem = problem_of(f"{type(error).__name__}: {error}")
-    return None if problem is None else f"{problem.remedy} (see '{problem.name}' in {PAGE})"

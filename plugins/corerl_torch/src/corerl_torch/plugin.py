@@ -30,29 +30,6 @@ def load_tokenizer(model: "ModelConfig") -> "HFTokenizer":
     return load_tokenizer(model)
 
 
-@hookimpl(trylast=True)
-def make_restarts(plan: "Plan", stopping: "Stopping", stack: ExitStack) -> "Restarts":
-    from corerl_torch.restarts import Restarts
-
-    return Restarts(plan, stopping, stack)
-
-
-@hookimpl(trylast=True)
-def make_kl_penalty(plan: "Plan", models: "Models") -> "KLPenalty":
-    from corerl_torch.kl_penalty import make_kl_penalty
-
-    return make_kl_penalty(plan, models)
-
-
-@hookimpl(trylast=True)
-def make_evaluation(run: "Run", plan: "Plan", stream: "Stream", records: "Records") -> "Evaluation":
-    from corerl.seeding import Seeds
-    from corerl_torch.evaluation import Evaluation, validation_sampling
-
-    sampling = validation_sampling(plan.config, plan.tokenizer.stop_token_ids)
-    return Evaluation(run, plan.val_prompts, stream, sampling, Seeds(plan.config.trainer.seed), records)
-
-
 @hookimpl
 def step_metrics(
     experience: "Experience",
@@ -77,3 +54,26 @@ def time_metrics(
     from corerl_torch.time_metrics import performance_metrics, time_metrics
 
     return time_metrics(seconds, background, experience) | performance_metrics(seconds, experience, shape, passes)
+
+
+@hookimpl(trylast=True)
+def make_restarts(plan: "Plan", stopping: "Stopping", stack: ExitStack) -> "Restarts":
+    from corerl_torch.restarts import Restarts
+
+    return Restarts(plan, stopping, stack)
+
+
+@hookimpl(trylast=True)
+def make_kl_penalty(plan: "Plan", models: "Models") -> "KLPenalty":
+    from corerl_torch.kl_penalty import make_kl_penalty
+
+    return make_kl_penalty(plan, models)
+
+
+@hookimpl(trylast=True)
+def make_evaluation(run: "Run", plan: "Plan", stream: "Stream", records: "Records") -> "Evaluation":
+    from corerl.seeding import Seeds
+    from corerl_torch.evaluation import Evaluation, validation_sampling
+
+    sampling = validation_sampling(plan.config, plan.tokenizer.stop_token_ids)
+    return Evaluation(run, plan.val_prompts, stream, sampling, Seeds(plan.config.trainer.seed), records)
