@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from corerl import hookimpl
-from corerl.trainer import restarts
+from corerl_torch import restarts
 
 NOTES = Path(os.environ["CHAOS_NOTES"])
 PR_SET_PDEATHSIG = 1

@@ -104,9 +104,9 @@ clock = Clock()
 @hookimpl
 def run_started() -> None:
     from corerl.rollout.worker import RolloutWorker
-    from corerl.trainer.evaluation import Evaluation
     from corerl.trainer.workers import PolicyWorker, ReferenceWorker
     from corerl_hf.backend import HfBackend
+    from corerl_torch.evaluation import Evaluation
 
     clock.wrap(Evaluation, Evaluation.metrics, "evaluation")
     for worker, methods in (

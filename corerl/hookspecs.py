@@ -13,6 +13,7 @@ arguments that it does not use.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -20,12 +21,13 @@ import pluggy
 
 if TYPE_CHECKING:
     from corerl.contracts.config import ModelConfig, TrainConfig
-    from corerl.contracts.evaluations import ValidationSample
+    from corerl.contracts.evaluations import Evaluation, ValidationSample
     from corerl.contracts.experience import Experience
     from corerl.contracts.kinds import Kind
+    from corerl.contracts.kl_controllers import KLPenalty
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.rollout_correctors import RolloutCorrector
-    from corerl.contracts.runs import Run
+    from corerl.contracts.runs import Restarts, Run
     from corerl.contracts.throughput import ModelShape
     from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.errors import RequestError
@@ -132,6 +134,52 @@ def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
 @hookspec(firstresult=True)
 def make_rollout_corrector(config: "TrainConfig", shape: "ModelShape") -> "RolloutCorrector | None":
     """Make the corrector of a run (:mod:`corerl.contracts.rollout_correctors`) for a model of this shape."""
+
+
+@hookspec(firstresult=True)
+def make_restarts(plan: Any, stopping: Any, stack: ExitStack) -> "Restarts | None":
+    """Make what starts the lost workers of a run again (:mod:`corerl.contracts.runs`); ``stack`` ends with the run.
+
+    The arguments are :class:`corerl.trainer.plan.Plan` and :class:`corerl.trainer.stopping.Stopping`."""
+
+
+@hookspec(firstresult=True)
+def make_kl_penalty(plan: Any, models: Any) -> "KLPenalty | None":
+    """Make the KL penalty in the reward (:mod:`corerl.contracts.kl_controllers`) of a run that has one.
+
+    The arguments are :class:`corerl.trainer.plan.Plan` and :class:`corerl.trainer.models.Models`."""
+
+
+@hookspec(firstresult=True)
+def make_evaluation(run: "Run", plan: Any, stream: Any, records: Any) -> "Evaluation | None":
+    """Make the evaluation of a run (:mod:`corerl.contracts.evaluations`) on ``plan.val_prompts``.
+
+    The arguments are :class:`corerl.trainer.plan.Plan`, :class:`corerl.rollout.stream.Stream`, which plays and scores,
+    and :class:`corerl.trainer.records.Records`."""
+
+
+@hookspec
+def check_resumed(
+    checkpoint: Any, config: "TrainConfig", versions: Mapping[str, str], aliases: Mapping[str, str]
+) -> None:
+    """Raise ConfigError if a run must not resume a checkpoint (:class:`corerl.checkpoint.resume.Checkpoint`).
+
+    ``config`` and ``versions``, distribution -> version, are those of the run; ``aliases``: of all plugins."""
+
+
+@hookspec(firstresult=True)
+def write_groups(folder: Path, groups: Sequence[Any]) -> bool | None:
+    """Write finished groups (:class:`corerl.rollout.scored.FinishedGroup`) into the folder of a checkpoint.
+
+    They wait to be trained. Return True if they are written; without them a resumed run plays them anew."""
+
+
+@hookspec(firstresult=True)
+def read_groups(folder: Path, prompts: Sequence[Any], sampler: Any) -> list[Any] | None:
+    """Read the groups of :func:`write_groups`, by number; [] if the folder has none.
+
+    ``prompts``: the training prompts; ``sampler``: their order (:class:`corerl.data.sampler.PromptSampler`), in the
+    checkpoint's state. Raise DataError if a group is of another prompt than the one at its place."""
 
 
 @hookspec(firstresult=True)

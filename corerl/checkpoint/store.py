@@ -34,31 +34,21 @@ class Best:
     mode: Literal["max", "min"] = "max"
 
 
-@dataclass(frozen=True)
-class _Copied:
-    """A checkpoint whose files are being written.
+@dataclass
+class _Save:
+    """A checkpoint whose files are being written, completed by a thread.
 
     Attributes:
         ranks: name of a role -> how many write.
         rename: on leaving it ``temporary`` becomes ``path``, or is removed after an error.
+        error: what the thread ended with.
+        given_up: nobody waits for it any more, and it shall not become a checkpoint.
     """
 
     path: Path
     temporary: Path
     ranks: Mapping[str, int]
     rename: ExitStack
-
-
-@dataclass
-class _Writing:
-    """A checkpoint that a thread completes.
-
-    Attributes:
-        error: what the thread ended with.
-        given_up: nobody waits for it any more, and it shall not become a checkpoint.
-    """
-
-    copied: _Copied
     thread: threading.Thread | None = None
     error: CoreRLError | None = None
     given_up: threading.Event = field(default_factory=threading.Event)
@@ -94,8 +84,8 @@ class CheckpointStore:
         self.folder, self.timeout = folder, timeout
         self._max_to_keep, self._best, self._model_files = max_to_keep, best, model_files or {}
         self.newest: Path | None = None
-        self._copied: _Copied | None = None
-        self._writing: _Writing | None = None
+        self._copied: _Save | None = None
+        self._writing: _Save | None = None
 
     def copy(self, step: int, roles: Mapping[str, SavingWorkers], export: Callable[[Path], None] | None = None) -> None:
         """Copy the state of the workers, who begin to write it; :meth:`write` is the next call.
@@ -120,7 +110,7 @@ class CheckpointStore:
             if export is not None:
                 (temporary / "huggingface").mkdir()
                 export(temporary / "huggingface")
-            self._copied = _Copied(path, temporary, ranks, stack.pop_all())
+            self._copied = _Save(path, temporary, ranks, stack.pop_all())
 
     def write(
         self,
@@ -137,11 +127,11 @@ class CheckpointStore:
         """
         if self._copied is None:
             return
-        begun = self._writing = _Writing(self._copied)
-        self._copied = None
-        arguments = begun, state, random_states, more
-        begun.thread = threading.Thread(target=self._run, args=arguments, name="corerl-save", daemon=True)
-        begun.thread.start()
+        save, self._copied = self._copied, None
+        arguments = save, state, random_states, more
+        save.thread = threading.Thread(target=self._run, args=arguments, name="corerl-save", daemon=True)
+        save.thread.start()
+        self._writing = save
 
     def settle(self, *, wait: bool) -> Path | None:
         """The checkpoint that was begun, once, when it is complete; None when there is none or it is being written.
@@ -150,17 +140,17 @@ class CheckpointStore:
             SaveError: it could not be written.
             DeadlineError: writing took longer than ``timeout``; it is given up.
         """
-        begun = self._writing
-        if begun is None or begun.thread is None or (not wait and begun.thread.is_alive()):
+        save = self._writing
+        if save is None or save.thread is None or (not wait and save.thread.is_alive()):
             return None
         self._writing = None
-        begun.thread.join(self.timeout)
-        if begun.thread.is_alive():
-            begun.given_up.set()
-            raise self._late(begun.copied)
-        if begun.error is not None:
-            raise begun.error
-        return begun.copied.path
+        save.thread.join(self.timeout)
+        if save.thread.is_alive():
+            save.given_up.set()
+            raise self._late(save.path)
+        if save.error is not None:
+            raise save.error
+        return save.path
 
     def give_up(self) -> None:
         """Wait no more for what is being written: who writes it has ended."""
@@ -168,44 +158,38 @@ class CheckpointStore:
             self._writing.given_up.set()
 
     def _run(
-        self,
-        begun: _Writing,
-        state: Mapping[str, Any],
-        random_states: dict[str, Any],
-        more: Callable[[Path], None],
+        self, save: _Save, state: Mapping[str, Any], random_states: dict[str, Any], more: Callable[[Path], None]
     ) -> None:
-        copied = begun.copied
-        step = step_of(copied.path)
+        step = step_of(save.path)
         try:
-            with writing(copied.path):
-                with copied.rename:
-                    self._await_ranks(begun)
-                    random_state.write(random_states, copied.temporary)
-                    more(copied.temporary)
-                    self._complete(copied.temporary, {"step": step, **state})
-                    if begun.given_up.is_set():
-                        raise SaveError(f"{copied.path} was abandoned")
-                self._point(copied.path)
+            with writing(save.path):
+                with save.rename:
+                    self._await_ranks(save)
+                    random_state.write(random_states, save.temporary)
+                    more(save.temporary)
+                    self._complete(save.temporary, {"step": step, **state})
+                    if save.given_up.is_set():
+                        raise SaveError(f"{save.path} was abandoned")
+                self._point(save.path)
                 self._delete_old(step)
         except CoreRLError as error:
-            begun.error = error
+            save.error = error
 
-    def _await_ranks(self, begun: _Writing) -> None:
+    def _await_ranks(self, save: _Save) -> None:
         """Until every rank of every role has left its file, which says what went wrong."""
-        copied = begun.copied
         deadline = time.monotonic() + self.timeout
-        for name, count in copied.ranks.items():
-            written = copied.temporary / WRITTEN / name
+        for name, count in save.ranks.items():
+            written = save.temporary / WRITTEN / name
             while len(done := [each for each in written.iterdir() if each.suffix != ".tmp"]) < count:
-                if begun.given_up.wait(POLL):
-                    raise SaveError(f"{copied.path} was abandoned: not every rank of '{name}' has written its share")
+                if save.given_up.wait(POLL):
+                    raise SaveError(f"{save.path} was abandoned: not every rank of '{name}' has written its share")
                 if time.monotonic() > deadline:
                     lacking = sorted(set(range(count)) - {int(each.name) for each in done})
                     ranks = ", ".join(map(str, lacking))
-                    raise self._late(copied, f" (rank {ranks} of '{name}' has not written its share)")
+                    raise self._late(save.path, f" (rank {ranks} of '{name}' has not written its share)")
             for error in filter(None, (each.read_text() for each in done)):
-                raise SaveError(f"{copied.path / name} could not be written: {error}; {room(self.folder)}")
-        remove(copied.temporary / WRITTEN)
+                raise SaveError(f"{save.path / name} could not be written: {error}; {room(self.folder)}")
+        remove(save.temporary / WRITTEN)
 
     def _complete(self, temporary: Path, state: Mapping[str, Any]) -> None:
         (temporary / "model").mkdir()
@@ -214,10 +198,10 @@ class CheckpointStore:
         (temporary / "state.json").write_text(json.dumps(state))
         manifest.write(temporary)
 
-    def _late(self, copied: _Copied, lacking: str = "") -> DeadlineError:
+    def _late(self, path: Path, lacking: str = "") -> DeadlineError:
         limit = f"trainer.save_timeout = {self.timeout:g} s"
         return DeadlineError(
-            f"writing the checkpoint {copied.path} took longer than {limit}{lacking}: "
+            f"writing the checkpoint {path} took longer than {limit}{lacking}: "
             "look at the disk and, under runtime 'ray', at the workers' logs (/tmp/ray/session_latest/logs)"
         )
 

@@ -1,7 +1,15 @@
-"""What an evaluation measures, for the hook ``validation_metrics``."""
+"""Evaluations on the validation prompts, and what they measure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+
+class Evaluation(Protocol):
+    """Made once a run by the hook ``make_evaluation``; training is not affected."""
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """The metrics of the policy after a step."""
+        ...
 
 
 class ValidationSample(NamedTuple):

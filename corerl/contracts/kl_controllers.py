@@ -1,6 +1,9 @@
 """KL controllers: the weight of the KL penalty in the reward, from step to step."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from corerl.contracts.experience import Experience
 
 
 class KLController(Protocol):
@@ -16,3 +19,13 @@ class KLController(Protocol):
     """
 
     def __call__(self, coef: float, kl: float, responses: int) -> float: ...
+
+
+class KLPenalty(Protocol):
+    """Made once a run by the hook ``make_kl_penalty``; ``coef``, beta of the next step, is kept in checkpoints."""
+
+    coef: float
+
+    def subtract(self, experience: "Experience") -> dict[str, float]:
+        """Subtract beta · KL from ``experience.rewards``, and move beta; the metrics."""
+        ...

@@ -16,12 +16,15 @@ class Correction(NamedTuple):
 
 
 class RolloutCorrector(Protocol):
-    """Made once a run by the hook ``make_rollout_corrector``, from ``algorithm.rollout_correction``."""
+    """Made once a run by the hook ``make_rollout_corrector``, from ``algorithm.rollout_correction``.
+
+    The methods here measure and change nothing.
+    """
 
     @property
     def acts_on_mini_batches(self) -> bool:
         """Each mini-batch is corrected just before its update."""
-        ...
+        return False
 
     def of_batch(self, experience: Experience, staleness: int) -> tuple[Correction | None, dict[str, Mean]]:
         """The correction of a whole batch, or None, and measures of the mismatch.
@@ -32,16 +35,20 @@ class RolloutCorrector(Protocol):
         Raises:
             RunError: engine and trainer disagree.
         """
-        ...
+        return None, {}
 
     def weights(self, correction: Correction | None) -> Tensor | None:
         """(B, T) float32 factors of the loss's terms, 0 at rejected tokens; None if all are 1."""
-        ...
+        return None
 
     def apply(self, correction: Correction | None, experience: Experience) -> None:
         """Add the weights to a batch, and remove the rejected tokens from its mask."""
-        ...
+        return
 
     def of_mini_batch(self, mini_batch: Experience, present: Tensor) -> dict[str, Mean]:
         """Change a mini-batch if :attr:`acts_on_mini_batches`; ``present``: (b, T), log pi before the update."""
-        ...
+        return {}
+
+
+class NoCorrector(RolloutCorrector):
+    """That of a run without rollout correction."""

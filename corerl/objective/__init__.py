@@ -3,7 +3,6 @@
 from corerl.objective.aggregation import loss_weights
 from corerl.objective.objectives import (
     PolicyObjective,
-    SupervisedObjective,
     ValueObjective,
     advantage_inputs,
     policy_loss_inputs,
@@ -11,7 +10,6 @@ from corerl.objective.objectives import (
 
 __all__ = [
     "PolicyObjective",
-    "SupervisedObjective",
     "ValueObjective",
     "advantage_inputs",
     "loss_weights",

@@ -19,18 +19,6 @@ from corerl.errors import RunError
 
 
 @dataclass(frozen=True)
-class SupervisedObjective:
-    """Cross-entropy of the response tokens."""
-
-    wanted: ClassVar[frozenset[Output]] = frozenset({"log_probs"})
-
-    def __call__(self, outputs: TokenOutputs, batch: Experience) -> ObjectiveOutput:
-        assert outputs.log_probs is not None
-        loss = _weighted(-outputs.log_probs, batch)
-        return ObjectiveOutput(loss, {"loss": loss.detach()})
-
-
-@dataclass(frozen=True)
 class PolicyObjective:
     """policy loss + kl_loss_coef · KL(policy || reference) - entropy_coeff · entropy, each aggregated the same way.
 

@@ -29,15 +29,6 @@ def greedy_sampling(sampling: SamplingParams) -> SamplingParams:
     return dataclasses.replace(sampling, n=1, temperature=0.0, top_p=1.0, top_k=-1)
 
 
-def validation_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> SamplingParams:
-    """How ``rollout.val_kwargs`` says that validation prompts are sampled: greedy unless ``do_sample``."""
-    values = config.rollout.val_kwargs
-    greedy = SamplingParams(config.data.max_response_length, values.n, temperature=0.0, stop_token_ids=stop_token_ids)
-    if not values.do_sample:
-        return greedy
-    return dataclasses.replace(greedy, temperature=values.temperature, top_p=values.top_p, top_k=values.top_k)
-
-
 def check_media(prompts: Iterable[Prompt], backend: Entry[RolloutBackendFactory]) -> None:
     """Raise DataError where a prompt has media that the rollout backend does not take."""
     for prompt in prompts:

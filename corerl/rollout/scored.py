@@ -9,6 +9,7 @@ from torch import Tensor
 from corerl.batch.rollouts import Rollouts
 from corerl.contracts.experience import Experience
 from corerl.contracts.reward_managers import RewardResult
+from corerl.data.prompts import Prompt
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +79,22 @@ class ScoredRollouts:
             [result for part in parts for result in part.results],
             greedy if parts[0].greedy_results is not None else None,
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedGroup:
+    """A group that is scored and not trained yet.
+
+    Attributes:
+        number: its place in the sampler's order.
+        prompt: the data's.
+        baseline: its greedy response, if the estimator needs one.
+    """
+
+    number: int
+    prompt: Prompt
+    scored: ScoredRollouts
+    baseline: ScoredRollouts | None = None
 
 
 def score_tensors(results: Sequence[RewardResult]) -> tuple[Tensor, Tensor]:

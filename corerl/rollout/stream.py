@@ -27,12 +27,11 @@ from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.errors import LostError, NonFiniteError, RunError
 from corerl.rollout.agents import agent_metrics
-from corerl.rollout.buffer import FinishedGroup
 from corerl.rollout.event_loop import EventLoop
 from corerl.rollout.groups import Group
 from corerl.rollout.player import Player, all_or_none
 from corerl.rollout.requests import greedy_sampling
-from corerl.rollout.scored import ScoredRollouts, score_tensors
+from corerl.rollout.scored import FinishedGroup, ScoredRollouts, score_tensors
 from corerl.rollout.scoring import check_error_rate
 from corerl.seeding import Seeds
 from corerl.terminal.notices import say

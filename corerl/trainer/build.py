@@ -15,36 +15,33 @@ from corerl.checkpoint.store import Best, CheckpointStore
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.reward_managers import RewardManager
 from corerl.contracts.rollout_backends import RolloutBackendFactory
+from corerl.contracts.rollout_correctors import NoCorrector, RolloutCorrector
+from corerl.contracts.runs import Restarts
 from corerl.contracts.runtimes import Pool, Role, Runtime, StartsTogether
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.contracts.trackers import TrackedRun
-from corerl.errors import CoreRLError, LostError
+from corerl.errors import CoreRLError
 from corerl.models import cpu_threads, resolve_device
 from corerl.registry import Entry
 from corerl.registry.parts import Parts
 from corerl.rollout.agents import make_agent
-from corerl.rollout.buffer import FILE, read_groups
 from corerl.rollout.engines import Engines
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
-from corerl.rollout.requests import training_sampling, validation_sampling
+from corerl.rollout.requests import training_sampling
 from corerl.rollout.scoring import load_reward_manager
 from corerl.rollout.stream import Stream
 from corerl.rollout.worker import RolloutWorker
 from corerl.seeding import Seeds
 from corerl.telemetry.metrics_log import MetricsLog, openers
 from corerl.terminal.notices import say
-from corerl.trainer.correction import make_corrector
 from corerl.trainer.device_sharing import DeviceSharing
-from corerl.trainer.evaluation import Evaluation
 from corerl.trainer.fit import fit
-from corerl.trainer.kl import KLPenalty
 from corerl.trainer.loop import Trainer
 from corerl.trainer.models import Models
 from corerl.trainer.nonfinite import NonFiniteGuard
 from corerl.trainer.plan import Plan
-from corerl.trainer.records import Records, SampleRollouts
-from corerl.trainer.restarts import Restarts
+from corerl.trainer.records import Records
 from corerl.trainer.run import Run, new_folder
 from corerl.trainer.starting import Starts
 from corerl.trainer.stopping import Stopping
@@ -64,14 +61,15 @@ def train(plan: Plan, stopping: Stopping | None = None) -> Path:
         Stopped: a signal asked for it, while the workers start, too.
     """
     with ExitStack() as stack:
-        restarts = Restarts(plan, stopping or stack.enter_context(Stopping().listen()), stack)
-        while not isinstance(outcome := _live(plan, restarts), Path):
+        stopping = stopping or stack.enter_context(Stopping().listen())
+        restarts: Restarts = plan.plugins.hook.make_restarts(plan=plan, stopping=stopping, stack=stack)
+        while not isinstance(outcome := _live(plan, restarts, stopping), Path):
             plan = outcome
             restarts.wait(plan)
     return outcome
 
 
-def _live(plan: Plan, restarts: Restarts) -> Path | Plan:
+def _live(plan: Plan, restarts: Restarts, stopping: Stopping) -> Path | Plan:
     """What one set of workers comes to: the run's folder when it is done, a plan to go on when they are lost."""
     random_state.seed(plan.config.trainer.seed)
     trainer = None
@@ -79,24 +77,23 @@ def _live(plan: Plan, restarts: Restarts) -> Path | Plan:
         with ExitStack() as stack:
             reward = load_reward_manager(plan.scorers, plan.config.reward, plan.parts.reward_manager)
             stack.callback(reward.close)  # a signal waits until this is sure: scorers may have processes
-            with restarts.stopping.abandonable():
-                trainer = _start(plan, reward, stack, restarts)
+            with stopping.abandonable():
+                trainer = _start(plan, reward, stack, restarts, stopping)
             gc.freeze()  # all of this lives as long as the run; walking through it would cost 0.1 s now and then
             stack.callback(gc.unfreeze)
             _fit(trainer)
-    except LostError as error:
-        return restarts.after(error, plan, trainer)
     except CoreRLError as error:
-        if trainer is None and restarts.count:
-            raise restarts.unable(error) from error
-        raise
+        again: Plan = restarts.after(error, plan, trainer)
+        return again
     return trainer.run.folder
 
 
-def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restarts) -> Trainer:
+def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restarts, stopping: Stopping) -> Trainer:
     """Workers and what is around them; ``stack`` ends all of it."""
-    config, parts, checkpoint = plan.config, plan.parts, plan.checkpoint
-    finished = read_groups(checkpoint.path / FILE, plan.train_prompts, plan.sampler) if checkpoint else []
+    config, parts, checkpoint, hook = plan.config, plan.parts, plan.checkpoint, plan.plugins.hook
+    finished = None  # without a plugin that reads the checkpoint's groups, they are played anew
+    if checkpoint is not None:
+        finished = hook.read_groups(folder=checkpoint.path, prompts=plan.train_prompts, sampler=plan.sampler)
     roles = _roles(config, parts)
     runtime = parts.runtime.load()(config.runtime)
     starts = Starts()
@@ -139,33 +136,33 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         batch_filter=parts.batch_filter.load() if parts.batch_filter else None,
         greedy_baseline="greedy_baseline" in parts.adv_estimator.entry.needs,
         total_steps=plan.total_steps,
-        finished=finished,
+        finished=finished or (),
         measured=queue.measured,
     )
     stack.callback(stream.close)
     stack.callback(engines.close)
-    corrector = make_corrector(config, plan.plugins, models.shape)
+    corrector = _corrector(plan, models)
     records = Records(
+        run,
+        plan.tokenizer,
         log,
         _checkpoint_store(run, plan.tokenizer),
-        SampleRollouts(run, plan.tokenizer),
         NonFiniteGuard(run.folder / "nonfinite", config.trainer.on_nonfinite == "skip", run.plugins.hook),
     )
-    sampling = validation_sampling(config, plan.tokenizer.stop_token_ids)
-    evaluation = Evaluation(run, plan.val_prompts, stream, sampling, seeds, records) if plan.val_prompts else None
+    evaluated = {"run": run, "plan": plan, "stream": stream, "records": records}
     return Trainer(
         run=run,
         models=models,
         stream=stream,
         engines=engines,
         devices=_device_sharing(config, engines, models.all),
-        kl_penalty=_kl_penalty(plan, models),
+        kl_penalty=hook.make_kl_penalty(plan=plan, models=models) if parts.kl_penalty else None,
         corrector=corrector,
         estimator=parts.adv_estimator.load(),
         updates=Updates(config, parts, models, corrector, seeds),
-        evaluation=evaluation,
+        evaluation=hook.make_evaluation(**evaluated) if plan.val_prompts else None,
         records=records,
-        stopping=restarts.stopping,
+        stopping=stopping,
         total_steps=plan.total_steps,
         restarts=restarts.count,
         step=checkpoint.step if checkpoint else 0,
@@ -235,16 +232,12 @@ def _checkpoint_store(run: Run, tokenizer: ChatTokenizer) -> CheckpointStore:
     )
 
 
-def _kl_penalty(plan: Plan, models: Models) -> KLPenalty | None:
-    """The penalty in the reward, with the coefficient of the checkpoint where there is one."""
-    config, kl_type, controller = plan.config, plan.parts.kl_penalty, plan.parts.kl_controller
-    if kl_type is None or controller is None:
-        return None
-    coef = config.algorithm.kl_ctrl.kl_coef
-    if plan.checkpoint is not None and plan.checkpoint.kl_coef is not None:
-        coef = plan.checkpoint.kl_coef
-    of_vocabulary, mini_batch_size = "logits" in kl_type.entry.needs, config.actor.ppo_mini_batch_size
-    return KLPenalty(kl_type.load(), controller.load(), coef, models, of_vocabulary, mini_batch_size)
+def _corrector(plan: Plan, models: Models) -> RolloutCorrector:
+    """That of a plugin; without one, nothing is corrected, and a line is printed."""
+    made: RolloutCorrector | None = plan.plugins.hook.make_rollout_corrector(config=plan.config, shape=models.shape)
+    if made is None:
+        say("log-probs of engine and trainer are not compared: pip install corerl-correction")
+    return made or NoCorrector()
 
 
 def _open_log(run: Run, plan: Plan) -> MetricsLog:

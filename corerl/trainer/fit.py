@@ -2,8 +2,8 @@
 
 import contextlib
 
+from corerl.contracts.evaluations import Evaluation
 from corerl.errors import EngineDeadError, LostError, RunError, Stopped, WorkerDiedError, WorkerLateError
-from corerl.trainer.evaluation import Evaluation
 from corerl.trainer.loop import Trainer
 from corerl.trainer.saving import Saving
 

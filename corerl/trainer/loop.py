@@ -3,6 +3,8 @@
 import dataclasses
 
 from corerl.contracts.advantage_estimators import AdvantageEstimator
+from corerl.contracts.evaluations import Evaluation
+from corerl.contracts.kl_controllers import KLPenalty
 from corerl.contracts.rollout_correctors import RolloutCorrector
 from corerl.contracts.token_outputs import Output
 from corerl.errors import EngineDeadError, RunError
@@ -11,8 +13,6 @@ from corerl.rollout.engines import Engines
 from corerl.rollout.stream import Stream
 from corerl.telemetry.metrics import merge_means, policy_metrics
 from corerl.trainer.device_sharing import DeviceSharing
-from corerl.trainer.evaluation import Evaluation
-from corerl.trainer.kl import KLPenalty
 from corerl.trainer.models import Models
 from corerl.trainer.records import Records
 from corerl.trainer.run import Run
@@ -165,7 +165,7 @@ class Trainer:
             )
             frequency = self.run.config.trainer.log_rollouts_freq
             if frequency > 0 and self.is_due(frequency):
-                self.records.rollouts.write(step)
+                self.records.write_rollouts(step)
 
     def is_due(self, frequency: int) -> bool:
         """Every so many steps, and after the last."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from corerl.checkpoint.resume import Checkpoint, check_same, find_checkpoint
+from corerl.checkpoint.resume import Checkpoint, find_checkpoint
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.scorers import Scorer
 from corerl.contracts.tokenizers import ChatTokenizer
@@ -19,7 +19,7 @@ from corerl.registry.parts import ENVIRONMENT, Parts
 from corerl.rollout.requests import check_media
 from corerl.rollout.scoring import select_scorers
 from corerl.terminal.notices import say
-from corerl.trainer.correction import require_corrector
+from corerl.trainer.makers import require_makers
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     """
     resolve_device(config.actor.device)
     plugins.hook.check_requirements(config=config, parts=parts)
-    require_corrector(config, plugins)
+    require_makers(config, parts, plugins)
     require_writable(Path(config.trainer.output_dir), "trainer.output_dir")
     tokenizer = load_tokenizer(config.model, plugins)
     if end := tokenizer.unheeded_end_of_turn():
@@ -115,7 +115,7 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     checkpoint = find_checkpoint(config, _total_steps(config, sampler))
     if checkpoint is not None:
         require_writable(checkpoint.run_folder, "trainer.resume_mode")
-        check_same(checkpoint, config, parts.versions(), plugins.config_aliases())
+        _check_resumed(checkpoint, config, parts, plugins)
         sampler.load_state_dict(checkpoint.sampler)
         say(f"resuming {checkpoint.path}")
     check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry)
@@ -123,3 +123,10 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     scored = parts.agent is None or config.rollout.multi_turn.score_response
     scorers = select_scorers(sources, parts, plugins.registries) if scored else {}
     return Plan(config, parts, plugins, checkpoint, tokenizer, train_prompts, val_prompts, sampler, scorers)
+
+
+def _check_resumed(checkpoint: Checkpoint, config: TrainConfig, parts: Parts, plugins: Plugins) -> None:
+    check = plugins.hook.check_resumed
+    if not check.get_hookimpls():
+        say("the configuration is not compared with that of the checkpoint: pip install corerl-tools")
+    check(checkpoint=checkpoint, config=config, versions=parts.versions(), aliases=plugins.config_aliases())

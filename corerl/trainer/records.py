@@ -12,14 +12,17 @@ from corerl.trainer.step import Step
 
 
 @dataclass(frozen=True)
-class SampleRollouts:
-    """Responses of a step in ``rollouts/step_N.parquet``, written by the plugin that has the hook."""
+class Records:
+    """Metrics, checkpoints, samples with numbers that are not finite, and sample rollouts."""
 
     run: Run
     tokenizer: ChatTokenizer
+    log: MetricsLog
+    checkpoints: CheckpointStore
+    nonfinite: NonFiniteGuard
 
-    def write(self, step: Step) -> None:
-        """Write the batch; the run continues if this fails."""
+    def write_rollouts(self, step: Step) -> None:
+        """Write the batch as ``rollouts/step_N.parquet`` by a plugin; the run continues if this fails."""
         try:
             written = self.run.plugins.hook.write_rollouts(
                 path=self.run.folder / "rollouts" / f"step_{step.number:06d}.parquet",
@@ -33,13 +36,3 @@ class SampleRollouts:
                 say(f"step {step.number}: no plugin writes the sample rollouts (pip install corerl-tools)")
         except OSError as error:
             say(f"step {step.number}: the sample rollouts could not be written: {error}")
-
-
-@dataclass(frozen=True)
-class Records:
-    """Metrics, checkpoints, sample rollouts, and samples with numbers that are not finite."""
-
-    log: MetricsLog
-    checkpoints: CheckpointStore
-    rollouts: SampleRollouts
-    nonfinite: NonFiniteGuard

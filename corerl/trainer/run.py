@@ -1,15 +1,12 @@
 """A run: its configuration, the parts it uses and its folder."""
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from corerl.contracts.config import TrainConfig
 from corerl.files import atomic_path, unused
 from corerl.plugins import Plugins
-from corerl.registry import Selected
 from corerl.registry.parts import Parts
 
 
@@ -27,27 +24,12 @@ class Run:
     folder: Path
 
     def describe(self) -> None:
-        """Write ``config.yaml`` and ``plugins.json``: every part used, its distribution, version and options."""
+        """Write ``config.yaml``."""
         from omegaconf import OmegaConf
 
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic_path(self.folder / "config.yaml") as temporary:
             temporary.write_text(OmegaConf.to_yaml(OmegaConf.create(asdict(self.config))))
-        with atomic_path(self.folder / "plugins.json") as temporary:
-            used = [_description(part, selected) for part, selected in self.parts.used()]
-            temporary.write_text(json.dumps(used, indent=2, default=repr) + "\n")
-
-
-def _description(part: str, selected: Selected[Any]) -> dict[str, Any]:
-    entry = selected.entry
-    return {
-        "part": part,
-        "kind": entry.kind,
-        "name": entry.name,
-        "distribution": entry.owner.distribution,
-        "version": entry.owner.version,
-        "options": asdict(selected.options) if selected.options is not None else {},
-    }
 
 
 def new_folder(config: TrainConfig) -> Path:

@@ -10,7 +10,7 @@ from corerl.checkpoint import random_state
 from corerl.checkpoint.store import step_of
 from corerl.errors import DeadlineError, RunError, SaveError
 from corerl.models import DTYPES, compute_dtype, resolve_device
-from corerl.rollout.buffer import FILE, FinishedGroup, write_groups
+from corerl.rollout.scored import FinishedGroup
 from corerl.terminal.notices import say
 
 if TYPE_CHECKING:
@@ -108,10 +108,11 @@ class Saving:
             self._failed(error, must=last)
 
     def _write(self) -> None:
-        finished = self._finished
+        finished, hook = self._finished, self._trainer.run.plugins.hook
 
         def write_finished(folder: Path) -> None:
-            write_groups(folder / FILE, finished)
+            if finished and not hook.write_groups(folder=folder, groups=finished):
+                say(f"{len(finished)} finished groups are not in the checkpoint (pip install corerl-tools)")
 
         self._trainer.records.checkpoints.write({**self._state, **self._fixed}, self._random_states, write_finished)
 

@@ -1,9 +1,9 @@
 """The roles. A worker is built from the config alone, so that it can live in any process: it loads the same plugins."""
 
-import dataclasses
 import os
 import threading
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from corerl.checkpoint import random_state
 from corerl.checkpoint.writing import write_and_tell, writing
-from corerl.contracts.config import ActorConfig, ModelConfig, TrainConfig
+from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import Place, dispatch
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
@@ -112,18 +112,8 @@ class PolicyWorker(TrainedWorker):
         parts = parts_of(config)
         actor = config.actor
         self.sent_dtype = compute_dtype(config.model, resolve_device(actor.device))
-        self.strategy = parts.strategy.load()(
-            StrategySpec(
-                model=config.model,
-                device=resolve_device(actor.device),
-                micro_batching=_micro_batching(actor),
-                optim=actor.optim,
-                total_steps=total_updates,
-                grad_clip=actor.grad_clip,
-                temperature=config.rollout.temperature,
-                seed=config.trainer.seed,
-            )
-        )
+        spec = replace(_spec(config), optim=actor.optim, total_steps=total_updates, grad_clip=actor.grad_clip)
+        self.strategy = parts.strategy.load()(spec)
         self.objective = PolicyObjective(
             policy_loss=parts.policy_loss.load(),
             kl_type=parts.kl_loss.load() if parts.kl_loss else None,
@@ -149,9 +139,7 @@ class PolicyWorker(TrainedWorker):
     def shape(self) -> ModelShape:
         """The model's, and over how many workers it is spread."""
         workers = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-        return dataclasses.replace(
-            self.strategy.shape(), workers=workers, data_parallel_size=self.strategy.data_parallel_size
-        )
+        return replace(self.strategy.shape(), workers=workers, data_parallel_size=self.strategy.data_parallel_size)
 
     @dispatch("all")
     def export(self, folder: Path) -> None:
@@ -173,20 +161,9 @@ class CriticWorker(TrainedWorker):
     def __init__(self, config: TrainConfig, total_updates: int) -> None:
         parts, critic = parts_of(config), config.critic
         assert parts.critic_strategy is not None and parts.value_loss is not None
-        self.strategy = parts.critic_strategy.load()(
-            StrategySpec(
-                model=_model(config, critic.path),
-                device=resolve_device(config.actor.device),
-                micro_batching=_micro_batching(
-                    config.actor, critic.ppo_max_token_len_per_gpu, critic.ppo_micro_batch_size_per_gpu
-                ),
-                optim=critic.optim,
-                total_steps=total_updates,
-                grad_clip=critic.grad_clip,
-                seed=config.trainer.seed,
-                head="value",
-            )
-        )
+        spec = _spec(config, critic.path, critic.ppo_max_token_len_per_gpu, critic.ppo_micro_batch_size_per_gpu)
+        spec = replace(spec, head="value", temperature=1.0, total_steps=total_updates)
+        self.strategy = parts.critic_strategy.load()(replace(spec, optim=critic.optim, grad_clip=critic.grad_clip))
         self.objective = ValueObjective(parts.value_loss.load())
 
 
@@ -195,25 +172,22 @@ class ReferenceWorker(ModelWorker):
 
     def __init__(self, config: TrainConfig) -> None:
         ref = config.ref
-        self.strategy = parts_of(config).strategy.load()(
-            StrategySpec(
-                model=_model(config, ref.path),
-                device=resolve_device(config.actor.device),
-                micro_batching=_micro_batching(
-                    config.actor, ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu
-                ),
-                temperature=config.rollout.temperature,
-                seed=config.trainer.seed,
-            )
-        )
+        spec = _spec(config, ref.path, ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu)
+        self.strategy = parts_of(config).strategy.load()(spec)
 
 
-def _model(config: TrainConfig, path: str | None) -> ModelConfig:
-    return config.model if path is None else dataclasses.replace(config.model, path=path)
-
-
-def _micro_batching(actor: ActorConfig, tokens: int | None = None, sequences: int | None = None) -> MicroBatching:
-    """By the role's own limit of tokens or of sequences, where it has one; else by the actor's."""
+def _spec(
+    config: TrainConfig, path: str | None = None, tokens: int | None = None, sequences: int | None = None
+) -> StrategySpec:
+    """A model without updates; the limits of its micro-batches are the role's own, or else the actor's."""
+    actor = config.actor
+    limit = MicroBatching(max_sequences=sequences or actor.ppo_micro_batch_size_per_gpu)
     if actor.use_dynamic_bsz:
-        return MicroBatching(max_tokens=tokens or actor.ppo_max_token_len_per_gpu)
-    return MicroBatching(max_sequences=sequences or actor.ppo_micro_batch_size_per_gpu)
+        limit = MicroBatching(max_tokens=tokens or actor.ppo_max_token_len_per_gpu)
+    return StrategySpec(
+        model=config.model if path is None else replace(config.model, path=path),
+        device=resolve_device(actor.device),
+        micro_batching=limit,
+        temperature=config.rollout.temperature,
+        seed=config.trainer.seed,
+    )

@@ -90,7 +90,7 @@ def test_a_run_that_is_killed_again_and_again_gives_the_same_metrics_and_weights
 
 FULL = (
     Trip("corerl.checkpoint.manifest:write", 2),  # the second checkpoint is not complete
-    Trip("corerl.trainer.saving:write_groups", 3),
+    Trip("corerl_tools.finished_groups:write_groups", 3),
     Trip("corerl_fsdp.single_device:SingleDeviceStrategy._step", 6),  # update
 )
 

@@ -8,8 +8,8 @@ import pytest
 
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.trainer import restarts
 from corerl_tools.status import read_status
+from corerl_torch import restarts
 
 LOSING = """
 import json

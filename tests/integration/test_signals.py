@@ -26,7 +26,7 @@ PHASES = {
     "start of the policy": "corerl.trainer.workers:PolicyWorker.__init__",
     "start of the engine": "corerl_hf.backend:HfBackend.__init__",
     "weights": "corerl.rollout.engines:Engines.send_weights",
-    "evaluation": "corerl.trainer.evaluation:Evaluation.metrics",
+    "evaluation": "corerl_torch.evaluation:Evaluation.metrics",
     "generation": "corerl_hf.decoding:Batch.advance",
     "scoring": "corerl.rollout.stream:check_error_rate",
     "update": "corerl_fsdp.single_device:SingleDeviceStrategy._step",

@@ -9,7 +9,6 @@ from corerl.contracts.token_outputs import TokenOutputs
 from corerl.errors import RunError
 from corerl.objective import (
     PolicyObjective,
-    SupervisedObjective,
     ValueObjective,
     advantage_inputs,
     loss_weights,
@@ -24,12 +23,6 @@ def batch():
     experience.advantages = torch.tensor([[1.0, 1.0], [-1.0, 0.0]])
     experience.loss_weights = loss_weights(experience.response_mask, "token-mean")
     return experience
-
-
-def test_supervised_objective_is_the_mean_cross_entropy_of_the_response_tokens():
-    log_probs = torch.tensor([[-1.0, -2.0], [-6.0, 99.0]])
-    output = SupervisedObjective()(TokenOutputs(log_probs), batch())
-    assert float(output.loss) == pytest.approx((1 + 2 + 6) / 3)
 
 
 def test_policy_objective_adds_kl_and_subtracts_entropy_with_their_weights():
@@ -71,7 +64,7 @@ def test_rollout_correction_weights_the_policy_loss_alone():
 
 def test_nan_outside_the_mask_reaches_neither_loss_nor_gradient():
     log_probs = torch.tensor([[-1.0, -2.0], [-4.0, float("nan")]], requires_grad=True)
-    output = SupervisedObjective()(TokenOutputs(log_probs), batch())
+    output = PolicyObjective(lambda inputs: LossOutput(-inputs.log_probs))(TokenOutputs(log_probs), batch())
     output.loss.backward()
     assert torch.isfinite(output.loss)
     assert log_probs.grad[1, 1] == 0
@@ -97,7 +90,6 @@ def test_an_objective_asks_for_the_outputs_of_its_terms_and_no_others():
     assert PolicyObjective(no_loss).wanted == {"log_probs"}
     assert PolicyObjective(no_loss, kl_of_vocabulary=True).wanted == {"log_probs", "vocabulary_log_probs"}
     assert PolicyObjective(no_loss, entropy_coeff=1e-9).wanted == {"log_probs", "entropy"}
-    assert SupervisedObjective().wanted == {"log_probs"}
     assert ValueObjective(no_loss).wanted == {"values"}
 
 

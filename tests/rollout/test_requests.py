@@ -9,12 +9,8 @@ from corerl.contracts.facts import BackendFacts
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.errors import DataError
-from corerl.rollout.requests import (
-    check_media,
-    greedy_sampling,
-    training_sampling,
-    validation_sampling,
-)
+from corerl.rollout.requests import check_media, greedy_sampling, training_sampling
+from corerl_torch.evaluation import validation_sampling
 
 ROLLOUT = RolloutConfig(
     n=5,

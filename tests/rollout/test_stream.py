@@ -18,11 +18,11 @@ from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.sampler import PromptSampler
 from corerl.errors import DeadlineError, EngineDeadError, NonFiniteError, RunError
-from corerl.rollout.buffer import read_groups, write_groups
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
+from corerl_tools.finished_groups import read_groups, write_groups
 
 SEEDS = Seeds(3)
 TOKENIZER = SimpleNamespace(decode=lambda rows: [" ".join(map(str, row)) for row in rows])

@@ -95,8 +95,8 @@ def test_operators_are_found_behind_brackets_comments_and_letters_of_two_bytes()
 
 
 def test_the_nearest_tests_come_first():
-    found = [str(path) for path in mirrors.tests(ROOT, Path("corerl/trainer/kl.py"))]
-    assert found[0] == "tests/trainer/test_kl.py"
+    found = [str(path) for path in mirrors.tests(ROOT, Path("corerl/trainer/updates.py"))]
+    assert found[0] == "tests/trainer/test_updates.py"
     assert "tests/trainer/test_nonfinite.py" in found
     found = [
         str(path) for path in mirrors.tests(ROOT, Path("plugins/corerl_engines/src/corerl_engines/remote/server.py"))

@@ -21,7 +21,7 @@ from corerl.seeding import Seeds
 from corerl.trainer.loop import Trainer
 from corerl.trainer.models import Models
 from corerl.trainer.nonfinite import NonFiniteGuard
-from corerl.trainer.records import Records, SampleRollouts
+from corerl.trainer.records import Records
 from corerl.trainer.step import Step
 from corerl.trainer.stopping import Stopping
 from corerl.trainer.updates import Updates
@@ -201,9 +201,10 @@ def trainer(tmp_path):
             updates=Updates(config, parts, models, corrector, Seeds(0)),
             evaluation=None,
             records=Records(
+                run,
+                tokenizer=None,
                 log=SimpleNamespace(),
                 checkpoints=None,
-                rollouts=SampleRollouts(run, tokenizer=None),
                 nonfinite=guard,
             ),
             stopping=Stopping(),

@@ -17,6 +17,7 @@ from corerl.telemetry.metrics_log import read_metrics
 from corerl.trainer import build
 from corerl.trainer.run import Run
 from corerl_testing.tiny_model import tiny_model
+from corerl_torch.kl_penalty import make_kl_penalty
 
 
 @pytest.fixture
@@ -123,16 +124,15 @@ def test_the_kl_penalty_begins_with_the_configs_coefficient_or_the_checkpoints(m
         kl_penalty=selected("KL type", "difference", difference),
         kl_controller=selected("KL controller", "fixed", max),
     )
-    penalty = build._kl_penalty(made_plan, "the models")
+    penalty = make_kl_penalty(made_plan, "the models")
     assert (penalty.kl_type, penalty.controller, penalty.models) == (difference, max, "the models")
     assert (penalty.coef, penalty.mini_batch_size, penalty.of_vocabulary) == (coefficient, 6, False)
 
 
-def test_a_kl_type_may_need_the_vocabulary_and_without_a_type_there_is_no_penalty(made):
+def test_a_kl_type_may_need_the_vocabulary(made):
     full = selected("KL type", "full", difference, needs=frozenset({"logits"}))
     controller = selected("KL controller", "fixed", max)
-    assert build._kl_penalty(plan(made, kl_penalty=full, kl_controller=controller), None).of_vocabulary
-    assert build._kl_penalty(plan(made, kl_controller=controller), None) is None
+    assert make_kl_penalty(plan(made, kl_penalty=full, kl_controller=controller), None).of_vocabulary
 
 
 class Tracker:

@@ -8,7 +8,7 @@ from corerl.batch.rollouts import Episode
 from corerl.contracts.rollout_backends import SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.seeding import Seeds
-from corerl.trainer.evaluation import Evaluation
+from corerl_torch.evaluation import Evaluation
 
 SAMPLING = SamplingParams(8)
 

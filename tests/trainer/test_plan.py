@@ -12,6 +12,7 @@ from corerl.checkpoint import manifest
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.data.sampler import PromptSampler
 from corerl.errors import ConfigError, DataError
+from corerl.plugins import load_plugins
 from corerl.registry import Entry, Owner, Selected
 from corerl.trainer.plan import Plan, make_plan
 
@@ -187,6 +188,11 @@ def test_a_resumed_run_goes_on_with_the_prompts_that_come_next(ready, tmp_path, 
     ready.config.actor.optim.lr = 0.5
     with pytest.raises(ConfigError, match=r"actor.optim.lr: 1e-06 -> 0.5"):
         ready.make()
+    ready.plugins = load_plugins(tuple(ready.config.plugins.load), ("corerl-tools",))
+    ready.make()
+    assert capsys.readouterr().err.splitlines()[-2] == (
+        "the configuration is not compared with that of the checkpoint: pip install corerl-tools"
+    )
 
 
 def test_a_template_whose_end_of_turn_stops_nothing_is_printed(ready, tiny_tokenizer_dir, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Sample rollouts of a step."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
@@ -8,7 +9,6 @@ import pytest
 from corerl.contracts.config import ModelConfig
 from corerl.data.tokenizer import load_tokenizer
 from corerl.plugins import Plugins
-from corerl.trainer.records import SampleRollouts
 
 
 @pytest.fixture
@@ -18,7 +18,8 @@ def write(trainer, batch, tiny_tokenizer_dir):
     def write(plugins=None):
         made = trainer(trainer__log_rollouts_tokens=1)
         made.run.plugins = plugins or made.run.plugins
-        SampleRollouts(made.run, load_tokenizer(ModelConfig(str(tiny_tokenizer_dir)))).write(made.at(*batch()))
+        tokenizer = load_tokenizer(ModelConfig(str(tiny_tokenizer_dir)))
+        dataclasses.replace(made.records, tokenizer=tokenizer).write_rollouts(made.at(*batch()))
 
     return write
 

@@ -12,6 +12,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.registry import Entry, Owner, Selected
 from corerl.trainer import run as run_module
 from corerl.trainer.run import Run, new_folder
+from corerl_tools import parts_used
 
 
 @dataclasses.dataclass
@@ -42,6 +43,7 @@ def test_every_part_is_described_with_its_distribution_and_options(parts, made_u
     config = made_up().config
     run = Run(config, parts, None, tmp_path / "runs" / "now")
     run.describe()
+    parts_used.write(parts, run.folder)
     described = {(each["part"], each["name"]): each for each in json.loads((run.folder / "plugins.json").read_text())}
     assert described["policy_loss", "soft"] == {
         "part": "policy_loss",

@@ -135,6 +135,22 @@ def test_a_checkpoint_is_copied_while_the_roles_are_on_the_device_and_written_wi
     assert called(run, "checkpoint_saved") == [("checkpoint_saved", 4, "checkpoints/global_step_4")]
 
 
+@pytest.mark.parametrize("written", [True, None])
+def test_groups_that_wait_are_written_by_a_plugin_and_without_one_a_line_is_printed(trainer, tmp_path, capsys, written):
+    run, asked = trainer(), []
+    run.run.plugins.hook.write_groups = lambda folder, groups: asked.append((folder, groups)) or written
+    saving = Saving(run)
+    save(run, saving, 4)
+    run.records.checkpoints.more(tmp_path)
+    assert asked == []
+    run.stream.state = lambda: StreamState({"position": 4}, ["a group", "another"])
+    save(run, saving, 5)
+    run.records.checkpoints.more(tmp_path)
+    assert asked == [(tmp_path, ["a group", "another"])]
+    line = "2 finished groups are not in the checkpoint (pip install corerl-tools)\n"
+    assert capsys.readouterr().err == ("" if written else line)
+
+
 def test_the_coefficient_of_the_kl_penalty_and_the_best_metric_are_kept(trainer):
     run = trainer(keep_best="val")
     run.kl_penalty = SimpleNamespace(coef=0.125)

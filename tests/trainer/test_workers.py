@@ -3,14 +3,16 @@
 import multiprocessing
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from corerl.contracts.config import ActorConfig
+from corerl.contracts.config import ActorConfig, ModelConfig, TrainConfig
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.training_strategies import MicroBatching
-from corerl.trainer.workers import PolicyWorker, _micro_batching, parts_of
+from corerl.contracts.training_strategies import MicroBatching, StrategySpec
+from corerl.trainer import workers
+from corerl.trainer.workers import CriticWorker, PolicyWorker, ReferenceWorker, _spec, parts_of
 
 
 def owners(config):
@@ -104,4 +106,23 @@ def test_a_strategy_writes_in_the_call_or_in_the_thread_that_it_leaves_the_writi
 )
 def test_a_role_cuts_by_its_own_limit_or_else_by_the_actors(dynamic, own, limit):
     actor = ActorConfig(use_dynamic_bsz=dynamic, ppo_max_token_len_per_gpu=100, ppo_micro_batch_size_per_gpu=8)
-    assert _micro_batching(actor, **own) == limit
+    assert _spec(TrainConfig(ModelConfig("m"), actor=actor), **own).micro_batching == limit
+
+
+def test_each_role_has_the_model_the_limits_and_the_optimizer_of_its_section(monkeypatch):
+    config = TrainConfig(ModelConfig("m"))
+    config.actor.use_dynamic_bsz, config.actor.device, config.rollout.temperature = True, "cpu", 0.7
+    config.critic.path, config.critic.ppo_max_token_len_per_gpu, config.critic.grad_clip = "value model", 10, 0.5
+    config.ref.path, config.ref.log_prob_max_token_len_per_gpu, config.trainer.seed = "reference", 20, 5
+    part = SimpleNamespace(load=lambda: lambda spec=None: spec)
+    parts = SimpleNamespace(strategy=part, critic_strategy=part, value_loss=part, policy_loss=part, kl_loss=None)
+    monkeypatch.setattr(workers, "parts_of", lambda config: parts)
+    actor, most = config.actor, config.actor.ppo_max_token_len_per_gpu
+    own = {"optim": actor.optim, "total_steps": 6, "grad_clip": actor.grad_clip, "temperature": 0.7, "seed": 5}
+    policy = StrategySpec(ModelConfig("m"), "cpu", MicroBatching(max_tokens=most), **own)
+    assert PolicyWorker(config, 6).strategy == policy
+    own = {"optim": config.critic.optim, "total_steps": 6, "grad_clip": 0.5, "seed": 5, "head": "value"}
+    critic = StrategySpec(ModelConfig("value model"), "cpu", MicroBatching(max_tokens=10), **own)
+    assert CriticWorker(config, 6).strategy == critic
+    reference = StrategySpec(ModelConfig("reference"), "cpu", MicroBatching(max_tokens=20), temperature=0.7, seed=5)
+    assert ReferenceWorker(config).strategy == reference

@@ -9,9 +9,10 @@ from corerl.contracts.experience import collate
 from corerl.contracts.objective import ObjectiveOutput
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec
 from corerl.errors import NonFiniteError
-from corerl.objective import SupervisedObjective, loss_weights
+from corerl.objective import loss_weights
 from corerl_fsdp.options import TorchOptions
 from corerl_fsdp.single_device import SingleDeviceStrategy
+from corerl_torch.supervised import SupervisedObjective
 
 ONE_PIECE = MicroBatching(max_sequences=100)
 

@@ -11,7 +11,7 @@ from corerl.cli.common import load_train_config
 from corerl.errors import ConfigError, UnknownNameError
 from corerl.plugins import load_plugins
 from corerl.registry import Selected
-from corerl.trainer.run import Run
+from corerl_tools import parts_used
 
 
 def select(components: Any) -> Selected[Any]:
@@ -85,7 +85,7 @@ def test_an_unknown_scorer_is_an_error_with_its_key() -> None:
 
 def test_a_run_can_write_down_what_it_uses(tmp_path: Path) -> None:
     scorer = "reward.scorer={name: combined, components: {accuracy: {scorer: gsm8k, weight: 2}}}"
-    config, parts, plugins = load_train_config(None, ["model.path=m", "data.train_files=[t.parquet]", scorer])
-    Run(config, parts, plugins, tmp_path).describe()
+    _, parts, _ = load_train_config(None, ["model.path=m", "data.train_files=[t.parquet]", scorer])
+    parts_used.write(parts, tmp_path)
     used = {part["part"]: part for part in json.loads((tmp_path / "plugins.json").read_text())}
     assert used["scorer"]["options"] == {"components": {"accuracy": "2.0 * gsm8k"}}

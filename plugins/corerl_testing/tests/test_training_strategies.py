@@ -9,7 +9,6 @@ from torch import Tensor
 
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ConfigError
-from corerl.objective import SupervisedObjective
 from corerl.plugins import load_plugins
 from corerl.registry import Owner, Registries, Selected
 from corerl_testing import training_reference, training_strategies
@@ -17,6 +16,7 @@ from corerl_testing.planted.training_strategies import FAULTS
 from corerl_testing.planted.training_strategies.wrapped import DEFAULT, Strategy
 from corerl_testing.results import CheckFailed, CheckSkipped
 from corerl_testing.training_reference import OPTIM, Reference, batch, build
+from corerl_torch.supervised import SupervisedObjective
 
 needs_the_default = pytest.mark.skipif(
     DEFAULT not in load_plugins().registries.training_strategies, reason=f"'{DEFAULT}' is not installed"

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from corerl.checkpoint.resume import Checkpoint, check_same, saved_config
+from corerl.checkpoint.resume import Checkpoint
 from corerl.cli.common import load_train_config
 from corerl.cli.main import run
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 from corerl.plugins import load_plugins
+from corerl_tools.resumed import check_same, saved_config
 from corerl_verl.keys import ALIASES
 
 for _distribution in ("corerl_dapo", "corerl_fsdp", "corerl_grpo", "corerl_hf", "corerl_ppo", "corerl_rewards"):

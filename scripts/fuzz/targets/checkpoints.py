@@ -12,12 +12,13 @@ from safetensors.torch import save_file
 from torch.distributed.checkpoint import state_dict_saver
 
 from corerl.checkpoint import manifest, random_state
-from corerl.checkpoint.resume import check_same, find_checkpoint
+from corerl.checkpoint.resume import find_checkpoint
 from corerl.contracts.config import ModelConfig, TrainConfig, TrainerConfig
 from corerl.errors import CoreRLError
 from corerl_fsdp.reading import read_sharded
 from corerl_fsdp.shard_files import ShardWriter
 from corerl_testing.tiny_model import tiny_model
+from corerl_tools.resumed import check_same
 from corerl_torch.loading import load_model
 from scripts.fuzz import mutations
 from scripts.fuzz.command import corerl

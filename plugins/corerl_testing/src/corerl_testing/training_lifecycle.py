@@ -16,7 +16,6 @@ from corerl.contracts.token_outputs import Output
 from corerl.contracts.training_strategies import TrainingStrategy, TrainingStrategyFactory
 from corerl.data import load_tokenizer
 from corerl.data.report import Location
-from corerl.objective import SupervisedObjective
 from corerl.registry import Selected
 from corerl_testing.deadline import within
 from corerl_testing.results import CheckFailed
@@ -35,6 +34,7 @@ from corerl_testing.training_reference import (
     tolerance,
     true_outputs,
 )
+from corerl_torch.supervised import SupervisedObjective
 
 Factory = Selected[TrainingStrategyFactory]
 

@@ -14,12 +14,13 @@ from corerl.contracts.losses import LossOutput
 from corerl.contracts.objective import Objective
 from corerl.contracts.token_outputs import Output, TokenOutputs
 from corerl.contracts.training_strategies import MicroBatching, StrategySpec, TrainingStrategy, TrainingStrategyFactory
-from corerl.objective import SupervisedObjective, ValueObjective, loss_weights
+from corerl.objective import ValueObjective, loss_weights
 from corerl.registry import Selected
 from corerl_testing import devices
 from corerl_testing.deadline import Lane
 from corerl_testing.results import CheckFailed
 from corerl_testing.tiny_model import VOCABULARY, reference, response_log_probs, tiny_model
+from corerl_torch.supervised import SupervisedObjective
 
 DEADLINE = 300.0
 """seconds for one call of a strategy"""

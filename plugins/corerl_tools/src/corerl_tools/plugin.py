@@ -1,4 +1,4 @@
-"""The commands beside ``corerl train``; live view, notices about scores, sample rollouts, best@k and the report."""
+"""The commands beside ``corerl train``; live view, notices, records of a run, best@k and the report of a training."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,12 +9,17 @@ from corerl.contracts.kinds import Kind
 
 if TYPE_CHECKING:
     from corerl.batch.rollouts import Rollouts
+    from corerl.checkpoint.resume import Checkpoint
     from corerl.contracts.commands import Command
+    from corerl.contracts.config import TrainConfig
     from corerl.contracts.evaluations import ValidationSample
     from corerl.contracts.experience import Experience
     from corerl.contracts.reward_managers import RewardResult
     from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.contracts.trackers import TrackerFactory
+    from corerl.data.prompts import PromptDataset
+    from corerl.data.sampler import PromptSampler
+    from corerl.rollout.scored import FinishedGroup
     from corerl.trainer.run import Run
 
 
@@ -126,3 +131,34 @@ def remedy(error: BaseException) -> str | None:
 
     problem = problem_of(f"{type(error).__name__}: {error}")
     return None if problem is None else f"{problem.remedy} (see '{problem.name}' in {PAGE})"
+
+
+@hookimpl
+def run_started(run: "Run") -> None:
+    from corerl_tools import parts_used
+
+    parts_used.write(run.parts, run.folder)
+
+
+@hookimpl
+def check_resumed(
+    checkpoint: "Checkpoint", config: "TrainConfig", versions: Mapping[str, str], aliases: Mapping[str, str]
+) -> None:
+    from corerl_tools.resumed import check_same
+
+    check_same(checkpoint, config, versions, aliases)
+
+
+@hookimpl
+def write_groups(folder: Path, groups: "Sequence[FinishedGroup]") -> bool:
+    from corerl_tools import finished_groups
+
+    finished_groups.write_groups(folder / finished_groups.FILE, groups)
+    return True
+
+
+@hookimpl
+def read_groups(folder: Path, prompts: "PromptDataset", sampler: "PromptSampler") -> "list[FinishedGroup]":
+    from corerl_tools import finished_groups
+
+    return finished_groups.read_groups(folder / finished_groups.FILE, prompts, sampler)

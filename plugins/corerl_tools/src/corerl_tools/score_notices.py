@@ -90,7 +90,7 @@ def of_run(run: Run) -> Notices:
     """The notices of a run, which count its steps."""
 
     def scorers(sources: Iterable[str]) -> Mapping[str, Selected[Scorer]]:
-        if run.parts.environment is not None and not run.config.rollout.multi_turn.score_response:
+        if run.parts.agent is not None and not run.config.rollout.multi_turn.score_response:
             return {}
         return scorers_or_reasons(sources, run.parts, run.plugins.registries)[0]
 

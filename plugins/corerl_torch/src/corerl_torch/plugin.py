@@ -1,6 +1,9 @@
-"""What every training with models has: tokenizers, metrics, tracker ``console``, aliases of keys and rules for them."""
+"""What every training with models has: tokenizers, metrics, evaluations, restarts, KL penalties, tracker ``console``,
+aliases of keys and rules for them.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from corerl import Register, hookimpl
@@ -15,6 +18,15 @@ if TYPE_CHECKING:
     from corerl.contracts.trackers import TrackerFactory
     from corerl.errors import RequestError
     from corerl.registry.parts import Parts
+    from corerl.rollout.stream import Stream
+    from corerl.trainer.models import Models
+    from corerl.trainer.plan import Plan
+    from corerl.trainer.records import Records
+    from corerl.trainer.run import Run
+    from corerl.trainer.stopping import Stopping
+    from corerl_torch.evaluation import Evaluation
+    from corerl_torch.kl_penalty import KLPenalty
+    from corerl_torch.restarts import Restarts
     from corerl_torch.tokenizers import HFTokenizer
 
 
@@ -78,3 +90,26 @@ def time_metrics(
     from corerl_torch.time_metrics import performance_metrics, time_metrics
 
     return time_metrics(seconds, background, experience) | performance_metrics(seconds, experience, shape, passes)
+
+
+@hookimpl(trylast=True)
+def make_restarts(plan: "Plan", stopping: "Stopping", stack: ExitStack) -> "Restarts":
+    from corerl_torch.restarts import Restarts
+
+    return Restarts(plan, stopping, stack)
+
+
+@hookimpl(trylast=True)
+def make_kl_penalty(plan: "Plan", models: "Models") -> "KLPenalty":
+    from corerl_torch.kl_penalty import make_kl_penalty
+
+    return make_kl_penalty(plan, models)
+
+
+@hookimpl(trylast=True)
+def make_evaluation(run: "Run", plan: "Plan", stream: "Stream", records: "Records") -> "Evaluation":
+    from corerl.seeding import Seeds
+    from corerl_torch.evaluation import Evaluation, validation_sampling
+
+    sampling = validation_sampling(plan.config, plan.tokenizer.stop_token_ids)
+    return Evaluation(run, plan.val_prompts, stream, sampling, Seeds(plan.config.trainer.seed), records)

@@ -133,7 +133,8 @@ def _device(config: TrainConfig, machine: Machine) -> Iterator[Finding]:
 
 def _checkpoint(config: TrainConfig, parts: Parts, plugins: Plugins) -> Iterator[Finding]:
     """Findings about the checkpoint from which this run would resume."""
-    from corerl.checkpoint.resume import check_same, find_checkpoint
+    from corerl.checkpoint.resume import find_checkpoint
+    from corerl_tools.resumed import check_same
 
     try:
         checkpoint = find_checkpoint(config, config.trainer.total_training_steps or sys.maxsize)

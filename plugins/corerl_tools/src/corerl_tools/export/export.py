@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from corerl.checkpoint import manifest
-from corerl.checkpoint.resume import Checkpoint, newest_whole, saved_config
+from corerl.checkpoint.resume import Checkpoint, newest_whole
 from corerl.config import typed
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.training_strategies import TrainingStrategyFactory
@@ -20,6 +20,7 @@ from corerl.files import atomic_path, read_text, reading, require_writable
 from corerl.models import DTYPES
 from corerl.plugins import load_plugins
 from corerl.registry import Entry
+from corerl_tools.resumed import saved_config
 from corerl_torch.weights import as_in_files
 
 

@@ -12,7 +12,7 @@ from corerl.data.sampler import PromptSampler
 from corerl.errors import ConfigError
 from corerl.files import atomic_path, require_writable
 from corerl.models import resolve_device
-from corerl.objective import SupervisedObjective, loss_weights
+from corerl.objective import loss_weights
 from corerl.plugins import Plugins
 from corerl.telemetry.metrics import merge_means
 from corerl.telemetry.metrics_log import MetricsLog
@@ -20,6 +20,7 @@ from corerl.terminal import say
 from corerl_tools.live.console import LiveConsole
 from corerl_tools.sft.chat import ChatDataset, ChatExample, load_chat
 from corerl_tools.sft.config import SftConfig
+from corerl_torch.supervised import SupervisedObjective
 
 
 def run_sft(config: SftConfig, plugins: Plugins) -> Path:

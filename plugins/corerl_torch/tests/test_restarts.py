@@ -11,10 +11,10 @@ from corerl.checkpoint.resume import Checkpoint, taken
 from corerl.contracts.config import ModelConfig, TrainConfig
 from corerl.data.sampler import PromptSampler
 from corerl.errors import ConfigError, LostError, RunError, Stopped, WorkerDiedError
-from corerl.trainer import restarts as module
 from corerl.trainer.plan import Plan
-from corerl.trainer.restarts import STEADY, Restarts
 from corerl.trainer.stopping import Stopping
+from corerl_torch import restarts as module
+from corerl_torch.restarts import STEADY, Restarts
 
 
 @pytest.fixture
@@ -150,6 +150,13 @@ def test_the_notice_names_the_error_and_the_checkpoint_and_a_signal_ends_the_wai
 def test_workers_that_cannot_be_started_again_are_named_with_the_first_loss(plan):
     restarts = Restarts(plan, Stopping(), ExitStack())
     restarts.after(lost("killed"), plan, trainer(1))
-    assert str(restarts.unable(ConfigError("runtime.nnodes", "is 2"))) == (
-        "killed; its workers cannot be started again: runtime.nnodes: is 2"
-    )
+    error = ConfigError("runtime.nnodes", "is 2")
+    with pytest.raises(LostError, match=r"^killed; its workers cannot be started again: runtime\.nnodes: is 2$"):
+        restarts.after(error, plan, None)
+    with pytest.raises(ConfigError, match=r"^runtime\.nnodes: is 2$"):
+        restarts.after(error, plan, trainer(2))
+
+
+def test_another_error_of_the_first_start_is_raised_as_it_is(plan):
+    with pytest.raises(ConfigError, match=r"^runtime\.nnodes: is 2$"):
+        Restarts(plan, Stopping(), ExitStack()).after(ConfigError("runtime.nnodes", "is 2"), plan, None)

@@ -4,7 +4,7 @@ import pytest
 
 from corerl.contracts.evaluations import ValidationSample
 from corerl.contracts.reward_managers import RewardResult
-from corerl.telemetry.validation import sample_table, validation_metrics, validation_samples
+from corerl_torch.validation import sample_table, validation_metrics, validation_samples
 
 
 def sample(prompt, score, source="sums", length=4, **components):

@@ -39,7 +39,7 @@ class Restarts:
     """
 
     def __init__(self, plan: Plan, stopping: Stopping, stack: ExitStack) -> None:
-        self.stopping = stopping
+        self._stopping = stopping
         self._stack, self._most = stack, plan.config.trainer.max_restarts
         self._first_prompts = plan.sampler.state_dict()
         self._folder: Path | None = None
@@ -66,21 +66,21 @@ class Restarts:
         if self._status is None:
             self._status = self._stack.enter_context(recorded(self._folder, total_steps))
 
-    def unable(self, error: CoreRLError) -> LostError:
-        """The error of workers that could be started once, and cannot be started again."""
-        return LostError(f"{self._said}; its workers cannot be started again: {error}")
-
-    def after(self, error: LostError, plan: Plan, trainer: "Trainer | None") -> Plan:
-        """How the run goes on.
+    def after(self, error: CoreRLError, plan: Plan, trainer: "Trainer | None") -> Plan:
+        """How the run goes on after the loss of its workers; any other error is raised.
 
         Args:
             plan: what was going on.
             trainer: None: its workers were being started.
 
         Raises:
-            LostError: ``trainer.max_restarts`` allows no further start.
+            LostError: ``trainer.max_restarts`` allows no further start, or workers cannot be started again.
             RunError: the same step has failed twice, and no checkpoint was saved in between.
         """
+        if not isinstance(error, LostError):
+            if trainer is None and self.count:
+                raise LostError(f"{self._said}; its workers cannot be started again: {error}") from error
+            raise error
         where, said = "the start" if trainer is None else f"step {trainer.step}", str(error)
         checkpoint, run_ids = plan.checkpoint, plan.run_ids
         if trainer is not None:
@@ -131,6 +131,6 @@ class Restarts:
             f"{self._said}\nthe workers are started again from {source} in {seconds:g} s ({self._recent} of "
             f"trainer.max_restarts = {self._most})"
         )
-        with self.stopping.abandonable():
+        with self._stopping.abandonable():
             time.sleep(seconds)
         self._began = time.monotonic()

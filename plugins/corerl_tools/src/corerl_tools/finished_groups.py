@@ -1,4 +1,4 @@
-"""Finished groups that wait to be trained, in a checkpoint: a parquet file, one row a response."""
+"""``groups.parquet`` of a checkpoint: finished groups that wait to be trained, one row a response."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from corerl.data.sampler import PromptSampler
 from corerl.data.schema import Message
 from corerl.errors import DataError
 from corerl.files import reading
-from corerl.rollout.scored import ScoredRollouts
+from corerl.rollout.scored import FinishedGroup, ScoredRollouts
 
 FILE = "groups.parquet"
 
@@ -33,22 +33,6 @@ SCHEMA = pa.schema(
     ]
 )
 """``prompt_ids`` are those of the data; ``facts`` are JSON of everything else"""
-
-
-@dataclasses.dataclass(frozen=True)
-class FinishedGroup:
-    """A group that is scored and not trained yet.
-
-    Attributes:
-        number: its place in the sampler's order.
-        prompt: the data's.
-        baseline: its greedy response, if the estimator needs one.
-    """
-
-    number: int
-    prompt: Prompt
-    scored: ScoredRollouts
-    baseline: ScoredRollouts | None = None
 
 
 def write_groups(path: Path, groups: Sequence[FinishedGroup]) -> None:

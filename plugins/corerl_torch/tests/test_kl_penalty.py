@@ -6,8 +6,8 @@ import torch
 from corerl.contracts.experience import collate
 from corerl.contracts.throughput import ModelShape
 from corerl.contracts.token_outputs import TokenOutputs
-from corerl.trainer.kl import KLPenalty
 from corerl.trainer.models import Models
+from corerl_torch.kl_penalty import KLPenalty
 
 NAN = float("nan")
 

@@ -12,8 +12,8 @@ from corerl.contracts.reward_managers import RewardResult
 from corerl.data.prompts import Prompt
 from corerl.data.sampler import PromptSampler
 from corerl.errors import DataError, RequestError
-from corerl.rollout.buffer import SCHEMA, FinishedGroup, read_groups, write_groups
-from corerl.rollout.scored import ScoredRollouts
+from corerl.rollout.scored import FinishedGroup, ScoredRollouts
+from corerl_tools.finished_groups import SCHEMA, read_groups, write_groups
 
 PROMPTS = [Prompt(index, (1, 10 + index), [{"role": "user", "content": "?"}], "s", "", {}) for index in range(8)]
 

@@ -12,6 +12,7 @@ from corerl.contracts.kl_types import KLType
 from corerl.contracts.losses import Mean
 from corerl.telemetry.metrics import merge_means
 from corerl.trainer.models import Models
+from corerl.trainer.plan import Plan
 
 
 @dataclasses.dataclass
@@ -56,3 +57,14 @@ class KLPenalty:
             terms = self.kl_type(policy, reference)
             kl[rows, : terms.shape[1]] = terms
         return kl
+
+
+def make_kl_penalty(plan: Plan, models: Models) -> KLPenalty:
+    """The penalty of a run, with the coefficient of the checkpoint if there is one."""
+    config, kl_type, controller = plan.config, plan.parts.kl_penalty, plan.parts.kl_controller
+    assert kl_type is not None and controller is not None
+    coef = config.algorithm.kl_ctrl.kl_coef
+    if plan.checkpoint is not None and plan.checkpoint.kl_coef is not None:
+        coef = plan.checkpoint.kl_coef
+    of_vocabulary, mini_batch_size = "logits" in kl_type.entry.needs, config.actor.ppo_mini_batch_size
+    return KLPenalty(kl_type.load(), controller.load(), coef, models, of_vocabulary, mini_batch_size)

@@ -1,9 +1,10 @@
 """Evaluation on the validation prompts."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from corerl.batch.rollouts import Episode
+from corerl.contracts.config import TrainConfig
 from corerl.contracts.evaluations import ValidationSample
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import SamplingParams
@@ -12,12 +13,21 @@ from corerl.rollout.agents import agent_metrics
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
 from corerl.telemetry.timers import Timers
-from corerl.telemetry.validation import sample_table, validation_metrics, validation_samples
 from corerl.trainer.records import Records
 from corerl.trainer.run import Run
+from corerl_torch.validation import sample_table, validation_metrics, validation_samples
 
 
-@dataclass(frozen=True)
+def validation_sampling(config: TrainConfig, stop_token_ids: tuple[int, ...]) -> SamplingParams:
+    """How ``rollout.val_kwargs`` says that validation prompts are sampled: greedy unless ``do_sample``."""
+    values = config.rollout.val_kwargs
+    greedy = SamplingParams(config.data.max_response_length, values.n, temperature=0.0, stop_token_ids=stop_token_ids)
+    if not values.do_sample:
+        return greedy
+    return dataclasses.replace(greedy, temperature=values.temperature, top_p=values.top_p, top_k=values.top_k)
+
+
+@dataclasses.dataclass(frozen=True)
 class Evaluation:
     """Generates for the validation prompts and scores; training is not affected."""
 
