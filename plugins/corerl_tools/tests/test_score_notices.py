@@ -84,7 +84,7 @@ def test_the_hook_counts_the_steps_of_a_run_and_names_its_scorers(tmp_path, caps
     run = SimpleNamespace(
         folder=tmp_path,
         parts=SimpleNamespace(
-            environment=None,
+            agent=None,
             scorer=entry,
             scorers={},
             adv_estimator=SimpleNamespace(entry=SimpleNamespace(needs={"groups"})),
