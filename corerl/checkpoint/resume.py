@@ -5,6 +5,7 @@ import errno
 import fcntl
 import fnmatch
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
@@ -98,8 +99,10 @@ class Checkpoint:
         with reading(file):
             state = json.loads(read_text(file))
             for name, kind in STATE.items():
-                if not isinstance(state[name], kind):
+                if not isinstance(state[name], kind) or isinstance(state[name], bool):
                     raise TypeError(f"{name} is {state[name]!r:.100}")
+            if not 0 <= state["step"] < 10**18 or not math.isfinite(state["kl_coef"] or 0):
+                raise ValueError(f"step is {state['step']!r:.100}, kl_coef is {state['kl_coef']!r:.100}")
             return cls(path, **{name: state[name] for name in STATE})
 
 

@@ -66,6 +66,11 @@ class Player:
         self._queue, self._tokenizer, self._episodes = queue, tokenizer, episodes
         self._scores = Scores(reward, max_response_length)
 
+    @property
+    def plays_episodes(self) -> bool:
+        """Responses are in several turns."""
+        return self._episodes is not None
+
     async def play(self, group: Group) -> ScoredRollouts:
         """``sampling.n`` scored responses to the group's prompt."""
         if self._episodes is None:

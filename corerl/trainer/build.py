@@ -144,6 +144,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         greedy_baseline="greedy_baseline" in parts.adv_estimator.entry.needs,
         total_steps=plan.total_steps,
         finished=finished,
+        vocabulary=shape.vocabulary,
     )
     stack.callback(stream.close)
     stack.callback(engines.close)

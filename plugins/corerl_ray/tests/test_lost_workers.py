@@ -65,7 +65,7 @@ def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights
     assert not any(rollout.loads.samples) and not any(rollout.loads.tokens)
 
     each(rollout, "seen")
-    assert Generation(rollout, [request("e"), request("f")]).result() == [["e"], ["f"]]  # it is told of once
+    assert Generation(rollout, [request("e"), request("f")]).result() == [["e"], ["f"]]  # the loss is reported once
     assert called(rollout) == [["e", "f"]]
 
     rollout.restart()
@@ -135,9 +135,9 @@ def test_a_rank_that_hangs_is_named_and_not_the_one_that_waits_for_it(start, rai
 
 def generated(engines, *names):
     """Names of the requests in the order in which they came."""
-    told = []
-    asyncio.run(engines.generate([request(name) for name in names], lambda _, names: told.append(names[0])))
-    return told
+    finished = []
+    asyncio.run(engines.generate([request(name) for name in names], lambda _, names: finished.append(names[0])))
+    return finished
 
 
 def on(member, name, *arguments):

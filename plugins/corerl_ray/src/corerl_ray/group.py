@@ -110,14 +110,14 @@ class GroupMethod:
             method = member.host.stream.options(concurrency_group=name, num_returns="streaming")
             return Call(member, method.remote(self.name, requests))
 
-        def hear(finished: Mapping[int, list[Completion]]) -> None:
+        def hand_on(finished: Mapping[int, list[Completion]]) -> None:
             for position, completions in finished.items():
                 on_finished(position, completions)
 
         def wait() -> None:
             deadline = Wait(group.waiter, time.monotonic() + group.timeout, self._what)
             for finished in Spread(requests, group.loads, call, deadline, group.absent, group.take_news):
-                loop.call_soon_threadsafe(hear, finished)
+                loop.call_soon_threadsafe(hand_on, finished)
 
         await in_thread(wait)
 
@@ -198,7 +198,7 @@ class Group:
         self._listener = listener
 
     def lose(self, member: Member, reason: str) -> EngineDeadError | None:
-        """Go on without a worker that is lost; the error that tells of it. None: no other can generate."""
+        """Go on without a worker that is lost; the error of its loss. None: no other can generate."""
         error = EngineDeadError(reason)
         facts = member.facts
         error.workers = ((facts.address, facts.pid),) if facts is not None else ()
@@ -209,7 +209,7 @@ class Group:
             if self._listener is None:
                 self._news[member.rank] = error
         ray.kill(member.host, no_restart=True)
-        self._tell(error)
+        self._report(error)
         return error
 
     def set_aside(self, member: Member, error: EngineDeadError) -> EngineDeadError:
@@ -223,7 +223,7 @@ class Group:
             if not self._goes_on_without(member):
                 return error
             self.aside[member.rank] = member
-        self._tell(error)
+        self._report(error)
         return error
 
     def _goes_on_without(self, member: Member) -> bool:
@@ -238,7 +238,7 @@ class Group:
         """Ranks that take requests."""
         return {member.rank for member in self.members} - self.without_weights
 
-    def _tell(self, error: EngineDeadError) -> None:
+    def _report(self, error: EngineDeadError) -> None:
         if self._listener is not None:
             error.is_handled = True
             self._listener(error)
