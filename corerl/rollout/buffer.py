@@ -20,7 +20,7 @@ from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.data.schema import Message
 from corerl.errors import DataError
-from corerl.files import reading
+from corerl.files import is_deeper, reading
 from corerl.rollout.scored import ScoredRollouts
 
 FILE = "groups.parquet"
@@ -240,14 +240,9 @@ def _changed(prompt: Prompt, *, messages: list[Message], token_ids: Sequence[int
 
 def _messages(messages: list[Any]) -> list[Any]:
     """Raise ValueError for messages that are no objects, or nested so deeply that nobody could write them again."""
-    if not all(isinstance(message, dict) for message in messages) or _is_deep(messages, DEEPEST):
+    if not all(isinstance(message, dict) for message in messages) or is_deeper(messages, DEEPEST):
         raise ValueError(f"messages are objects of at most {DEEPEST} levels")
     return messages
-
-
-def _is_deep(value: Any, levels: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return not levels or any(_is_deep(each, levels - 1) for each in inner)
 
 
 def _typed(name: str, value: Any, kinds: tuple[type, ...]) -> Any:
