@@ -226,7 +226,9 @@ def _episode(values: Mapping[str, Any], length: int) -> Episode:
     if not all(map(math.isfinite, (made.reward, made.tool_seconds))):
         raise ValueError("the reward or the seconds of an episode are not finite")
     if len(made.response_mask) != length or not all(type(each) is bool for each in made.response_mask):
-        raise ValueError(f"response_mask has {len(made.response_mask)} values for {length} tokens, or others than bools")
+        raise ValueError(
+            f"response_mask has {len(made.response_mask)} values for {length} tokens, or others than bools"
+        )
     _messages(made.messages)
     return made
 

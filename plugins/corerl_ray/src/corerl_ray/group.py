@@ -243,6 +243,13 @@ class Group:
             error.is_handled = True
             self._listener(error)
 
+    def dies_at_start(self, member: Member, reason: str) -> bool:
+        """Report a worker that died while it was started again; False: there is no listener, which would start it."""
+        if self._listener is None:
+            return False
+        self._report(EngineDeadError(f"the {member} died while it was started again: {reason}"))
+        return True
+
     def take_news(self) -> dict[int, EngineDeadError]:
         """Errors of workers that were lost without a waiting call; each is returned once."""
         with self._lock:
