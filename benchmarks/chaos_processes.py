@@ -29,7 +29,7 @@ class Process:
     """A process that is no zombie.
 
     Attributes:
-        started: in ticks since the boot; tells it from a later one with its number.
+        started: in ticks since the boot; distinguishes it from a later process with its number.
     """
 
     pid: int

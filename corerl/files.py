@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from corerl.errors import ConfigError, CoreRLError, RequestError
 
@@ -75,6 +76,12 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
         if (size := os.fstat(file.fileno()).st_size) > LARGEST_TEXT:
             raise OSError(errno.EOVERFLOW, f"has {size:,} bytes, and {LARGEST_TEXT:,} are read at most", str(path))
         return file.read()
+
+
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether JSON from others has more levels of lists and objects: code that walks through it would not end well."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return not levels or any(is_deeper(each, levels - 1) for each in inner)
 
 
 @contextmanager

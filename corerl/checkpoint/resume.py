@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from corerl.checkpoint import manifest
 from corerl.checkpoint.store import is_checkpoint, paths, step_of
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
-from corerl.files import open_regular, read_text, reading
+from corerl.files import is_deeper, open_regular, read_text, reading
 from corerl.terminal.notices import say
 
 KEY = "trainer.resume_mode"
@@ -28,6 +29,9 @@ STATE: Mapping[str, Any] = {
     "versions": dict,
 }
 """values in ``state.json``, with their types"""
+
+DEEPEST = 64
+"""levels of lists and objects in ``state.json``"""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,12 @@ class Checkpoint:
         with reading(file):
             state = json.loads(read_text(file))
             for name, kind in STATE.items():
-                if not isinstance(state[name], kind):
+                if not isinstance(state[name], kind) or isinstance(state[name], bool):
                     raise TypeError(f"{name} is {state[name]!r:.100}")
+            if is_deeper(state, DEEPEST):
+                raise ValueError(f"it has more than {DEEPEST} levels")
+            if not 0 <= state["step"] < 10**18 or not math.isfinite(state["kl_coef"] or 0):
+                raise ValueError(f"step is {state['step']!r:.100}, kl_coef is {state['kl_coef']!r:.100}")
             return cls(path, **{name: state[name] for name in STATE})
 
 

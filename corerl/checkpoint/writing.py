@@ -7,7 +7,7 @@ from pathlib import Path
 from corerl.errors import CoreRLError, SaveError, Stopped
 from corerl.files import remove, room
 
-MOST_TOLD = 2000
+LONGEST_ERROR = 2000
 
 
 @contextlib.contextmanager
@@ -25,22 +25,22 @@ def writing(path: Path) -> Iterator[None]:
         raise SaveError(f"{path} could not be written: {described(error)}; {room(path.parent)}") from error
 
 
-def write_and_tell(write: Callable[[], None], path: Path) -> None:
+def write_and_report(write: Callable[[], None], path: Path) -> None:
     """Write, then leave a file: empty, or with the error. Its room is taken before, because the disk may be full."""
-    error, telling = b"", path.with_name(f"{path.name}.tmp")
+    error, report = b"", path.with_name(f"{path.name}.tmp")
     with contextlib.suppress(OSError):  # the folder is gone once nobody waits
-        telling.write_bytes(b" " * MOST_TOLD)
+        report.write_bytes(b" " * LONGEST_ERROR)
         try:
             write()
         except BaseException as raised:  # torch's CheckpointException is no Exception
-            error = described(raised).encode()[:MOST_TOLD]
-        with telling.open("r+b") as file:
+            error = described(raised).encode()[:LONGEST_ERROR]
+        with report.open("r+b") as file:
             file.write(error)
             file.truncate()
-        telling.rename(path)
+        report.rename(path)
         return
     with contextlib.suppress(OSError):  # other ranks may do the same
-        remove(path.parent)  # nobody is to wait for what cannot be told
+        remove(path.parent)  # without the report nobody must wait
 
 
 def described(error: BaseException) -> str:

@@ -99,7 +99,7 @@ class Completion:
 
 
 OnFinished = Callable[[int, list[Completion]], None]
-"""told a request's position and its completions"""
+"""called with a request's position and its completions"""
 
 
 class RolloutBackend(Protocol):

@@ -84,6 +84,7 @@ class PromptSampler:
         Raises:
             DataError: the number of prompts is not the one that was saved.
             ConfigError: the batch size, the seed or the shuffling is not the one that was saved.
+            KeyError, TypeError, ValueError: a value is none that :meth:`state_dict` gives.
         """
         if state["size"] != self._size:
             raise DataError(
@@ -93,12 +94,26 @@ class PromptSampler:
         for name, key in (("batch_size", "train_batch_size"), ("seed", "seed"), ("shuffle", "shuffle")):
             if state[name] != self._identity[name]:
                 raise ConfigError(f"data.{key}", f"is {self._identity[name]}, but the checkpoint has {state[name]}")
-        self.epoch, self.position = state["epoch"], state["position"]
-        self.next = state.get("next", (self.epoch * self.steps_per_epoch + self.position) * self._batch_size)
-        self.done = frozenset(state.get("done", ()))
+        epoch, position = _places([state["epoch"], state["position"]])
+        trained = state.get("next", (epoch * self.steps_per_epoch + position) * self._batch_size)
+        self.next, *done = _places([trained, *state.get("done", ())])
+        self.epoch, self.position, self.done = epoch, position, frozenset(done)
 
     def _order_of(self, epoch: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
         if epoch not in self._orders:
             order = np.random.default_rng([self._seed, epoch]).permutation(self._size)
             self._orders = {epoch: order if self._shuffle else np.arange(self._size)}
         return self._orders[epoch]
+
+
+def _places(values: Iterable[Any]) -> list[int]:
+    """Places of the order, or parts of one.
+
+    Raises:
+        ValueError: a value is none.
+    """
+    places = list(values)
+    for value in places:
+        if type(value) is not int or not 0 <= value < 2**62:
+            raise ValueError(f"a place of the order of the prompts is {value!r:.100}")
+    return places

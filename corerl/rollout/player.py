@@ -48,6 +48,11 @@ class Player:
         self._max_prompt_length = max_prompt_length
         self._scores = Scores(reward, max_response_length)
 
+    @property
+    def plays_episodes(self) -> bool:
+        """Responses are in several turns."""
+        return self._agent is not None
+
     def close(self) -> None:
         """Close the agent."""
         if isinstance(self._agent, ClosingAgent):

@@ -97,7 +97,8 @@ class Stream:
         sampling: of training responses.
         greedy_baseline: also score a greedy response to every prompt.
         total_steps: no group is admitted for a later step.
-        finished: groups of a checkpoint, which are not played again.
+        finished: groups of a checkpoint, which are not played again unless they do not fit this run.
+        vocabulary: of the model; 0: unknown.
         measured: metrics of the requests since its last call.
     """
 
@@ -114,9 +115,10 @@ class Stream:
         greedy_baseline: bool,
         total_steps: int,
         finished: Sequence[FinishedGroup] = (),
+        vocabulary: int = 0,
         measured: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._measured = measured
+        self._vocabulary, self._measured = vocabulary or math.inf, measured
         self._config, self._player, self._prompts, self._sampler = config, player, prompts, sampler
         self._sampling, self._filter, self._total_steps = sampling, batch_filter, total_steps
         self._greedy = greedy_sampling(sampling) if greedy_baseline else None
@@ -185,6 +187,7 @@ class Stream:
         """The groups, and when their last response was complete."""
         ahead = min(self._max_staleness, self._total_steps - step)
         self._version, self._places = step - 1, self._size * (1 + ahead)
+        self._keep_fitting(step)
         self._admit()
         start = time.perf_counter()
         while not (members := self._chosen(step)):
@@ -213,6 +216,38 @@ class Stream:
                 "groups wait for theirs; no further group begins before (raise reward.num_workers, or make the scorer "
                 "faster)"
             )
+
+    def _keep_fitting(self, step: int) -> None:
+        """Of the groups of a checkpoint, keep those that this run can train from ``step`` on.
+
+        They were finished with another config if ``trainer.resume_with_changes`` is set, or come from others.
+        """
+        kept: dict[int, FinishedGroup] = {}
+        for group in sorted(self._restored.values(), key=_oldest):
+            in_time = step + len(kept) // self._size <= _oldest(group) + 1 + self._max_staleness
+            if in_time and self._fits(group):
+                kept[group.number] = group
+        if left := len(self._restored) - len(kept):
+            say(
+                f"{left} finished groups of the checkpoint do not fit this run, and are generated again: they are too "
+                "old, or have another number or length of responses, other parts, or tokens that the model lacks"
+            )
+        self._restored = kept
+
+    def _fits(self, group: FinishedGroup) -> bool:
+        rollouts, baseline, data = group.scored.rollouts, group.baseline, self._config.data
+        completions = [*rollouts.completions, *(baseline.rollouts.completions if baseline is not None else ())]
+        prompts = {own.token_ids for own in rollouts.prompts} - {group.prompt.token_ids}
+        tokens = [*prompts, *(completion.token_ids for completion in completions)]
+        return (
+            len(group.scored) == self._sampling.n
+            and (0 if baseline is None else len(baseline)) == (0 if self._greedy is None else self._greedy.n)
+            and (rollouts.episodes is not None) == self._player.plays_episodes
+            and all(len(each.token_ids) <= self._sampling.max_tokens for each in completions)
+            and all(len(prompt) <= data.max_prompt_length for prompt in prompts)
+            and all(max(each) < self._vocabulary for each in tokens)
+            and all(version <= self._version for each in completions for *_, version in each.version_runs())
+        )
 
     def _admit(self) -> None:
         """Begin groups, as many as there are places."""
@@ -403,3 +438,8 @@ class Stream:
             "training/staleness/max": float(max(lags)),
             "training/staleness/token_mean": scored.token_staleness(step),
         }
+
+
+def _oldest(group: FinishedGroup) -> int:
+    """The version of the weights that began it."""
+    return min(completion.weight_version for completion in group.scored.rollouts.completions)

@@ -70,9 +70,9 @@ class RolloutWorker:
                 given.add(position)
                 on_finished(position, completions)
 
-        tells = "on_finished" in inspect.signature(self.backend.generate).parameters
-        with self._death_told():
-            work = asyncio.ensure_future(self.backend.generate(requests, *((finished,) if tells else ())))
+        takes_callback = "on_finished" in inspect.signature(self.backend.generate).parameters
+        with self._naming_death():
+            work = asyncio.ensure_future(self.backend.generate(requests, *((finished,) if takes_callback else ())))
             try:
                 done, _ = await asyncio.wait([work], timeout=self.timeout)
                 if not done:
@@ -105,7 +105,7 @@ class RolloutWorker:
         """
         coming = iter(weights)
         try:
-            with self._death_told():
+            with self._naming_death():
                 self.backend.update_weights(coming, version, verify=verify)
         except EngineDeadError:
             deque(coming, maxlen=0)
@@ -113,12 +113,12 @@ class RolloutWorker:
 
     @dispatch("all")
     def sleep(self) -> None:
-        with self._death_told():
+        with self._naming_death():
             self.backend.sleep()
 
     @dispatch("all")
     def wake(self, *, kv_cache: bool = True) -> None:
-        with self._death_told():
+        with self._naming_death():
             self.backend.wake(kv_cache=kv_cache)
 
     @dispatch("revive")
@@ -145,7 +145,7 @@ class RolloutWorker:
             self.backend.close()
 
     @contextmanager
-    def _death_told(self) -> Iterator[None]:
+    def _naming_death(self) -> Iterator[None]:
         """An error of an engine that has ended becomes an EngineDeadError."""
         try:
             yield

@@ -67,7 +67,7 @@ class MetricsLog:
         self._keep_room()
         self._file = path.open("ab", buffering=0)
         self._unwritten = b""
-        self._is_told = False
+        self._is_reported = False
         self._timeout = timeout
         run_ids = state or {}
         self._threads = []
@@ -79,8 +79,8 @@ class MetricsLog:
         """One record."""
         record = dict(metrics)
         self._unwritten += (json.dumps({"step": step, **record}) + "\n").encode()
-        if (error := self._append()) is not None and not self._is_told:
-            self._is_told = True
+        if (error := self._append()) is not None and not self._is_reported:
+            self._is_reported = True
             why, free = error.strerror, room(self._reserve.parent)
             say(f"step {step}: {self._file.name} cannot be written ({why}; {free}): steps wait in memory for room")
         self._pass_on(lambda tracker: tracker.log(record, step))
@@ -139,7 +139,7 @@ class MetricsLog:
                 self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
         except OSError as error:
             return error
-        self._is_told = False
+        self._is_reported = False
         return None
 
     def _keep_room(self) -> None:

@@ -34,7 +34,7 @@ class TrackerThread:
         self._since: float | None = None
         """when the call under way began"""
         self._given_up = False
-        self._told = False
+        self._is_reported = False
         self._thread = threading.Thread(target=self._run, name=f"corerl-{name}", daemon=True)
         self._thread.start()
 
@@ -74,7 +74,7 @@ class TrackerThread:
             return call()
         except Exception as error:
             reason = str(error).strip().partition("\n")[0]
-            self._tell(f"{type(error).__name__}: {reason}" if reason else type(error).__name__)
+            self._report(f"{type(error).__name__}: {reason}" if reason else type(error).__name__)
             return None
         finally:
             self._since = None
@@ -83,9 +83,9 @@ class TrackerThread:
         self._given_up = True
         self._calls = queue.Queue()
         self._calls.put(None)
-        self._tell(f"{problem} and gets no more metrics")
+        self._report(f"{problem} and gets no more metrics")
 
-    def _tell(self, problem: str) -> None:
-        if not self._told:
-            self._told = True
+    def _report(self, problem: str) -> None:
+        if not self._is_reported:
+            self._is_reported = True
             say(f"tracker '{self.name}': {problem}; the run goes on, and all metrics are in metrics.jsonl")

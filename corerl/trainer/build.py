@@ -137,6 +137,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         greedy_baseline="greedy_baseline" in parts.adv_estimator.entry.needs,
         total_steps=plan.total_steps,
         finished=finished or (),
+        vocabulary=shape.vocabulary,
         measured=queue.measured,
     )
     stack.callback(stream.close)

@@ -11,7 +11,7 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt, PromptDataset, load_prompts
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import load_tokenizer
-from corerl.files import require_writable
+from corerl.files import reading, require_writable
 from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
@@ -116,7 +116,8 @@ def make_plan(config: TrainConfig, parts: Parts, plugins: Plugins) -> Plan:
     if checkpoint is not None:
         require_writable(checkpoint.run_folder, "trainer.resume_mode")
         _check_resumed(checkpoint, config, parts, plugins)
-        sampler.load_state_dict(checkpoint.sampler)
+        with reading(checkpoint.path / "state.json"):
+            sampler.load_state_dict(checkpoint.sampler)
         say(f"resuming {checkpoint.path}")
     check_media([*train_prompts, *val_prompts], parts.rollout_backend.entry)
     sources = dict.fromkeys(prompt.data_source for prompt in [*train_prompts, *val_prompts])

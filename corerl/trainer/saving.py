@@ -74,7 +74,7 @@ class Saving:
             self.settle(wait=True, must=True)
 
     def settle(self, *, wait: bool, must: bool = False) -> None:
-        """Tell plugins of the checkpoint that was being written, and the reader if it could not be.
+        """Report the written checkpoint to plugins; an error of writing is printed.
 
         Raises:
             SaveError, DeadlineError: it could not be written, and ``must`` be or ``trainer.on_save_error`` is ``stop``.

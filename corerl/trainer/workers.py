@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from corerl.checkpoint import random_state
-from corerl.checkpoint.writing import write_and_tell, writing
+from corerl.checkpoint.writing import write_and_report, writing
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import Place, dispatch
 from corerl.contracts.experience import Experience
@@ -92,7 +92,7 @@ class TrainedWorker(ModelWorker):
             random_state.write(states, folder)
 
         arguments = (write_all, written / rank)
-        threading.Thread(target=write_and_tell, args=arguments, name="corerl-write", daemon=True).start()
+        threading.Thread(target=write_and_report, args=arguments, name="corerl-write", daemon=True).start()
         return int(ranks)
 
     @dispatch("all")

@@ -30,6 +30,8 @@ def checkpoint(tmp_path: Path) -> Path:
     [
         *("", "[]", "null", "[" * 100_000, "\udc80", json.dumps({**STATE, "step": "1"}), "9" * 5000),
         *(json.dumps({**STATE, name: []}) for name in STATE),
+        *(json.dumps({**STATE, "step": value}) for value in (-1, 10**18, True)),
+        *(json.dumps({**STATE, "kl_coef": value}) for value in (float("nan"), float("inf"), False)),
         *(json.dumps({key: value for key, value in STATE.items() if key != name}) for name in STATE),
     ],
     ids=lambda text: text[:40],

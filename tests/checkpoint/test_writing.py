@@ -8,7 +8,7 @@ import pytest
 from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
 
 from corerl.checkpoint.store import CheckpointStore
-from corerl.checkpoint.writing import MOST_TOLD, described, write_and_tell, writing
+from corerl.checkpoint.writing import LONGEST_ERROR, described, write_and_report, writing
 from corerl.errors import SaveError
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -29,10 +29,10 @@ def longest_file(size):
 def test_the_word_of_a_rank_has_its_room_before_the_disk_is_full(tmp_path):
     written = tmp_path / "written"
     written.mkdir()
-    with longest_file(MOST_TOLD):
-        write_and_tell(lambda: (tmp_path / "weights").write_bytes(b"w" * (MOST_TOLD + 1)), written / "0")
+    with longest_file(LONGEST_ERROR):
+        write_and_report(lambda: (tmp_path / "weights").write_bytes(b"w" * (LONGEST_ERROR + 1)), written / "0")
     assert (written / "0").read_text().startswith("[Errno 27] File too large")
-    write_and_tell(lambda: None, written / "1")
+    write_and_report(lambda: None, written / "1")
     assert (written / "1").read_bytes() == b"" and not [*written.glob("*.tmp")]
 
 
@@ -40,7 +40,7 @@ def test_a_rank_that_cannot_say_a_word_ends_the_wait_for_it(tmp_path):
     class Actor:
         def save(self, folder, written):
             with longest_file(0):
-                write_and_tell(lambda: (folder / "weights").write_bytes(b"w"), written / "0")
+                write_and_report(lambda: (folder / "weights").write_bytes(b"w"), written / "0")
             return 1
 
     store = CheckpointStore(tmp_path / "checkpoints", timeout=600)
@@ -58,7 +58,7 @@ def test_whatever_ends_the_writing_of_a_rank_is_told(tmp_path, error):
     def write():
         raise error
 
-    write_and_tell(write, tmp_path / "0")
+    write_and_report(write, tmp_path / "0")
     assert [path.name for path in tmp_path.iterdir()] == ["0"]
     assert "No space left on device" in (tmp_path / "0").read_text()
     with pytest.raises(SaveError, match="No space left on device"), writing(tmp_path / "actor"):

@@ -103,3 +103,19 @@ def test_a_state_with_groups_that_were_overtaken_is_kept_as_it_is() -> None:
     loaded = PromptSampler(10, 2, shuffle=True, seed=1)
     loaded.load_state_dict(state)
     assert loaded.state_dict() == state
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({name: value} for name in ("epoch", "position", "next") for value in (-1, 2**70, 1.0, True, "1", None, [])),
+        *({"done": value} for value in (["3"], [-1], [None], 7, None)),
+    ],
+    ids=str,
+)
+def test_a_state_of_others_is_an_error_and_changes_nothing(change: dict[str, object]) -> None:
+    sampler = PromptSampler(10, 2, True, 0)
+    state = sampler.state_dict()
+    with pytest.raises((TypeError, ValueError)):
+        sampler.load_state_dict({**state, **change})
+    assert sampler.state_dict() == state

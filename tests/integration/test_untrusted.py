@@ -131,3 +131,32 @@ def test_export_copies_no_file_of_this_machine_that_a_link_names(checkpoint: Pat
     (checkpoint / "model" / "notes.txt").symlink_to(tmp_path / "secret")
     assert run(["export", str(checkpoint), str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "config.json").exists() and not (tmp_path / "out" / "notes.txt").exists()
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def test_a_state_that_somebody_else_wrote_is_one_error_of_a_run_that_resumes_it(
+    checkpoint: Path, workplace: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = json.loads((checkpoint / "state.json").read_text())
+    sampler = state["sampler"]
+    changes: list[dict[str, Any]] = [
+        {"sampler": {}},
+        *({"sampler": {**sampler, name: value}} for name in sampler for value in (["x"], None, -1, 10**400)),
+        *({"config": value} for value in ({}, {"trainer": []}, {"data": {"train_files": {"a": {}}}}, nested(900))),
+        {"config": {**state["config"], "\x1b[2J": {"\x1b[2J": "\x1b[2J"}}},
+        {"versions": {"corerl": {"a": []}}},
+    ]
+    resume = [str(workplace.config), f"trainer.resume_mode={checkpoint}", "trainer.total_training_steps=3"]
+    for change in changes:
+        (checkpoint / "state.json").write_text(json.dumps(state | change))
+        manifest.write(checkpoint)
+        with_changes = ["trainer.resume_with_changes=true"] if "sampler" in change else []
+        assert run(["train", *resume, *with_changes]) == 2, change
+        said = capsys.readouterr().err
+        assert said.count("error: ") == 1 and "Traceback" not in said and "\x1b" not in said, said

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import resource
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -102,6 +104,10 @@ def test_a_group_that_was_trained_is_refused(finished, sampler, tmp_path, number
         {"log_probs": [-0.5]},
         {"number": None},
         {"prompt_ids": None},
+        {"token_ids": [1, -2, 3]},
+        {"token_ids": [1, None, 3]},
+        {"log_probs": [-1.0, float("nan"), -1.0]},
+        {"log_probs": [-1.0, None, -1.0]},
     ],
     ids=lambda change: json.dumps(change)[:40],
 )
@@ -115,11 +121,107 @@ def test_rows_of_others_are_errors_in_words(finished, sampler, tmp_path, change)
         read_groups(path, PROMPTS, sampler)
 
 
+EPISODE = dataclasses.asdict(Episode([True, True, False]))
+NESTED = json.loads("[" * 100 + "]" * 100)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"weight_version": value} for value in (-1, 2**40, 10**4000, "3", True, None)),
+        *({"updates": value} for value in ([[1, -4]], [[2, 4], [1, 5]], [[9, 4]], [[1, 4, 5]], [["1", 4]], 7)),
+        *({"finish_reason": value} for value in ("length\x1b[2J", None, [])),
+        {"response": 5},
+        *({"result": {"score": value}} for value in ("1", float("nan"), float("inf"), 10**400, True, [])),
+        *({"result": {"score": 1.0, "components": value}} for value in ([1], {"a": "x"}, {"a": {}}, {"a": 10**400})),
+        {"result": {"score": 1.0, "extracted": 3}},
+        {"result": {"score": 1.0, "other": 3}},
+        {"episode": EPISODE},  # of one response and not of the other
+        *({"episode": {**EPISODE, name: value}} for name, value in {"turns": 10**400, "reward": "1"}.items()),
+        *({"start": {"messages": [], "token_ids": value}} for value in ([], [-1], [1.5], ["a"], [2**40], None)),
+        *({"start": {"messages": value, "token_ids": [1]}} for value in ([1], [{"content": NESTED}], "user")),
+    ],
+    ids=lambda change: repr(change)[:60],
+)
+def test_facts_of_others_are_errors_in_words(finished, sampler, tmp_path, change):
+    path = tmp_path / "groups.parquet"
+    write_groups(path, [finished(4)])
+    rows = pq.read_table(path).to_pylist()
+    rows[1]["facts"] = json.dumps(json.loads(rows[1]["facts"]) | change)
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    with pytest.raises(RequestError, match=r"groups\.parquet is damaged, or not of CoreRL"):
+        read_groups(path, PROMPTS, sampler)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"response_mask": [True]},
+        {"response_mask": [1, 1, 0]},
+        {"messages": [NESTED]},
+        {"messages": "none"},
+        {"reward": float("nan")},
+        {"tool_seconds": float("inf")},
+        {"error": 1},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_episodes_of_others_are_errors_in_words(finished, sampler, tmp_path, change):
+    path = tmp_path / "groups.parquet"
+    group = with_rollouts(finished(4), episodes=[Episode([True, False, True]), Episode([True])])
+    write_groups(path, [group])
+    assert read_groups(path, PROMPTS, sampler) == [group]
+    rows = pq.read_table(path).to_pylist()
+    facts = json.loads(rows[0]["facts"])
+    rows[0]["facts"] = json.dumps(facts | {"episode": facts["episode"] | change})
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+    with pytest.raises(RequestError, match=r"groups\.parquet is damaged, or not of CoreRL"):
+        read_groups(path, PROMPTS, sampler)
+
+
+@pytest.mark.parametrize("name", SCHEMA.names)
+def test_columns_of_other_types_are_errors_in_words(finished, sampler, tmp_path, name):
+    path = tmp_path / "groups.parquet"
+    write_groups(path, [finished(4)])
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.schema.get_field_index(name), name, pa.array(["1"] * len(table))), path)
+    if name != "facts":
+        with pytest.raises(RequestError, match=r"groups\.parquet is damaged, or not of CoreRL: TypeError: its columns"):
+            read_groups(path, PROMPTS, sampler)
+    pq.write_table(table.drop_columns([name]), path)
+    with pytest.raises(RequestError, match=r"groups\.parquet is damaged, or not of CoreRL: TypeError: its columns"):
+        read_groups(path, PROMPTS, sampler)
+
+
+def test_a_small_file_of_values_that_take_all_memory_is_an_error_in_words(sampler, tmp_path):
+    path, rows = tmp_path / "groups.parquet", 5 * 2**10
+    row = {"number": 4, "is_baseline": False, "prompt_ids": [1, 14], "token_ids": [1], "log_probs": [-1.0]}
+    columns = {name: pa.array([value] * rows, SCHEMA.field(name).type) for name, value in row.items()}
+    facts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["x" * 2**20]))
+    pq.write_table(pa.table(columns | {"facts": facts}), path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 2**20
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(RequestError, match=r"groups\.parquet is damaged, or not of CoreRL: ArrowMemoryError"):
+        read_groups(path, PROMPTS, sampler)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_results_with_numbers_of_numpy_come_back_as_numbers(finished, sampler, tmp_path):
+    results = [RewardResult(1.0, {"format": np.float32(0.5)}), RewardResult(0.0, {"format": np.int64(1)})]
+    group = finished(4)
+    group = dataclasses.replace(group, scored=dataclasses.replace(group.scored, results=results))
+    write_groups(tmp_path / "groups.parquet", [group])
+    [found] = read_groups(tmp_path / "groups.parquet", PROMPTS, sampler)
+    assert [result.components for result in found.scored.results] == [{"format": 0.5}, {"format": 1}]
+    assert [type(result.components["format"]) for result in found.scored.results] == [float, int]
+
+
 def test_a_file_that_is_cut_off_is_an_error_in_words(finished, sampler, tmp_path):
     path = tmp_path / "groups.parquet"
     write_groups(path, [finished(4)])
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(DataError, match="truncated, damaged"):
+    with pytest.raises(RequestError, match=r"groups\.parquet is damaged, or not of CoreRL: ArrowInvalid"):
         read_groups(path, PROMPTS, sampler)
 
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from corerl.batch.rollouts import Episode
 from corerl.contracts.config import DataConfig, ModelConfig, RolloutConfig, TrainConfig
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion, SamplingParams
@@ -94,7 +95,7 @@ def stream():
         player = Player(RequestQueue((engine or Engine()).generate, most), TOKENIZER, reward or Reward(), 6)
         sampling = SamplingParams(6, n=2, temperature=0.7)
         options = {"batch_filter": keep, "greedy_baseline": greedy, "total_steps": total_steps}
-        options["finished"] = state.finished if state else ()
+        options |= {"finished": state.finished if state else (), "vocabulary": 100}
         opened.append(Stream(config, player, prompts, sampler, SEEDS, sampling, **options))
         opened[-1].config, opened[-1].prompts = config, prompts
         return opened[-1]
@@ -236,6 +237,67 @@ def test_no_group_is_trained_twice_or_lost_however_often_a_run_goes_on_from_its_
         restored += len(finished)
     assert set(trained.values()) == {3} and len(trained) == PROMPTS
     assert restored > 18, "groups that need not be played again"
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_groups_that_are_too_old_for_a_smaller_staleness_are_generated_again(stream, max_staleness, capsys):
+    engine = Engine()
+    made = stream(engine, max_staleness=2)
+    made.take(1)
+    while len((state := made.state()).finished) < 4:
+        time.sleep(0.01)
+    engine = Engine()
+    resumed = stream(engine, max_staleness=max_staleness, state=state)
+    trained = []
+    for engine.version in (1, 2, 3):
+        taken = resumed.take(engine.version + 1)
+        assert taken.metrics["training/staleness/max"] <= max_staleness
+        trained += tokens(taken)
+    assert sorted(trained) == [3, 4, 5, 6, 7, 8]
+    left = {0: 4, 1: 2}[max_staleness]
+    assert sum(name in ("train-2", "train-3", "train-4", "train-5") for name, _ in engine.asked) == left
+    assert f"{left} finished groups of the checkpoint do not fit this run" in capsys.readouterr().err
+
+
+def altered(group, *, rows=2, episodes=None, baseline=None, **changes):
+    """A finished group with other responses."""
+    rollouts = group.scored.rollouts
+    completions = [dataclasses.replace(each, **changes) for each in rollouts.completions][:rows]
+    lists = {"prompts": rollouts.prompts[:rows], "responses": rollouts.responses[:rows], "group_ids": [0] * rows}
+    rollouts = dataclasses.replace(rollouts, completions=completions, episodes=episodes, **lists)
+    scored = dataclasses.replace(group.scored, rollouts=rollouts, results=group.scored.results[:rows])
+    return dataclasses.replace(group, scored=scored, baseline=baseline)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weight_version": 2},
+        {"updates": ((1, 2),)},
+        {"token_ids": [3, 100]},
+        {"token_ids": [1] * 7, "log_probs": [-1.0] * 7},
+        {"rows": 1},
+        {"episodes": [Episode([True, True])] * 2},
+        {"baseline": True},
+    ],
+    ids=str,
+)
+def test_groups_of_a_checkpoint_that_this_run_could_not_have_generated_are_generated_again(stream, changes, capsys):
+    made = stream(Engine(), max_staleness=1)
+    made.take(1)
+    while len((state := made.state()).finished) < 2:
+        time.sleep(0.01)
+    first, second = state.finished
+    changes = changes | ({"baseline": first.scored} if "baseline" in changes else {})
+    engine = Engine()
+    engine.version = 1
+    resumed = stream(
+        engine, max_staleness=1, state=dataclasses.replace(state, finished=[altered(first, **changes), second])
+    )
+    assert tokens(resumed.take(2)) == [3, 4]
+    assert f"train-{first.number}" in {name for name, _ in engine.asked}
+    assert f"train-{second.number}" not in {name for name, _ in engine.asked}
+    assert "1 finished groups of the checkpoint do not fit this run" in capsys.readouterr().err
 
 
 def test_a_group_that_is_dropped_is_replaced_at_once_and_its_step_trains_the_first_that_are_kept(stream):

@@ -177,26 +177,26 @@ class Generation:
     """A call of ``generate`` in a thread with an event loop of its own; it yields what ``on_finished`` is given."""
 
     def __init__(self, rollout, requests):
-        self._rollout, self._requests, self._told = rollout, list(requests), queue.SimpleQueue()
+        self._rollout, self._requests, self._finished = rollout, list(requests), queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self):
         try:
             asyncio.run(self._rollout.generate(self._requests, self._on_finished))
-            self._told.put(None)
+            self._finished.put(None)
         except Exception as error:
-            self._told.put(error)
+            self._finished.put(error)
 
     def _on_finished(self, position, completions):
         here = threading.current_thread() is self._thread
-        self._told.put({position: completions} if here else AssertionError("not in the thread of the event loop"))
+        self._finished.put({position: completions} if here else AssertionError("not in the thread of the event loop"))
 
     def __iter__(self):
-        while isinstance(told := self._told.get(timeout=SECONDS), dict):
-            yield told
-        if told is not None:
-            raise told
+        while isinstance(finished := self._finished.get(timeout=SECONDS), dict):
+            yield finished
+        if finished is not None:
+            raise finished
 
     def result(self):
         """The completions in the order of the requests; each request is finished once."""

@@ -23,7 +23,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != LOOP
 ENVIRONMENT["PYTHONPATH"] = os.pathsep.join(filter(None, [HELPERS, ENVIRONMENT.get("PYTHONPATH")]))
 
 
-def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_told_with_its_log():
+def test_two_nodes_share_the_work_and_a_death_on_the_other_one_is_reported_with_its_log():
     done = subprocess.run(
         [sys.executable, HERE / "ray_two_nodes.py"],
         capture_output=True,
@@ -94,7 +94,7 @@ def test_a_run_listens_on_the_loopback_hears_its_children_exit_says_one_error_of
     assert len(logs) > 10 and not any(KEY.encode() in log for log in logs)
 
 
-def test_a_run_whose_raylet_is_stopped_is_told_can_start_another_cluster_and_is_watched_for_the_first_no_more(
+def test_a_run_whose_raylet_is_stopped_names_it_can_start_another_cluster_and_is_watched_for_the_first_no_more(
     sessions,
 ):
     done = subprocess.run(

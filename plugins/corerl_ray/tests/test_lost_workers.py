@@ -65,7 +65,7 @@ def test_its_requests_go_to_the_others_and_it_gets_none_again_before_the_weights
     assert not any(rollout.loads.samples) and not any(rollout.loads.tokens)
 
     each(rollout, "seen")
-    assert Generation(rollout, [request("e"), request("f")]).result() == [["e"], ["f"]]  # it is told of once
+    assert Generation(rollout, [request("e"), request("f")]).result() == [["e"], ["f"]]  # the loss is reported once
     assert called(rollout) == [["e", "f"]]
 
     rollout.restart()
@@ -135,9 +135,9 @@ def test_a_rank_that_hangs_is_named_and_not_the_one_that_waits_for_it(start, rai
 
 def generated(engines, *names):
     """Names of the requests in the order in which they came."""
-    told = []
-    asyncio.run(engines.generate([request(name) for name in names], lambda _, names: told.append(names[0])))
-    return told
+    finished = []
+    asyncio.run(engines.generate([request(name) for name in names], lambda _, names: finished.append(names[0])))
+    return finished
 
 
 def on(member, name, *arguments):
@@ -194,6 +194,39 @@ def test_a_worker_that_is_killed_is_started_in_the_background_and_gets_its_weigh
         assert rollout.absent() == set()
     assert [version for version, _ in each(rollout, "received")] == [2, 2]
     assert engines.restarts == 1
+
+
+@pytest.mark.parametrize("most", [2, 1])
+def test_a_worker_that_is_killed_while_it_is_started_again_is_started_once_more_if_the_limit_allows(
+    fresh, most, capsys
+):
+    runtime, actor, rollout = fresh("object_store")
+    engines = Engines(runtime, actor, rollout, most)
+    engines.send_weights(1)
+    build, killed = rollout.restart_member._build, []
+
+    def dying(member, seat):
+        if not killed:
+            killed.append(pid_of(member))
+            os.kill(killed[0], signal.SIGKILL)
+        return build(member, seat)
+
+    object.__setattr__(rollout.restart_member, "_build", dying)
+    kill(rollout.members[1])
+    assert sorted(generated(engines, *"abcd")) == list("abcd")
+    until(lambda: not engines._has_thread)
+    assert rollout.absent() == (set() if most == 2 else {1}) and engines.restarts == most
+    assert sorted(generated(engines, "e", "f")) == ["e", "f"]
+    said = capsys.readouterr().err
+    assert "the rollout worker 1 of 2 died while it was started again: killed (SIGKILL" in said
+    last = ["takes requests again", "rollout.max_restarts = 1 is reached: the run continues without it"][most == 1]
+    assert last in said.splitlines()[-1]
+
+
+def pid_of(member):
+    import ray
+
+    return ray.get(member.host.facts.remote()).pid
 
 
 def test_the_last_engine_that_ends_is_waited_for(fresh):

@@ -76,7 +76,7 @@ def test_what_is_finished_comes_while_its_replica_goes_on_with_the_rest(rollout)
     assert came[-1] == 0 and sorted(in_hand) == [0, 2]
 
 
-def test_what_a_dead_engine_had_in_hand_the_others_take_and_its_death_is_told_in_the_end(rollout):
+def test_what_a_dead_engine_had_in_hand_the_others_take_and_its_death_is_reported_in_the_end(rollout):
     rollout.end_engine([1], 1)
     came = {}
     with pytest.raises(EngineDeadError, match=r"^rollout worker 1 of 2: the engine ended$"):

@@ -25,8 +25,8 @@ marked = os.environ | {"CORERL_RAY_CLUSTER": sys.argv[1]}
 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": marked}
 raylet, child = (subprocess.Popen(["sleep", "600"], **quiet) for _ in range(2))
 watcher = Watcher(0.5, sys.argv[1])
-watcher.tell(processes={"raylet": raylet.pid}, logs="/logs")
-watcher.tell(folder=str(folder))
+watcher.send(processes={"raylet": raylet.pid}, logs="/logs")
+watcher.send(folder=str(folder))
 with recorded(folder, 9):
     print(json.dumps([raylet.pid, child.pid]), flush=True)
     if sys.stdin.readline() == "end\\n":
@@ -156,7 +156,7 @@ def test_a_cluster_that_is_stopped_while_it_starts_is_seen_before_its_processes_
             time.sleep(0.05)
         raylet.kill()
     assert watch.cluster.lost == f"Ray's sleep (process {raylet.pid}) is stopped for 0 s"
-    watch.hear({"processes": {}, "logs": ""})  # another attempt
+    watch.receive({"processes": {}, "logs": ""})  # another attempt
     watch.look()
     assert watch.cluster.lost == ""
 

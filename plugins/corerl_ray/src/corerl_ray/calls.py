@@ -71,8 +71,8 @@ class Waiter:
         signs: asks the workers' processes for signs of life.
         cluster_lost: why the cluster does not work any more; '' if it does.
         members: every worker that was started.
-        replicas: role -> what takes a worker that is lost out of its group, with the reason, and returns the error that
-            tells of it; None: the group cannot do without.
+        replicas: role -> what takes a worker that is lost out of its group, with the reason, and returns the error of
+            its loss; None: the group cannot do without.
         engines: role -> what takes a worker out of its group whose engine has ended; it returns the error.
         failure: the first error that may leave workers stuck; it ends every wait, also those begun later.
         stuck: some ranks have not agreed with another's NonFiniteError.

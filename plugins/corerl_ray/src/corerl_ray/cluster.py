@@ -87,7 +87,7 @@ class Cluster:
             code = LostError.exit_code if is_lost else 1
             atexit.register(_exit, code)  # runs before Ray's handler, which waits for the same
             if watcher is not None:
-                watcher.tell(left=True)
+                watcher.send(left=True)
             return
         end_processes(self.processes)
         _end_watcher()
@@ -136,7 +136,7 @@ def connect(options: RayOptions) -> Cluster:
     _adopt_no_orphans()
     node: Any = _private_worker._global_node
     named = {name: node.all_processes[name][0].process.pid for name in NEEDED}
-    watcher.tell(processes=named, logs=node.get_logs_dir_path())
+    watcher.send(processes=named, logs=node.get_logs_dir_path())
     session = Path(node.get_session_dir_path())
     return Cluster(is_own=True, processes=processes, health=Health(named, options.hang_timeout), session=session)
 
@@ -168,7 +168,7 @@ def _start(arguments: dict[str, Any]) -> tuple[int, ...]:
             ray.shutdown()
             end_processes(tuple(_children() - before), patience=0.0)
             if watcher is not None:
-                watcher.tell(processes={}, logs="")
+                watcher.send(processes={}, logs="")
             if is_last or "timed out" not in str(error):
                 raise RunError(
                     f"no Ray cluster could be started on this machine: {' '.join(str(error).split())} (Ray's logs: "

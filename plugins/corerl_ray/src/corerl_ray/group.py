@@ -188,7 +188,7 @@ class Group:
         self._listener = listener
 
     def lose(self, member: Member, reason: str) -> EngineDeadError | None:
-        """Go on without a worker that is lost; the error that tells of it. None: no other can generate."""
+        """Go on without a worker that is lost; the error of its loss. None: no other can generate."""
         error = EngineDeadError(reason)
         facts = member.facts
         error.workers = ((facts.address, facts.pid),) if facts is not None else ()
@@ -199,7 +199,7 @@ class Group:
             if self._listener is None:
                 self._news[member.rank] = error
         ray.kill(member.host, no_restart=True)
-        self._tell(error)
+        self._report(error)
         return error
 
     def set_aside(self, member: Member, error: EngineDeadError) -> EngineDeadError:
@@ -213,7 +213,7 @@ class Group:
             if not self._goes_on_without(member):
                 return error
             self.aside[member.rank] = member
-        self._tell(error)
+        self._report(error)
         return error
 
     def _goes_on_without(self, member: Member) -> bool:
@@ -228,10 +228,17 @@ class Group:
         """Ranks that take requests."""
         return {member.rank for member in self.members} - self.without_weights
 
-    def _tell(self, error: EngineDeadError) -> None:
+    def _report(self, error: EngineDeadError) -> None:
         if self._listener is not None:
             error.is_handled = True
             self._listener(error)
+
+    def dies_at_start(self, member: Member, reason: str) -> bool:
+        """Report a worker that died while it was started again; False: there is no listener, which would start it."""
+        if self._listener is None:
+            return False
+        self._report(EngineDeadError(f"the {member} died while it was started again: {reason}"))
+        return True
 
     def take_news(self) -> dict[int, EngineDeadError]:
         """Errors of workers that were lost without a waiting call; each is returned once."""

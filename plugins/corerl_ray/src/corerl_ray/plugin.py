@@ -25,4 +25,4 @@ def run_started(run: "Run") -> None:
     """Send the run's folder to the watcher of a cluster that was started here."""
     cluster = sys.modules.get("corerl_ray.cluster")
     if cluster is not None and cluster.watcher is not None:
-        cluster.watcher.tell(folder=str(run.folder.absolute()))
+        cluster.watcher.send(folder=str(run.folder.absolute()))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import ray
 import torch
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import Future
@@ -21,7 +21,7 @@ from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadErr
 from corerl.models import cpu_threads
 from corerl.terminal import say
 from corerl_ray import tensors
-from corerl_ray.calls import POLL, Call, Member, Wait, Waiter
+from corerl_ray.calls import POLL, Call, Member, Wait, Waiter, exit_cause
 from corerl_ray.cluster import connect, end_processes
 from corerl_ray.environment import carried, of_rank, secrets
 from corerl_ray.group import Group, SharedGpus
@@ -268,6 +268,8 @@ class Restart:
                 return None
             if not _is_there(seat):  # Ray notices the death of a machine later than that of its workers
                 return self(rank)
+            if isinstance(error, RayActorError) and self.group.dies_at_start(member, exit_cause(str(error))):
+                return None
             why = str(error).strip().splitlines()[-1]
             say(f"{member} could not be started again ({why}); the run continues with {self._left()}")
             return None

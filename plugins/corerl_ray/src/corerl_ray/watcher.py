@@ -89,12 +89,12 @@ class Watch:
     killed: bool = False
     _kill_at: float = float("inf")
 
-    def hear(self, said: Mapping[str, Any]) -> None:
-        """Handle a message of the controller (:meth:`Watcher.tell`)."""
-        self.folder, self.left = said.get("folder", self.folder), said.get("left", self.left)
-        if "processes" in said:
-            self.cluster, self._kill_at = Health(said["processes"], self.cluster.hang_timeout), float("inf")
-            self.logs = said["logs"]
+    def receive(self, message: Mapping[str, Any]) -> None:
+        """Handle a message of the controller (:meth:`Watcher.send`)."""
+        self.folder, self.left = message.get("folder", self.folder), message.get("left", self.left)
+        if "processes" in message:
+            self.cluster, self._kill_at = Health(message["processes"], self.cluster.hang_timeout), float("inf")
+            self.logs = message["logs"]
 
     def look(self) -> None:
         """Check the cluster; kill the controller if the cluster hangs and the controller does not end."""
@@ -210,7 +210,7 @@ class Watcher:
             process_group=0,  # gets no signals of the controller's group
         )
 
-    def tell(self, **said: Any) -> None:
+    def send(self, **message: Any) -> None:
         """``processes``: of a started cluster, with ``logs``; none and '': a cluster is about to start.
 
         ``folder``: of the run. ``left``: the controller must not be killed. ``end``: the watcher is not needed any
@@ -218,12 +218,12 @@ class Watcher:
         """
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # the watcher has ended
-            self._process.stdin.write(json.dumps(said).encode() + b"\n")
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
 
     def end(self) -> None:
         """Let the watcher kill the remains of the cluster, and end."""
-        self.tell(end=True)
+        self.send(end=True)
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -237,7 +237,7 @@ class Watcher:
 def main(watch: Watch) -> None:
     """Watch until the controller has ended, or sends ``end``."""
     os.set_blocking(0, False)
-    heard, said = {0}, b""
+    heard, rest = {0}, b""
     while os.getppid() == watch.controller:
         watch.look()
         ready = select.select(heard, [], [], LOOK)[0]
@@ -245,11 +245,11 @@ def main(watch: Watch) -> None:
         more = _read()
         if more == b"":
             heard.discard(0)
-        *lines, said = (said + (more or b"")).split(b"\n")
-        for told in map(json.loads, lines):
-            watch.hear(told)
-            heard |= {*_ends_of(told.get("processes", {}).values())}
-            if told.get("end"):
+        *lines, rest = (rest + (more or b"")).split(b"\n")
+        for message in map(json.loads, lines):
+            watch.receive(message)
+            heard |= {*_ends_of(message.get("processes", {}).values())}
+            if message.get("end"):
                 watch.end_processes()
                 return
     try:

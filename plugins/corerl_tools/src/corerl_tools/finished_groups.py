@@ -1,8 +1,12 @@
 """``groups.parquet`` of a checkpoint: finished groups that wait to be trained, one row a response."""
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import resource
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,11 @@ import pyarrow.parquet as pq
 from corerl.batch.rollouts import Episode, Rollouts
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.rollout_backends import Completion
-from corerl.data.files import read_parquet_file
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.data.schema import Message
 from corerl.errors import DataError
-from corerl.files import reading
+from corerl.files import is_deeper, reading
 from corerl.rollout.scored import FinishedGroup, ScoredRollouts
 
 FILE = "groups.parquet"
@@ -34,16 +37,34 @@ SCHEMA = pa.schema(
 )
 """``prompt_ids`` are those of the data; ``facts`` are JSON of everything else"""
 
+GROWTH, HEADROOM = 64, 2**31
+"""bytes that this process may grow by while a file is read: for each byte of the file, and besides"""
+DEEPEST = 64
+"""levels of lists and objects in ``facts``"""
+LARGEST = 2**31 - 1
+"""of versions, token ids and counts"""
+
+NUMBER, TEXT = (int, float), (str, type(None))
+RESULT = {"score": (*NUMBER, type(None)), "components": (dict,), "extracted": TEXT, "error": TEXT, "error_kind": TEXT}
+EPISODE = {
+    **{"response_mask": (list,), "messages": (list,), "turns": (int,), "reward": NUMBER, "components": (dict,)},
+    **{"metrics": (dict,), "error": TEXT},
+}
+
 
 def write_groups(path: Path, groups: Sequence[FinishedGroup]) -> None:
-    """Write the groups to a parquet file; without groups, write none."""
+    """Write the groups to a parquet file; without groups, write none.
+
+    The file is as long as its values: its length bounds the memory that a reader needs.
+    """
     rows: list[dict[str, Any]] = []
     for group in groups:
         rows += _rows(group, group.scored, is_baseline=False)
         if group.baseline is not None:
             rows += _rows(group, group.baseline, is_baseline=True)
     if rows:
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+        table = pa.Table.from_pylist(rows, schema=SCHEMA)
+        pq.write_table(table, path, compression="none", use_dictionary=False)
 
 
 def read_groups(path: Path, prompts: PromptDataset, sampler: PromptSampler) -> list[FinishedGroup]:
@@ -53,13 +74,14 @@ def read_groups(path: Path, prompts: PromptDataset, sampler: PromptSampler) -> l
         sampler: in the checkpoint's state.
 
     Raises:
-        DataError: a prompt differs from the data's, or the file is damaged.
-        RequestError: a value is none that :func:`write_groups` writes.
+        DataError: a prompt differs from the data's.
+        RequestError: the file is damaged, a value is none that :func:`write_groups` writes, or the values take far more
+            memory than the file has bytes.
     """
     if not path.is_file():
         return []
-    rows = read_parquet_file(str(path)).to_pylist()
-    with reading(path):
+    with reading(path), _bounded_memory(path.stat().st_size):
+        rows = _read(path)
         numbers = {row["number"]: None for row in rows}
         if any(number < sampler.next or number in sampler.done for number in numbers):
             raise ValueError("a group was trained before the checkpoint")
@@ -67,6 +89,32 @@ def read_groups(path: Path, prompts: PromptDataset, sampler: PromptSampler) -> l
         for row in rows:
             of_groups[row["number"]].append(row)
         return [_group(number, rows, prompts[sampler.prompt(number)], path) for number, rows in of_groups.items()]
+
+
+@contextlib.contextmanager
+def _bounded_memory(size: int) -> Iterator[None]:
+    """Within, an allocation fails if this process has grown far beyond a file of ``size`` bytes."""
+    if sys.platform != "linux":
+        yield
+        return
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = pages * resource.getpagesize() + GROWTH * size + HEADROOM
+    resource.setrlimit(resource.RLIMIT_AS, (most if soft == resource.RLIM_INFINITY else min(soft, most), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    with pq.ParquetFile(path) as file:
+        if not file.schema_arrow.equals(SCHEMA):
+            raise TypeError(f"its columns are {file.schema_arrow.to_string(show_schema_metadata=False)}")
+        table = file.read(use_threads=False)  # threads of pyarrow take address space
+    table.validate(full=True)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
 
 
 def _rows(group: FinishedGroup, scored: ScoredRollouts, *, is_baseline: bool) -> Iterable[dict[str, Any]]:
@@ -90,15 +138,20 @@ def _rows(group: FinishedGroup, scored: ScoredRollouts, *, is_baseline: bool) ->
             "prompt_ids": group.prompt.token_ids,
             "token_ids": completion.token_ids,
             "log_probs": completion.log_probs,
-            "facts": json.dumps(facts, default=str),
+            "facts": json.dumps(facts, default=_plain),
         }
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch, in results of managers and environments, as Python's; anything else as a text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _group(number: int, rows: Sequence[Mapping[str, Any]], prompt: Prompt, path: Path) -> FinishedGroup:
     if any(tuple(row["prompt_ids"]) != tuple(prompt.token_ids) for row in rows):
         raise DataError(
             f"{path} has responses to another prompt than the data at place {number} of its order: resume with the "
-            "data.train_files and the tokenizer of the checkpoint, or delete this file to generate these groups again"
+            "data.train_files and the tokenizer of the checkpoint"
         )
     scored = _scored([row for row in rows if not row["is_baseline"]], prompt)
     baseline = None
@@ -111,28 +164,79 @@ def _group(number: int, rows: Sequence[Mapping[str, Any]], prompt: Prompt, path:
 def _scored(rows: Sequence[Mapping[str, Any]], prompt: Prompt) -> ScoredRollouts:
     facts = [json.loads(row["facts"]) for row in rows]
     starts = [each["start"] for each in facts]
-    completions = [
-        Completion(
-            row["token_ids"],
-            row["log_probs"],
-            each["finish_reason"],
-            int(each["weight_version"]),
-            tuple((int(start), int(version)) for start, version in each["updates"]),
-        )
-        for row, each in zip(rows, facts, strict=True)
-    ]
-    if any(len(each.token_ids) != len(each.log_probs) or not each.token_ids for each in completions):
-        raise ValueError("a response has no tokens, or another number of log-probs")
+    completions = [_completion(row, each) for row, each in zip(rows, facts, strict=True)]
+    lengths = [len(each.token_ids) for each in completions]
+    has_episodes = facts[0]["episode"] is not None
     rollouts = Rollouts(
         [prompt if start is None else _changed(prompt, **start) for start in starts],
         completions,
-        [each["response"] for each in facts],
+        [_typed("response", each["response"], (str,)) for each in facts],
         [0] * len(rows),
-        None if facts[0]["episode"] is None else [Episode(**each["episode"]) for each in facts],
+        [_episode(each["episode"], length) for each, length in zip(facts, lengths, strict=True)]
+        if has_episodes
+        else None,
     )
-    return ScoredRollouts(rollouts, [RewardResult(**each["result"]) for each in facts])
+    if not has_episodes and any(each["episode"] is not None for each in facts):
+        raise ValueError("some responses of a group are episodes, others are not")
+    return ScoredRollouts(rollouts, [_result(each["result"]) for each in facts])
+
+
+def _completion(row: Mapping[str, Any], facts: Mapping[str, Any]) -> Completion:
+    token_ids, log_probs, reason = row["token_ids"], row["log_probs"], facts["finish_reason"]
+    if len(token_ids) != len(log_probs) or not token_ids or min(token_ids) < 0:
+        raise ValueError("a response has no tokens, negative ones, or another number of log-probs")
+    if not all(map(math.isfinite, log_probs)) or reason not in ("stop", "length", "abort"):
+        raise ValueError(f"a response has a log-prob that is not finite, or ended by {reason!r:.100}")
+    updates = tuple((start, version) for start, version in facts["updates"])
+    starts, versions = [start for start, _ in updates], [facts["weight_version"], *(each for _, each in updates)]
+    if not all(type(number) is int and 0 <= number <= LARGEST for number in (*starts, *versions)):
+        raise ValueError(f"versions are numbers from 0 to {LARGEST}, not {versions!r:.100}")
+    if sorted(starts) != starts or max(starts, default=0) > len(token_ids):
+        raise ValueError(f"updates at tokens {starts!r:.100} of {len(token_ids)}")
+    return Completion(token_ids, log_probs, reason, versions[0], updates)
+
+
+def _result(values: Mapping[str, Any]) -> RewardResult:
+    made = RewardResult(**{name: _typed(name, value, RESULT[name]) for name, value in values.items()})
+    for name, value in made.components.items():
+        _typed(f"component {name!r:.100}", value, NUMBER)
+    if made.score is not None and not math.isfinite(made.score):
+        raise ValueError("a score is not finite")
+    return made
+
+
+def _episode(values: Mapping[str, Any], length: int) -> Episode:
+    made = Episode(**{name: _typed(name, value, EPISODE[name]) for name, value in values.items()})
+    metrics = {name: tuple(each) if type(each) is list else each for name, each in made.metrics.items()}
+    pairs = [number for each in metrics.values() if type(each) is tuple for number in each]
+    numbers = [made.reward, *made.components.values(), *(e for e in metrics.values() if type(e) is not tuple), *pairs]
+    if not all(type(number) in NUMBER and math.isfinite(number) for number in numbers):
+        raise ValueError("a reward, a component or a metric of an episode is no finite number")
+    if any(len(each) != 2 for each in metrics.values() if type(each) is tuple):
+        raise ValueError("a metric of an episode is neither a number nor a pair")
+    if len(made.response_mask) != length or not all(type(each) is bool for each in made.response_mask):
+        raise ValueError(
+            f"response_mask has {len(made.response_mask)} values for {length} tokens, or others than bools"
+        )
+    _messages(made.messages)
+    return dataclasses.replace(made, metrics=metrics)
 
 
 def _changed(prompt: Prompt, *, messages: list[Message], token_ids: Sequence[int]) -> Prompt:
     """The prompt as an agent began with it."""
-    return dataclasses.replace(prompt, messages=messages, token_ids=tuple(token_ids))
+    if not token_ids or not all(type(token) is int and 0 <= token <= LARGEST for token in token_ids):
+        raise ValueError(f"token ids of a prompt are numbers from 0 to {LARGEST}, at least one")
+    return dataclasses.replace(prompt, messages=_messages(messages), token_ids=tuple(token_ids))
+
+
+def _messages(messages: list[Any]) -> list[Any]:
+    """Raise ValueError for messages that are no objects, or nested so deeply that nobody could write them again."""
+    if not all(isinstance(message, dict) for message in messages) or is_deeper(messages, DEEPEST):
+        raise ValueError(f"messages are objects of at most {DEEPEST} levels")
+    return messages
+
+
+def _typed(name: str, value: Any, kinds: tuple[type, ...]) -> Any:
+    if type(value) not in kinds or (type(value) is int and abs(value) > LARGEST):
+        raise TypeError(f"{name} is {value!r:.100}")
+    return value

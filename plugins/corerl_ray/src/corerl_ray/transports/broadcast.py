@@ -180,7 +180,7 @@ def send(host: WorkerHost, bucket_bytes: int, verify: bool, is_source: bool) -> 
                 _send(channel, weights, bucket_bytes, verify)
         except BrokenError:
             channel.leave()
-            channel.link.tell(channel.link.told + 1, None)
+            channel.link.send(channel.link.sent + 1, None)
     deque(weights, maxlen=0)
     return Broken(channel.broken) if channel is not None and channel.broken else None
 
@@ -196,9 +196,9 @@ def _send(channel: Channel, weights: Iterator[tuple[str, Tensor]], bucket_bytes:
     channel.link.begin()
     number = 0
     for number, bucket in enumerate(pack(weights, bucket_bytes, memory=memory, verify=verify), 1):
-        channel.link.tell(number, describe(bucket))  # NCCL's first broadcast starts when all have its description
+        channel.link.send(number, describe(bucket))  # NCCL's first broadcast starts when all have its description
         sending.append((channel.broadcast(bucket.data), bucket))
-    channel.link.tell(number + 1, None)
+    channel.link.send(number + 1, None)
     for work, _ in sending:
         channel.wait(work)
 
@@ -250,7 +250,7 @@ def _received(channel: Channel) -> Iterator[Bucket]:
 
 
 def _ask(channel: Channel, number: int) -> tuple[Any, Bucket] | None:
-    message = channel.link.hear(number)
+    message = channel.link.receive(number)
     if message is None:
         return None
     data = channel.memory(message["size"])

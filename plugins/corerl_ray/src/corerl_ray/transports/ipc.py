@@ -137,9 +137,9 @@ def _send(outbox: Outbox, weights: Iterator[tuple[str, Tensor]], half_bytes: int
             torch.cuda.current_stream().synchronize()
         halves = outbox.unread[-1][1]
         message = {"handle": outbox.shared.handle, "offset": outbox.offset(halves), **describe(bucket)}
-        outbox.link.tell(outbox.number, message)
+        outbox.link.send(outbox.number, message)
         del bucket  # a reference would keep the memory
-    outbox.link.tell(outbox.number + 1, None)
+    outbox.link.send(outbox.number + 1, None)
     outbox.unread.clear()
     outbox.link.confirmed(outbox.number + 1)
     outbox.close()
@@ -157,7 +157,7 @@ def receive(host: WorkerHost, version: int, verify: bool) -> None:
 
 def _received(link: Link) -> Iterator[Bucket]:
     number, handle, memory = 1, None, torch.empty(0, dtype=torch.uint8)
-    while (message := link.hear(number)) is not None:
+    while (message := link.receive(number)) is not None:
         if message["handle"] != handle:
             handle = message["handle"]
             memory = open_handle(handle)

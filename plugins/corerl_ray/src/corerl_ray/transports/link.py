@@ -32,14 +32,14 @@ class Link:
     Attributes:
         transfer: number of transfers so far; both sides count.
         last: number of the last received message.
-        told: number of the last sent message.
+        sent: number of the last sent message.
     """
 
     store: TCPStore
     timeout: timedelta
     transfer: int = 0
     last: int = 0
-    told: int = 0
+    sent: int = 0
     _keys: list[str] = field(default_factory=list)
 
     @classmethod
@@ -79,14 +79,14 @@ class Link:
             self.store.delete_key(key)
         self._keys.clear()
         self.transfer += 1
-        self.told = 0
+        self.sent = 0
 
-    def tell(self, number: int, message: object) -> None:
-        self.told = number
+    def send(self, number: int, message: object) -> None:
+        self.sent = number
         self._keys.append(f"{self.transfer}/{number}")
         self.store.set(self._keys[-1], json.dumps(message))
 
-    def hear(self, number: int) -> Any:
+    def receive(self, number: int) -> Any:
         """Wait for a message."""
         self.last = number
         return json.loads(self.store.get(f"{self.transfer}/{number}"))
