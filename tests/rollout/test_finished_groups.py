@@ -56,7 +56,7 @@ def test_groups_come_back_as_they_were(finished, sampler, tmp_path):
     divided = dataclasses.replace(divided, scored=dataclasses.replace(divided.scored, results=[result, failed]))
     own = dataclasses.replace(PROMPTS[2], messages=[{"role": "user", "content": "begin"}], token_ids=(7, 8, 9))
     episodes = [
-        Episode([True, False, True], [{"role": "tool", "content": "4"}], 2, 0.25, {"a": 0.25}, {"b": [1, 2]}),
+        Episode([True, False, True], [{"role": "tool", "content": "4"}], 2, 0.25, {"a": 0.25}, {"b": (1, 2)}),
         Episode([True]),
     ]
     played = with_rollouts(finished(2), prompts=[own, own], episodes=episodes)
