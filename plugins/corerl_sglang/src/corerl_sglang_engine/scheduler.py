@@ -63,7 +63,10 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
     def corerl_report(self) -> dict[str, float]:
         """For ``Engine.report`` of ``corerl_engine.server``; prefixes that nothing uses are no cache in use."""
-        free = self.token_to_kv_pool_allocator.available_size() + self.tree_cache.evictable_size()
+        try:
+            free = self.token_to_kv_pool_allocator.available_size() + self.tree_cache.evictable_size()
+        except NotImplementedError:  # models with several kinds of cache
+            free = self.max_total_num_tokens
         return {
             "room": self.max_running_requests,
             "running": len(self.running_batch.reqs),
