@@ -239,6 +239,7 @@ class RolloutConfig:
     free_cache_engine: bool | None = option(None, "free engine memory in training; null: true with shared GPUs")
     verify_weights_freq: int = option(1, "updates between comparisons of all weights; -1: only the first", ge=-1)
     agent: Part | None = option(None, "agent that plays each response; null: one turn, or multi_turn.environment")
+    agent_timeout: float = option(3600.0, "deadline of one episode of an agent, in seconds; it has no score", gt=0)
     multi_turn: MultiTurnConfig = option(help="episodes", factory=MultiTurnConfig)
     val_kwargs: ValSamplingConfig = option(help="evaluation", factory=ValSamplingConfig)
 

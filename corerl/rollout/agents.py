@@ -1,5 +1,6 @@
 """Agents: how one is made, how it plays an episode, and the metrics of its episodes."""
 
+import asyncio
 import functools
 import math
 from collections import defaultdict
@@ -38,8 +39,8 @@ def make_agent(
     return cast(Agent, target(AgentContext(config, tokenizer, {key: each.load() for key, each in others.items()}.get)))
 
 
-async def result_of(agent: Agent, group: Group, model: Model) -> AgentResult:
-    """Play one episode.
+async def result_of(agent: Agent, group: Group, model: Model, timeout: float) -> AgentResult:
+    """Play one episode; one that takes longer than ``timeout`` seconds is cancelled and has an error.
 
     Raises:
         RunError: the agent breaks its contract.
@@ -47,12 +48,15 @@ async def result_of(agent: Agent, group: Group, model: Model) -> AgentResult:
     prompt = group.prompt
     row = (prompt.messages, prompt.ground_truth, prompt.data_source, prompt.extra_info)
     try:
-        result = await agent.run(Task(*row, prompt.token_ids, group.seed), model) or AgentResult()
+        async with asyncio.timeout(timeout) as deadline:
+            result = await agent.run(Task(*row, prompt.token_ids, group.seed), model) or AgentResult()
     except DataError as error:
         raise RunError(str(error)) from error
     except CoreRLError:
         raise
     except Exception as error:
+        if deadline.expired():
+            return AgentResult(error=f"the episode took longer than rollout.agent_timeout = {timeout:g} s")
         return AgentResult(error=f"the agent raised {type(error).__name__}: {' '.join(str(error).split())}")
     if not isinstance(result, AgentResult):
         raise RunError(f"the agent returned {type(result).__name__}, not AgentResult (corerl.contracts.agents)")

@@ -33,6 +33,7 @@ class Player:
         reward: None: no scorer scores the responses.
         max_response_length, max_prompt_length: of ``data``.
         agent: plays each response; None: the responses of a group are one request.
+        agent_timeout: deadline of an episode, in seconds.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Player:
         max_response_length: int,
         agent: Agent | None = None,
         max_prompt_length: int = 0,
+        agent_timeout: float = 3600.0,
     ) -> None:
         self._queue, self._tokenizer, self._agent = queue, tokenizer, agent
-        self._max_prompt_length = max_prompt_length
+        self._max_prompt_length, self._agent_timeout = max_prompt_length, agent_timeout
         self._scores = Scores(reward, max_response_length)
 
     @property
@@ -90,7 +92,7 @@ class Player:
     async def _episode(self, agent: Agent, group: Group, sample: int) -> Rollouts:
         """One episode, which is one response of at most ``sampling.max_tokens``."""
         recorder = Recorder(self._queue, self._tokenizer, group, sample, self._max_prompt_length)
-        result = await result_of(agent, group, recorder)
+        result = await result_of(agent, group, recorder, self._agent_timeout)
         if recorder.failure is not None:
             raise recorder.failure
         return recorder.rollouts(result)

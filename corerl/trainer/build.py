@@ -124,7 +124,8 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     queue = RequestQueue(engines.generate, config.rollout.max_concurrent_requests, engines.engine_load)
     agent, data = make_agent(parts.agent, parts.others, config, plan.tokenizer), config.data
     scorer = reward if agent is None or config.rollout.multi_turn.score_response else None
-    player = Player(queue, plan.tokenizer, scorer, data.max_response_length, agent, data.max_prompt_length)
+    limits = data.max_prompt_length, config.rollout.agent_timeout
+    player = Player(queue, plan.tokenizer, scorer, data.max_response_length, agent, *limits)
     stack.callback(player.close)
     stream = Stream(
         config,

@@ -44,10 +44,10 @@ class Policy:
 def play(tiny_tokenizer_dir):
     tokenizer = load_tokenizer(ModelConfig(path=str(tiny_tokenizer_dir)))
 
-    def start(run, *, policy=None, n=1, max_tokens=20, max_prompt_length=4):
+    def start(run, *, policy=None, n=1, max_tokens=20, max_prompt_length=4, seconds=60.0):
         selected = Selected(Entry("agent", "mine", run, Owner("acme")))
         agent = make_agent(selected, {}, None, tokenizer)
-        player = Player(policy or Policy(), tokenizer, None, max_tokens, agent, max_prompt_length)
+        player = Player(policy or Policy(), tokenizer, None, max_tokens, agent, max_prompt_length, seconds)
         prompt = Prompt(0, PROMPT, CHAT, "acme", "42", {"index": 7})
         return asyncio.run(player.play_all([prompt], [11], SamplingParams(max_tokens, n=n), "train"))
 
@@ -171,6 +171,28 @@ def test_a_request_that_was_given_up_leaves_no_token(play):
     [completion] = play(agent, policy=policy).rollouts.completions
     assert completion.token_ids == [51, 51]
     assert [request.request_id for request in policy.requests] == ["train-0.0-0", "train-0.0-1"]
+
+
+def test_an_episode_has_a_deadline_and_keeps_what_was_sampled_before(play):
+    ended = []
+
+    async def waits(task, model):
+        try:
+            await model.generate(task.prompt_ids)
+            await asyncio.sleep(60)
+        finally:
+            ended.append(task.seed)
+
+    scored = play(waits, seconds=0.05)
+    [episode], [completion] = scored.rollouts.episodes, scored.rollouts.completions
+    assert episode.error == "the episode took longer than rollout.agent_timeout = 0.05 s"
+    assert completion.token_ids == [50] and ended == [11]
+
+    async def its_own(task, model):
+        await asyncio.wait_for(asyncio.sleep(60), 0.01)
+
+    [episode] = play(its_own).rollouts.episodes
+    assert episode.error.startswith("the agent raised TimeoutError")
 
 
 def test_a_first_request_may_be_a_prompt_of_the_agents_own(play):

@@ -170,8 +170,8 @@ def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[
         rollout = runtime.spawn(role, RolloutWorker, config)
         queue = RequestQueue(rollout.generate)
         agent = make_agent(plan.agent, plan.others, config, plan.tokenizer)
-        longest = config.data.max_prompt_length
-        player = Player(queue, plan.tokenizer, None, plan.sampling.max_tokens, agent, longest)
+        limits = config.data.max_prompt_length, config.rollout.agent_timeout
+        player = Player(queue, plan.tokenizer, None, plan.sampling.max_tokens, agent, *limits)
         stack.callback(player.close)
         loop = EventLoop(background=False)
         stack.callback(loop.close)
