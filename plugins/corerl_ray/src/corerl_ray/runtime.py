@@ -17,7 +17,7 @@ from ray.exceptions import RayActorError, RayError
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import Future
 from corerl.contracts.runtimes import Role
-from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError, RunError
+from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError, RunError, WorkerDiedError
 from corerl.models import cpu_threads
 from corerl.terminal import say
 from corerl_ray import tensors
@@ -266,7 +266,8 @@ class Restart:
                 return None
             if not _is_there(seat):  # Ray notices the death of a machine later than that of its workers
                 return self(rank)
-            if isinstance(error, RayActorError) and self.group.dies_at_start(member, exit_cause(str(error))):
+            is_dead = isinstance(error, RayActorError | WorkerDiedError)
+            if is_dead and self.group.dies_at_start(member, exit_cause(str(error))):
                 return None
             why = str(error).strip().splitlines()[-1]
             say(f"{member} could not be started again ({why}); the run continues with {self._left()}")
@@ -294,20 +295,28 @@ class Restart:
         if not seat.places.gpus_per_node:
             local_rank = sum(other.facts.node == facts.node for other in self.group.members if other.facts)
         environment = self.runtime.environment_of(member, local_rank, facts, seat.devices)
-        self._result(member.host.build.remote(environment, self.group.worker, self.args), deadline)
+        self._result(member.host.build.remote(environment, self.group.worker, self.args), deadline, facts)
         return dataclasses.replace(member, facts=facts)
 
-    def _result(self, reference: "ray.ObjectRef[Any]", deadline: float) -> Any:
-        """The result of a worker that is not in a group yet; the other workers are watched during the wait."""
-        waiter = self.runtime.waiter
+    def _result(self, reference: "ray.ObjectRef[Any]", deadline: float, facts: ProcessFacts | None = None) -> Any:
+        """The result of a worker that is not in a group yet; the other workers are watched during the wait.
+
+        Raises:
+            WorkerDiedError: the worker's process gives no sign of life, and is killed.
+        """
+        waiter, options = self.runtime.waiter, self.runtime.options
+        signs = Signs(waiter.node, options.hang_timeout)
         while not ray.wait([reference], timeout=POLL)[0]:
             if waiter.closing:
                 raise RunError("the run ends")
             waiter.look(None)
             if waiter.failure is not None:
                 raise waiter.failure
+            if facts is not None and signs.silent([(facts.node, facts.asked)]):
+                waiter.end(facts)
+                raise WorkerDiedError(f"it gave no sign of life for {options.hang_timeout:.0f} s")
             if time.monotonic() > deadline:
-                raise DeadlineError(f"it took longer than {self.runtime.options.start_timeout:g} s")
+                raise DeadlineError(f"it took longer than {options.start_timeout:g} s")
         value = ray.get(reference)
         if isinstance(value, Failure):
             raise value.error("it")
