@@ -119,8 +119,9 @@ def steps_of(workplace):
     return steps, paths(folder / "checkpoints")
 
 
-def test_sigterm_while_the_cluster_starts_ends_the_run_with_its_code_and_leaves_nothing(life, workplace):
-    code, said, files = life(1, *PHASES["start of the cluster"], [signal.SIGTERM])
+@pytest.mark.parametrize("phase", ["start of the cluster", "start of the workers"])
+def test_sigterm_during_a_start_ends_the_run_with_its_code_and_leaves_nothing(life, workplace, phase):
+    code, said, files = life(1, *PHASES[phase], [signal.SIGTERM])
     assert (code, files) == (143, []), said
     assert "SIGTERM: the run ends" in said and "Traceback" not in said
     assert not workplace.run_folders

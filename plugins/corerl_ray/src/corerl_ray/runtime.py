@@ -166,6 +166,7 @@ class RayRuntime:
             return
         with self._watching:
             self._closed = self.waiter.closing = True
+        has_named_logs = self.waiter.has_named_logs  # later errors are of workers that are killed here
         patience = CLOSING_AFTER_FAILURE if self.waiter.failed else CLOSING
         closing: list[Future] = []
         is_lost = bool(self.cluster.health.look())  # a stopped GCS would block each of Ray's calls
@@ -181,7 +182,7 @@ class RayRuntime:
                 group.reviving.release()
         if not is_lost:
             self.pools.close()
-        self.cluster.close(keep_logs=self.waiter.has_named_logs)
+        self.cluster.close(keep_logs=has_named_logs)
 
     def _watch(self, members: Sequence[Member]) -> None:
         """Also those of which more is known than before."""
