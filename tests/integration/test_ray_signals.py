@@ -17,9 +17,11 @@ from corerl.telemetry.metrics_log import read_metrics
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="starts Ray a dozen times: set CORERL_CHAOS=1"),
+    pytest.mark.xdist_group("ray runs"),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc"),
 ]
+
+long = pytest.mark.skipif("CORERL_CHAOS" not in os.environ, reason="starts Ray a dozen times: set CORERL_CHAOS=1")
 
 PHASES = {
     "start of the cluster": ("ray._private.node:Node.start_raylet", 1),
@@ -117,6 +119,15 @@ def steps_of(workplace):
     return steps, paths(folder / "checkpoints")
 
 
+@pytest.mark.parametrize("phase", ["start of the cluster", "start of the workers"])
+def test_sigterm_during_a_start_ends_the_run_with_its_code_and_leaves_nothing(life, workplace, phase):
+    code, said, files = life(1, *PHASES[phase], [signal.SIGTERM])
+    assert (code, files) == (143, []), said
+    assert "SIGTERM: the run ends" in said and "Traceback" not in said
+    assert not workplace.run_folders
+
+
+@long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_a_signal_in_any_phase_ends_the_run_with_its_code_and_leaves_nothing(life, workplace, number):
     for phase, (target, call) in PHASES.items():
@@ -132,7 +143,8 @@ def test_a_signal_in_any_phase_ends_the_run_with_its_code_and_leaves_nothing(lif
         assert not steps or checkpoints[-1].name == f"global_step_{steps[-1]}", phase  # no step that was done is lost
 
 
-@pytest.mark.parametrize("phase", ["start of the cluster", "generation", "update", "writing a checkpoint"])
+@long
+@pytest.mark.parametrize("phase", ["start of the workers", "generation", "writing a checkpoint"])
 def test_a_second_signal_ends_the_run_at_once_and_no_process_is_left(life, workplace, phase):
     code, said, _ = life(20, *PHASES[phase], [signal.SIGTERM, signal.SIGTERM])
     assert code == 143 and "Traceback" not in said, said

@@ -196,37 +196,41 @@ def test_a_worker_that_is_killed_is_started_in_the_background_and_gets_its_weigh
     assert engines.restarts == 1
 
 
-@pytest.mark.parametrize("most", [2, 1])
-def test_a_worker_that_is_killed_while_it_is_started_again_is_started_once_more_if_the_limit_allows(
-    fresh, most, capsys
+@pytest.mark.parametrize(
+    ("number", "most", "why"),
+    [
+        (signal.SIGKILL, 2, "killed (SIGKILL"),
+        (signal.SIGKILL, 1, "killed (SIGKILL"),
+        (signal.SIGSTOP, 2, "it gave no sign of life for 2 s"),
+    ],
+    ids=["killed", "limit", "stopped"],
+)
+def test_a_worker_that_ends_or_hangs_while_it_is_started_again_is_started_once_more_if_the_limit_allows(
+    start, number, most, why, capsys
 ):
-    runtime, actor, rollout = fresh("object_store")
+    runtime = start(rollout_workers=2, weights_transport="object_store", hang_timeout=2)
+    actor, rollout = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
     engines = Engines(runtime, actor, rollout, most)
     engines.send_weights(1)
-    build, killed = rollout.restart_member._build, []
+    environment, ended = runtime.environment_of, []
 
-    def dying(member, seat):
-        if not killed:
-            killed.append(pid_of(member))
-            os.kill(killed[0], signal.SIGKILL)
-        return build(member, seat)
+    def dying(member, local_rank, facts, devices):
+        if not ended:
+            ended.append(facts.pid)
+            os.kill(facts.pid, number)
+        return environment(member, local_rank, facts, devices)
 
-    object.__setattr__(rollout.restart_member, "_build", dying)
+    runtime.environment_of = dying
     kill(rollout.members[1])
     assert sorted(generated(engines, *"abcd")) == list("abcd")
     until(lambda: not engines._has_thread)
     assert rollout.absent() == (set() if most == 2 else {1}) and engines.restarts == most
     assert sorted(generated(engines, "e", "f")) == ["e", "f"]
+    until(lambda: not is_alive(ended[0]))
     said = capsys.readouterr().err
-    assert "the rollout worker 1 of 2 died while it was started again: killed (SIGKILL" in said
+    assert f"the rollout worker 1 of 2 died while it was started again: {why}" in said
     last = ["takes requests again", "rollout.max_restarts = 1 is reached: the run continues without it"][most == 1]
     assert last in said.splitlines()[-1]
-
-
-def pid_of(member):
-    import ray
-
-    return ray.get(member.host.facts.remote()).pid
 
 
 def test_the_last_engine_that_ends_is_waited_for(fresh):

@@ -172,11 +172,15 @@ class Waiter:
             reason = f"the {member} (process {facts.pid} on {facts.address}) gives no sign of life for {seconds:.0f} s"
             reason += f": {state}" if state else ""
             reason += f"{also}{self._places(member)}{_printed(member, lines)}"
-            if facts.node == self.node:
-                end(facts.asked)
-            else:
-                on(facts.node, end).remote(facts.asked)
+            self.end(facts)
             return self._without(member, reason, known)
+
+    def end(self, facts: ProcessFacts) -> None:
+        """Kill a process that may be stopped."""
+        if facts.node == self.node:
+            end(facts.asked)
+        else:
+            on(facts.node, end).remote(facts.asked)
 
     def busy(self, member: Member) -> str:
         """`` in a function (file, line)``, if the worker was asked for a sign of life."""

@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._common.utils import get_default_ray_temp_dir
 from ray._private import services
+from ray._private import utils as _private_utils
 from ray._private import worker as _private_worker
 
-from corerl.errors import ConfigError, DeadlineError, LostError, RunError
+from corerl.errors import ConfigError, DeadlineError, LostError, RunError, Stopped
 from corerl_ray.host import hear_of_children
 from corerl_ray.options import RayOptions
 from corerl_ray.processes import is_alive
@@ -103,6 +105,12 @@ def _remove(session: Path) -> None:
         latest.unlink(missing_ok=True)
 
 
+def _sessions() -> set[Path]:
+    """Folders of clusters that this process has started."""
+    folder: str = get_default_ray_temp_dir()  # type: ignore[no-untyped-call]
+    return set(Path(folder).glob(f"session_*_{os.getpid()}"))
+
+
 def connect(options: RayOptions) -> Cluster:
     """Find or start the cluster. A process that is already connected stays connected, also after the run.
 
@@ -126,11 +134,14 @@ def connect(options: RayOptions) -> Cluster:
     mark = f"{os.getpid()}-{time.time_ns()}"
     global watcher
     watcher = Watcher(options.hang_timeout, mark)  # started before the cluster, which may hang during its start
+    before = _sessions()
     try:
         with _keeping_sigterm(), _variable(MARK, mark):
             processes = _start(quiet)
-    except BaseException:
+    except BaseException as error:
         _end_watcher()
+        for session in _sessions() - before if isinstance(error, Stopped) else ():
+            _remove(session)  # no error names its logs
         raise
     hear_of_children()
     _adopt_no_orphans()
@@ -208,11 +219,16 @@ def _in_own_process_groups() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keeping_sigterm() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which Ray replaces twice: one handler exits, one prints addresses."""
-    before = signal.getsignal(signal.SIGTERM)
+    """Keep the handler of SIGTERM. Ray would install handlers that exit, and a handler in C that prints addresses.
+
+    The handler in C cannot be prevented; it is there for the last moments of ``ray.init``.
+    """
+    before, ordinary = signal.getsignal(signal.SIGTERM), _private_utils.set_sigterm_handler
+    _private_utils.set_sigterm_handler = lambda handler: None
     try:
         yield
     finally:
+        _private_utils.set_sigterm_handler = ordinary
         if threading.current_thread() is threading.main_thread():  # required by signal
             signal.signal(signal.SIGTERM, before)
 

@@ -17,7 +17,7 @@ from ray.exceptions import RayActorError, RayError
 from corerl.contracts.config import RuntimeConfig
 from corerl.contracts.dispatch import Future
 from corerl.contracts.runtimes import Role
-from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError, RunError
+from corerl.errors import ConfigError, CoreRLError, DeadlineError, EngineDeadError, RunError, WorkerDiedError
 from corerl.models import cpu_threads
 from corerl.terminal import say
 from corerl_ray import tensors
@@ -168,6 +168,7 @@ class RayRuntime:
             return
         with self._watching:
             self._closed = self.waiter.closing = True
+        has_named_logs = self.waiter.has_named_logs  # later errors are of workers that are killed here
         patience = CLOSING_AFTER_FAILURE if self.waiter.failed else CLOSING
         closing: list[Future] = []
         is_lost = bool(self.cluster.health.look())  # a stopped GCS would block each of Ray's calls
@@ -183,7 +184,7 @@ class RayRuntime:
                 group.reviving.release()
         if not is_lost:
             self.pools.close()
-        self.cluster.close(keep_logs=self.waiter.has_named_logs)
+        self.cluster.close(keep_logs=has_named_logs)
 
     def _watch(self, members: Sequence[Member]) -> None:
         """Also those of which more is known than before."""
@@ -268,7 +269,8 @@ class Restart:
                 return None
             if not _is_there(seat):  # Ray notices the death of a machine later than that of its workers
                 return self(rank)
-            if isinstance(error, RayActorError) and self.group.dies_at_start(member, exit_cause(str(error))):
+            is_dead = isinstance(error, RayActorError | WorkerDiedError)
+            if is_dead and self.group.dies_at_start(member, exit_cause(str(error))):
                 return None
             why = str(error).strip().splitlines()[-1]
             say(f"{member} could not be started again ({why}); the run continues with {self._left()}")
@@ -296,20 +298,28 @@ class Restart:
         if not seat.places.gpus_per_node:
             local_rank = sum(other.facts.node == facts.node for other in self.group.members if other.facts)
         environment = self.runtime.environment_of(member, local_rank, facts, seat.devices)
-        self._result(member.host.build.remote(environment, self.group.worker, self.args), deadline)
+        self._result(member.host.build.remote(environment, self.group.worker, self.args), deadline, facts)
         return dataclasses.replace(member, facts=facts)
 
-    def _result(self, reference: "ray.ObjectRef[Any]", deadline: float) -> Any:
-        """The result of a worker that is not in a group yet; the other workers are watched during the wait."""
-        waiter = self.runtime.waiter
+    def _result(self, reference: "ray.ObjectRef[Any]", deadline: float, facts: ProcessFacts | None = None) -> Any:
+        """The result of a worker that is not in a group yet; the other workers are watched during the wait.
+
+        Raises:
+            WorkerDiedError: the worker's process gives no sign of life, and is killed.
+        """
+        waiter, options = self.runtime.waiter, self.runtime.options
+        signs = Signs(waiter.node, options.hang_timeout)
         while not ray.wait([reference], timeout=POLL)[0]:
             if waiter.closing:
                 raise RunError("the run ends")
             waiter.look(None)
             if waiter.failure is not None:
                 raise waiter.failure
+            if facts is not None and signs.silent([(facts.node, facts.asked)]):
+                waiter.end(facts)
+                raise WorkerDiedError(f"it gave no sign of life for {options.hang_timeout:.0f} s")
             if time.monotonic() > deadline:
-                raise DeadlineError(f"it took longer than {self.runtime.options.start_timeout:g} s")
+                raise DeadlineError(f"it took longer than {options.start_timeout:g} s")
         value = ray.get(reference)
         if isinstance(value, Failure):
             raise value.error("it")
