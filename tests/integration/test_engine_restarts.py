@@ -3,7 +3,7 @@
 import pytest
 
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.trainer import restarts
+from corerl_torch import restarts
 
 
 @pytest.fixture

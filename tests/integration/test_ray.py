@@ -9,7 +9,7 @@ import pytest
 
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
-from corerl.trainer import restarts
+from corerl_torch import restarts
 
 pytestmark = pytest.mark.xdist_group("ray runs")  # before those of "ray", in a process with a cluster that stays
 
