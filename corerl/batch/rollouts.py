@@ -125,9 +125,11 @@ class Rollouts:
             masks=None if self.episodes is None else [episode.response_mask for episode in self.episodes],
             log_probs=[completion.log_probs for completion in self.completions],
         )
-        versions = torch.zeros(experience.response_mask.shape, dtype=torch.int32)
+        begun = torch.tensor([completion.weight_version for completion in self.completions], dtype=torch.int32)
+        places = torch.arange(experience.response_mask.shape[1])
+        versions = torch.where(places < experience.response_lengths[:, None], begun[:, None], 0)
         for row, completion in enumerate(self.completions):
-            for start, end, version in completion.version_runs():
+            for start, end, version in completion.version_runs()[1:] if completion.updates else ():
                 versions[row, start:end] = version
         experience.weight_versions = versions
         return experience

@@ -92,6 +92,8 @@ class Completion:
         >>> Completion([7, 8, 9], [-1.0, -1.0, -1.0], "stop", 4, ((2, 5),)).version_runs()
         [(0, 2, 4), (2, 3, 5)]
         """
+        if not self.updates and self.token_ids:  # thousands of completions a step
+            return [(0, len(self.token_ids), self.weight_version)]
         begins = [(0, self.weight_version), *self.updates]
         ends = [*(start for start, _ in self.updates), len(self.token_ids)]
         runs = [(start, end, version) for (start, version), end in zip(begins, ends, strict=True)]

@@ -37,7 +37,9 @@ class Dispatcher:
             before = sum(job.missing for job in (*self._scheduler.jobs, *self._inbox))
             job = Job(requests, self._rules.batch_seconds(before + len(requests)))
             self._inbox.append(job)
-        self._wake()
+            is_first = len(self._inbox) == 1
+        if is_first:  # the thread is awake for the others already
+            self._wake()
         return job.future
 
     def close(self) -> None:
