@@ -84,7 +84,7 @@ class Exchange:
         """calls that are to be posted"""
         self._polls: dict[Any, tuple[Any, float]] = {}
         """a replica's process -> the running ``collect``, and its start"""
-        self._told: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
+        self._results: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
         self._wait = Wait(group.waiter, math.inf, "generation")
 
     async def generate(
@@ -132,7 +132,7 @@ class Exchange:
                 self._send()
             except BaseException as error:
                 self._fail(error)
-            self._tell()
+            self._hand_over()
 
     def _goes_on(self) -> bool:
         with self._lock:
@@ -284,11 +284,11 @@ class Exchange:
             self._end(order, error)
 
     def _in_loop(self, order: Order, function: Callable[[], None]) -> None:
-        self._told.setdefault(order.loop, []).append(function)
+        self._results.setdefault(order.loop, []).append(function)
 
-    def _tell(self) -> None:
+    def _hand_over(self) -> None:
         """Call what is to be called in event loops."""
-        told, self._told = self._told, {}
+        told, self._results = self._results, {}
         for loop, functions in told.items():
             with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits there
                 loop.call_soon_threadsafe(_call_all, loop, functions)

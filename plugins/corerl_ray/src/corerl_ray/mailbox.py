@@ -62,7 +62,7 @@ class Mailbox:
         """cancelled calls that have not come yet"""
         self._changed = threading.Condition()
         self._news: dict[int, News] = {}
-        self._told: EngineLoad | None = None
+        self._reported: EngineLoad | None = None
 
     def post(self, posts: Sequence[Post]) -> None:
         """Begin calls; return at once."""
@@ -77,13 +77,13 @@ class Mailbox:
         end = time.monotonic() + seconds
         with self._changed:
             load = self.engine_load()
-            while not self._news and load == self._told and (left := end - time.monotonic()) > 0:
+            while not self._news and load == self._reported and (left := end - time.monotonic()) > 0:
                 self._changed.wait(min(LOOK, left))
                 load = self.engine_load()
         if self._tasks:
             time.sleep(GATHER)
         with self._changed:
-            news, self._news, self._told = self._news, {}, load
+            news, self._news, self._reported = self._news, {}, load
         return Collected(news, load)
 
     def engine_load(self) -> EngineLoad | None:
