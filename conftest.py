@@ -3,7 +3,7 @@
 import gc
 import json
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,11 @@ os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read at the i
 os.environ.setdefault("RAY_worker_niceness", "0")  # 15 would have them wait for everything else, against deadlines
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")  # idle workers, which no actor of ours is put into
 
-GROUPS = ("ray runs", "vllm", "ray", "megatron", "new plugins", "ranks")
-"""of ``xdist_group``: tests that share engines, clusters, installed packages, ranks; the longest first, and "ray" after
-the two before it, because its cluster stays until its process ends"""
+GROUPS = ("ray runs", "vllm", "ray", "ranks", "new plugins")
+"""of ``xdist_group``: tests that share engines, clusters, installed packages, ranks; the longest first"""
+
+ENDING = pytest.StashKey[list[Callable[[], None]]]()
+"""of the session: what ends clusters and ranks, in the order of their starts"""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -36,10 +38,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _turn(item: pytest.Item) -> int:
-    group = item.get_closest_marker("xdist_group")
-    if group is not None and group.args[0] in GROUPS:
-        return GROUPS.index(group.args[0])
+    group = _group(item)
+    if group in GROUPS:
+        return GROUPS.index(group)
     return len(GROUPS) + (item.get_closest_marker("slow") is None)
+
+
+def _group(item: pytest.Item | None) -> str | None:
+    marker = None if item is None else item.get_closest_marker("xdist_group")
+    return None if marker is None else str(marker.args[0])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Clusters and ranks end with the last test in a row of their group: idle ones take a tenth of a core each."""
+    if nextitem is None or _group(nextitem) != _group(item):
+        endings = item.session.stash.get(ENDING, [])
+        while endings:
+            endings.pop()()
+
+
+@pytest.fixture(scope="session")
+def at_the_end_of_the_group(request: pytest.FixtureRequest) -> Callable[[Callable[[], None]], None]:
+    """``at_the_end_of_the_group(end)``: ``end()`` is called after the last test in a row of the test's group."""
+    return request.session.stash.setdefault(ENDING, []).append
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,9 @@ import pytest
 from corerl.cli.main import run
 from corerl.telemetry.metrics_log import read_metrics
 from corerl_torch import restarts
+from ray_clusters import local_cluster
 
-pytestmark = pytest.mark.xdist_group("ray runs")  # before those of "ray", in a process with a cluster that stays
+pytestmark = pytest.mark.xdist_group("ray runs")  # whose cluster is started once
 
 TIMINGS = ("timing", "perf/")
 FILES = [
@@ -117,11 +118,8 @@ def test_a_cluster_that_does_not_answer_is_one_line(train, capsys):
 def four_cpus():
     """A cluster with four CPUs on paper, whatever this machine has."""
     pytest.importorskip("ray")
-    import ray
-
-    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+    with local_cluster(4):
+        yield
 
 
 @pytest.mark.slow

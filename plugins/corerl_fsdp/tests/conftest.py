@@ -31,16 +31,14 @@ def model_dirs(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def worlds():
+def worlds(at_the_end_of_the_group):
     """Number of ranks → their world, started when first asked for."""
     from rank_jobs import run
 
     class Worlds(dict):
         def __missing__(self, size):
             self[size] = World(size, run)
+            at_the_end_of_the_group(lambda: self.pop(size).close())
             return self[size]
 
-    started = Worlds()
-    yield started
-    for world in started.values():
-        world.close()
+    return Worlds()

@@ -32,7 +32,7 @@ class Laid:
 
 
 @pytest.fixture(scope="session")
-def worlds():
+def worlds(at_the_end_of_the_group):
     """(number of ranks, options) → what runs jobs in a world of so many, laid out so; the one before ends.
 
     A layout is dozens of gloo groups, each with threads that poll, and only the end of a process ends them.
@@ -49,8 +49,8 @@ def worlds():
     def world(size, **options):
         if size not in living or living[size][0] != options:
             end()
+            at_the_end_of_the_group(end)
             living[size] = options, World(size, run)
         return Laid(living[size][1], options)
 
-    yield world
-    end()
+    return world

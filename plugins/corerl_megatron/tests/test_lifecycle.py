@@ -11,7 +11,7 @@ from corerl.contracts.config import ModelConfig
 from corerl_megatron.reading import read
 from corerl_testing.tiny_model import tiny_model
 
-pytestmark = pytest.mark.xdist_group("megatron")  # whose ranks are started once
+pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
 
 TENSOR, CONTEXT = {"tensor_model_parallel_size": 2}, {"context_parallel_size": 2}
 CUT = {"cut": {"max_tokens": 30}}

@@ -9,7 +9,7 @@ import megatron_jobs as jobs
 import pytest
 import torch
 
-pytestmark = pytest.mark.xdist_group("megatron")  # whose ranks are started once
+pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
 
 CUTS = ({"max_sequences": 100}, {"max_sequences": 1}, {"max_tokens": 16})
 TENSOR, CONTEXT = {"tensor_model_parallel_size": 2}, {"context_parallel_size": 2}

@@ -13,7 +13,7 @@ from corerl_torch.loading import load_model
 from corerl_torch.weights.names import as_in_files
 from families import write_config
 
-pytestmark = pytest.mark.xdist_group("megatron")  # whose ranks are started once
+pytestmark = pytest.mark.xdist_group("ranks")  # which are started once
 
 TENSOR, PIPELINE = {"tensor_model_parallel_size": 2}, {"pipeline_model_parallel_size": 2}
 INTERLEAVED = {**PIPELINE, "virtual_pipeline_model_parallel_size": 2}

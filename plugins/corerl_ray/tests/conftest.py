@@ -1,31 +1,31 @@
-"""One Ray cluster for all tests of a process, with more CPUs on paper than the machine has."""
+"""One Ray cluster for all tests of the group "ray", with more CPUs on paper than the machine has."""
 
+import contextlib
 import sys
 from pathlib import Path
 
 import pytest
 
+from ray_clusters import local_cluster
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 
-@pytest.fixture(scope="session")
-def cluster():
+@pytest.fixture(scope="module")
+def cluster(at_the_end_of_the_group):
+    """The cluster that the last test of the group ends."""
     import ray
 
-    ray.init(
-        "local",
-        num_cpus=10,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        object_store_memory=2**28,
-    )
-    yield
-    ray.shutdown()
+    if not ray.is_initialized():
+        at_the_end_of_the_group(local_cluster(10, object_store_memory=2**28).close)
 
 
-@pytest.fixture(scope="session")
-def groups(cluster, tmp_path_factory):
+kept = {}
+"""the groups of a cluster that runs"""
+
+
+@pytest.fixture(scope="module")
+def groups(cluster, tmp_path_factory, at_the_end_of_the_group):
     """Two actor workers and two rollout workers, for tests that leave them well."""
     from ray_toys import ENGINE, TOY, Engine, Toy
 
@@ -33,12 +33,17 @@ def groups(cluster, tmp_path_factory):
     from corerl_ray.options import RayOptions
     from corerl_ray.runtime import RayRuntime
 
-    runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=2))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CORERL_TOY", "carried")
-        patch.setenv("CORERL_READ", str(tmp_path_factory.mktemp("weights") / "read"))
-        yield runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
-    runtime.close()
+    if not kept:
+        with contextlib.ExitStack() as stack:
+            stack.callback(kept.clear)
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setenv("CORERL_TOY", "carried")
+            patch.setenv("CORERL_READ", str(tmp_path_factory.mktemp("weights") / "read"))
+            runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=2))
+            stack.callback(runtime.close)
+            kept["groups"] = runtime.spawn(TOY, Toy), runtime.spawn(ENGINE, Engine)
+            at_the_end_of_the_group(stack.pop_all().close)
+    return kept["groups"]
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 No model runs: tokens and log-probs are a function of the request and the place. Memory is short, so that requests are
 preempted, one request is aborted, and all are preempted once by ``reset_prefix_cache``. Prints a line of JSON for each
-scheduler: the responses, the tokens that later requests find in the prefix cache, and how many tokens vLLM's own
-function took in.
+scheduler, first without and then with late tokens: the responses, the tokens that later requests find in the prefix
+cache, and how many tokens vLLM's own function took in.
 """
 
 import json
 import os
 import random
-import sys
 import tempfile
 from collections import defaultdict, deque
 from typing import Any
@@ -143,6 +142,6 @@ def run(kind: Any, late: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     init_none_hash(sha256)
-    late = int(sys.argv[1])
-    for kind in (AsyncScheduler, GatheringAsyncScheduler) if late else (Scheduler, GatheringScheduler):
-        print(json.dumps(run(kind, late)))
+    for late, kinds in ((0, (Scheduler, GatheringScheduler)), (1, (AsyncScheduler, GatheringAsyncScheduler))):
+        for kind in kinds:
+            print(json.dumps({"late": late, **run(kind, late)}))

@@ -1,11 +1,11 @@
 """Run by an interpreter that finds vLLM: its memory manager, asked for each token and only where blocks end.
 
-Prints a line of JSON for each of the two: the blocks that requests were given, step by step, the tokens that a later
-request finds in the prefix cache, and how often vLLM's own function was asked.
+Prints a line of JSON for each of the two, first without and then with late tokens: the blocks that requests were given,
+step by step, the tokens that a later request finds in the prefix cache, and how often vLLM's own function was asked.
 """
 
+import itertools
 import json
-import sys
 from typing import Any
 
 import torch
@@ -60,10 +60,10 @@ def run(*, at_ends: bool, late: int) -> dict[str, Any]:
         manager.get_computed_blocks(request(f"again {each.request_id}", [*each.all_token_ids, 0]))[1]
         for each in requests
     ]
-    return {"given": given, "found": found, "asked": len(asked)}
+    return {"late": late, "given": given, "found": found, "asked": len(asked)}
 
 
 if __name__ == "__main__":
     init_none_hash(sha256)
-    for at_ends in (False, True):
-        print(json.dumps(run(at_ends=at_ends, late=int(sys.argv[1]))))
+    for late, at_ends in itertools.product((0, 1), (False, True)):
+        print(json.dumps(run(at_ends=at_ends, late=late)))

@@ -10,30 +10,37 @@ import pytest
 
 import corerl_vllm_engine
 
+pytestmark = pytest.mark.xdist_group("vllm")
+
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_a_token_amid_a_block_needs_no_asking(engine_python: str, late: int):
-    always, at_ends = _lines(engine_python, "blocks_of_requests.py", late)
+def test_a_token_amid_a_block_needs_no_asking(printed: dict[str, list[dict[str, Any]]], late: int) -> None:
+    always, at_ends = (line for line in printed["blocks_of_requests.py"] if line["late"] == late)
     assert at_ends["given"] == always["given"]
     assert at_ends["found"] == always["found"] and min(always["found"]) > 0
     assert at_ends["asked"] < always["asked"] / 3
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_appended_tokens_give_the_responses_and_the_cache_of_vllms_own_scheduler(engine_python: str, late: int):
-    own, appending = _lines(engine_python, "appended_tokens.py", late)
+def test_appended_tokens_give_the_responses_and_the_cache_of_vllms_own_scheduler(
+    printed: dict[str, list[dict[str, Any]]], late: int
+) -> None:
+    own, appending = (line for line in printed["appended_tokens.py"] if line["late"] == late)
     assert appending["responses"] == own["responses"] and len(own["responses"]) == 23
     assert {end for _, _, ends in own["responses"].values() for end in ends} == {"stop", "length"}
     assert appending["cached"] == own["cached"] and appending["free"] == own["free"]
     assert appending["taken"] < own["taken"] / 5
 
 
-def _lines(engine_python: str, script: str, late: int) -> list[dict[str, Any]]:
-    """The two lines of JSON that a script beside this file prints."""
-    path = str(Path(corerl_vllm_engine.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": path}
-    command = [engine_python, str(Path(__file__).with_name(script)), str(late)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(lines) == 2, done.stderr
+@pytest.fixture(scope="module")
+def printed(engine_python: str) -> dict[str, list[dict[str, Any]]]:
+    """The lines of both kinds of scheduling, from one process a script: imports of vLLM take longer than all else."""
+    folder = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": str(Path(corerl_vllm_engine.__file__).parents[1])}
+    lines = {}
+    for name in ("blocks_of_requests.py", "appended_tokens.py"):
+        command = [engine_python, str(folder / name)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        lines[name] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        assert len(lines[name]) == 4, done.stderr
     return lines
