@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter, state_dict_saver
+from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemWriter, metadata, state_dict_saver
 from torch.distributed.checkpoint.planner import WriteItem
 
 from corerl.errors import ModelError
@@ -55,6 +55,32 @@ def test_metadata_that_names_code_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"it names posix\.mkdir"):
         require_plain(folder)
     assert not (tmp_path / "harmed").exists()
+
+
+class Attribute:
+    """Its pickle is an attribute of an object, as Python 3.11.2 writes members of enumerations."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.owner, self.name)
+
+
+def test_members_of_enumerations_are_read_in_any_way_that_python_writes_them_and_no_other_attributes(
+    tmp_path: Path,
+) -> None:
+    folder = saved(tmp_path / "saved", 1)
+    facts = read_metadata(folder)
+    kind = metadata._MEM_FORMAT_ENCODING
+    facts.planner_data = Attribute(kind, "TORCH_CHANNELS_LAST")
+    (folder / METADATA).write_bytes(pickle.dumps(facts))
+    assert read_metadata(folder).planner_data is kind.TORCH_CHANNELS_LAST
+    for owner, name in ((kind, "__init_subclass__"), (kind, "mro"), (torch.Size, "count")):
+        facts.planner_data = Attribute(owner, name)
+        (folder / METADATA).write_bytes(pickle.dumps(facts))
+        with pytest.raises(ModelError):
+            read_metadata(folder)
 
 
 def test_code_behind_an_allowed_name_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ classes that describe tensors; the objects may only hold what ``torch.load(weigh
 import io
 import os
 import pickle
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -83,4 +84,13 @@ class _Describing(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in DESCRIBING or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         raise pickle.UnpicklingError(f"it names {module}.{name}, which describes no tensor")
+
+
+def _member(kind: Any, name: str) -> Enum:
+    """A member of an enumeration, as Python before 3.11.4 writes it: with ``getattr``, which is not called."""
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return kind[name]
+    raise pickle.UnpicklingError(f"it names builtins.getattr for {kind!r:.100}, which is no enumeration")
