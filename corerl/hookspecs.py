@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import pluggy
 
 if TYPE_CHECKING:
+    from corerl.contracts.agents import ChatFactory, Endpoint
     from corerl.contracts.config import ModelConfig, TrainConfig
     from corerl.contracts.evaluations import Evaluation, ValidationSample
     from corerl.contracts.experience import Experience
@@ -185,6 +186,16 @@ def read_groups(folder: Path, prompts: Sequence[Any], sampler: Any) -> list[Any]
 @hookspec(firstresult=True)
 def load_tokenizer(model: "ModelConfig") -> "ChatTokenizer | None":
     """Load the tokenizer of a model (:mod:`corerl.contracts.tokenizers`); None for models of other plugins."""
+
+
+@hookspec(firstresult=True)
+def make_chats(config: "TrainConfig", tokenizer: "ChatTokenizer") -> "ChatFactory | None":
+    """Make what turns the chats of agents into tokens (:class:`corerl.contracts.agents.ChatFactory`)."""
+
+
+@hookspec(firstresult=True)
+def make_endpoint(config: "TrainConfig", tokenizer: "ChatTokenizer") -> "Endpoint | None":
+    """Make the endpoint that serves the models of episodes (:class:`corerl.contracts.agents.Endpoint`)."""
 
 
 @hookspec

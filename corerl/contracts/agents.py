@@ -41,26 +41,131 @@ class Sampled:
     log_probs: Sequence[float] = ()
 
 
+@dataclass(frozen=True)
+class ChatReply:
+    """The policy's answer to a chat.
+
+    Attributes:
+        message: of the role ``assistant``, as OpenAI's chat completions have it: ``content``, ``tool_calls`` with JSON
+            texts as arguments, and ``reasoning_content``; the last two only if the policy wrote some.
+        sampled: the tokens behind it; no token if the context has no room for one.
+        prompt_tokens: of the request, with those of earlier turns.
+    """
+
+    message: Mapping[str, Any]
+    sampled: Sampled
+    prompt_tokens: int
+
+
 class Model(Protocol):
-    """The policy, for one episode. It records the requests; they become one response, a row of the batch."""
+    """The policy, for one episode. It records the requests; requests may overlap.
+
+    Every sampled token is trained once. Requests that continue each other become one row of the batch; a request that
+    leaves the recorded tokens starts a branch, which becomes a row of its own.
+    """
 
     @property
     def tokenizer(self) -> "ChatTokenizer":
         """The policy's tokenizer with its chat template."""
         ...
 
-    async def generate(self, token_ids: Sequence[int], *, max_tokens: int | None = None) -> Sampled:
-        """Continue these tokens, one request at a time.
+    async def generate(
+        self, token_ids: Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()
+    ) -> Sampled:
+        """Continue these tokens.
 
-        The tokens of the first request are the prompt. Those of a later request begin with the tokens of the request
-        before and its sampled tokens; the tokens that follow them are read by the policy and not trained.
+        A request continues an earlier one if it begins with the earlier one's tokens and those that were sampled for
+        it. The tokens of the first request are the prompt. Tokens of the request that were not sampled are read by the
+        policy and not trained. A conversation has room for its first request (``data.max_prompt_length`` tokens at
+        most count) and ``data.max_response_length`` further tokens, read ones included.
 
         Args:
-            max_tokens: 1 or more; None: all that ``data.max_response_length`` leaves. Tokens that were read count too.
+            max_tokens: 1 or more; None: all that is left of the room.
+            stop: texts; the sample ends with the token that completes the first of them.
 
         Raises:
-            RunError: the tokens do not continue the recorded ones, or the prompt exceeds ``data.max_prompt_length``.
+            RunError: the first request exceeds ``data.max_prompt_length``, or the engine failed.
         """
+        ...
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> ChatReply:
+        """Answer a chat; messages that continue a recorded chat continue its very tokens.
+
+        Args:
+            messages: as OpenAI's chat completions have them.
+            tools: ``{"type": "function", "function": {"name", "description", "parameters"}}`` each.
+
+        Raises:
+            DataError: the chat template refuses the messages.
+            RunError: as :meth:`generate`; or no plugin turns chats into tokens.
+        """
+        ...
+
+    @property
+    def base_url(self) -> str:
+        """The address of this episode for HTTP clients, which ends in ``/v1``; it is served until the agent returns.
+
+        Raises:
+            RunError: no plugin serves an endpoint.
+        """
+        ...
+
+    @property
+    def api_key(self) -> str:
+        """The key of the endpoint, of this episode alone."""
+        ...
+
+
+class Chat(Protocol):
+    """The chats of one episode (:meth:`Model.chat`)."""
+
+    async def complete(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> ChatReply: ...
+
+
+class ChatFactory(Protocol):
+    """Makes the chats of an episode; they ask its model by :meth:`Model.generate` (hook ``make_chats``)."""
+
+    def __call__(self, model: Model) -> Chat: ...
+
+
+@dataclass(frozen=True)
+class Address:
+    """See :attr:`Model.base_url` and :attr:`Model.api_key`."""
+
+    base_url: str
+    api_key: str = field(repr=False)
+
+
+class Endpoint(Protocol):
+    """Serves models of episodes over HTTP (hook ``make_endpoint``). All calls are made in one event loop but ``close``.
+
+    The endpoint listens once the first model is opened.
+    """
+
+    def open(self, model: Model) -> Address:
+        """Serve a model under an address of its own."""
+        ...
+
+    def shut(self, address: Address) -> None:
+        """Serve it no more; its requests under way are cancelled."""
+        ...
+
+    def close(self) -> None:
+        """The run is over, and the event loop has ended."""
         ...
 
 
@@ -70,19 +175,24 @@ class AgentResult:
 
     Attributes:
         reward: finite; added to the scorer's score.
+        turn_rewards: finite, of the turns in the order of their requests, no more than there are; their sum is added to
+            the score.
         components: named parts of the reward, for metrics; empty: the reward is the component ``agent``.
         metrics: name -> number, of which ``<name>/mean`` and ``<name>/max`` over episodes are reported, or name ->
             (sum, count), whose sums over episodes are divided. ``agent/`` precedes a name without a slash.
         messages: the conversation after the prompt, for sample rollouts; empty: the policy's turns.
         prompt: the messages of the first request; None: the row's.
+        artifacts: name -> text, such as the output of a program, for sample rollouts.
         error: the reason, if the episode takes no part in training.
     """
 
     reward: float = 0.0
+    turn_rewards: Sequence[float] = ()
     components: Mapping[str, float] = field(default_factory=dict)
     metrics: Mapping[str, float | tuple[float, float]] = field(default_factory=dict)
     messages: Sequence[Mapping[str, Any]] = ()
     prompt: Sequence[Mapping[str, Any]] | None = None
+    artifacts: Mapping[str, str] = field(default_factory=dict)
     error: str | None = None
 
 
