@@ -21,7 +21,7 @@ from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scoring import add_agent
 from corerl_envs import Start, Turn
 from corerl_envs.agent import EnvironmentAgent, shorten
-from corerl_envs.turns import TurnTokenizer
+from corerl_agents.turns import TurnTokenizer
 
 END = 258
 CHAT = [{"role": "user", "content": "Go."}]

@@ -10,9 +10,9 @@ from corerl.contracts.agents import AgentContext, AgentResult, Model, Task
 from corerl.data import Location, Message, check_messages
 from corerl.errors import RunError
 from corerl.terminal import say
-from corerl_envs.calls import Answer, Calls
+from corerl_agents.calls import Answer, Calls
 from corerl_envs.contract import EndingEnvironment, Environment, Start, Turn
-from corerl_envs.turns import TurnTokenizer
+from corerl_agents.turns import TurnTokenizer
 
 KEY = "rollout.multi_turn.environment"
 
