@@ -108,7 +108,11 @@ class TurnTokenizer:
         return tuple(self.tokenizer.encode_inside([text])[0])
 
     def render(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = (), *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        add_generation_prompt: bool = True,
     ) -> str:
         """The chat as text, with the tools if the template has a part for them.
 

@@ -9,7 +9,9 @@ from corerl_agents.parsing.contract import Call, MalformedError, Parsed, Schemas
 PYTHON = "<|python_tag|>"
 
 _LLAMA_FUNCTION = re.compile(r"\s*<function=(?P<name>[^>\s]+)>(?P<arguments>.*)</function>\s*", re.DOTALL)
-_DEEPSEEK_CALL = re.compile(r"<｜tool▁call▁begin｜>(?P<head>.*?)<｜tool▁sep｜>(?P<rest>.*?)<｜tool▁call▁end｜>", re.DOTALL)
+_DEEPSEEK_CALL = re.compile(
+    r"<｜tool▁call▁begin｜>(?P<head>.*?)<｜tool▁sep｜>(?P<rest>.*?)<｜tool▁call▁end｜>", re.DOTALL
+)
 _FENCED = re.compile(r"(?P<name>[^\n]+)\n```json\n(?P<arguments>.*)\n```\s*", re.DOTALL)
 _ARGS = "[ARGS]"
 
