@@ -22,7 +22,8 @@ from corerl.rollout.recorder import Services
 from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scoring import add_agent
 from corerl_envs import Start, Turn
-from corerl_envs.agent import EnvironmentAgent, shorten
+from corerl_envs.agent import EnvironmentAgent
+from corerl_agents.calls import shorten
 from corerl_agents.turns import TurnTokenizer
 
 END = 258

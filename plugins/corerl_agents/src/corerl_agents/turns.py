@@ -138,7 +138,10 @@ class TurnTokenizer:
     def _arguments_are_texts(self) -> bool:
         """Whether the template joins arguments to its text as they are, so that an object fails or shows as Python."""
         call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": '{"corerl": "turn"}'}}
-        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        messages: list[Message] = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+        ]
         try:
             text = self._render([_with_arguments(each, as_text=False) for each in messages], (), False)
         except DataError:
@@ -147,7 +150,7 @@ class TurnTokenizer:
 
     @functools.cached_property
     def generation_prompt(self) -> str:
-        """The text of the template at the end of a chat, before a turn of the policy; '' if the text is not at the end."""
+        """The text of the template between a chat and the policy's turn."""
         messages: list[Message] = [{"role": "user", "content": "?"}]
         try:
             whole, chat = self.render(messages), self.render(messages, add_generation_prompt=False)
@@ -162,7 +165,10 @@ class TurnTokenizer:
             {"id": f"call0000{n}", "type": "function", "function": {"name": f"corerl_{n}", "arguments": "{}"}}
             for n in range(2)
         ]
-        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+        messages: list[Message] = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": calls},
+        ]
         try:
             text = self.render(messages, add_generation_prompt=False)
         except DataError:

@@ -29,13 +29,10 @@ class Sessions:
 
     def __init__(self, servers: Sequence[str], start_timeout: float, timeout: float) -> None:
         try:
-            import mcp
+            from mcp import Client  # noqa: F401
         except ImportError as error:
-            raise ConfigError(
-                "servers", "MCP servers need the package mcp: pip install 'corerl-agents[mcp]'"
-            ) from error
-        if not hasattr(mcp, "Client"):
-            raise ConfigError("servers", "MCP servers need the package mcp 2: pip install 'corerl-agents[mcp]'")
+            remedy = "MCP servers need the package mcp, version 2: pip install 'corerl-agents[mcp]'"
+            raise ConfigError("rollout.agent", remedy) from error
         self._servers, self._start_timeout, self._timeout = tuple(servers), start_timeout, timeout
         self._loop = asyncio.new_event_loop()
         self._open: set[asyncio.Task[None]] = set()
@@ -91,9 +88,8 @@ class Sessions:
             async with asyncio.timeout(self._start_timeout):
                 await asyncio.wait({task, asyncio.ensure_future(session.ready.wait())}, return_when="FIRST_COMPLETED")
         except TimeoutError:
-            raise RunError(
-                f"the MCP server {session.server!r} had not started after {self._start_timeout:g} s"
-            ) from None
+            late = f"had not started after {self._start_timeout:g} s"
+            raise RunError(f"the MCP server {session.server!r} {late}") from None
         if session.error is not None:
             raise RunError(f"the MCP server {session.server!r} does not start: {session.error}")
 
@@ -166,7 +162,7 @@ class _ServerTool:
     def __init__(self, session: _Session, listed: Any, sessions: Sessions) -> None:
         self._session, self._sessions, self._name = session, sessions, listed.name
         function = {"name": listed.name, "description": listed.description or "", "parameters": listed.input_schema}
-        self.schema = {"type": "function", "function": function}
+        self.schema: Mapping[str, Any] = {"type": "function", "function": function}
 
     async def __call__(self, arguments: Mapping[str, Any]) -> Result:
         """The server checks the arguments."""

@@ -33,8 +33,10 @@ class Result:
 class Tool(Protocol):
     """Something that the policy can call."""
 
-    schema: Mapping[str, Any]
-    """``{"type": "function", "function": {"name", "description", "parameters"}}``"""
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """``{"type": "function", "function": {"name", "description", "parameters"}}``."""
+        ...
 
     async def __call__(self, arguments: Mapping[str, Any]) -> Result:
         """Raises nothing but CancelledError."""

@@ -33,7 +33,7 @@ class ToolsAgent:
         self._options, self._limits = options, context.config.rollout.multi_turn
         self._calls = Calls(num_workers=self._limits.num_workers, timeout=self._limits.tool_timeout)
         timeout = self._limits.tool_timeout
-        self._functions = [FunctionTool(reference, self._calls, timeout) for reference in options.functions]
+        self._functions: list[Tool] = [FunctionTool(reference, self._calls, timeout) for reference in options.functions]
         by_name(self._functions)
         self._sessions = Sessions(options.servers, options.start_timeout, timeout) if options.servers else None
         self._shared = contextlib.AsyncExitStack()

@@ -7,7 +7,6 @@ from typing import Any
 
 from corerl.contracts.agents import ChatReply, Model, Sampled
 from corerl.data import Message
-from corerl.errors import DataError
 from corerl_agents.chats.messages import reasoning_of
 from corerl_agents.chats.record import Record, Request, Turn
 from corerl_agents.chats.templates import Templates

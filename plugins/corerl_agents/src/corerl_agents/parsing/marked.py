@@ -46,7 +46,7 @@ def _values(text: str) -> list[object]:
     values, decoder = [], json.JSONDecoder()
     while text:
         try:
-            value, end = decoder.raw_decode(text)
+            _, end = decoder.raw_decode(text)
         except (ValueError, RecursionError) as error:
             raise MalformedError(str(error)) from error
         values.append(read_json(text[:end]))
