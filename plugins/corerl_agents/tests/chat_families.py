@@ -1,5 +1,7 @@
 """Chat templates with the structure of model families, and tokenizers of bytes with their special tokens."""
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +119,7 @@ FAMILIES = {
         "{\"name\": \"{{ f.name }}\", \"parameters\": {{ f.arguments | tojson }}}<|eot_id|>"
         "{%- elif m.role == 'tool' %}<|start_header_id|>ipython<|end_header_id|>\n\n{{ m.content }}<|eot_id|>"
         "{%- else %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
-        "{%- if tools and loop.first %}{{ tools | tojson }} {name, parameters}\n{% endif %}{{ m.content }}<|eot_id|>"
+        "{% if tools and loop.first %}{{ tools | tojson }} {name, parameters}\n{% endif %}{{ m.content }}<|eot_id|>"
         "{%- endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
         ("<|end_of_text|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|python_tag|>"),
         "<|eot_id|>",
@@ -163,7 +165,7 @@ FAMILIES = {
         "glm",
         "<tool_call>{0}{3}\n</tool_call>",
         ("\n", ""),
-        think="\n<think>{0}</think>\n",
+        think="\n<think>{0}</think>",
         call_end="<|observation|>",
         stops=("<|endoftext|>", "<|user|>", "<|observation|>"),
     ),
@@ -190,8 +192,8 @@ FAMILIES = {
         several=False,
     ),
     "mistral": Family(
-        "<s>{%- for m in messages %}{% if m.role in ('user', 'system') %}"
-        "{%- if tools and loop.last %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}[INST]{{ m.content }}[/INST]"
+        "<s>" + _LAST_USER + "{%- for m in messages %}{% if m.role in ('user', 'system') %}"
+        "{%- if tools and loop.index0 == ns.last %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}[INST]{{ m.content }}[/INST]"
         "{%- elif m.role == 'assistant' %}{{ m.content }}{% if m.tool_calls %}[TOOL_CALLS][{% for c in m.tool_calls %}"
         "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}, \"id\": \"{{ c.id }}\"}"
         "{{ ', ' if not loop.last }}{% endfor %}]{% endif %}</s>"
@@ -224,7 +226,10 @@ def write_family(folder: Path, name: str) -> Path:
         tokenizer_object=backend,
         eos_token=(family.stops or (family.end,))[0],
         extra_special_tokens=list(family.special),
-        chat_template=family.template,
+        chat_template="".join(
+            part if part.startswith("{") else part.replace("\n", "{{ '\\n' }}")
+            for part in re.split(r"(\{[{%].*?[%}]\})", family.template, flags=re.DOTALL)
+        ),
     )
     tokenizer.save_pretrained(folder)
     stops = family.stops or (family.end,)
@@ -238,8 +243,6 @@ def load_family(folder: Path, name: str) -> Any:
 
 
 def xml_of(arguments: dict[str, Any]) -> str:
-    import json
-
     return "".join(
         f"\n<parameter={key}>\n{value if isinstance(value, str) else json.dumps(value)}\n</parameter>"
         for key, value in arguments.items()
@@ -247,8 +250,6 @@ def xml_of(arguments: dict[str, Any]) -> str:
 
 
 def pairs_of(arguments: dict[str, Any]) -> str:
-    import json
-
     return "".join(
         f"\n<arg_key>{key}</arg_key>\n<arg_value>{value if isinstance(value, str) else json.dumps(value)}</arg_value>"
         for key, value in arguments.items()
@@ -257,16 +258,14 @@ def pairs_of(arguments: dict[str, Any]) -> str:
 
 def written(family: Family, content: str, calls: Sequence[tuple[str, dict[str, Any]]] = (), thought: str = "") -> str:
     """A turn as a policy of the family writes it, with the token that ends it."""
-    import json
-
     text = family.think.format(thought) if thought and family.think else ""
     if family.format == "harmony" and not calls:
         return f"{text}<|channel|>final<|message|>{content}{family.end}"
-    text += content
+    text += ("\n" if family.format == "glm" else "") + content
     if not calls:
         return text + family.end
     spelled = [
-        family.call.format(name, json.dumps(given), xml_of(given), pairs_of(given)) for name, given in calls
+        family.call.format(name, json.dumps(given, ensure_ascii=False), xml_of(given), pairs_of(given)) for name, given in calls
     ]
     joined = family.around[0] + family.between.join(spelled) + family.around[1]
     gap = "\n" if content and family.format in ("hermes", "qwen_xml") else ""

@@ -18,7 +18,7 @@ def harmony(text: str, schemas: Schemas) -> Parsed:
         end = found.end()
         header, body = found["header"], found["body"]
         recipient = _RECIPIENT.search(header)
-        if recipient is not None:
+        if recipient is not None and schemas:
             try:
                 calls.append(call_of(recipient["name"], body.strip()))
             except MalformedError:

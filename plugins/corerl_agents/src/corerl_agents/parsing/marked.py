@@ -21,7 +21,7 @@ def llama(text: str, schemas: Schemas) -> Parsed:
     head, tagged, rest = text.partition(PYTHON)
     body = rest if tagged else text
     try:
-        return Parsed(head.strip(), "", tuple(_llama_calls(body)))
+        return Parsed(head.strip() if tagged else "", "", tuple(_llama_calls(body)))
     except MalformedError:
         is_call = tagged or _names_a_tool(body, schemas)
         return Parsed(text, malformed=int(is_call))

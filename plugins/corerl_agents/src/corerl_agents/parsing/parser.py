@@ -1,6 +1,5 @@
 """The format of a model, and its parser."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,13 +81,9 @@ class Parser:
         if self._format is None:
             return self._by_transformers(text, prompt, tools)
         reasoning, rest = self._without_reasoning(text, prompt)
-        if self.name == "harmony" or tools:
-            found = self._format.calls(rest, schemas_of(tools))
-            if found.calls and not tools:
-                return Parsed(text, malformed=0)
-        else:
-            found = Parsed(rest)
-        return Parsed(found.content, found.reasoning or reasoning, found.calls, found.malformed)
+        channelled = self._format.thinks == NO_THOUGHTS and self.name != "plain"
+        found = self._format.calls(rest, schemas_of(tools)) if tools or channelled else Parsed(rest)
+        return Parsed(found.content.lstrip("\n"), found.reasoning or reasoning, found.calls, found.malformed)
 
     def _without_reasoning(self, text: str, prompt: str) -> tuple[str, str]:
         """(reasoning, rest); a turn that ends in its reasoning has no rest."""
@@ -124,6 +119,4 @@ def _call(value: Mapping[str, Any]) -> Call:
     function = value.get("function", value)
     if not isinstance(function, Mapping):
         raise MalformedError("a call is {name, arguments}")
-    call = call_of(function.get("name"), function.get("arguments"))
-    json.loads(call.arguments)
-    return call
+    return call_of(function.get("name"), function.get("arguments"))
