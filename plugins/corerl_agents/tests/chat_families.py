@@ -57,8 +57,8 @@ _RESULTS = (
     "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}"
 )
 _CHATML_CALLS = {
-    "json": "\n<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>",
-    "xml": "\n<tool_call>\n<function={{ c.function.name }}>{% for k, v in c.function.arguments | items %}\n<parameter={{ k }}>\n"
+    "json": "{% if m.content or not loop.first %}\n{% endif %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>",
+    "xml": "{% if m.content or not loop.first %}\n{% endif %}<tool_call>\n<function={{ c.function.name }}>{% for k, v in c.function.arguments | items %}\n<parameter={{ k }}>\n"
     "{{ v if v is string else v | tojson }}\n</parameter>{% endfor %}\n</function>\n</tool_call>",
 }
 

@@ -52,12 +52,14 @@ class Format:
         markers: texts that are all in the chat templates of the family, and only there.
         calls: reads the calls; it raises nothing.
         thinks: texts around reasoning.
+        leads: text before the content, no part of it.
     """
 
     name: str
     markers: tuple[str, ...]
     calls: CallParser
     thinks: tuple[str, str] = ("<think>", "</think>")
+    leads: str = ""
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]]) -> Schemas:

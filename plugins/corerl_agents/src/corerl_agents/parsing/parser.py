@@ -22,7 +22,7 @@ FORMATS = {
         Format("harmony", ("<|channel|>", "<|message|>"), harmony, NO_THOUGHTS),
         Format("deepseek", ("<｜tool▁calls▁begin｜>",), marked.deepseek),
         Format("mistral", ("[TOOL_CALLS]",), marked.mistral, ("[THINK]", "[/THINK]")),
-        Format("glm", ("<arg_key>",), tagged.glm),
+        Format("glm", ("<arg_key>",), tagged.glm, leads="\n"),
         Format("qwen_xml", ("<function=", "<parameter="), tagged.qwen_xml),
         Format("hermes", ("<tool_call>",), tagged.hermes),
         Format("llama", ("<|start_header_id|>", "parameters"), marked.llama),
@@ -83,7 +83,7 @@ class Parser:
         reasoning, rest = self._without_reasoning(text, prompt)
         channelled = self._format.thinks == NO_THOUGHTS and self.name != "plain"
         found = self._format.calls(rest, schemas_of(tools)) if tools or channelled else Parsed(rest)
-        return Parsed(found.content.lstrip("\n"), found.reasoning or reasoning, found.calls, found.malformed)
+        return Parsed(found.content.removeprefix(self._format.leads), found.reasoning or reasoning, found.calls, found.malformed)
 
     def _without_reasoning(self, text: str, prompt: str) -> tuple[str, str]:
         """(reasoning, rest); a turn that ends in its reasoning has no rest."""
