@@ -23,7 +23,7 @@ def llama(text: str, schemas: Schemas) -> Parsed:
     try:
         return Parsed(head.strip() if tagged else "", "", tuple(_llama_calls(body)))
     except MalformedError:
-        is_call = tagged or _names_a_tool(body, schemas)
+        is_call = bool(tagged) or _names_a_tool(body, schemas)
         return Parsed(text, malformed=int(is_call))
 
 
