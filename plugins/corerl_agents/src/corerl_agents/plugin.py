@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from corerl.contracts.config import TrainConfig
     from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.errors import RequestError
+    from corerl_tools.prepare.contract import DatasetPreparer
 
 FORMAT_KEY = "rollout.multi_turn.format"
 
@@ -46,3 +47,13 @@ def config_errors(config: "TrainConfig") -> "Iterator[RequestError]":
 
         if name not in FORMATS:
             yield ConfigError(FORMAT_KEY, f"there is no format '{name}'; formats are {', '.join(FORMATS)}")
+
+
+@hookimpl(optionalhook=True)  # the kind is added by corerl-tools
+def register_dataset_preparers(register: "Register[DatasetPreparer]") -> None:
+    register(
+        "tool-arithmetic",
+        "corerl_agents.tool_arithmetic:ToolArithmetic",
+        options="corerl_agents.tool_arithmetic:ToolArithmeticOptions",
+        summary="generated products for a calculator by tool call, for a first offline run of an agent",
+    )
