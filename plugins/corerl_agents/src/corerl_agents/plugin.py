@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from corerl.contracts.config import TrainConfig
     from corerl.contracts.tokenizers import ChatTokenizer
     from corerl.errors import RequestError
+    from corerl_check import Finding
     from corerl_tools.prepare.contract import DatasetPreparer
 
 FORMAT_KEY = "rollout.multi_turn.format"
@@ -36,6 +37,13 @@ def make_chats(config: "TrainConfig", tokenizer: "ChatTokenizer") -> "ChatFactor
     from corerl_agents.chats import make_chats
 
     return make_chats(config, tokenizer)
+
+
+@hookimpl
+def examine_tokenizer(config: "TrainConfig", tokenizer: "ChatTokenizer") -> "Iterator[Finding]":
+    from corerl_agents.check import findings
+
+    return findings(config, tokenizer)
 
 
 @hookimpl

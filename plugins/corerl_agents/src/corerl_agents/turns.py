@@ -160,7 +160,7 @@ class TurnTokenizer:
 
     @functools.cached_property
     def takes_several_calls(self) -> bool:
-        """Whether the template shows two tool calls of one turn."""
+        """Whether the template shows two tool calls of one turn, without a token between them that ends it."""
         calls = [
             {"id": f"call0000{n}", "type": "function", "function": {"name": f"corerl_{n}", "arguments": "{}"}}
             for n in range(2)
@@ -173,7 +173,9 @@ class TurnTokenizer:
             text = self.render(messages, add_generation_prompt=False)
         except DataError:
             return False
-        return "corerl_0" in text and "corerl_1" in text
+        between = text.partition("corerl_0")[2].partition("corerl_1")
+        stops = [self._token_texts.get(token_id, "") for token_id in self.tokenizer.stop_token_ids]
+        return bool(between[1]) and not any(stop and stop in between[0] for stop in stops)
 
     @functools.cached_property
     def reasoning_key(self) -> str | None:
