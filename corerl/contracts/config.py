@@ -214,8 +214,8 @@ class MultiTurnConfig:
     score_response: bool = option(True, "add the scorer's score of the text to the agent's reward")
     format: str | None = option(
         None,
-        "spelling of tool calls and reasoning: hermes, qwen_xml, llama, deepseek, glm, harmony, mistral, plain; null: by "
-        "the chat template",
+        "spelling of tool calls and reasoning: hermes, qwen_xml, llama, deepseek, glm, harmony, mistral, plain; null: "
+        "by the chat template",
     )
 
 

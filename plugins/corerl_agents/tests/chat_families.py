@@ -1,3 +1,4 @@
+# ruff: noqa: E501, RUF005
 """Chat templates with the structure of model families, and tokenizers of bytes with their special tokens."""
 
 import json
@@ -57,7 +58,7 @@ _RESULTS = (
     "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}<|im_end|>\n{% endif %}"
 )
 _CHATML_CALLS = {
-    "json": "{% if m.content or not loop.first %}\n{% endif %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>",
+    "json": '{% if m.content or not loop.first %}\n{% endif %}<tool_call>\n{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n</tool_call>',
     "xml": "{% if m.content or not loop.first %}\n{% endif %}<tool_call>\n<function={{ c.function.name }}>{% for k, v in c.function.arguments | items %}\n<parameter={{ k }}>\n"
     "{{ v if v is string else v | tojson }}\n</parameter>{% endfor %}\n</function>\n</tool_call>",
 }
@@ -73,7 +74,11 @@ def _chatml(calls: str, show: str, *, thinks: bool, prompt: str = "") -> str:
         _TOOLS_FIRST.replace("SHOW", show) + _LAST_USER + "{%- for m in messages %}"
         "{%- if m.role == 'user' or (m.role == 'system' and not loop.first) %}<|im_start|>{{ m.role }}\n{{ m.content }}"
         "<|im_end|>\n{%- elif m.role == 'assistant' %}<|im_start|>assistant\n" + thought + "{{ m.content }}"
-        "{%- for c in m.tool_calls or [] %}" + _CHATML_CALLS[calls] + "{% endfor %}<|im_end|>\n" + _RESULTS + "{% endif %}"
+        "{%- for c in m.tool_calls or [] %}"
+        + _CHATML_CALLS[calls]
+        + "{% endfor %}<|im_end|>\n"
+        + _RESULTS
+        + "{% endif %}"
         "{%- endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n" + prompt + "{% endif %}"
     )
 
@@ -116,12 +121,19 @@ FAMILIES = {
         "{%- if m.role == 'assistant' and m.tool_calls %}"
         "{%- if m.tool_calls | length != 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
         "{%- set f = m.tool_calls[0].function %}<|start_header_id|>assistant<|end_header_id|>\n\n"
-        "{\"name\": \"{{ f.name }}\", \"parameters\": {{ f.arguments | tojson }}}<|eot_id|>"
+        '{"name": "{{ f.name }}", "parameters": {{ f.arguments | tojson }}}<|eot_id|>'
         "{%- elif m.role == 'tool' %}<|start_header_id|>ipython<|end_header_id|>\n\n{{ m.content }}<|eot_id|>"
         "{%- else %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
         "{% if tools and loop.first %}{{ tools | tojson }} {name, parameters}\n{% endif %}{{ m.content }}<|eot_id|>"
         "{%- endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
-        ("<|end_of_text|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|python_tag|>"),
+        (
+            "<|end_of_text|>",
+            "<|begin_of_text|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eot_id|>",
+            "<|python_tag|>",
+        ),
         "<|eot_id|>",
         "llama",
         '{{"name": "{0}", "parameters": {1}}}',
@@ -149,7 +161,9 @@ FAMILIES = {
         think="<think>\n{0}\n</think>\n\n",
     ),
     "glm": Family(
-        "[gMASK]<sop>{%- if tools %}<|system|>\n{{ tools | tojson }} <arg_key>{% endif %}" + _LAST_USER + "{%- for m in messages %}"
+        "[gMASK]<sop>{%- if tools %}<|system|>\n{{ tools | tojson }} <arg_key>{% endif %}"
+        + _LAST_USER
+        + "{%- for m in messages %}"
         "{%- if m.role == 'user' %}<|user|>\n{{ m.content }}"
         "{%- elif m.role == 'system' %}<|system|>\n{{ m.content }}"
         "{%- elif m.role == 'assistant' %}<|assistant|>{% if m.reasoning_content and loop.index0 > ns.last %}"
@@ -171,7 +185,9 @@ FAMILIES = {
     ),
     "harmony": Family(
         "<|start|>system<|message|>channels: analysis, commentary, final<|end|>"
-        "{%- if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}" + _LAST_USER + "{%- for m in messages %}"
+        "{%- if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|end|>{% endif %}"
+        + _LAST_USER
+        + "{%- for m in messages %}"
         "{%- if m.role == 'assistant' %}"
         "{%- if m.thinking and loop.index0 > ns.last %}<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>{% endif %}"
         "{%- if m.content %}<|start|>assistant<|channel|>final<|message|>{{ m.content }}"
@@ -195,10 +211,10 @@ FAMILIES = {
         "<s>" + _LAST_USER + "{%- for m in messages %}{% if m.role in ('user', 'system') %}"
         "{%- if tools and loop.index0 == ns.last %}[AVAILABLE_TOOLS]{{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}[INST]{{ m.content }}[/INST]"
         "{%- elif m.role == 'assistant' %}{{ m.content }}{% if m.tool_calls %}[TOOL_CALLS][{% for c in m.tool_calls %}"
-        "{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}, \"id\": \"{{ c.id }}\"}"
+        '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}, "id": "{{ c.id }}"}'
         "{{ ', ' if not loop.last }}{% endfor %}]{% endif %}</s>"
         "{%- elif m.role == 'tool' %}{% if m.tool_call_id | length != 9 %}{{ raise_exception('ids have 9 characters') }}{% endif %}"
-        "[TOOL_RESULTS]{\"content\": {{ m.content | tojson }}, \"call_id\": \"{{ m.tool_call_id }}\"}[/TOOL_RESULTS]"
+        '[TOOL_RESULTS]{"content": {{ m.content | tojson }}, "call_id": "{{ m.tool_call_id }}"}[/TOOL_RESULTS]'
         "{%- endif %}{% endfor %}",
         ("</s>", "<s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]")
         + ("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
@@ -265,7 +281,8 @@ def written(family: Family, content: str, calls: Sequence[tuple[str, dict[str, A
     if not calls:
         return text + family.end
     spelled = [
-        family.call.format(name, json.dumps(given, ensure_ascii=False), xml_of(given), pairs_of(given)) for name, given in calls
+        family.call.format(name, json.dumps(given, ensure_ascii=False), xml_of(given), pairs_of(given))
+        for name, given in calls
     ]
     joined = family.around[0] + family.between.join(spelled) + family.around[1]
     gap = "\n" if content and family.format in ("hermes", "qwen_xml") else ""

@@ -16,7 +16,9 @@ from corerl_agents.turns import TurnTokenizer
 class Engine:
     """Answers each request with the next text of a script, or with ``answer(prompt ids)``; keeps both in ``asked``."""
 
-    def __init__(self, tokenizer: Any, script: Sequence[str] = (), answer: Callable[[list[int]], list[int]] | None = None):
+    def __init__(
+        self, tokenizer: Any, script: Sequence[str] = (), answer: Callable[[list[int]], list[int]] | None = None
+    ):
         self._tokenizer, self._script = tokenizer, list(script)
         self._answer = answer or (lambda ids: tokenizer.encode([self._script.pop(0)])[0])
         self.asked: list[tuple[list[int], list[int]]] = []

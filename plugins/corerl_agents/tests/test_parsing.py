@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """Turns of every family: calls, reasoning, and what is neither."""
 
 import json
@@ -6,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 from chat_families import FAMILIES, load_family, written
+from recorded import ADD, LOOK
 
 from corerl_agents.parsing import FORMATS, Parser, format_of
 from corerl_agents.parsing.contract import schemas_of, typed
-from recorded import ADD, LOOK
 
 TOOLS = [ADD, LOOK]
 S = schemas_of(TOOLS)

@@ -175,7 +175,10 @@ def test_tools_that_cannot_be(qwen, names, reason):
 
 
 def test_calls_are_answered_until_a_turn_has_none(qwen):
-    script = [says("", [("paint", {"color": "red", "layers": 2}), ("table", {"rows": [{"x": 1}, {"y": 2}], "mode": "a"})]), says("Done.")]
+    script = [
+        says("", [("paint", {"color": "red", "layers": 2}), ("table", {"rows": [{"x": 1}, {"y": 2}], "mode": "a"})]),
+        says("Done."),
+    ]
     result, model = play(qwen, script, "paint", "table")
     assert answers(result) == ["RED 2 None", "[1, 2]"]
     assert [message["role"] for message in result.messages] == ["assistant", "tool", "tool", "assistant"]
@@ -184,7 +187,13 @@ def test_calls_are_answered_until_a_turn_has_none(qwen):
 
 
 def test_a_failure_is_the_tools_result_and_counted(qwen):
-    bad = [("fails", {"text": "x"}), ("nothing", {}), ("fails", {}), ("waits", {"seconds": 9}), ("sleeps", {"seconds": 2})]
+    bad = [
+        ("fails", {"text": "x"}),
+        ("nothing", {}),
+        ("fails", {}),
+        ("waits", {"seconds": 9}),
+        ("sleeps", {"seconds": 2}),
+    ]
     start = time.monotonic()
     result, _ = play(qwen, [says("", bad), says("Done.")], "fails", "waits", "sleeps")
     assert time.monotonic() - start < 1.9

@@ -63,7 +63,9 @@ def _findings(templates: Templates, *, needs_tools: bool) -> Iterator[Finding]:
 
 def _without_tools(templates: Templates) -> Finding:
     source = templates.turns.tokenizer.template_source
-    return Finding("warning", KEY, f"the chat template of {source} shows no tools, so the policy does not see them", _REMEDY)
+    return Finding(
+        "warning", KEY, f"the chat template of {source} shows no tools, so the policy does not see them", _REMEDY
+    )
 
 
 def _calls_findings(templates: Templates) -> list[Finding]:
@@ -88,7 +90,9 @@ def _calls_findings(templates: Templates) -> list[Finding]:
 
 def _calls(count: int) -> list[dict[str, Any]]:
     words = ["tree", 'ü "quoted"\nsecond line'][:count]
-    functions = [{"name": "corerl_probe", "arguments": json.dumps({"word": word}, ensure_ascii=False)} for word in words]
+    functions = [
+        {"name": "corerl_probe", "arguments": json.dumps({"word": word}, ensure_ascii=False)} for word in words
+    ]
     return [{"id": f"call0000{n}", "type": "function", "function": each} for n, each in enumerate(functions)]
 
 

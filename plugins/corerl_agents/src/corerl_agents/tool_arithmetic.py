@@ -43,7 +43,9 @@ class ToolArithmetic:
         problems = [(left, right) for left in numbers for right in numbers]
         most = len(problems) - options.test_size
         if max(options.train_size, options.sft_size) > most:
-            raise ConfigError("train_size, sft_size", f"must be at most {most}, the number of problems that test leaves")
+            raise ConfigError(
+                "train_size, sft_size", f"must be at most {most}, the number of problems that test leaves"
+            )
         rng = random.Random(options.seed)
         rng.shuffle(problems)
         test, others = problems[: options.test_size], problems[options.test_size :]

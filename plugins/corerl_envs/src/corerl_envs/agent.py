@@ -11,8 +11,8 @@ from corerl.data import Location, Message, check_messages
 from corerl.errors import RunError
 from corerl.terminal import say
 from corerl_agents.calls import Answer, Calls, shorten
-from corerl_envs.contract import EndingEnvironment, Environment, Start, Turn
 from corerl_agents.turns import TurnTokenizer
+from corerl_envs.contract import EndingEnvironment, Environment, Start, Turn
 
 KEY = "rollout.multi_turn.environment"
 

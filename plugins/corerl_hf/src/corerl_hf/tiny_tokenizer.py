@@ -31,7 +31,8 @@ TOOLS_TEMPLATE = (
     "{{ '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') }}"
     "{% for call in message['tool_calls'] or [] %}"
     "{{ '\n' if message['content'] or not loop.first }}"
-    '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>'
+    '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "\n</tool_call>"
     "{% endfor %}{{ '<|im_end|>\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"

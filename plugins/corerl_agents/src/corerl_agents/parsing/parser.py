@@ -83,7 +83,9 @@ class Parser:
         reasoning, rest = self._without_reasoning(text, prompt)
         channelled = self._format.thinks == NO_THOUGHTS and self.name != "plain"
         found = self._format.calls(rest, schemas_of(tools)) if tools or channelled else Parsed(rest)
-        return Parsed(found.content.removeprefix(self._format.leads), found.reasoning or reasoning, found.calls, found.malformed)
+        return Parsed(
+            found.content.removeprefix(self._format.leads), found.reasoning or reasoning, found.calls, found.malformed
+        )
 
     def _without_reasoning(self, text: str, prompt: str) -> tuple[str, str]:
         """(reasoning, rest); a turn that ends in its reasoning has no rest."""
