@@ -166,6 +166,15 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     ),
     "Agents": (
         Metric("agent/turns/{mean,max}", "turns", "requests to the policy per episode"),
+        Metric("agent/tool_calls/{mean,max}", "calls", "tool calls per episode; agent `tools`"),
+        Metric("agent/tool_errors/ratio", "share", "tool calls answered with an error; agent `tools`"),
+        Metric("agent/tool_seconds/{mean,max}", "s", "time of the tool calls of an episode, added up; agent `tools`"),
+        Metric("agent/malformed_calls/{mean,max}", "calls", "tool calls of the policy per episode that cannot be read"),
+        Metric(
+            "agent/rewritten_chats/{mean,max}",
+            "requests",
+            "chats per episode that continue a recorded one, whose earlier messages the chat template wrote differently",
+        ),
         Metric("agent/failed/ratio", "share", "episodes that ended with an error; they are left out of training"),
         Metric("agent/<name>/{mean,max}", "", "a number of the agent per episode ([agents](agents.md#the-result))"),
     ),

@@ -38,7 +38,7 @@ def rollouts_of(recorder: Recorder, result: AgentResult) -> Rollouts:
         turns=len(turns),
         reward=result.reward,
         components=dict(result.components),
-        metrics=dict(result.metrics),
+        metrics={**recorder.chat_metrics, **result.metrics},
         error=error,
         turn_rewards=list(result.turn_rewards),
         turn_ids=path.turn_ids,

@@ -373,3 +373,11 @@ def rendered(tokenizer, chat):
             call["function"]["arguments"] = json.loads(call["function"]["arguments"])
         message["content"] = message.get("content") or ""
     return tokenizer.render(shown, "a test", add_generation_prompt=True, template_kwargs={"tools": [ADD, LOOK]})
+
+
+def test_malformed_calls_and_rewritten_chats_are_metrics_of_the_episode(qwen3):
+    script = [says("qwen3", "<tool_call>add</tool_call>", (), "hm"), says("qwen3", "3")]
+    model = model_of(qwen3, Engine(qwen3, script))
+    ask(model, CHAT, lambda r: [*CHAT, r[0].message, GO_ON])
+    [episode] = rollouts_of(model, AgentResult(metrics={"own": 1})).episodes
+    assert episode.metrics == {"agent/malformed_calls": 1, "agent/rewritten_chats": 1, "own": 1}

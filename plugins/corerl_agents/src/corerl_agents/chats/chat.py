@@ -47,7 +47,7 @@ class EpisodeChat:
         self._model, self._templates, self._record, self._calls = model, templates, Record(), 0
 
     @property
-    def metrics(self) -> Mapping[str, float]:
+    def metrics(self) -> Mapping[str, float | tuple[float, float]]:
         """Of the episode so far, in the form of :attr:`corerl.contracts.agents.AgentResult.metrics`."""
         return {"agent/malformed_calls": self.malformed_calls, "agent/rewritten_chats": self.rewritten}
 
