@@ -14,6 +14,29 @@ from corerl.data.prompts import Prompt
 
 
 @dataclass(frozen=True)
+class Branch:
+    """A further row of an episode: a path of requests that leaves the main one."""
+
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+    response_mask: list[bool]
+    turn_ids: list[int]
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """One request of an episode; times are seconds since the episode began."""
+
+    parent: int
+    read: int
+    sampled: int
+    asked: float
+    sent: float
+    answered: float
+    finish_reason: str
+
+
+@dataclass(frozen=True)
 class Episode:
     """How an agent came to a response.
 
@@ -32,6 +55,12 @@ class Episode:
     components: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    turn_ids: list[int] = field(default_factory=list)
+    turn_rewards: list[float] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
+    requests: list[RequestRecord] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    artifacts: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
