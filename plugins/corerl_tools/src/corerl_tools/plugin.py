@@ -118,10 +118,13 @@ def write_rollouts(
     tokenizer: "ChatTokenizer",
     token_rows: int,
 ) -> bool:
+    from corerl_tools.episodes import timeline
     from corerl_tools.evaluation import samples
 
     tokens = None if experience is None else samples.TokenColumns(experience, tokenizer, token_rows)
     samples.write_rollouts(path, rollouts, results, tokens)
+    if experience is not None:  # of a step, path is RUN/rollouts/step_N.parquet
+        timeline.write_timeline(timeline.path_of(path), rollouts, results)
     return True
 
 

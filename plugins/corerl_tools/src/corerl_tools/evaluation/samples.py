@@ -10,6 +10,7 @@ from corerl.batch.rollouts import Episode, Rollouts
 from corerl.contracts.experience import Experience
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.tokenizers import ChatTokenizer
+from corerl_tools.episodes.columns import branch_columns, episode_columns
 from corerl_tools.evaluation.files import result_columns, write_rows
 
 TOKEN_COLUMNS = {
@@ -25,7 +26,7 @@ CUT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True)
 class TokenColumns:
-    """Per-token columns of the first ``rows`` responses; null for all other responses.
+    """Per-token columns of the first ``rows`` responses, null for all other responses; and the branches of all episodes.
 
     ``token_ids``, ``token_texts``, and those that exist of ``log_probs`` (before the update), ``rollout_log_probs``,
     ``ref_log_probs`` and ``advantages``.
@@ -48,7 +49,13 @@ class TokenColumns:
             }
             for row, (ids, pieces) in enumerate(zip(token_ids, texts, strict=True))
         ]
-        return written + [{}] * (len(rollouts) - len(written))
+        found = written + [{}] * (len(rollouts) - len(written))
+        for row, episode in enumerate(rollouts.episodes or ()):
+            main = [*rollouts.prompts[row].token_ids, *rollouts.completions[row].token_ids]
+            texts = partial(token_texts, self.tokenizer)
+            branches = branch_columns(episode.branches, main, texts, with_tokens=row < self.rows)
+            found[row] = {**found[row], "branches": branches}
+        return found
 
 
 def token_texts(tokenizer: ChatTokenizer, rows: Sequence[Sequence[int]]) -> list[list[str]]:
@@ -86,7 +93,10 @@ def token_texts(tokenizer: ChatTokenizer, rows: Sequence[Sequence[int]]) -> list
 def write_rollouts(
     path: Path, rollouts: Rollouts, results: Sequence[RewardResult], tokens: TokenColumns | None = None
 ) -> None:
-    """One parquet row a response: prompt, response, score, components, error, lengths, weight version, its tokens."""
+    """One parquet row a response: prompt, response, score, components, error, lengths, weight version, its tokens.
+
+    Of an episode also its conversation, requests and artifacts, and with a tokenizer its branches.
+    """
     episodes: Sequence[Episode | None] = rollouts.episodes or [None] * len(rollouts)
     with_updates = any(completion.updates for completion in rollouts.completions)
     of_tokens: Sequence[dict[str, Any]] = tokens.columns(rollouts) if tokens else [{}] * len(rollouts)
@@ -119,12 +129,3 @@ def write_rollouts(
         )
     ]
     write_rows(path, rows)
-
-
-def episode_columns(episode: Episode) -> dict[str, Any]:
-    """The environment's columns of a response."""
-    return {
-        "episode": episode.messages,
-        "environment_reward": episode.reward,
-        "environment_error": episode.error,
-    }
