@@ -24,7 +24,7 @@ def episode_columns(episode: Episode) -> dict[str, Any]:
     """The columns of an episode but its branches."""
     return {
         "episode": episode.messages,
-        "environment_reward": episode.reward,
+        "environment_reward": episode.total_reward,
         "environment_error": episode.error,
         "turn_runs": turn_runs(episode.turn_ids),
         "turn_rewards": list(episode.turn_rewards),
