@@ -1,8 +1,8 @@
 import pytest
 
-from corerl_tools.report import samples
 from corerl_tools.episodes.columns import shortened
 from corerl_tools.episodes.messages import as_text
+from corerl_tools.report import samples
 from corerl_tools.report.samples import evenly, read_samples, sample
 
 

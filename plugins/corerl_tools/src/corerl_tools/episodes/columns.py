@@ -41,19 +41,24 @@ def episode_columns(episode: Episode) -> dict[str, Any]:
 
 
 def branch_columns(
-    branches: Sequence[Branch], row: Sequence[int], texts: TokenTexts, *, with_tokens: bool
+    branches: Sequence[Branch],
+    row: Sequence[int],
+    texts: TokenTexts,
+    values: Sequence[Mapping[str, Sequence[float]]] | None,
 ) -> list[dict[str, Any]]:
     """The branches of an episode.
 
     Args:
         row: the tokens of its main row, prompt included.
-        with_tokens: with ``token_texts`` and ``rollout_log_probs`` of each token of the response from ``start`` on.
+        values: of the tokens of each branch, by column. None: without tokens, else the tokens of the response from
+            ``start`` on have ``token_texts`` and these columns.
 
     Returns:
         For each branch ``shared``, the tokens at its beginning that it has in common with the main row; ``prompt`` and
         ``response``, the texts of the others; ``start``, the first token of ``response``; lengths in tokens.
     """
-    return [_branch(branch, row, texts, with_tokens) for branch in branches[:MOST_BRANCHES]]
+    kept = branches[:MOST_BRANCHES]
+    return [_branch(branch, row, texts, None if values is None else values[at]) for at, branch in enumerate(kept)]
 
 
 def turn_runs(turn_ids: Sequence[int]) -> list[list[int]]:
@@ -78,7 +83,9 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:head]} … {len(text) - most} characters … {text[-tail:]}"
 
 
-def _branch(branch: Branch, row: Sequence[int], texts: TokenTexts, with_tokens: bool) -> dict[str, Any]:
+def _branch(
+    branch: Branch, row: Sequence[int], texts: TokenTexts, values: Mapping[str, Sequence[float]] | None
+) -> dict[str, Any]:
     completion, prompt = branch.completion, branch.prompt_ids
     shared = _common([*prompt, *completion.token_ids], row)
     start = max(0, shared - len(prompt))
@@ -95,9 +102,9 @@ def _branch(branch: Branch, row: Sequence[int], texts: TokenTexts, with_tokens: 
         "weight_version": completion.weight_version,
         "turn_runs": turn_runs(branch.turn_ids[start:]),
     }
-    if with_tokens:
+    if values is not None:
         kept = slice(start, start + MOST_BRANCH_TOKENS)
-        found["rollout_log_probs"] = list(completion.log_probs[kept])
+        found |= {name: list(column[kept]) for name, column in values.items()}
         found["token_texts"] = of_response[:MOST_BRANCH_TOKENS]
     return found
 

@@ -145,7 +145,7 @@ def _counts(episodes: Sequence[_Played]) -> list[tuple[float, Counter[str]]]:
 
 def _events(each: _Played, number: int, score: float | None) -> Iterator[Event]:
     group, thread = each.group + FIRST, (number + 1) * LANES
-    facts = {"row": each.row, "score": score, "requests": len(each.episode.requests)}
+    facts: dict[str, Any] = {"row": each.row, "score": score, "requests": len(each.episode.requests)}
     name = f"episode {each.row}"
     if each.episode.error is not None:
         facts["error"] = shortened(each.episode.error, 300)

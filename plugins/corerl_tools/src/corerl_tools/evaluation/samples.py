@@ -1,6 +1,6 @@
 """Sample rollouts on disk, for people, ``corerl report``, ``corerl score`` and ``corerl eval``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,23 +39,30 @@ class TokenColumns:
     def columns(self, rollouts: Rollouts) -> list[dict[str, Any]]:
         """The columns of each row."""
         token_ids = [list(completion.token_ids) for completion in rollouts.completions[: self.rows]]
-        texts = token_texts(self.tokenizer, token_ids)
-        tensors = {name: getattr(self.experience, field) for name, field in TOKEN_COLUMNS.items()}
-        written = [
-            {
-                "token_ids": ids,
-                "token_texts": pieces,
-                **{name: tensor[row, : len(ids)].tolist() for name, tensor in tensors.items() if tensor is not None},
-            }
-            for row, (ids, pieces) in enumerate(zip(token_ids, texts, strict=True))
+        pieces = token_texts(self.tokenizer, token_ids)
+        columns = [
+            {"token_ids": ids, "token_texts": of_row, **self._values(row, len(ids))}
+            for row, (ids, of_row) in enumerate(zip(token_ids, pieces, strict=True))
         ]
-        found = written + [{}] * (len(rollouts) - len(written))
-        for row, episode in enumerate(rollouts.episodes or ()):
+        columns += [{} for _ in range(len(rollouts) - len(columns))]
+        if rollouts.episodes is not None:
+            for found, branches in zip(columns, self._branches(rollouts, rollouts.episodes), strict=True):
+                found["branches"] = branches
+        return columns
+
+    def _values(self, row: int, length: int) -> dict[str, list[float]]:
+        """Of the tokens of a row of the batch."""
+        tensors = {name: getattr(self.experience, field) for name, field in TOKEN_COLUMNS.items()}
+        return {name: tensor[row, :length].tolist() for name, tensor in tensors.items() if tensor is not None}
+
+    def _branches(self, rollouts: Rollouts, episodes: Sequence[Episode]) -> Iterator[list[dict[str, Any]]]:
+        texts, place = partial(token_texts, self.tokenizer), len(rollouts)  # the batch has branches behind responses
+        for row, episode in enumerate(episodes):
+            lengths = [len(branch.completion.token_ids) for branch in episode.branches]
+            values = [self._values(place + number, length) for number, length in enumerate(lengths)]
+            place += len(lengths)
             main = [*rollouts.prompts[row].token_ids, *rollouts.completions[row].token_ids]
-            texts = partial(token_texts, self.tokenizer)
-            branches = branch_columns(episode.branches, main, texts, with_tokens=row < self.rows)
-            found[row] = {**found[row], "branches": branches}
-        return found
+            yield branch_columns(episode.branches, main, texts, values if row < self.rows else None)
 
 
 def token_texts(tokenizer: ChatTokenizer, rows: Sequence[Sequence[int]]) -> list[list[str]]:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,7 @@ def _episode(talk: Conversation, characters: int) -> dict[str, Any]:
     return found
 
 
-def _tokens(row: dict[str, Any]) -> dict[str, Any]:
+def _tokens(row: Mapping[str, Any]) -> dict[str, Any]:
     """``tokens``: texts; ``log_probs`` and ``kl``: hundredths of a nat; ``advantages``: one number if all are equal."""
     texts, log_probs = row.get("token_texts"), row.get("log_probs") or row.get("rollout_log_probs")
     if texts is None or log_probs is None:

@@ -56,7 +56,10 @@ def of_trace(step: int, trace: Mapping[str, Any]) -> dict[str, Any]:
             )
             if "score" in event["args"]:
                 score, error = event["args"]["score"], event["args"].get("error")
-                each |= {"score": None if score is None else _number(score), "error": None if error is None else str(error)}
+                each |= {
+                    "score": None if score is None else _number(score),
+                    "error": None if error is None else str(error),
+                }
             each["slices"].append(_slice(event))
     return {
         "step": step,
