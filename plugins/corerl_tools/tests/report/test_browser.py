@@ -121,7 +121,7 @@ def test_a_sample_shows_messages_score_and_coloured_tokens(page):
     strong = "[...document.querySelectorAll('.token')].map((each) => each.style.background !== '')"
     assert page.evaluate(strong) == [False, True, False]  # -0.1, -4.0 and 0.0 nats
     page.evaluate(
-        "[...document.querySelectorAll('.answer button')].find((each) => each.textContent === 'Advantage').click()"
+        "[...document.querySelectorAll('.colours button')].find((each) => each.textContent === 'Advantage').click()"
     )
     assert page.evaluate(strong) == [True, True, True]
 
@@ -152,7 +152,7 @@ def test_every_section_draws_in_light_and_dark_wide_and_narrow(page, dark, width
     page.size(width, 900, dark=dark)
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == ("rgb(16, 18, 22)" if dark else "rgb(247, 247, 245)")
-    for name in ("curves", "timing", "distributions", "samples", "configuration", "overview"):
+    for name in ("curves", "timing", "timeline", "distributions", "samples", "configuration", "overview"):
         section(page, name)
         page.wait_for("new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(true), 30)))")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
@@ -165,7 +165,7 @@ def test_the_page_of_one_run_answers_to_every_control(browser, runs, tmp_path):
     browser.open(tmp_path / "one.html")
     browser.wait_for(READY)
     assert texts(browser, ".legend button") == []
-    for name in ("overview", "curves", "timing", "distributions", "samples", "configuration"):
+    for name in ("overview", "curves", "timing", "timeline", "distributions", "samples", "configuration"):
         section(browser, name)
         browser.wait_for("document.querySelector('.note')?.textContent !== 'Unpacking …'")
         for kind, event in (("input[type=range]", "input"), ("input[type=search]", "input"), ("select", "change")):
@@ -180,3 +180,35 @@ def test_the_page_of_one_run_answers_to_every_control(browser, runs, tmp_path):
     browser.wait_for("getComputedStyle(document.body).backgroundColor === 'rgb(16, 18, 22)'")
     assert browser.problems == []
     browser.evaluate("localStorage.clear()")
+
+
+@pytest.fixture
+def episodes(browser, agent_run, tmp_path):
+    """The page of a run with an agent."""
+    write_page(tmp_path / "agent.html", [agent_run], [read_records(agent_run)], 100)
+    browser.size(1200, 900)
+    browser.open(tmp_path / "agent.html")
+    browser.wait_for(READY)
+    section(browser, "samples")
+    browser.wait_for("document.querySelector('.times') !== null")
+    yield browser
+    assert browser.problems == []
+    assert browser.evaluate("window.hacked === undefined")
+
+
+def test_shot(episodes):
+    import base64, pathlib
+    from corerl_testing.browser import Page
+    def shot(name):
+        d=episodes._call("Page.captureScreenshot", format="png", captureBeyondViewport=False)["data"]
+        pathlib.Path(f"/tmp/{name}.png").write_bytes(base64.b64decode(d))
+    episodes.evaluate("document.querySelector('.browser').style.height='1800px'")
+    episodes.size(1200, 2000)
+    shot("plain")
+    episodes.evaluate("[...document.querySelectorAll('.colours button')].find((each) => each.textContent === 'Plain').click()")
+    shot("conv")
+    section(episodes, "timeline")
+    episodes.wait_for("document.querySelectorAll('.area').length")
+    episodes.size(1200, 900)
+    import time; time.sleep(0.5)
+    shot("timeline")

@@ -78,7 +78,7 @@ def pack_samples(
             break
         keep = max(1, int(0.95 * len(rows) * MOST_BYTES / size))
         rows = [rows[index * len(rows) // keep] for index in range(keep)]
-    names = ("run", "step", "group", "source", "score", "length")
+    names = ("run", "step", "row", "group", "source", "score", "length")
     index = [
         {**{name: row[name] for name in names}, "text": _preview(row), "failed": bool(row["error"])} for row in rows
     ]
