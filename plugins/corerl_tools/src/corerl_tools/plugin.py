@@ -54,6 +54,11 @@ def register_commands(register: "Register[Command]") -> None:
         "corerl_tools.report.command:report",
         summary="Write one page of runs: curves, timing, samples, config.",
     )
+    register(
+        "rollouts.show",
+        "corerl_tools.episodes.command:show",
+        summary="Print sample rollouts as conversations: turns, tools, branches, times.",
+    )
     register("runs", "corerl_tools.runs:runs", summary="List runs: state, step, last reward, age.")
     register(
         "config.show", "corerl_tools.config_show:show", summary="Show a training configuration with help of each key."

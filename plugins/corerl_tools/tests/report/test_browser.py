@@ -199,16 +199,22 @@ def episodes(browser, agent_run, tmp_path):
 def test_shot(episodes):
     import base64, pathlib
     from corerl_testing.browser import Page
+
     def shot(name):
-        d=episodes._call("Page.captureScreenshot", format="png", captureBeyondViewport=False)["data"]
+        d = episodes._call("Page.captureScreenshot", format="png", captureBeyondViewport=False)["data"]
         pathlib.Path(f"/tmp/{name}.png").write_bytes(base64.b64decode(d))
+
     episodes.evaluate("document.querySelector('.browser').style.height='1800px'")
     episodes.size(1200, 2000)
     shot("plain")
-    episodes.evaluate("[...document.querySelectorAll('.colours button')].find((each) => each.textContent === 'Plain').click()")
+    episodes.evaluate(
+        "[...document.querySelectorAll('.colours button')].find((each) => each.textContent === 'Plain').click()"
+    )
     shot("conv")
     section(episodes, "timeline")
     episodes.wait_for("document.querySelectorAll('.area').length")
     episodes.size(1200, 900)
-    import time; time.sleep(0.5)
+    import time
+
+    time.sleep(0.5)
     shot("timeline")

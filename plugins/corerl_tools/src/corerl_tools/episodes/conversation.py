@@ -9,6 +9,9 @@ from corerl.batch.rollouts import RequestRecord
 from corerl_tools.episodes.messages import Spoken, spoken
 from corerl_tools.episodes.times import Turn, totals, turns
 
+BOUNDED = ("requests", "branches", "artifacts")
+"""columns with a largest number of elements"""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -67,6 +70,7 @@ class Conversation:
     Attributes:
         prompt: its messages.
         seconds: of each kind of phase; empty without requests.
+        left_out: the numbers of branches, requests and artifacts that the file does not have; '' if it has all.
     """
 
     prompt: list[Spoken]
@@ -75,6 +79,7 @@ class Conversation:
     requests: list[RequestRecord]
     seconds: Mapping[str, float]
     artifacts: Mapping[str, str]
+    left_out: str
 
 
 def conversation(row: Mapping[str, Any]) -> Conversation:
@@ -95,6 +100,7 @@ def conversation(row: Mapping[str, Any]) -> Conversation:
         requests,
         totals(requests, seconds) if requests or seconds else {},
         {str(name): str(text) for name, text in (row.get("artifacts") or {}).items()},
+        ", ".join(f"{row[f'{each}_left_out']} {each}" for each in BOUNDED if row.get(f"{each}_left_out")),
     )
 
 
@@ -110,8 +116,9 @@ def _asked(requests: Sequence[RequestRecord], rewards: Sequence[float]) -> dict[
 def _items(row: Mapping[str, Any], asked: Mapping[int, Asked]) -> list[Item]:
     """The parts after the prompt.
 
-    If the agent's messages have one of the policy for each of its turns, each gets the turn's request and tokens; tokens that
-    were read between two turns without a message between them become a part. Otherwise the tokens follow the messages.
+    If the agent's messages have one of the policy for each of its turns, each gets the turn's request and tokens, and
+    tokens that were read between two turns without a message between them become a part. Otherwise the tokens follow
+    the messages.
     """
     messages = [spoken(each) for each in row.get("episode") or ()]
     runs = _runs(row.get("turn_runs") or (), asked)

@@ -26,7 +26,7 @@ CUT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True)
 class TokenColumns:
-    """Per-token columns of the first ``rows`` responses, null for all other responses; and the branches of all episodes.
+    """Per-token columns of the first ``rows`` responses, null for all other responses; and branches of all episodes.
 
     ``token_ids``, ``token_texts``, and those that exist of ``log_probs`` (before the update), ``rollout_log_probs``,
     ``ref_log_probs`` and ``advantages``.

@@ -126,6 +126,8 @@ def _episode(talk: Conversation, characters: int) -> dict[str, Any]:
     if talk.seconds:
         found["seconds"] = {kind: round(value, 4) for kind, value in talk.seconds.items()}
         found["requests"] = len(talk.requests)
+    if talk.left_out:
+        found["left_out"] = f"left out: {talk.left_out}"
     if talk.artifacts:
         found["artifacts"] = {name: shortened(text, characters) for name, text in talk.artifacts.items()}
     if talk.branches:

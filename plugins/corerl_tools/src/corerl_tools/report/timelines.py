@@ -39,9 +39,9 @@ def of_trace(step: int, trace: Mapping[str, Any]) -> dict[str, Any]:
     """A trace in short.
 
     Returns:
-        ``episodes``: of each its ``row`` in the step, ``group``, ``score``, ``error`` and ``slices``: [number of the kind in
-        KINDS, start, duration (ms), and of a request its number, the number of the continued one, tokens read, tokens
-        sampled, ms waited]. ``counts``: [ms, episodes of each of KINDS].
+        ``episodes``: of each its ``row`` in the step, ``group``, ``score``, ``error`` and ``slices``: [number of the
+        kind in KINDS, start, duration (ms), and of a request its number, the number of the continued one, tokens read,
+        tokens sampled, ms waited]. ``counts``: [ms, episodes of each of KINDS].
     """
     facts = trace["otherData"]
     episodes: dict[int, dict[str, Any]] = {}

@@ -6,6 +6,27 @@ function kindColour(kind) {
   return `var(--time-${kind})`;
 }
 
+/** Scores, lengths and other values of a sample, without those that it lacks. */
+function factsView(sample) {
+  const components = Object.entries(sample.components).map(([name, value]) => [
+    name,
+    typeof value === "number" ? number(value) : String(value),
+  ]);
+  const facts = [
+    ["score", number(sample.score)],
+    ...components,
+    ["expected", sample.truth],
+    ["extracted", sample.extracted],
+    ["turns", sample.requests],
+    ["branches", sample.branches?.length],
+    ["tokens", `${sample.prompt_length ?? "–"} + ${sample.length ?? "–"}`],
+    ["ended by", sample.finish],
+    ["weights", sample.version === null ? null : `version ${sample.version}`],
+  ].filter(([, value]) => value !== null && value !== undefined && value !== "");
+  const view = ([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { title: value }, value));
+  return el("dl", { class: "facts" }, facts.map(view));
+}
+
 /** Seconds of an episode, by kind. */
 function timesView(seconds) {
   const parts = KINDS.map((kind) => [kind, seconds[kind] ?? 0]).filter(([, value]) => value > 0);
@@ -65,7 +86,7 @@ function branchView(branch, place, kind) {
       "summary",
       {},
       `branch ${place + 1}`,
-      el("span", { class: "count" }, `${begin} · ${number(branch.shared)} tokens as above · ${branch.length} further`),
+      el("span", { class: "count" }, `${begin} · tokens: ${branch.shared} shared, ${branch.length} further`),
     ),
     branch.items.map((item) => messageView(item, branch, kind)),
   );

@@ -190,20 +190,6 @@ class SampleBrowser {
     const siblings = this.index.filter(
       (each) => each.run === entry.run && each.step === entry.step && each.group === entry.group,
     );
-    const facts = [
-      ["score", number(sample.score)],
-      ...Object.entries(sample.components).map(([name, value]) => [
-        name,
-        typeof value === "number" ? number(value) : String(value),
-      ]),
-      ["expected", sample.truth],
-      ["extracted", sample.extracted],
-      ["turns", sample.requests],
-      ["branches", sample.branches?.length],
-      ["tokens", `${sample.prompt_length ?? "–"} + ${sample.length ?? "–"}`],
-      ["ended by", sample.finish],
-      ["weights", sample.version === null ? null : `version ${sample.version}`],
-    ];
     this.detail.replaceChildren(
       el(
         "header",
@@ -215,13 +201,7 @@ class SampleBrowser {
           el("span", { class: "group" }, ` · step ${sample.step} · ${sample.source ?? ""}`),
         ),
       ),
-      el(
-        "dl",
-        { class: "facts" },
-        facts
-          .filter(([, value]) => value !== null && value !== undefined && value !== "")
-          .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { title: value }, value))),
-      ),
+      factsView(sample),
       sample.error ? el("p", { class: "error" }, sample.error) : "",
       siblings.length > 1
         ? el(
