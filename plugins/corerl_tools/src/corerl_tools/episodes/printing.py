@@ -8,11 +8,11 @@ from rich.padding import Padding
 from rich.rule import Rule
 from rich.text import Text
 
+from corerl.batch.times import KINDS
 from corerl.terminal.output import printable
 from corerl_tools.episodes.columns import shortened
 from corerl_tools.episodes.conversation import Asked, Conversation, Item, Side, conversation
 from corerl_tools.episodes.messages import as_text
-from corerl_tools.episodes.times import KINDS
 
 STYLES = dict(zip(KINDS, ("bright_black", "blue", "yellow", "green"), strict=True))
 BAR = 40

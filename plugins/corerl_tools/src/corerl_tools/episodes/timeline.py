@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from corerl.batch.rollouts import Episode, RequestRecord, Rollouts
+from corerl.batch.times import KINDS, Phase, phases
 from corerl.contracts.reward_managers import RewardResult
 from corerl.files import atomic_path
 from corerl_tools.episodes.columns import shortened
-from corerl_tools.episodes.times import KINDS, Phase, has_times, phases
 
 FOLDER = "timeline"
 MOST_EPISODES = 512
@@ -95,11 +95,11 @@ def timeline(step: int, rollouts: Rollouts, results: Sequence[RewardResult]) -> 
 
 def rollouts_began(rollouts: Rollouts) -> float:
     """When the first episode began, as Unix time."""
-    return min(each.seconds["began"] for each in rollouts.episodes or () if has_times(each))
+    return min(each.seconds["began"] for each in rollouts.episodes or () if "began" in each.seconds)
 
 
 def _episodes(rollouts: Rollouts) -> list[_Played]:
-    timed = [(row, each) for row, each in enumerate(rollouts.episodes or ()) if has_times(each)]
+    timed = [(row, each) for row, each in enumerate(rollouts.episodes or ()) if "began" in each.seconds]
     if not timed:
         return []
     first = rollouts_began(rollouts)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from corerl.batch.times import KINDS
 from corerl.files import read_text, reading
 from corerl_tools.episodes.timeline import COUNTER, FIRST, FOLDER, LANES
-from corerl_tools.episodes.times import KINDS
 from corerl_tools.report.samples import evenly
 
 MOST_STEPS = 24

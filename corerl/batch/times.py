@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from corerl.batch.rollouts import Episode, RequestRecord
+from corerl.batch.rollouts import RequestRecord
 
 KINDS = ("waiting", "generating", "tool", "scoring")
 
@@ -72,9 +72,12 @@ def turns(requests: Sequence[RequestRecord]) -> list[Turn]:
     return [found[number] for number in range(len(requests))]
 
 
-def has_times(episode: Episode) -> bool:
-    """The episode has the clock that a timeline needs."""
-    return "began" in episode.seconds
+def context(requests: Sequence[RequestRecord]) -> int:
+    """The largest number of tokens in a conversation: read and sampled ones from its first request on."""
+    tokens = list[int]()
+    for each in requests:
+        tokens.append((tokens[each.parent] if each.parent >= 0 else 0) + each.read + each.sampled)
+    return max(tokens, default=0)
 
 
 def _played(requests: Sequence[RequestRecord], seconds: Mapping[str, float]) -> float:
