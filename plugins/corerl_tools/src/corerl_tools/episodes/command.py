@@ -36,7 +36,7 @@ def show(run: Path, step: int | None, row: int | None, sort: str, most: int, cha
     from corerl_tools.episodes.printing import ConversationPrinter
 
     file = run if run.is_file() else rollouts_file(run, step)
-    rows = chosen(file, row, sort, most)
+    rows, count = chosen(file, row, sort, most)
     printer = ConversationPrinter(characters)
     console = Console(width=None if sys.stdout.isatty() else PIPED_WIDTH, highlight=False)
     for number, values in rows:
@@ -45,7 +45,7 @@ def show(run: Path, step: int | None, row: int | None, sort: str, most: int, cha
         console.print(parts)
         console.print()
     if row is None:
-        echo(f"{len(rows)} responses of {file}")
+        echo(f"{len(rows)} of {count} responses of {file}")
 
 
 def rollouts_file(run: Path, step: int | None) -> Path:
@@ -67,8 +67,8 @@ def rollouts_file(run: Path, step: int | None) -> Path:
     return file
 
 
-def chosen(file: Path, row: int | None, sort: str, most: int) -> list[tuple[int, Mapping[str, Any]]]:
-    """(number, response) of those that are shown.
+def chosen(file: Path, row: int | None, sort: str, most: int) -> tuple[list[tuple[int, Mapping[str, Any]]], int]:
+    """(number, response) of those that are shown, and how many the file has.
 
     Raises:
         DataError: the file is damaged.
@@ -80,9 +80,9 @@ def chosen(file: Path, row: int | None, sort: str, most: int) -> list[tuple[int,
     if row is not None:
         if row >= len(rows):
             raise RequestError(f"{file} has rows 0 to {len(rows) - 1}, not {row}")
-        return [rows[row]]
+        return [rows[row]], len(rows)
     try:
-        return sorted(rows, key=lambda each: _place(each[1], sort))[:most]
+        return sorted(rows, key=lambda each: _place(each[1], sort))[:most], len(rows)
     except (TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{file}: a response has a value of another type: {error}") from error
 
@@ -96,7 +96,8 @@ def title(file: Path, number: int, row: Mapping[str, Any]) -> str:
         ("", row.get("data_source")),
     ]
     facts = [f"{name} {value}".strip() for name, value in known if value is not None]
-    return " · ".join([file.stem.replace("_", " "), f"row {number}", *facts])
+    step = file.stem.removeprefix("step_")
+    return " · ".join([f"step {int(step)}" if step.isdecimal() else file.name, f"row {number}", *facts])
 
 
 def _place(row: Mapping[str, Any], sort: str) -> float:

@@ -36,7 +36,7 @@ class ConversationPrinter:
 
     def _parts(self, talk: Conversation, row: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(_facts(talk, row), style="bright_black")
-        for error in (row.get("error"), row.get("environment_error")):
+        for error in dict.fromkeys((row.get("error"), row.get("environment_error"))):
             if error:
                 yield self._text(str(error), "red")
         if any(talk.seconds.values()):
@@ -86,7 +86,7 @@ def times(seconds: Mapping[str, float]) -> Text:
     for kind, value in seconds.items():
         line.append("━" * round(BAR * value / total), STYLES[kind])
     for kind, value in seconds.items():
-        if value:
+        if value >= 0.0005:
             line.append(f"  {kind} ", STYLES[kind])
             line.append(brief(value))
     return line
@@ -147,4 +147,4 @@ def _text_of_tokens(item: Item, row: Mapping[str, Any]) -> str:
 
 
 def _inside(part: RenderableType) -> Padding:
-    return Padding(part, (0, 0, 0, 2))
+    return Padding(part, (0, 0, 0, 2), expand=False)
