@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from corerl.batch.rollouts import RequestRecord
 
@@ -57,9 +56,9 @@ def phases(requests: Sequence[RequestRecord], seconds: Mapping[str, float]) -> l
 
 def totals(requests: Sequence[RequestRecord], seconds: Mapping[str, float]) -> dict[str, float]:
     """Kind -> seconds, for each of KINDS."""
-    sums = dict.fromkeys(KINDS, 0.0)
-    for phase in phases(requests, seconds):
-        sums[phase.kind] += phase.seconds
+    sums = dict.fromkeys(KINDS, 0.0) | {"scoring": seconds.get("scored", 0.0)}
+    for kind, start, end in _stretches(requests, _played(requests, seconds)):
+        sums[kind] += end - start
     return sums
 
 
@@ -86,10 +85,11 @@ def _played(requests: Sequence[RequestRecord], seconds: Mapping[str, float]) -> 
 
 def _stretches(requests: Sequence[RequestRecord], played: float) -> Iterator[tuple[str, float, float]]:
     """(kind, start, end) between each two moments at which a request changes its state."""
-    changes = [(0.0, 0, 0), (played, 0, 0)]
+    changes = [(played, 0, 0)]
     for each in requests:
         changes += [(each.asked, 1, 0), (each.sent, -1, 1), (each.answered, 0, -1)]
-    waiting = generating = 0
-    for (start, waits, generates), (end, *_) in pairwise(sorted(changes)):
-        waiting, generating = waiting + waits, generating + generates
+    changes.sort()
+    start, waiting, generating = 0.0, 0, 0
+    for end, waits, generates in changes:
         yield "generating" if generating else "waiting" if waiting else "tool", start, end
+        start, waiting, generating = end, waiting + waits, generating + generates

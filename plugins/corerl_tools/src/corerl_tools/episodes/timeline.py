@@ -127,20 +127,20 @@ def _chosen(episodes: Sequence[_Played]) -> list[_Played]:
 
 
 def _counts(episodes: Sequence[_Played]) -> list[tuple[float, Counter[str]]]:
-    """(seconds, episodes of each kind) at moments in ascending order; of many moments, some."""
+    """(seconds, episodes of each kind) at moments in ascending order, of many moments some."""
     changes = sorted(
         (each.start + at, kind, change)
         for each in episodes
         for phase in each.phases
         for at, kind, change in ((phase.start, phase.kind, 1), (phase.end, phase.kind, -1))
     )
+    every = -(-len(changes) // MOST_POINTS)
     points, now = dict[float, Counter[str]](), Counter[str]()
-    for at, kind, change in changes:
+    for place, (at, kind, change) in enumerate(changes, 1):
         now[kind] += change
-        points[at] = now.copy()
-    moments = list(points)
-    every = -(-len(moments) // MOST_POINTS)
-    return [(at, points[at]) for at in [*moments[:-1:every], *moments[-1:]]] if moments else []
+        if at in points or place % every == 0 or place == len(changes):
+            points[at] = now.copy()
+    return list(points.items())
 
 
 def _events(each: _Played, number: int, score: float | None) -> Iterator[Event]:
