@@ -196,25 +196,64 @@ def episodes(browser, agent_run, tmp_path):
     assert browser.evaluate("window.hacked === undefined")
 
 
-def test_shot(episodes):
-    import base64, pathlib
-    from corerl_testing.browser import Page
-
-    def shot(name):
-        d = episodes._call("Page.captureScreenshot", format="png", captureBeyondViewport=False)["data"]
-        pathlib.Path(f"/tmp/{name}.png").write_bytes(base64.b64decode(d))
-
-    episodes.evaluate("document.querySelector('.browser').style.height='1800px'")
-    episodes.size(1200, 2000)
-    shot("plain")
-    episodes.evaluate(
-        "[...document.querySelectorAll('.colours button')].find((each) => each.textContent === 'Plain').click()"
+def colour(page, name):
+    page.evaluate(
+        f"[...document.querySelectorAll('.colours button')].find((each) => each.textContent === '{name}').click()"
     )
-    shot("conv")
-    section(episodes, "timeline")
-    episodes.wait_for("document.querySelectorAll('.area').length")
-    episodes.size(1200, 900)
-    import time
 
-    time.sleep(0.5)
-    shot("timeline")
+
+def test_an_episode_is_a_conversation_with_turns_tools_branches_and_artifacts(episodes):
+    colour(episodes, "Plain")
+    assert texts(episodes, ".detail > .message h4") == ["user", "assistant", "tool · add", "assistant"]
+    first, last = texts(episodes, ".detail > .message .turn")
+    assert first.startswith("turn 1 · ") and first.endswith("4 tokens" + "reward 0.5")
+    assert last.startswith("turn 4 · ") and last.endswith("6 tokens · ended by length" + "reward −0.25")
+    assert texts(episodes, ".detail > .message .response") == ["two", "answer"]
+    assert texts(episodes, ".call") == ['add {"a": 2, "b": 2}']
+    assert texts(episodes, ".message.policy summary") == ["reasoning"]
+    heads = texts(episodes, ".branch summary")
+    assert heads[0] == "branch 1begins anew · tokens: 1 shared, 9 further"
+    assert heads[1:] == ["branch 2continues turn 1 · tokens: 6 shared, 10 further", "stdout"]
+    assert texts(episodes, ".branch .response") == ["answer 6<|im_end|>", "answer 11<|im_end|>"]
+    assert [text.split()[0] for text in texts(episodes, ".times span")][:3] == ["waiting", "generating", "tool"]
+    facts = dict(zip(texts(episodes, ".facts dt"), texts(episodes, ".facts dd"), strict=True))
+    assert (facts["turns"], facts["branches"]) == ("4", "2")
+
+
+def test_tokens_of_each_turn_and_branch_are_coloured(episodes):
+    colour(episodes, "Advantage")
+    assert texts(episodes, ".detail > .message .response") == ["two<|im_end|>", "answer"]
+    painted = "[...document.querySelectorAll('.token')].filter((each) => each.style.background !== '').length"
+    assert episodes.evaluate("document.querySelectorAll('.token').length") == 4 + 6 + 9 + 10
+    assert episodes.evaluate(painted) > 20
+    colour(episodes, "Plain")
+    assert episodes.evaluate("document.querySelectorAll('.detail > .message .token').length") == 0
+
+
+def test_the_search_finds_words_of_tools(episodes):
+    box = "document.querySelector('input[placeholder^=\"Find in\"]')"
+    for words, count in (("4 </script>", 4), ("nothing of this", 0)):
+        episodes.evaluate(f"(() => {{ {box}.value = {words!r}; {box}.dispatchEvent(new Event('input')); }})()")
+        episodes.wait_for(f"document.querySelector('.count').textContent === '{count} samples'")
+
+
+def test_the_timeline_draws_episodes_and_opens_their_samples(episodes):
+    section(episodes, "timeline")
+    episodes.wait_for("document.querySelectorAll('.bars').length === 4")
+    assert texts(episodes, ".card h3") == ["Episodes at work", "Episodes"]
+    assert texts(episodes, ".card.wide:last-child .tick")[:2] == ["group 0", "group 1"]
+    [note] = texts(episodes, ".note")
+    assert note.startswith("4 episodes in ") and "half ended within" in note and "The last was response" in note
+    bars = "[...document.querySelectorAll('.bars')].map((each) => each.getAttribute('d').split('M').length - 1)"
+    waiting, generating, tool, _ = episodes.evaluate(bars)
+    assert waiting >= 12 and generating == 16 and tool >= 4
+    point = """(kind, row) => {
+        const picture = document.querySelector('.card.wide:last-child svg'), box = picture.getBoundingClientRect();
+        const at = { clientX: box.left + 300, clientY: box.top + 8 + 18 * row + 9 };
+        picture.dispatchEvent(new PointerEvent(kind, at));
+    }"""
+    episodes.evaluate(f"({point})('pointermove', 1)")
+    assert texts(episodes, ".tip-head") == ["group 0, response 1: score 0.5"]
+    episodes.evaluate(f"({point})('click', 1)")
+    episodes.wait_for("document.querySelector('.siblings [aria-pressed=true]')?.textContent === '0.5'")
+    assert episodes.evaluate("location.hash") == "#samples"

@@ -86,7 +86,7 @@ function drawEpisodes(card, { episodes }, facts, open) {
   const yTicks = { values: begins.filter((_, n) => n % every === 0), labels: (i) => `group ${episodes[i].group}` };
   const picture = svg("svg", { width, height, role: "img", "aria-label": card.title });
   picture.append(timelineFrame(x, y, yTicks, width, height));
-  bars.forEach((d, k) => picture.append(svg("path", { style: { fill: kindColour(KINDS[k]) }, d })));
+  bars.forEach((d, k) => picture.append(svg("path", { class: "bars", style: { fill: kindColour(KINDS[k]) }, d })));
   const found = (event) => {
     const box = picture.getBoundingClientRect();
     return [episodes[Math.floor((event.clientY - box.top - TOP) / row)], x.invert(event.clientX - box.left) * 1000];
