@@ -205,7 +205,7 @@ def test_a_failure_is_the_tools_result_and_counted(qwen):
         "error: the tool took longer than 0.4 s",
     ]
     assert result.metrics["agent/tool_errors/ratio"] == (5, 5)
-    assert result.metrics["agent/tool_seconds"] > 0.7
+    assert result.metrics["agent/tool_call_seconds"] > 0.7
 
 
 def test_limits_of_turns_calls_and_lengths(qwen):

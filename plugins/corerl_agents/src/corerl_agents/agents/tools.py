@@ -131,5 +131,5 @@ class _Episode:
         return {
             "agent/tool_calls": len(self.results),
             "agent/tool_errors/ratio": (errors, len(self.results)),
-            "agent/tool_seconds": sum(result.seconds for result in self.results),
+            "agent/tool_call_seconds": sum(result.seconds for result in self.results),
         }
