@@ -24,6 +24,7 @@ PARTS = {
     "estimator": "adv_estimator",
     "kl": "kl_loss",
     "environment": "environment",
+    "agent": "agent",
     "backend": "rollout_backend",
     "strategy": "strategy",
 }

@@ -85,6 +85,7 @@ def test_every_file_of_a_template_goes_into_the_wheel() -> None:
         (["acme-advantages"], "an advantage estimator (by its name"),
         (["far-kl"], "a KL type (by its name"),
         (["my-game"], "an environment (by its name"),
+        (["my-agent"], "an agent (by its name"),
         (["acme-engine"], "a rollout backend (by its name"),
         (["my-trainer"], "a training strategy (by its name"),
         (["acme-thing"], "a scorer (the default; --kind makes another: reward, loss,"),
@@ -150,7 +151,7 @@ def test_a_name_that_cannot_be_is_refused_with_one_that_can(
 
 def test_an_unknown_kind_lists_the_kinds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = refused(["my-thing", "--kind", "reviewer", "--out", str(tmp_path)], capsys)
-    assert "'reward', 'loss', 'estimator', 'kl', 'environment', 'backend', 'strategy'" in message
+    assert "'reward', 'loss', 'estimator', 'kl', 'environment', 'agent', 'backend', 'strategy'" in message
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from corerl.contracts.rollout_backends import Completion, GenerationRequest, Sam
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data import load_tokenizer
 from corerl.data.prompts import Prompt
-from corerl.errors import ConfigError, CoreRLError
+from corerl.errors import ConfigError, CoreRLError, ModelError
 from corerl.plugins import load_plugins
 from corerl.registry import Selected
 from corerl.rollout.agents import make_agent
@@ -129,9 +129,12 @@ class _Stage:
         """An agent, closed at the end.
 
         Raises:
-            CheckSkipped: the agent needs options.
+            CheckSkipped: the agent needs options, or there is no tokenizer.
         """
-        config, tokenizer = TrainConfig(ModelConfig(_folder())), _tokenizer()
+        try:
+            config, tokenizer = TrainConfig(ModelConfig(_folder())), _tokenizer()
+        except (ModelError, ImportError) as error:
+            raise CheckSkipped(f"no tokenizer can be loaded here: {error}") from error
         try:
             agent = within(SECONDS, lambda: make_agent(selected, _parts(), config, tokenizer), "the making of an agent")
         except ConfigError as error:

@@ -53,6 +53,7 @@ KINDS = {
     ),
     "kl": Kind(("kl",), "kl_types", "kl", ("torch>=2.8",)),
     "environment": Kind(("environment", "env", "game", "tool"), "environments", "environment", ("corerl-envs",)),
+    "agent": Kind(("agent", "harness"), "agents", "agent", ("corerl-agents",)),
     "backend": Kind(
         ("backend", "engine", "rollout"),
         "rollout_backends",

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import warnings
 
 from corerl_agents.parsing.contract import Call, MalformedError, Parsed, Schemas, call_of, read_json, spans
 
@@ -66,7 +67,8 @@ def _named(value: object) -> Call:
 def _builtin(text: str) -> Call:
     """``brave_search.call(query="…")``."""
     try:
-        tree = ast.parse(text, mode="eval").body
+        with warnings.catch_warnings(action="ignore"):  # of escapes in the policy's text
+            tree = ast.parse(text, mode="eval").body
         match tree:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="call"), args=[], keywords=given):
                 return call_of(name, {str(each.arg): ast.literal_eval(each.value) for each in given})
