@@ -182,7 +182,7 @@ def test_environments(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shlex.split(command)) == 0
     assert metrics()["env/turns/max"] >= 1
     limits = set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE))
-    assert limits == {field.name for field in dataclasses.fields(MultiTurnConfig)} - {"environment"}
+    assert limits == {field.name for field in dataclasses.fields(MultiTurnConfig)} - {"environment", "format"}
     for name in re.findall(r"`(env/\w+)", text):
         assert any(key.startswith(name) for key in metrics()), name
 
@@ -191,14 +191,18 @@ def test_agents(files: Path) -> None:
     text = (DOCS / "agents.md").read_text()
     for name, code in re.findall(r"```python\n# (\S+)\n(.*?)```", text, flags=re.DOTALL):
         Path(name).write_text(code)
-    [command] = re.findall(r"^\$ corerl (.*)$", text, flags=re.MULTILINE)
-    assert run([*shlex.split(command), "data.max_response_length=64"]) == 0
-    assert (metrics()["agent/turns/mean"], metrics()["agent/failed/ratio"]) == (2.0, 0.0)
-    assert metrics()["training/rollout_probs_diff_max"] < 1e-4
-    shutil.rmtree("runs")
+    retry, tools = re.findall(r"^\$ corerl (.*)$", text, flags=re.MULTILINE)
+    for command in (retry, retry.replace("retry", "twice")):
+        assert run([*shlex.split(command), "data.max_response_length=96"]) == 0
+        assert (metrics()["agent/turns/mean"], metrics()["agent/failed/ratio"]) == (2.0, 0.0)
+        assert metrics()["training/rollout_probs_diff_max"] < 1e-4
+        shutil.rmtree("runs")
     given = ["rollout.agent={name: ./patient.py:Patient, attempts: 2}", "data.max_response_length=32"]
     assert run(["train", "config.yaml", *given, "rollout.multi_turn.score_response=false"]) == 0
     assert (metrics()["agent/turns/mean"], metrics()["agent/right/mean"]) == (2.0, 0.0)
+    shutil.rmtree("runs")
+    assert run([*shlex.split(tools), "data.max_prompt_length=512"]) == 0
+    assert (metrics()["agent/tool_calls/mean"], metrics()["agent/malformed_calls/mean"]) == (0.0, 0.0)
 
 
 def test_trackers(files: Path) -> None:
