@@ -17,7 +17,10 @@ def body(**more):
 
 def test_an_answer_has_blocks_reason_and_usage():
     model = Recording(Script("It is 5."))
-    system = [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief.", "cache_control": {"type": "ephemeral"}}]
+    system = [
+        {"type": "text", "text": "Be "},
+        {"type": "text", "text": "brief.", "cache_control": {"type": "ephemeral"}},
+    ]
     answer = ask(model, PATH, body(system=system))
     assert answer["content"] == [{"type": "text", "text": "It is 5."}]
     assert (answer["stop_reason"], answer["stop_sequence"]) == ("end_turn", None)

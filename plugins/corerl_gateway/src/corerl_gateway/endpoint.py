@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import logging
 import resource
 import socket
 from collections.abc import Mapping
@@ -63,7 +64,10 @@ class HttpEndpoint:
 
     def close(self) -> None:
         """See :meth:`corerl.contracts.agents.Endpoint.close`."""
-        if self._socket is not None:
+        serving = self._serving
+        if serving is not None and not serving.done() and not serving.get_loop().is_closed():
+            serving.cancel()  # which closes the socket
+        elif self._socket is not None:
             self._socket.close()
 
     def _policy(self, model: Model, sampling: Mapping[str, float]) -> Model:
@@ -87,6 +91,7 @@ class HttpEndpoint:
             self._requests.answer,
             handler_cancellation=True,
             access_log=None,
+            logger=_silent(),
             auto_decompress=False,
             keepalive_timeout=self._options.timeout,
             lingering_time=LINGERING,
@@ -110,6 +115,13 @@ def make_endpoint(config: TrainConfig, options: EndpointOptions) -> HttpEndpoint
 def model_list(path: str, room: int) -> ModelList:
     """The list of the one model, named like its folder."""
     return ModelList(path.rstrip("/").rpartition("/")[2] or "policy", room)
+
+
+def _silent() -> logging.Logger:
+    """A logger without output: aiohttp's errors quote malformed headers, which may hold a key."""
+    logger = logging.Logger("corerl_gateway.http")
+    logger.disabled = True
+    return logger
 
 
 def listen(host: str, port: int) -> socket.socket:

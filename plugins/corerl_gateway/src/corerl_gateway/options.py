@@ -18,9 +18,7 @@ class EndpointOptions:
     port: int = option(0, "port; 0: a free one", ge=0, le=65535)
     public_host: str | None = option(None, "name of this machine in addresses given to clients; null: host")
     max_body_mb: float = option(32.0, "largest body of a request in MiB", gt=0, le=1024)
-    timeout: float = option(
-        60.0, "deadline of headers, of a body, and of the reading of an answer, in seconds", gt=0
-    )
+    timeout: float = option(60.0, "deadline of headers, of a body, and of the reading of an answer, in seconds", gt=0)
 
     def check(self, key: str) -> None:
         """Raise ConfigError if clients could not find the endpoint."""
