@@ -67,7 +67,7 @@ class ChatExchange:
         self.fields, self.session = fields, session
         self.name = fields.text("model", "policy")
         self.stream = fields.flag("stream")
-        self.sampling = read_sampling(fields)
+        self.sampling: Mapping[str, float] = read_sampling(fields)
         self.created = int(time.time())
         self.messages: list[dict[str, Any]] = []
         self.tools: list[dict[str, Any]] = []

@@ -25,7 +25,7 @@ class Tokens:
         self._number = fields.text("request_id", new_id("generate-"))
         params = fields.inner("sampling_params") or Fields({}, "sampling_params")
         refuse_sampling(params)
-        self.sampling = read_sampling(params)
+        self.sampling: Mapping[str, float] = read_sampling(params)
         self._token_ids = read_token_ids(fields)
         self._max_tokens, self._stop = params.whole("max_tokens", 1), params.texts("stop")
         self._n = params.whole("n", 1, MOST_SAMPLES) or 1
