@@ -5,13 +5,16 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
-from corerl.contracts.agents import Address, ChatReply, Sampled
+from corerl.contracts.agents import Address, ChatReply
+from corerl.contracts.rollout_backends import Completion, GenerationRequest, SamplingParams
+from corerl.data.prompts import Prompt
 from corerl.errors import DataError
+from corerl.rollout.groups import Group
+from corerl.rollout.recorder import Node, Recorder, Services
 from corerl_gateway.dialects.routes import ModelList
 from corerl_gateway.endpoint import HttpEndpoint
 from corerl_gateway.options import EndpointOptions
@@ -97,20 +100,6 @@ def spoken(text: str, number: int) -> dict[str, Any]:
     return message
 
 
-@dataclass(eq=False)
-class Node:
-    """One request: the tokens read after its parent, and those that were sampled."""
-
-    parent: "Node | None"
-    read: tuple[int, ...]
-    sampled: tuple[int, ...]
-    log_probs: tuple[float, ...]
-
-    @property
-    def path(self) -> tuple[int, ...]:
-        return (*(self.parent.path if self.parent else ()), *self.read, *self.sampled)
-
-
 class Script:
     """Samples texts in turn, the last of them for ever; each ends with the stop token. A text may be ids.
 
@@ -126,7 +115,11 @@ class Script:
         self.count, self.under_way, self.engine = 0, 0, []
         self.held: asyncio.Event | None = None
 
-    async def __call__(self, ids: Sequence[int], max_tokens: int | None, stop: Sequence[str]) -> Sampled:
+    async def complete(
+        self, request: GenerationRequest, on_sent: Callable[[], None] = lambda: None
+    ) -> list[Completion]:
+        """In place of :meth:`corerl.rollout.request_queue.RequestQueue.complete`."""
+        on_sent()
         text = self.texts[min(self.count, len(self.texts) - 1)]
         self.count += 1
         self.under_way += 1
@@ -139,55 +132,56 @@ class Script:
             raise
         finally:
             self.under_way -= 1
-        return self._sampled(ids, text, max_tokens, stop)
-
-    def _sampled(self, ids: Any, text: Any, max_tokens: int | None, stop: Sequence[str]) -> Sampled:
-        sampled = [*ids_of(text), END] if isinstance(text, str) else list(text)
-        for each in stop:
-            if isinstance(text, str) and each in text:
-                sampled = list(ids_of(text[: text.index(each) + len(each)]))
-        is_cut = not sampled or (max_tokens is not None and len(sampled) > max_tokens)
-        sampled = sampled[:max_tokens]
-        self.engine.append((tuple(ids), tuple(sampled)))
-        log_probs = [-(1 + (token + len(ids)) % 7) / 8 for token in sampled]
-        return Sampled(tuple(sampled), text_of(sampled), "length" if is_cut else "stop", log_probs)
+        whole = [*ids_of(text), END] if isinstance(text, str) else list(text)
+        sampled = whole[: request.sampling.max_tokens]
+        self.engine.append((tuple(request.prompt_ids), tuple(sampled)))
+        log_probs = [-(1 + (token + len(request.prompt_ids)) % 7) / 8 for token in sampled]
+        return [Completion(sampled, log_probs, "stop" if sampled and sampled == whole else "length", 0)]
 
 
-class Recording:
-    """A model that records: nodes by the rule of the longest recorded path."""
+class Recording(Recorder):
+    """The recorder of an episode of a script.
 
-    def __init__(self, policy: Callable[..., Any]) -> None:
-        self.policy, self.nodes, self.tokenizer = policy, [], Bytes()
+    Attributes:
+        asked: arguments of the chats.
+    """
+
+    def __init__(self, policy: Script, room: int = 4096) -> None:
+        group = Group(Prompt(0, (1,), [], "acme", "", {}), 11, SamplingParams(room), "g", "b", 0)
+        super().__init__(policy, Bytes(), group, 0, room, Services(chats=ToyChat))
+        self.policy = policy
         self.asked: list[Mapping[str, Any]] = []
-        self._chat = ToyChat(self)
 
-    async def generate(self, ids: Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()) -> Sampled:
-        known = [node for node in self.nodes if tuple(ids[: len(node.path)]) == node.path]
-        parent = max(known, key=lambda node: len(node.path), default=None)
-        sampled = await self.policy(ids, max_tokens, stop)
-        read = tuple(ids[len(parent.path) if parent else 0 :])
-        self.nodes.append(Node(parent, read, tuple(sampled.token_ids), tuple(sampled.log_probs)))
-        return sampled
-
-    async def chat(self, messages: Any, *, tools: Any = (), max_tokens: Any = None, stop: Any = ()) -> ChatReply:
-        self.asked.append({"messages": messages, "tools": tools, "max_tokens": max_tokens, "stop": stop})
-        return await self._chat.complete(messages, tools=tools, max_tokens=max_tokens, stop=stop)
+    async def chat(self, messages: Any, **more: Any) -> ChatReply:
+        self.asked.append({"messages": messages, **more})
+        return await super().chat(messages, **more)
 
     @property
     def leaves(self) -> list[Node]:
-        parents = {node.parent for node in self.nodes}
-        return [node for node in self.nodes if node not in parents]
+        return [node for node in self.nodes if not node.children]
 
     def check(self) -> None:
         """The record holds exactly the tokens of the policy."""
-        recorded = [((*(node.parent.path if node.parent else ()), *node.read), node.sampled) for node in self.nodes]
+        recorded = [(read_by(node), tuple(node.turn.token_ids)) for node in self.nodes]
         assert sorted(recorded) == sorted(self.policy.engine)
+        assert self.failure is None
+
+
+def read_by(node: Node) -> tuple[int, ...]:
+    """The tokens of a recorded request."""
+    before = node.path()[:-1]
+    return (*(token for each in before for token in (*each.read, *each.turn.token_ids)), *node.read)
+
+
+def read_text(node: Node) -> bytes:
+    """The bytes that a request read behind its parent, special tokens left out."""
+    return bytes(token for token in node.read if token < 256)
 
 
 class ToyChat:
     """Continues the tokens of known messages, and encodes the rest."""
 
-    def __init__(self, model: Recording) -> None:
+    def __init__(self, model: Any) -> None:
         self.model = model
         self.known: dict[str, list[int]] = {}
 
@@ -202,7 +196,7 @@ class ToyChat:
         text = "\n" * bool(rest) + render(messages[rest:], () if rest else tools) + "<|im_start|>assistant\n"
         ids = [*ids, *self.model.tokenizer.encode_inside([text])[0]]
         sampled = await self.model.generate(ids, max_tokens=max_tokens, stop=stop)
-        message = spoken(sampled.text, len(self.model.nodes))
+        message = spoken(sampled.text, len(self.known))
         self.known[_key([*messages, message], tools)] = [*ids, *sampled.token_ids]
         return ChatReply(message, sampled, len(ids))
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from gateway_toys import END, Recording, Script, ask, post, serving, stream
+from gateway_toys import END, Recording, Script, ask, post, read_text, serving, stream
 
 from corerl_gateway.notices import say_once
 
@@ -59,7 +59,7 @@ def test_results_of_tools_continue_the_very_tokens():
     asyncio.run(main())
     first, second = model.nodes
     assert second.parent is first and len(model.leaves) == 1
-    assert bytes(each for each in second.read if each < 256) == b"\ntool\n5\ntool\n5\nassistant\n"
+    assert read_text(second) == b"\ntool\n5\ntool\n5\nassistant\n"
     model.check()
 
 
@@ -107,7 +107,7 @@ def test_log_probs_are_those_of_the_sampled_tokens():
     model = Recording(Script("ü5"))
     [choice] = ask(model, CHAT, body(logprobs=True, top_logprobs=1))["choices"]
     content = choice["logprobs"]["content"]
-    assert tuple(each["logprob"] for each in content) == model.nodes[0].log_probs
+    assert [each["logprob"] for each in content] == model.nodes[0].turn.log_probs
     assert [each["token"] for each in content][2:] == ["5", "<|im_end|>"]
     assert all(each["top_logprobs"][0]["logprob"] == each["logprob"] for each in content)
 
@@ -118,7 +118,7 @@ def test_limits_and_stop_texts_reach_the_policy():
     assert (choice["message"]["content"], choice["finish_reason"]) == ("one", "length")
     [choice] = ask(model, CHAT, body(stop="two"))["choices"]
     assert choice["finish_reason"] == "stop" and model.asked[-1]["stop"] == ("two",)
-    assert END not in model.nodes[-1].sampled
+    assert END not in model.nodes[-1].turn.token_ids
 
 
 def test_without_room_the_answer_is_empty_and_ends_by_its_length():
@@ -190,7 +190,7 @@ def test_a_cut_turn_can_be_continued_by_the_client():
             await post(address, CHAT, body(messages=[USER, turn, {"role": "user", "content": "Go on."}]))
 
     asyncio.run(main())
-    assert model.nodes[1].parent is model.nodes[0] and model.nodes[0].sampled == tuple(b"one t")
+    assert model.nodes[1].parent is model.nodes[0] and model.nodes[0].turn.token_ids == list(b"one t")
     model.check()
 
 

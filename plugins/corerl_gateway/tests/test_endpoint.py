@@ -5,7 +5,7 @@ import random
 import socket
 
 import pytest
-from gateway_toys import Recording, Script, client, post, serving
+from gateway_toys import Recording, Script, client, post, read_by, serving, text_of
 from test_chat_completions import CHAT, USER
 
 from corerl.config import typed
@@ -141,7 +141,7 @@ def test_two_hundred_interleaved_sessions_never_mix(seed):
     for number, model in zip(numbers, models, strict=True):
         model.check()
         for node in model.nodes:
-            text = bytes(each for each in node.path if each < 256).decode()
+            text = text_of(read_by(node))
             assert text.startswith(f"user\nI am {number}.\n")
             others = {word for word in text.replace(".", " ").split() if word.isdigit() and int(word) > 19}
             assert others <= {str(number)}

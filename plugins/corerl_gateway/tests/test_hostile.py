@@ -144,9 +144,12 @@ def test_a_stream_has_comments_until_its_answer_is_there(monkeypatch):
     model = Recording(Script("5", seconds=0.2))
 
     async def main():
-        async with serving(model) as (_, [address]), client(address) as session:
-            async with session.post(address.base_url + CHAT, json={**BODY, "stream": True}) as response:
-                return await response.read()
+        async with (
+            serving(model) as (_, [address]),
+            client(address) as session,
+            session.post(address.base_url + CHAT, json={**BODY, "stream": True}) as response,
+        ):
+            return await response.read()
 
     assert run(main).count(requests.PING) >= 3
 
@@ -315,9 +318,12 @@ def test_a_thousand_connections_leave_the_endpoint_working():
 )
 def test_other_paths_and_methods_are_errors(method, path, status):
     async def main():
-        async with serving(Recording(Script("5"))) as (_, [address]), client(address) as session:
-            async with session.request(method, address.base_url + path, json=BODY) as response:
-                return response.status
+        async with (
+            serving(Recording(Script("5"))) as (_, [address]),
+            client(address) as session,
+            session.request(method, address.base_url + path, json=BODY) as response,
+        ):
+            return response.status
 
     assert run(main) == status
 

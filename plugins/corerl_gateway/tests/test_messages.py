@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from gateway_toys import Recording, Script, ask, client, post, serving
+from gateway_toys import Recording, Script, ask, client, post, read_text, serving
 from test_chat_completions import CALLS, USER
 
 PATH = "/messages"
@@ -54,7 +54,7 @@ def test_results_of_tools_continue_the_very_tokens_whatever_form_arguments_had()
     asyncio.run(main())
     first, second = model.nodes
     assert second.parent is first
-    read = bytes(each for each in second.read if each < 256)
+    read = read_text(second)
     assert read == b"\ntool\n5\ntool\n5\nuser\nGo on.\nassistant\n"
     arguments = model.asked[1]["messages"][1]["tool_calls"][0]["function"]["arguments"]
     assert arguments == '{"a":2,"b":3}'  # the policy's, which is not that of json.dumps
@@ -126,9 +126,11 @@ def test_the_key_may_come_in_anthropics_header():
     async def main():
         async with serving(Recording(Script("5"))) as (_, [address]):
             headers = {"Authorization": "", "x-api-key": address.api_key}
-            async with client(address, **headers) as session:
-                async with session.post(address.base_url + PATH, json=body()) as response:
-                    return response.status
+            async with (
+                client(address, **headers) as session,
+                session.post(address.base_url + PATH, json=body()) as response,
+            ):
+                return response.status
 
     assert asyncio.run(main()) == 200
 

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from gateway_toys import Recording, Script, ask, post, serving
+from gateway_toys import Recording, Script, ask, post, read_text, serving
 from test_chat_completions import CALLS, USER
 
 PATH = "/responses"
@@ -23,7 +23,7 @@ def test_an_answer_has_items_and_usage():
     assert (answer["status"], answer["object"], answer["error"]) == ("completed", "response", None)
     usage = answer["usage"]
     assert usage["input_tokens"] == len(model.nodes[0].read)
-    assert usage["total_tokens"] - usage["input_tokens"] == len(model.nodes[0].sampled)
+    assert usage["total_tokens"] - usage["input_tokens"] == len(model.nodes[0].turn.token_ids)
     assert model.asked[0]["messages"] == [{"role": "system", "content": "Be brief."}, USER]
 
 
@@ -51,7 +51,7 @@ def test_calls_and_their_outputs_continue_the_very_tokens(by_id):
     assert [item["type"] for item in answer["output"]] == ["message"]
     first, second = model.nodes
     assert second.parent is first
-    assert bytes(each for each in second.read if each < 256) == b"\ntool\n5\ntool\n5\nassistant\n"
+    assert read_text(second) == b"\ntool\n5\ntool\n5\nassistant\n"
     model.check()
 
 
@@ -94,7 +94,7 @@ def test_a_cut_answer_is_incomplete():
 def test_log_probs_come_if_they_are_included():
     model = Recording(Script("5"))
     [message] = ask(model, PATH, body(include=["message.output_text.logprobs"]))["output"]
-    assert tuple(each["logprob"] for each in message["content"][0]["logprobs"]) == model.nodes[0].log_probs
+    assert [each["logprob"] for each in message["content"][0]["logprobs"]] == model.nodes[0].turn.log_probs
 
 
 def test_a_response_of_another_episode_is_unknown():

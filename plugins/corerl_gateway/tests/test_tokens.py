@@ -21,7 +21,7 @@ def test_ids_come_back_as_they_were_sampled_with_their_log_probs():
     content = choice["logprobs"]["content"]
     assert [each["token_id"] for each in content] == choice["token_ids"]
     assert [each["token"] for each in content] == [f"token_id:{token}" for token in choice["token_ids"]]
-    assert tuple(each["logprob"] for each in content) == model.nodes[0].log_probs
+    assert [each["logprob"] for each in content] == model.nodes[0].turn.log_probs
     assert answer["usage"]["prompt_tokens"] == len(PROMPT) == len(model.nodes[0].read)
 
 
