@@ -1,12 +1,13 @@
-"""The endpoint of a run, and its options."""
+"""The endpoint of a run, its options, and the command ``serve``."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from corerl import hookimpl
+from corerl import Register, hookimpl
 
 if TYPE_CHECKING:
     from corerl.contracts.agents import Endpoint
+    from corerl.contracts.commands import Command
     from corerl.contracts.config import TrainConfig
     from corerl.errors import RequestError
     from corerl_gateway.options import EndpointOptions
@@ -24,6 +25,11 @@ def read_options(config: "TrainConfig") -> "EndpointOptions":
     options = typed.build(EndpointOptions, config.rollout.multi_turn.endpoint, KEY)
     options.check(KEY)
     return options
+
+
+@hookimpl
+def register_commands(register: "Register[Command]") -> None:
+    register("serve", "corerl_gateway.serve:serve", summary="Serve a model for HTTP clients.")
 
 
 @hookimpl
