@@ -77,7 +77,10 @@ def written(message: Mapping[str, Any]) -> str:
 
 
 def _value(arguments: Any) -> Any:
-    return json.loads(arguments) if isinstance(arguments, str) else arguments
+    try:
+        return json.loads(arguments)
+    except (TypeError, ValueError):
+        return arguments
 
 
 def spoken(text: str, number: int) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def test_tokens_are_counted_without_a_request_to_the_model():
 
     async def main():
         async with serving(model) as (_, [address]):
-            more = {"messages": [USER], "model": "any", "tools": [TOOL]}
+            more = {"messages": [USER], "model": "any", "tools": [TOOL], "stream": True}
             counted = await post(address, PATH + "/count_tokens", more)
             answer = await post(address, PATH, body(tools=[TOOL]))
             return counted["input_tokens"], answer["usage"]["input_tokens"]

@@ -1,12 +1,13 @@
 """Reading of JSON from clients: every field is checked, and errors name its path."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from corerl_gateway.errors import ApiError, invalid, unsupported
 
+LARGEST = 1e300
+"""number"""
 DEPTH = 64
 """largest number of brackets within each other"""
 
@@ -109,7 +110,7 @@ class Fields:
             raise invalid(self.path(name), f"a whole number, {limit}")
         return int(value)
 
-    def number(self, name: str, least: float = -math.inf, most: float = math.inf) -> float | None:
+    def number(self, name: str, least: float = -LARGEST, most: float = LARGEST) -> float | None:
         """A finite number; None if it is left out."""
         value = self.values.get(name)
         if value is None:

@@ -56,7 +56,7 @@ class Requests:
         return web.Response(body=dump(found), headers=JSON)
 
     async def _post(self, request: web.BaseRequest, session: Session, dialect: type[Exchange]) -> web.StreamResponse:
-        exchange = dialect(Fields(parse(await self._body(request))), session)
+        exchange = _read(await self._body(request), session, dialect)
         model = session.source(exchange.sampling)
         if not self._sessions.has(session):  # it ended while the body was read
             raise ended()
@@ -116,6 +116,26 @@ class Requests:
         return ApiError(413, f"the body has more than {self._most_bytes} bytes: raise max_body_mb of the endpoint")
 
 
+def _read(body: bytes, session: Session, dialect: type[Exchange]) -> Exchange:
+    """Check a request.
+
+    Raises:
+        ApiError: it is wrong.
+    """
+    try:
+        return dialect(Fields(parse(body)), session)
+    except ApiError:
+        raise
+    except Exception as error:
+        raise _unforeseen(error) from error
+
+
+def _unforeseen(error: Exception) -> ApiError:
+    """The answer to a request that met an error of the endpoint or of chats; a notice shows the error."""
+    say_once(f"the endpoint could not answer a request: {type(error).__name__}: {error}")
+    return ApiError(500, f"{type(error).__name__} in the endpoint", code="internal_error")
+
+
 async def _ask(exchange: Exchange, model: Model) -> bytes:
     """Ask the model, and write its answer; every error becomes one."""
     try:
@@ -128,8 +148,7 @@ async def _ask(exchange: Exchange, model: Model) -> bytes:
     except CoreRLError as error:
         raise ApiError(500, str(error), code="run_error") from error
     except Exception as error:
-        say_once(f"the endpoint could not answer a request: {type(error).__name__}: {error}")
-        raise ApiError(500, f"{type(error).__name__} in the endpoint", code="internal_error") from error
+        raise _unforeseen(error) from error
 
 
 async def _result(work: "asyncio.Task[bytes]") -> bytes:

@@ -5,10 +5,15 @@ import hmac
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from corerl.contracts.agents import Model
 from corerl_gateway.errors import ApiError
+
+T = TypeVar("T")
+
+REMEMBERED = 10_000
+"""answers and tool calls of a session; the oldest are forgotten"""
 
 ModelSource = Callable[[Mapping[str, float]], Model]
 """gives the model of a request with these sampling parameters: ``temperature``, ``top_p``, ``top_k``, ``seed``"""
@@ -17,6 +22,15 @@ ModelSource = Callable[[Mapping[str, float]], Model]
 def new_key() -> str:
     """A key of 256 random bits."""
     return f"sk-corerl-{secrets.token_urlsafe(32)}"
+
+
+class Memory(dict[str, T]):
+    """The latest values by name."""
+
+    def __setitem__(self, name: str, value: T) -> None:
+        super().__setitem__(name, value)
+        if len(self) > REMEMBERED:
+            del self[next(iter(self))]
 
 
 @dataclass(eq=False)
@@ -34,8 +48,8 @@ class Session:
     number: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     key: str = field(default_factory=new_key, repr=False)
     under_way: set["asyncio.Task[Any]"] = field(default_factory=set)
-    conversations: dict[str, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
-    arguments: dict[str, tuple[Any, str]] = field(default_factory=dict, repr=False)
+    conversations: Memory[list[dict[str, Any]]] = field(default_factory=Memory, repr=False)
+    arguments: Memory[tuple[Any, str]] = field(default_factory=Memory, repr=False)
 
     def start(self, work: "asyncio.Task[Any]") -> None:
         """Have a request end with the session."""

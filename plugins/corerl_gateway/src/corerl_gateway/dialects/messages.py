@@ -90,7 +90,11 @@ class Messages(ChatExchange):
 
 
 class TokenCount(Messages):
-    """``/v1/messages/count_tokens``: no request to the model."""
+    """``/v1/messages/count_tokens``: no request to the model, and no stream."""
+
+    def __init__(self, fields: Fields, session: Session) -> None:
+        super().__init__(fields, session)
+        self.stream = False
 
     def _limit(self) -> int | None:
         return None
