@@ -127,6 +127,13 @@ def test_sampling_is_that_of_the_request_within_its_ranges():
             sampling_of(base, {name: value})
 
 
+def test_calls_of_different_requests_have_different_ids():
+    call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    serving = Serving(Script(call + call), Bytes(), ToyChat, SamplingParams(99), 2000)
+    replies = [asyncio.run(serving({}).chat([{"role": "user", "content": "x"}])) for _ in range(3)]
+    assert len({each["id"] for reply in replies for each in reply.message["tool_calls"]}) == 6
+
+
 def test_a_request_has_the_room_that_its_tokens_leave():
     script = Script("x" * 50)
     serving = Serving(script, Bytes(), ToyChat, SamplingParams(99), 20)

@@ -82,7 +82,16 @@ class ServedModel:
         """See :meth:`corerl.contracts.agents.Model.chat`."""
         if self._serving.chats is None:
             raise ApiError(501, "no installed plugin turns chats into tokens: pip install corerl-agents")
-        return await self._serving.chats(self).complete(messages, tools=tools, max_tokens=max_tokens, stop=stop)
+        chat = self._serving.chats(self)
+        reply = await chat.complete(messages, tools=tools, max_tokens=max_tokens, stop=stop)
+        return dataclasses.replace(reply, message=_with_new_ids(reply.message))
+
+
+def _with_new_ids(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The message with ids of calls that no other request has: nine letters and digits, for templates of Mistral."""
+    if not message.get("tool_calls"):
+        return message
+    return {**message, "tool_calls": [{**call, "id": secrets.token_hex(5)[:9]} for call in message["tool_calls"]]}
 
 
 def sampling_of(base: SamplingParams, given: Mapping[str, float]) -> SamplingParams:
