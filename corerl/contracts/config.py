@@ -217,6 +217,7 @@ class MultiTurnConfig:
         "spelling of tool calls and reasoning: hermes, qwen_xml, llama, deepseek, glm, harmony, mistral, plain; null: "
         "by the chat template",
     )
+    endpoint: dict[str, Any] = option(help="options of the endpoint for HTTP clients (docs/endpoint.md)", factory=dict)
 
 
 @dataclass
