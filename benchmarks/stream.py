@@ -41,7 +41,9 @@ from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.data.tokenizer import load_tokenizer
+from corerl.rollout.episodes import AgentEpisodes
 from corerl.rollout.player import Player
+from corerl.rollout.recorder import Services
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
@@ -154,7 +156,8 @@ def stream_of(
     config.data = DataConfig(train_batch_size=batch, max_response_length=CAP)
     for name, value in trainer.items():
         setattr(config.trainer, name, value)
-    queue, agent = RequestQueue(engine.generate, engine.most), None
+    queue = RequestQueue(engine.generate, engine.most)
+    episodes = None
     tokenizer = cast(ChatTokenizer, Words())
     ids: tuple[int, ...] = (1, 2, 3)
     messages = [{"role": "user", "content": "what comes first?"}]
@@ -163,8 +166,9 @@ def stream_of(
         ids = tuple(TurnTokenizer(tokenizer).prompt(messages))
         config.rollout.multi_turn.max_turn_length = 64
         agent = EnvironmentAgent(AgentContext(config, tokenizer, lambda key: Env))
+        episodes = AgentEpisodes(queue, tokenizer, agent, Services(), 64, config.rollout.agent_timeout)
     rows = tuple(Prompt(index, ids, messages, "stub", "", {}) for index in range(prompts))
-    player = Player(queue, tokenizer, None if folder else Reward(), CAP, agent, 64)
+    player = Player(queue, tokenizer, None if folder else Reward(), CAP, episodes)
     sampler = PromptSampler(prompts, batch, shuffle=False, seed=0)
     sampling = SamplingParams(CAP, n=N)
     dataset = PromptDataset(rows, None)  # type: ignore[arg-type]

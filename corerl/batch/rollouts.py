@@ -14,15 +14,56 @@ from corerl.data.prompts import Prompt
 
 
 @dataclass(frozen=True)
+class RequestRecord:
+    """One request of an episode.
+
+    Attributes:
+        number: in the order of asking.
+        parent: the number of the request that it continues; -1: none.
+        read, sampled: tokens.
+        asked, sent, answered: seconds since the episode began.
+    """
+
+    number: int
+    parent: int
+    read: int
+    sampled: int
+    asked: float
+    sent: float
+    answered: float
+    finish_reason: str
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Requests of an episode that leave its main path, as a further row.
+
+    Attributes:
+        prompt_ids: all tokens before the first one that is trained in this row.
+        completion: of the tokens from there on.
+        response_mask, turn_ids: as of :class:`Episode`.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+    response_mask: list[bool]
+    turn_ids: list[int]
+
+
+@dataclass(frozen=True)
 class Episode:
-    """How an agent came to a response.
+    """How an agent came to a response. The response is the main path, whose last request is the latest of the episode.
 
     Attributes:
         response_mask: for each of its tokens, whether the policy generated it.
         messages: the turns after the prompt.
         turns: of the policy.
-        reward, components, metrics: as of :class:`corerl.contracts.agents.AgentResult`.
+        reward, turn_rewards, components, metrics, artifacts: as of :class:`corerl.contracts.agents.AgentResult`.
         error: why the episode takes no part in training, or None.
+        turn_ids: for each token the number of the request that sampled it; -1: the policy read the token.
+        branches: the other paths; each sampled token is trained in one row.
+        requests: all that were answered.
+        seconds: ``began`` (time since the epoch), and how long the episode was ``played`` and ``scored``.
     """
 
     response_mask: list[bool]
@@ -32,13 +73,39 @@ class Episode:
     components: dict[str, float] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    turn_rewards: list[float] = field(default_factory=list)
+    turn_ids: list[int] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
+    requests: list[RequestRecord] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    artifacts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def total_reward(self) -> float:
+        """Of the turns and the end together."""
+        total = 0.0
+        for reward in self.turn_rewards:
+            total += reward
+        return total + self.reward
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the batch: a response, or a branch of response ``episode``."""
+
+    episode: int
+    prompt_ids: Sequence[int]
+    completion: Completion
+    response_mask: Sequence[bool] | None
+    turn_ids: Sequence[int]
 
 
 @dataclass(frozen=True)
 class Rollouts:
     """B responses; ``group_ids[i]`` is the position of response i's prompt in the generated batch.
 
-    Of a response in several turns, ``completions`` has all tokens and ``responses`` what the policy wrote.
+    Of a response in several turns, ``completions`` has all tokens of the main path and ``responses`` what the policy
+    wrote in it.
     """
 
     prompts: list[Prompt]
@@ -116,20 +183,46 @@ class Rollouts:
             )
         ]
 
+    def rows(self) -> list[Row]:
+        """The responses, and behind them the branches of all."""
+        episodes = self.episodes
+        own = enumerate(zip(self.prompts, self.completions, strict=True))
+        if episodes is None:
+            return [Row(number, prompt.token_ids, each, None, ()) for number, (prompt, each) in own]
+        rows = [
+            Row(number, prompt.token_ids, each, episodes[number].response_mask, episodes[number].turn_ids)
+            for number, (prompt, each) in own
+        ]
+        return rows + [
+            Row(number, branch.prompt_ids, branch.completion, branch.response_mask, branch.turn_ids)
+            for number, episode in enumerate(episodes)
+            for branch in episode.branches
+        ]
+
+    def begun_with(self) -> list[int]:
+        """Of each response, the oldest version of the weights that began one of its rows."""
+        versions = [completion.weight_version for completion in self.completions]
+        for number, episode in enumerate(self.episodes or ()):
+            versions[number] = min([versions[number], *(each.completion.weight_version for each in episode.branches)])
+        return versions
+
     def experience(self) -> Experience:
-        """The tensors of these rollouts."""
+        """The tensors of the rows (:meth:`rows`)."""
+        rows = self.rows()
         experience = collate(
-            [prompt.token_ids for prompt in self.prompts],
-            [completion.token_ids for completion in self.completions],
-            self.group_ids,
-            masks=None if self.episodes is None else [episode.response_mask for episode in self.episodes],
-            log_probs=[completion.log_probs for completion in self.completions],
+            [row.prompt_ids for row in rows],
+            [row.completion.token_ids for row in rows],
+            [self.group_ids[row.episode] for row in rows],
+            masks=None if self.episodes is None else [row.response_mask or () for row in rows],
+            log_probs=[row.completion.log_probs for row in rows],
         )
-        begun = torch.tensor([completion.weight_version for completion in self.completions], dtype=torch.int32)
+        begun = torch.tensor([row.completion.weight_version for row in rows], dtype=torch.int32)
         places = torch.arange(experience.response_mask.shape[1])
         versions = torch.where(places < experience.response_lengths[:, None], begun[:, None], 0)
-        for row, completion in enumerate(self.completions):
-            for start, end, version in completion.version_runs()[1:] if completion.updates else ():
-                versions[row, start:end] = version
+        for number, row in enumerate(rows):
+            for start, end, version in row.completion.version_runs()[1:] if row.completion.updates else ():
+                versions[number, start:end] = version
         experience.weight_versions = versions
+        if len(rows) > len(self):
+            experience.episode_ids = torch.tensor([row.episode for row in rows])
         return experience

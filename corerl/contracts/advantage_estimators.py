@@ -16,9 +16,24 @@ NEEDS = {
 """need of an entry -> its effect on the run"""
 
 
+class Turns(NamedTuple):
+    """The turns of B episodes.
+
+    Attributes:
+        ids: (B, T) int32, the number of the turn that sampled a token, in the order of the episode's requests; -1 at
+            other tokens.
+        rewards: (B, K) float32, of each turn, 0 without one. Their sum is part of the outcome score.
+    """
+
+    ids: "Tensor"
+    rewards: "Tensor"
+
+
 @dataclass(frozen=True)
 class AdvantageInputs:
     """Inputs: B responses, T response tokens, all on one device, all finite.
+
+    A response with branches is one row: its trained tokens alone, in the order of the turns.
 
     Attributes:
         rewards: (B, T) float32 token rewards; 0 outside ``response_mask``. An outcome score is on the last token.
@@ -32,6 +47,7 @@ class AdvantageInputs:
         components: name -> (B,) float32, named parts of the scores, 0 in a row without the part.
         rollout_weights: (B, T) float32 factors of the policy loss's terms by rollout correction, 0 at rejected tokens;
             None if all are 1.
+        turns: of episodes; None without an agent.
     """
 
     rewards: "Tensor"
@@ -43,6 +59,7 @@ class AdvantageInputs:
     sum_pi_squared: "Tensor | None" = None
     components: Mapping[str, "Tensor"] = field(default_factory=dict)
     rollout_weights: "Tensor | None" = None
+    turns: Turns | None = None
 
 
 class Advantages(NamedTuple):

@@ -1,4 +1,4 @@
-"""Experience: the tensors of a batch, one row a response."""
+"""Experience: the tensors of a batch, one row a response, and one for each further branch of an episode."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +21,7 @@ class Experience:
         prompt_lengths, response_lengths: (B,) int64, tokens; their sum is a row's length, at most S.
         response_mask: (B, T) bool, true on trained tokens: those of the policy, in rows with a score.
         group_ids: (B,) int64, equal for responses to one prompt.
+        episode_ids: (B,) int64, equal for rows of one episode; None: each row is an episode.
         rollout_log_probs: (B, T) float32 of the sampled tokens, from the rollout backend.
         weight_versions: (B, T) int32, the version of the weights that sampled each token; 0 in other columns.
         old_log_probs, ref_log_probs: (B, T) float32, before the update, of the policy and the reference.
@@ -39,6 +40,7 @@ class Experience:
     response_lengths: Tensor
     response_mask: Tensor
     group_ids: Tensor
+    episode_ids: Tensor | None = None
     rollout_log_probs: Tensor | None = None
     weight_versions: Tensor | None = None
     old_log_probs: Tensor | None = None
@@ -56,6 +58,21 @@ class Experience:
 
     def __len__(self) -> int:
         return len(self.input_ids)
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes there are; the first row of each comes before all further ones."""
+        return len(self) if self.episode_ids is None else int(self.episode_ids.max()) + 1
+
+    def of_rows(self, values: Tensor) -> Tensor:
+        """(B, …): of each row, its episode's value."""
+        return values if self.episode_ids is None else values[self.episode_ids]
+
+    def by_episode(self, values: Tensor) -> Tensor:
+        """Sums over the rows of each episode; ``values`` is (B, …)."""
+        if self.episode_ids is None:
+            return values
+        return values.new_zeros(self.episodes, *values.shape[1:]).index_add_(0, self.episode_ids, values)
 
     @property
     def lengths(self) -> Tensor:

@@ -1,17 +1,13 @@
 """From per-token terms to one scalar."""
 
+from corerl.objective.advantages import estimate
 from corerl.objective.aggregation import loss_weights
-from corerl.objective.objectives import (
-    PolicyObjective,
-    ValueObjective,
-    advantage_inputs,
-    policy_loss_inputs,
-)
+from corerl.objective.objectives import PolicyObjective, ValueObjective, policy_loss_inputs
 
 __all__ = [
     "PolicyObjective",
     "ValueObjective",
-    "advantage_inputs",
+    "estimate",
     "loss_weights",
     "policy_loss_inputs",
 ]

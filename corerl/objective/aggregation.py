@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 
 
-def loss_weights(response_mask: Tensor, mode: str, scale_factor: int | None = None) -> Tensor:
+def loss_weights(
+    response_mask: Tensor, mode: str, scale_factor: int | None = None, episode_ids: Tensor | None = None
+) -> Tensor:
     """The weight of each token's term in the loss of a mini-batch.
 
-    With l the terms, m the mask, N its number of true tokens, n_i those of row i, S the number of rows with n_i > 0:
+    With l the terms, m the mask, N its number of true tokens, n_i those of sequence i, S the number of sequences with
+    n_i > 0; a sequence is an episode, with all of its rows:
 
     ===========================  =========================================
     ``token-mean``               sum(l m) / N
@@ -25,6 +28,7 @@ def loss_weights(response_mask: Tensor, mode: str, scale_factor: int | None = No
         response_mask: (B, T) bool of the whole mini-batch, on all ranks.
         scale_factor: the constant length of ``seq-mean-token-sum-norm`` (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783,
             section 3.1).
+        episode_ids: (B,) int64, equal for rows of one episode; None: each row is an episode.
 
     Returns:
         (B, T) float64, 0 where the mask is; all 0 when the mask is empty.
@@ -32,7 +36,11 @@ def loss_weights(response_mask: Tensor, mode: str, scale_factor: int | None = No
     mask = response_mask.to(torch.float64)
     tokens_of_row = mask.sum(1, keepdim=True)
     tokens = mask.sum().clamp(min=1)
-    sequences = (tokens_of_row > 0).sum().clamp(min=1)
+    sequences = (tokens_of_row > 0).sum()
+    if episode_ids is not None:
+        tokens_of_episode = mask.new_zeros(int(episode_ids.max()) + 1, 1).index_add_(0, episode_ids, tokens_of_row)
+        tokens_of_row, sequences = tokens_of_episode[episode_ids], (tokens_of_episode > 0).sum()
+    sequences = sequences.clamp(min=1)
     if mode == "token-mean":
         weights = mask / tokens
     elif mode == "token-sum":

@@ -1,13 +1,11 @@
 """Objectives, which a strategy minimises on a micro-batch."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from corerl.contracts.advantage_estimators import AdvantageInputs
 from corerl.contracts.experience import Experience
 from corerl.contracts.kl_types import KLType
 from corerl.contracts.losses import masked_mean
@@ -100,31 +98,6 @@ def policy_loss_inputs(log_probs: Tensor, batch: Experience) -> PolicyLossInputs
         rollout_log_probs=batch.rollout_log_probs,
         ref_log_probs=batch.ref_log_probs,
         selected=batch.selected,
-    )
-
-
-def advantage_inputs(
-    batch: Experience, components: Mapping[str, Tensor], rollout_weights: Tensor | None
-) -> AdvantageInputs:
-    """The inputs of an advantage estimator; values become 0 at tokens that are not trained on.
-
-    Args:
-        components: name -> (B,), named parts of the scores.
-        rollout_weights: (B, T), factors of the terms of the policy loss, or None.
-    """
-    assert batch.rewards is not None
-    if batch.values is not None:
-        batch.values.masked_fill_(~batch.response_mask, 0.0)
-    return AdvantageInputs(
-        rewards=batch.rewards,
-        response_mask=batch.response_mask,
-        group_ids=batch.group_ids,
-        values=batch.values,
-        greedy_scores=batch.greedy_scores,
-        log_probs=batch.old_log_probs,
-        sum_pi_squared=batch.sum_pi_squared,
-        components=components,
-        rollout_weights=rollout_weights,
     )
 
 

@@ -69,7 +69,8 @@ def agent_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Of the numbers of episodes, failed ones included: means, maxima, and ratios of sums."""
     numbers, shares = defaultdict[str, list[float]](list), defaultdict[str, list[Sequence[float]]](list)
     for episode in episodes:
-        own = {"turns": episode.turns, "failed/ratio": (episode.error is not None, 1)}
+        own: dict[str, Any] = {"turns": episode.turns, "branches": len(episode.branches)}
+        own["failed/ratio"] = (episode.error is not None, 1)
         for name, value in [*((f"agent/{name}", value) for name, value in own.items()), *episode.metrics.items()]:
             full = name if "/" in name else f"agent/{name}"
             (shares if isinstance(value, Sequence) else numbers)[full].append(value)

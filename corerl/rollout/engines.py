@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, LoadReporting, OnFinished
 from corerl.contracts.runtimes import CatchingUp, Replicas, Runtime
 from corerl.contracts.workers import WeightSource
-from corerl.errors import CoreRLError, EngineDeadError
+from corerl.errors import CoreRLError, EngineDeadError, RunError
 from corerl.rollout.worker import RolloutWorker
 from corerl.terminal.notices import say
 from corerl.threads import in_thread
@@ -81,6 +81,11 @@ class Engines:
             except EngineDeadError as error:
                 if not error.is_handled:
                     await in_thread(self._recover, error, before)
+
+    async def abort(self, request_ids: Sequence[str]) -> None:
+        """End these requests; unknown ids are ignored, and an engine that has ended has ended them."""
+        with contextlib.suppress(RunError):
+            await in_thread(self._rollout.abort, request_ids)
 
     def engine_load(self) -> EngineLoad | None:
         """The load of all engines together, as they last reported it; None: they do not."""

@@ -8,14 +8,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from corerl.batch.rollouts import Rollouts
-from corerl.contracts.agents import Agent, ClosingAgent
 from corerl.contracts.reward_managers import RewardManager, RewardResult
 from corerl.contracts.rollout_backends import GenerationRequest, SamplingParams
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.data.prompts import Prompt
-from corerl.rollout.agents import result_of
+from corerl.rollout.episodes import Episodes
 from corerl.rollout.groups import Group
-from corerl.rollout.recorder import Recorder
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scores import Scores
@@ -31,9 +29,8 @@ class Player:
 
     Args:
         reward: None: no scorer scores the responses.
-        max_response_length, max_prompt_length: of ``data``.
-        agent: plays each response; None: the responses of a group are one request.
-        agent_timeout: deadline of an episode, in seconds.
+        max_response_length: of ``data``.
+        episodes: plays each response; None: the responses of a group are one request.
     """
 
     def __init__(
@@ -42,29 +39,26 @@ class Player:
         tokenizer: ChatTokenizer,
         reward: RewardManager | None,
         max_response_length: int,
-        agent: Agent | None = None,
-        max_prompt_length: int = 0,
-        agent_timeout: float = 3600.0,
+        episodes: Episodes | None = None,
     ) -> None:
-        self._queue, self._tokenizer, self._agent = queue, tokenizer, agent
-        self._max_prompt_length, self._agent_timeout = max_prompt_length, agent_timeout
+        self._queue, self._tokenizer, self._episodes = queue, tokenizer, episodes
         self._scores = Scores(reward, max_response_length)
 
     @property
     def plays_episodes(self) -> bool:
-        """Responses are in several turns."""
-        return self._agent is not None
+        """Responses are those of an agent."""
+        return self._episodes is not None
 
     def close(self) -> None:
-        """Close the agent."""
-        if isinstance(self._agent, ClosingAgent):
-            self._agent.close()
+        """Close what plays the episodes."""
+        if self._episodes is not None:
+            self._episodes.close()
 
     async def play(self, group: Group) -> ScoredRollouts:
         """``sampling.n`` scored responses to the group's prompt."""
-        if self._agent is None:
+        if self._episodes is None:
             return await self._scored(group, group.place, functools.partial(self._single_turn, group))
-        n, episode = group.sampling.n, functools.partial(self._episode, self._agent, group)
+        n, episode = group.sampling.n, functools.partial(self._episodes.play, group)
         played = await all_or_none(
             self._scored(group, group.place * n + sample, functools.partial(episode, sample)) for sample in range(n)
         )
@@ -89,21 +83,15 @@ class Player:
         )
         return Rollouts.collect([prompt], [completions], self._tokenizer.decode)
 
-    async def _episode(self, agent: Agent, group: Group, sample: int) -> Rollouts:
-        """One episode, which is one response of at most ``sampling.max_tokens``."""
-        recorder = Recorder(self._queue, self._tokenizer, group, sample, self._max_prompt_length)
-        result = await result_of(agent, group, recorder, self._agent_timeout)
-        if recorder.failure is not None:
-            raise recorder.failure
-        return recorder.rollouts(result)
-
     async def _scored(self, group: Group, place: int, generate: Callable[[], Awaitable[Rollouts]]) -> ScoredRollouts:
         with self._scores.expecting(group.batch, place) as part:
             rollouts = await generate()
-            group.generated = time.perf_counter()
+            generated = group.generated = time.perf_counter()
             results = await self._scores.of(part, rollouts)
         if rollouts.episodes is not None:
             results = add_agent(results, rollouts.episodes)
+            for episode in rollouts.episodes:
+                episode.seconds["scored"] = time.perf_counter() - generated
         return ScoredRollouts(rollouts, results or [NO_SCORE] * len(rollouts))
 
 

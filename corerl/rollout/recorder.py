@@ -1,11 +1,13 @@
-"""The requests of one episode become one row: token ids, mask, log-probs, versions of the weights."""
+"""The requests of one episode, as a tree: a request continues the one that it begins with, or starts a branch."""
 
+import bisect
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from corerl.batch.rollouts import Episode, Rollouts
-from corerl.contracts.agents import AgentResult, Sampled
+from corerl.contracts.agents import Address, Chat, ChatFactory, ChatReply, Endpoint, Sampled
 from corerl.contracts.rollout_backends import Completion, GenerationRequest
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.errors import RunError
@@ -14,128 +16,225 @@ from corerl.rollout.request_queue import RequestQueue
 from corerl.seeding import episode_seed
 
 
-class Recorder:
-    """The policy, for one episode (:class:`corerl.contracts.agents.Model`), and its tokens so far.
-
-    Args:
-        sample: the episode's number in its group, whose sampling is that of the whole response.
+@dataclasses.dataclass(slots=True, eq=False)
+class Node:
+    """An answered request.
 
     Attributes:
+        number: of the request in its episode, in the order of asking.
+        parent: the request that it continues.
+        read: tokens behind the parent's; of a request without a parent all of its tokens.
+        turn: the sample.
+        text: of the sample, without special tokens.
+        room: tokens that fit into its conversation behind it.
+        times: of asking, sending and the answer, in seconds since the episode began.
+        is_full: a later request found no room behind it.
+    """
+
+    number: int
+    parent: "Node | None"
+    read: list[int]
+    turn: Completion
+    text: str
+    room: int
+    times: tuple[float, float, float]
+    children: "list[Node]" = dataclasses.field(default_factory=list)
+    is_full: bool = False
+
+    def path(self) -> "list[Node]":
+        """From the first request of the conversation to this one."""
+        nodes = [self]
+        while (parent := nodes[-1].parent) is not None:
+            nodes.append(parent)
+        return nodes[::-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Services:
+    """Plugins' parts around a model.
+
+    Attributes:
+        chats: turns chats into tokens.
+        endpoint: serves the model over HTTP.
+    """
+
+    chats: ChatFactory | None = None
+    endpoint: Endpoint | None = None
+
+
+class Recorder:
+    """The policy, for one episode (:class:`corerl.contracts.agents.Model`), and the requests so far.
+
+    Args:
+        sample: the episode's number in its group.
+        max_prompt_length: ``data.max_prompt_length``.
+
+    Attributes:
+        nodes: answered requests, in the order of their answers.
         failure: of a request; the agent cannot hide it.
     """
 
     def __init__(
-        self, queue: RequestQueue, tokenizer: ChatTokenizer, group: Group, sample: int, max_prompt_length: int
+        self,
+        queue: RequestQueue,
+        tokenizer: ChatTokenizer,
+        group: Group,
+        sample: int,
+        max_prompt_length: int,
+        services: Services | None = None,
     ) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer, self.group = tokenizer, group
+        self.nodes: list[Node] = []
         self.failure: Exception | None = None
-        self._queue, self._group, self._sample, self._max_prompt_length = queue, group, sample, max_prompt_length
-        self._prompt = group.prompt
-        self._token_ids: list[int] = []
-        self._log_probs: list[float] = []
-        self._mask: list[bool] = []
-        """which tokens the policy wrote"""
-        self._texts: list[str] = []
-        """the policy's turns"""
-        self._versions: list[tuple[int, int]] = []
-        """(first token, version of the weights) of each run of tokens"""
-        self._finish_reason: Any = "stop"
-        self._requests = 0
-        self._is_busy = False
+        self.began = time.time()
+        self._start = time.perf_counter()
+        self._queue, self._sample = queue, sample
+        self._max_prompt_length = max_prompt_length
+        self._services = services or Services()
+        self._roots: list[Node] = []
+        self._asked = 0
+        self._same: Counter[tuple[int, int]] = Counter()
+        """(parent, hash of the tokens read) -> equal requests so far"""
+        self._chat: Chat | None = None
+        self._address: Address | None = None
+        self._is_over = False
 
-    async def generate(self, token_ids: Sequence[int], *, max_tokens: int | None = None) -> Sampled:
+    async def generate(
+        self, token_ids: Sequence[int], *, max_tokens: int | None = None, stop: Sequence[str] = ()
+    ) -> Sampled:
         """See :meth:`corerl.contracts.agents.Model.generate`."""
-        if self._is_busy:
-            self.failure = RunError("an agent sent a request before the last one was answered: await each request")
-            raise self.failure
-        self._is_busy = True
         try:
-            return await self._generate(list(token_ids), max_tokens)
+            return await self._generate(list(token_ids), max_tokens, stop)
         except Exception as error:
             self.failure = self.failure or error
             raise
-        finally:
-            self._is_busy = False
 
-    async def _generate(self, token_ids: list[int], max_tokens: int | None) -> Sampled:
-        read = self._appended(token_ids)
-        group, name = self._group, f"{self._group.name}.{self._sample}"
-        room = group.sampling.max_tokens - len(self._token_ids) - len(read)
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> ChatReply:
+        """See :meth:`corerl.contracts.agents.Model.chat`."""
+        if self._chat is None:
+            if self._services.chats is None:
+                raise RunError("no installed plugin turns chats into tokens: pip install corerl-agents")
+            self._chat = self._services.chats(self)
+        return await self._chat.complete(messages, tools=tools, max_tokens=max_tokens, stop=stop)
+
+    @property
+    def base_url(self) -> str:
+        """See :attr:`corerl.contracts.agents.Model.base_url`."""
+        return self._served().base_url
+
+    @property
+    def api_key(self) -> str:
+        """See :attr:`corerl.contracts.agents.Model.api_key`."""
+        return self._served().api_key
+
+    def _served(self) -> Address:
+        if self._address is None:
+            if self._services.endpoint is None:
+                raise RunError("no installed plugin serves an endpoint for agents: pip install corerl-gateway")
+            self._address = self._services.endpoint.open(self)
+        return self._address
+
+    def end(self) -> None:
+        """Refuse further requests: the agent has returned."""
+        self._is_over = True
+        if self._address is not None and self._services.endpoint is not None:
+            self._services.endpoint.shut(self._address)
+
+    async def _generate(self, token_ids: list[int], max_tokens: int | None, stop: Sequence[str]) -> Sampled:
+        if self._is_over:
+            raise RunError("an agent sent a request after its episode's end")
+        parent, read = self._continued(token_ids)
+        room = self._room(parent, read)
         if room < 1:
-            self._finish_reason = "length"
+            if parent is not None:
+                parent.is_full = True
             return Sampled((), "", "length")
+        number, name = self._asked, f"{self.group.name}.{self._sample}"
+        self._asked += 1
         sampling = dataclasses.replace(
-            group.sampling,
-            n=1,
-            seed=episode_seed(group.seed, self._sample, self._requests),
-            max_tokens=min(room, max_tokens or room),
+            self.group.sampling, n=1, seed=self._seed(parent, read), max_tokens=min(room, max_tokens or room)
         )
-        request = GenerationRequest(f"{name}-{self._requests}", token_ids, sampling, self._prompt.media, session=name)
-        self._requests += 1
-        [turn] = await self._queue.complete(request, group.on_begin)
-        [text] = self.tokenizer.decode([turn.token_ids])
-        self._record(read, turn, text)
+        request = GenerationRequest(f"{name}-{number}", token_ids, sampling, self.group.prompt.media, session=name)
+        asked, sent = self._now(), [0.0]
+
+        def on_sent() -> None:
+            sent[0] = self._now()
+            self.group.on_begin()
+
+        [turn] = await self._queue.complete(request, on_sent)
+        turn, text = self._ended(turn, stop)
+        times = (asked, sent[0], self._now())
+        self._add(Node(number, parent, read, turn, text, room - len(turn.token_ids), times))
         return Sampled(turn.token_ids, text, turn.finish_reason, turn.log_probs)
 
-    def _appended(self, token_ids: list[int]) -> list[int]:
-        """The tokens of a request behind the recorded ones; those of a first request are the prompt.
+    def _now(self) -> float:
+        return time.perf_counter() - self._start
+
+    def _continued(self, token_ids: list[int]) -> tuple[Node | None, list[int]]:
+        """The request with the longest path that begins ``token_ids``, and the tokens behind that path."""
+        parent, end = _longest(self._roots, token_ids, 0)
+        return parent, token_ids[end:]
+
+    def _room(self, parent: Node | None, read: Sequence[int]) -> int:
+        """Tokens that may be sampled; the prompt of a conversation counts with ``data.max_prompt_length`` at most.
 
         Raises:
-            RunError: the request does not continue the recorded tokens, or the prompt is too long.
+            RunError: the first request of the episode is longer.
         """
-        if self._texts:
-            known = [*self._prompt.token_ids, *self._token_ids]
-            if token_ids[: len(known)] == known:
-                return token_ids[len(known) :]
-            pairs = enumerate(zip(known, token_ids, strict=False))
-            same = next((place for place, (ours, theirs) in pairs if ours != theirs), len(token_ids))
+        if parent is not None:
+            return parent.room - len(read)
+        own = self.group.prompt.token_ids
+        if not self._asked and len(read) > self._max_prompt_length and read != list(own):
             raise RunError(
-                f"request {self._requests} of an episode leaves the {len(known)} tokens of the requests before at "
-                f"token {same}: begin it with the last request's tokens and those that were sampled"
+                f"an agent began an episode with {len(read)} tokens, more than data.max_prompt_length = "
+                f"{self._max_prompt_length}: raise it, or shorten the first request"
             )
-        if token_ids != list(self._prompt.token_ids):
-            if len(token_ids) > self._max_prompt_length:
-                raise RunError(
-                    f"an agent began an episode with {len(token_ids)} tokens, more than data.max_prompt_length = "
-                    f"{self._max_prompt_length}: raise it, or shorten the first request"
-                )
-            self._prompt = dataclasses.replace(self._prompt, token_ids=tuple(token_ids))
-        return []
+        return self.group.sampling.max_tokens - max(0, len(read) - max(self._max_prompt_length, len(own)))
 
-    def _record(self, read: list[int], turn: Completion, text: str) -> None:
-        self._extend(read, [0.0] * len(read), False)
-        for start, _, version in turn.version_runs():
-            if not self._versions or self._versions[-1][1] != version:
-                self._versions.append((len(self._token_ids) + start, version))
-        self._extend(turn.token_ids, turn.log_probs, True)
-        self._texts.append(text)
-        self._finish_reason = turn.finish_reason
+    def _seed(self, parent: Node | None, read: Sequence[int]) -> int:
+        """A function of the request's place in its conversation, and of the number of equal requests before it."""
+        key = (-1 if parent is None else parent.number, hash(tuple(read)))
+        again, self._same[key] = self._same[key], self._same[key] + 1
+        depth = 0 if parent is None else len(parent.path())
+        seed = episode_seed(self.group.seed, self._sample, depth)
+        return episode_seed(seed, 0, again) if again else seed
 
-    def _extend(self, token_ids: Sequence[int], log_probs: Sequence[float], sampled: bool) -> None:
-        self._token_ids += token_ids
-        self._log_probs += log_probs
-        self._mask += [sampled] * len(token_ids)
+    def _ended(self, turn: Completion, stop: Sequence[str]) -> tuple[Completion, str]:
+        """The sample up to the first text of ``stop``, and its text."""
+        [text] = self.tokenizer.decode([turn.token_ids])
+        if not any(part in text for part in stop):
+            return turn, text
 
-    def rollouts(self, result: AgentResult) -> Rollouts:
-        """All requests as one response; without a request it is one token that nobody wrote."""
-        error = result.error
-        if self._finish_reason == "abort":
-            error = error or "its generation was aborted"
-        if not self._token_ids:
-            error = error or "the agent asked its model for nothing"
-            self._extend(self.tokenizer.stop_token_ids[:1], [0.0], False)
-        (_, version), *updates = self._versions or [(0, 0)]
-        completion = Completion(self._token_ids, self._log_probs, self._finish_reason, version, tuple(updates))
-        episode = Episode(
-            response_mask=self._mask,
-            messages=[*map(dict, result.messages)] or [{"role": "assistant", "content": text} for text in self._texts],
-            turns=len(self._texts),
-            reward=result.reward,
-            components=dict(result.components),
-            metrics=dict(result.metrics),
-            error=error,
-        )
-        prompt = self._prompt
-        if result.prompt is not None:
-            prompt = dataclasses.replace(prompt, messages=[*map(dict, result.prompt)])
-        return Rollouts([prompt], [completion], ["\n".join(self._texts)], [0], [episode])
+        def has_stopped(count: int) -> bool:
+            [begun] = self.tokenizer.decode([turn.token_ids[:count]])
+            return any(part in begun for part in stop)
+
+        end = bisect.bisect_left(range(len(turn.token_ids) + 1), True, key=has_stopped)
+        updates = tuple(update for update in turn.updates if update[0] < end)
+        ids, log_probs = turn.token_ids[:end], turn.log_probs[:end]
+        [text] = self.tokenizer.decode([ids])
+        return Completion(ids, log_probs, "stop", turn.weight_version, updates), text
+
+    def _add(self, node: Node) -> None:
+        self.nodes.append(node)
+        (self._roots if node.parent is None else node.parent.children).append(node)
+
+
+def _longest(nodes: Iterable[Node], token_ids: list[int], start: int) -> tuple[Node | None, int]:
+    """The request with the longest path from ``nodes`` on that stands in ``token_ids`` at ``start``, and its end."""
+    best: tuple[Node | None, int] = (None, start)
+    for node in nodes:
+        middle = start + len(node.read)
+        end = middle + len(node.turn.token_ids)
+        if token_ids[start:middle] == node.read and token_ids[middle:end] == list(node.turn.token_ids):
+            found, further = _longest(node.children, token_ids, end)
+            if further > best[1]:
+                best = found or node, further
+    return best

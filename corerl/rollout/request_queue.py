@@ -2,14 +2,16 @@
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, OnFinished
 from corerl.errors import RunError
 from corerl.rollout.limits import EngineLimit, FixedLimit
 
 Generate = Callable[[Sequence[GenerationRequest], OnFinished], Awaitable[None]]
+Abort = Callable[[Sequence[str]], Coroutine[Any, Any, None]]
 
 LOOK = 0.25
 """seconds between two looks at the engines' load"""
@@ -22,6 +24,8 @@ class _Waiting:
     request: GenerationRequest
     on_sent: Callable[[], None]
     future: "asyncio.Future[list[Completion]]"
+    call: "asyncio.Task[None] | None" = None
+    """under way in the engines"""
 
 
 class RequestQueue:
@@ -34,6 +38,7 @@ class RequestQueue:
         generate: reports each request's position and completions as they finish.
         most: samples under way. None: as many as the engines can use.
         load: the engines' last report; None: they make none, and no request waits.
+        abort: ends requests in the engines, by their ids. A request that nobody awaits any more is ended there.
     """
 
     def __init__(
@@ -41,8 +46,9 @@ class RequestQueue:
         generate: Generate,
         most: int | None = None,
         load: Callable[[], EngineLoad | None] | None = None,
+        abort: Abort | None = None,
     ) -> None:
-        self._generate = generate
+        self._generate, self._abort = generate, abort
         self._limit = FixedLimit(most) if most is not None or load is None else EngineLimit(load)
         self._under_way = 0
         self._later_turns: deque[_Waiting] = deque()
@@ -52,6 +58,8 @@ class RequestQueue:
         self._is_looking = False
         self._calls: set[asyncio.Task[None]] = set()
         self._is_called = False
+        self._abandoned: list[_Waiting] = []
+        """requests whose callers were cancelled in this turn of the event loop"""
 
     async def complete(
         self, request: GenerationRequest, on_sent: Callable[[], None] = lambda: None
@@ -64,7 +72,27 @@ class RequestQueue:
         waiting = _Waiting(request, on_sent, asyncio.get_running_loop().create_future())
         (self._later_turns if request.session in self._begun else self._first_turns).append(waiting)
         self._send_soon()
-        return await waiting.future
+        try:
+            return await waiting.future
+        except asyncio.CancelledError:
+            if not self._abandoned:
+                asyncio.get_running_loop().call_soon(self._end_abandoned)
+            self._abandoned.append(waiting)
+            raise
+
+    def _end_abandoned(self) -> None:
+        """End in the engines what nobody awaits, unless the call itself is cancelled."""
+        abandoned, self._abandoned = self._abandoned, []
+        names = [each.request.request_id for each in abandoned if each.call is not None and not each.call.cancelling()]
+        if names and self._abort is not None:
+            self._keep(self._abort(names))
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run ``work`` beside the caller."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        return task
 
     def _send_soon(self) -> None:
         if not self._is_called:
@@ -82,9 +110,9 @@ class RequestQueue:
         if begins and not self._later_turns:
             sent += self._taken(self._first_turns)
         if sent:
-            call = asyncio.get_running_loop().create_task(self._call(sent))
-            self._calls.add(call)
-            call.add_done_callback(self._calls.discard)
+            call = self._keep(self._call(sent))
+            for waiting in sent:
+                waiting.call = call
         if not self._is_looking and self._under_way and isinstance(self._limit, EngineLimit):
             self._is_looking = True
             asyncio.get_running_loop().call_later(LOOK, self._look)
@@ -124,6 +152,7 @@ class RequestQueue:
 
         def end(position: int) -> "asyncio.Future[list[Completion]]":
             waiting = left.pop(position)
+            waiting.call = None
             self._under_way -= waiting.request.sampling.n
             self._limit.ended(waiting.request.sampling.n)
             if self._later_turns or self._first_turns:

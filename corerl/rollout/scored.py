@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from corerl.batch.rollouts import Rollouts
+from corerl.contracts.advantage_estimators import Turns
 from corerl.contracts.experience import Experience
 from corerl.contracts.reward_managers import RewardResult
 from corerl.data.prompts import Prompt
@@ -32,12 +33,28 @@ class ScoredRollouts:
         experience = self.rollouts.experience()
         scores, scored = score_tensors(self.results)
         if self.greedy_results is not None:
-            experience.greedy_scores, has_baseline = score_tensors(self.greedy_results)
+            greedy_scores, has_baseline = score_tensors(self.greedy_results)
+            experience.greedy_scores = experience.of_rows(greedy_scores)
             scored &= has_baseline
-        experience.response_mask &= scored[:, None]
+        experience.response_mask &= experience.of_rows(scored)[:, None]
         experience.rewards = torch.zeros(experience.response_mask.shape)
-        experience.rewards[torch.arange(len(self)), experience.response_lengths - 1] = torch.where(scored, scores, 0.0)
+        last = experience.response_lengths[: len(self)] - 1
+        experience.rewards[torch.arange(len(self)), last] = torch.where(scored, scores, 0.0)
         return experience
+
+    def turns(self) -> Turns | None:
+        """The turns of episodes, for an advantage estimator; None without an agent."""
+        episodes = self.rollouts.episodes
+        if episodes is None:
+            return None
+        rows = self.rollouts.rows()
+        ids = torch.full((len(rows), max(len(row.completion.token_ids) for row in rows)), -1, dtype=torch.int32)
+        rewards = torch.zeros(len(episodes), max(len(episode.turn_rewards) for episode in episodes))
+        for number, row in enumerate(rows):
+            ids[number, : len(row.turn_ids)] = torch.tensor(row.turn_ids, dtype=torch.int32)
+        for number, episode in enumerate(episodes):
+            rewards[number, : len(episode.turn_rewards)] = torch.tensor(episode.turn_rewards)
+        return Turns(ids, rewards)
 
     def components(self) -> dict[str, Tensor]:
         """Name -> (B,) float32: the named parts of the scores, 0 in a row that lacks one."""
@@ -46,15 +63,14 @@ class ScoredRollouts:
 
     def staleness(self, step: int) -> list[int]:
         """By how many updates the weights that began each response lag the policy that ``step`` updates."""
-        return [step - 1 - completion.weight_version for completion in self.rollouts.completions]
+        return [step - 1 - version for version in self.rollouts.begun_with()]
 
     def token_staleness(self, step: int) -> float:
         """As :meth:`staleness`, the mean over the tokens that the policy wrote."""
         lags = tokens = 0
-        episodes = self.rollouts.episodes
-        for row, completion in enumerate(self.rollouts.completions):
-            for start, end, version in completion.version_runs():
-                count = end - start if episodes is None else sum(episodes[row].response_mask[start:end])
+        for row in self.rollouts.rows():
+            for start, end, version in row.completion.version_runs():
+                count = end - start if row.response_mask is None else sum(row.response_mask[start:end])
                 lags += count * (step - 1 - version)
                 tokens += count
         return lags / max(1, tokens)

@@ -142,7 +142,7 @@ class Outcome(Protocol):
     """The end of an episode: its reward, parts of the reward by name, and why it takes no part in training, or None."""
 
     @property
-    def reward(self) -> float: ...
+    def total_reward(self) -> float: ...
 
     @property
     def components(self) -> Mapping[str, float]: ...
@@ -169,5 +169,6 @@ def _with_agent(result: RewardResult, episode: Outcome, *, is_scored: bool) -> R
     if result.score is None:
         return result
     parts = {**result.components, "scorer": result.score} if is_scored else {}
-    parts |= episode.components or {"agent": episode.reward}
-    return dataclasses.replace(result, score=result.score + episode.reward, components=parts)
+    reward = episode.total_reward
+    parts |= episode.components or {"agent": reward}
+    return dataclasses.replace(result, score=result.score + reward, components=parts)

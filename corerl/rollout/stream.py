@@ -236,17 +236,18 @@ class Stream:
 
     def _fits(self, group: FinishedGroup) -> bool:
         rollouts, baseline, data = group.scored.rollouts, group.baseline, self._config.data
-        completions = [*rollouts.completions, *(baseline.rollouts.completions if baseline is not None else ())]
+        rows = [*rollouts.rows(), *(baseline.rollouts.rows() if baseline is not None else ())]
         prompts = {own.token_ids for own in rollouts.prompts} - {group.prompt.token_ids}
-        tokens = [*prompts, *(completion.token_ids for completion in completions)]
+        longest = max(data.max_prompt_length, len(group.prompt.token_ids)) + self._sampling.max_tokens
         return (
             len(group.scored) == self._sampling.n
             and (0 if baseline is None else len(baseline)) == (0 if self._greedy is None else self._greedy.n)
             and (rollouts.episodes is not None) == self._player.plays_episodes
-            and all(len(each.token_ids) <= self._sampling.max_tokens for each in completions)
+            and all(len(row.completion.token_ids) <= self._sampling.max_tokens for row in rows)
+            and all(len(row.prompt_ids) + len(row.completion.token_ids) <= longest for row in rows)
             and all(len(prompt) <= data.max_prompt_length for prompt in prompts)
-            and all(max(each) < self._vocabulary for each in tokens)
-            and all(version <= self._version for each in completions for *_, version in each.version_runs())
+            and all(max(ids) < self._vocabulary for row in rows for ids in (row.prompt_ids, row.completion.token_ids))
+            and all(version <= self._version for row in rows for *_, version in row.completion.version_runs())
         )
 
     def _admit(self) -> None:
@@ -332,7 +333,7 @@ class Stream:
         """A group waits to be trained."""
         self._ready += 1
         self._finished += 1
-        member.version = min(completion.weight_version for completion in scored.rollouts.completions)
+        member.version = min(scored.rollouts.begun_with())
         member.scored, member.finished, member.ended = scored, self._finished, time.perf_counter()
 
     def _leave(self, member: _Member) -> None:
@@ -442,4 +443,4 @@ class Stream:
 
 def _oldest(group: FinishedGroup) -> int:
     """The version of the weights that began it."""
-    return min(completion.weight_version for completion in group.scored.rollouts.completions)
+    return min(group.scored.rollouts.begun_with())

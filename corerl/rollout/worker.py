@@ -97,6 +97,11 @@ class RolloutWorker:
         """The engine's last report of its load; None: it makes none."""
         return self.backend.engine_load() if isinstance(self.backend, LoadReporting) else None
 
+    @dispatch("all")
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End these requests; unknown ids are ignored."""
+        self.backend.abort(request_ids)
+
     def update_weights(self, weights: Iterable[tuple[str, Tensor]], version: int, *, verify: bool = False) -> None:
         """For :meth:`corerl.contracts.runtimes.Runtime.send_weights`.
 

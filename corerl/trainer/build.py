@@ -24,8 +24,8 @@ from corerl.errors import CoreRLError
 from corerl.models import cpu_threads, resolve_device
 from corerl.registry import Entry
 from corerl.registry.parts import Parts
-from corerl.rollout.agents import make_agent
 from corerl.rollout.engines import Engines
+from corerl.rollout.episodes import make_episodes
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.requests import training_sampling
@@ -121,11 +121,11 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         threads = torch.get_num_threads()
         torch.set_num_threads(cpu_threads(threads, "cuda"))
         stack.callback(torch.set_num_threads, threads)
-    queue = RequestQueue(engines.generate, config.rollout.max_concurrent_requests, engines.engine_load)
-    agent, data = make_agent(parts.agent, parts.others, config, plan.tokenizer), config.data
-    scorer = reward if agent is None or config.rollout.multi_turn.score_response else None
-    limits = data.max_prompt_length, config.rollout.agent_timeout
-    player = Player(queue, plan.tokenizer, scorer, data.max_response_length, agent, *limits)
+    most = config.rollout.max_concurrent_requests
+    queue = RequestQueue(engines.generate, most, engines.engine_load, engines.abort)
+    episodes = make_episodes(parts.agent, parts.others, config, plan.tokenizer, queue, hook)
+    scorer = reward if episodes is None or config.rollout.multi_turn.score_response else None
+    player = Player(queue, plan.tokenizer, scorer, config.data.max_response_length, episodes)
     stack.callback(player.close)
     stream = Stream(
         config,

@@ -8,7 +8,7 @@ from corerl.contracts.kl_controllers import KLPenalty
 from corerl.contracts.rollout_correctors import RolloutCorrector
 from corerl.contracts.token_outputs import Output
 from corerl.errors import EngineDeadError, RunError
-from corerl.objective import advantage_inputs
+from corerl.objective import estimate
 from corerl.rollout.engines import Engines
 from corerl.rollout.stream import Stream
 from corerl.telemetry.metrics import merge_means, policy_metrics
@@ -111,8 +111,9 @@ class Trainer:
                 step.metrics |= self.kl_penalty.subtract(experience)
             step.correction, measured = self.corrector.of_batch(experience, max(batch.staleness(step.number)))
             step.metrics |= merge_means([measured], "rollout_corr")
-            inputs = advantage_inputs(experience, batch.components(), self.corrector.weights(step.correction))
-            experience.advantages, experience.returns = self.estimator(inputs)
+            weights = self.corrector.weights(step.correction)
+            estimated = estimate(self.estimator, experience, batch.components(), weights, batch.turns())
+            experience.advantages, experience.returns = estimated
             step.mask_nonfinite()
         with step.part("metrics"):
             for more in self.run.plugins.hook.step_metrics(

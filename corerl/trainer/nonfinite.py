@@ -60,21 +60,27 @@ class NonFiniteGuard:
         Raises:
             NonFiniteError: ``error``, completed.
         """
+        if experience.episode_ids is not None:
+            named = sorted(set(experience.episode_ids[list(rows)].tolist()))
+        else:
+            named = list(rows)
         folder = unused(self.folder / f"step_{step:06d}")  # several mini-batches of a step may fail
         where = f"are saved in {folder}"
         try:
-            self._write(folder, rows, experience, batch)
+            self._write(folder, named, rows, experience, batch)
         except (OSError, SafetensorError) as problem:
             where = f"could not be saved: {problem}"
-        names = ", ".join(_name(batch, row) for row in rows[:4]) + (", …" if len(rows) > 4 else "")
-        message = f"{error}; {len(rows)} samples ({names}) {where}"
+        names = ", ".join(_name(batch, sample) for sample in named[:4]) + (", …" if len(named) > 4 else "")
+        message = f"{error}; {len(named)} samples ({names}) {where}"
         if not self.skip:
             raise NonFiniteError(f"{message}; trainer.on_nonfinite=skip leaves them out", rows) from error
         say(f"step {step}: {message}")
 
-    def _write(self, folder: Path, rows: Sequence[int], experience: Experience, batch: ScoredRollouts) -> None:
+    def _write(
+        self, folder: Path, samples: Sequence[int], rows: Sequence[int], experience: Experience, batch: ScoredRollouts
+    ) -> None:
         with atomic_path(folder, folder=True) as temporary:
-            chosen = batch.select(rows)
+            chosen = batch.select(samples)
             self.hook.write_rollouts(
                 path=temporary / "rollouts.parquet",
                 rollouts=chosen.rollouts,

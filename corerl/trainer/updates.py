@@ -69,7 +69,8 @@ class Updates:
 
     def _weigh(self, mini_batch: Experience, loss_agg_mode: str) -> None:
         scale_factor = self._config.actor.loss_scale_factor or self._config.data.max_response_length
-        mini_batch.loss_weights = loss_weights(mini_batch.response_mask, loss_agg_mode, scale_factor)
+        mask, episodes = mini_batch.response_mask, mini_batch.episode_ids
+        mini_batch.loss_weights = loss_weights(mask, loss_agg_mode, scale_factor, episodes)
 
     def _prepared(self, cut: MiniBatches, step: int, measured: list[dict[str, Mean]]) -> MiniBatches:
         """Mini-batches, each just before its update of the policy.

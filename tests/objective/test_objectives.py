@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from corerl.contracts.advantage_estimators import Advantages
 from corerl.contracts.experience import collate
 from corerl.contracts.losses import Mean, masked_mean
 from corerl.contracts.policy_losses import LossOutput
@@ -10,7 +11,7 @@ from corerl.errors import RunError
 from corerl.objective import (
     PolicyObjective,
     ValueObjective,
-    advantage_inputs,
+    estimate,
     loss_weights,
     policy_loss_inputs,
 )
@@ -153,13 +154,20 @@ def test_an_estimator_gets_the_scores_parts_and_values_of_trained_tokens_alone(s
     experience.values = torch.full((2, 2), 9.0)
     experience.sum_pi_squared = torch.full((2, 2), 0.25)
     experience.greedy_scores = torch.tensor([3.0, 4.0])
-    inputs = advantage_inputs(experience, scored.components(), weights)
+    seen = []
+
+    def estimator(inputs):
+        seen.append(inputs)
+        return Advantages(inputs.rewards, inputs.rewards)
+
+    assert estimate(estimator, experience, scored.components(), weights).advantages is experience.rewards
+    [inputs] = seen
     assert inputs.values.tolist() == [[9.0, 9.0], [0.0, 0.0]]
     assert inputs.rewards.tolist() == [[0.0, 1.0], [0.0, 0.0]]
     assert inputs.response_mask is experience.response_mask
     assert inputs.rollout_weights is weights
     assert inputs.log_probs is experience.old_log_probs
     assert inputs.sum_pi_squared is experience.sum_pi_squared
-    assert inputs.greedy_scores is experience.greedy_scores
+    assert inputs.greedy_scores.tolist() == [3.0, 4.0]
     assert inputs.group_ids.tolist() == [0, 1]
     assert inputs.components["format"].tolist() == [0.5, 0.0]

@@ -15,7 +15,9 @@ from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import RunError
 from corerl.registry import Entry, Owner, Selected
 from corerl.rollout.agents import agent_metrics, make_agent
+from corerl.rollout.episodes import AgentEpisodes
 from corerl.rollout.player import Player
+from corerl.rollout.recorder import Services
 from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scoring import add_agent
 from corerl.seeding import episode_seed
@@ -44,10 +46,12 @@ class Policy:
 def play(tiny_tokenizer_dir):
     tokenizer = load_tokenizer(ModelConfig(path=str(tiny_tokenizer_dir)))
 
-    def start(run, *, policy=None, n=1, max_tokens=20, max_prompt_length=4, seconds=60.0):
+    def start(run, *, policy=None, n=1, max_tokens=20, max_prompt_length=4, seconds=60.0, services=None):
         selected = Selected(Entry("agent", "mine", run, Owner("acme")))
         agent = make_agent(selected, {}, None, tokenizer)
-        player = Player(policy or Policy(), tokenizer, None, max_tokens, agent, max_prompt_length, seconds)
+        policy = policy or Policy()
+        episodes = AgentEpisodes(policy, tokenizer, agent, services or Services(), max_prompt_length, seconds)
+        player = Player(policy, tokenizer, None, max_tokens, episodes)
         prompt = Prompt(0, PROMPT, CHAT, "acme", "42", {"index": 7})
         return asyncio.run(player.play_all([prompt], [11], SamplingParams(max_tokens, n=n), "train"))
 
@@ -123,35 +127,6 @@ def test_a_request_is_cut_to_the_room_that_is_left_and_without_room_nothing_is_s
         ([], "length"),
     ]
     assert (completion.token_ids, completion.finish_reason) == ([50, 97, 51], "length")
-
-
-@pytest.mark.parametrize(
-    ("second", "words"),
-    [
-        ([1, 2, 3], "leaves the 4 tokens of the requests before at token 3"),
-        ([1, 9, 3, 50, 97], "at token 1"),
-        ([1, 2, 3, 51, 97], "at token 3"),
-    ],
-    ids=["shorter", "prompt", "answer"],
-)
-def test_a_request_that_does_not_continue_the_last_one_is_an_error_that_an_agent_cannot_hide(play, second, words):
-    async def agent(task, model):
-        await model.generate(task.prompt_ids)
-        try:
-            await model.generate(second)
-        except RunError:
-            return AgentResult(1.0)
-
-    with pytest.raises(RunError, match=words):
-        play(agent)
-
-
-def test_two_requests_at_a_time_are_refused(play):
-    async def agent(task, model):
-        await asyncio.gather(model.generate(task.prompt_ids), model.generate(task.prompt_ids))
-
-    with pytest.raises(RunError, match="await each request"):
-        play(agent)
 
 
 def test_a_request_that_was_given_up_leaves_no_token(play):
@@ -287,9 +262,9 @@ def test_an_agent_with_close_is_closed_and_another_is_left_alone():
             self.closed += 1
 
     agent = Holding()
-    Player(None, None, None, 1, agent).close()
+    Player(None, None, None, 1, AgentEpisodes(None, None, agent, Services(), 1, 1.0)).close()
     assert agent.closed == 1
-    Player(None, None, None, 1, SimpleNamespace(run=two_turns)).close()
+    AgentEpisodes(None, None, SimpleNamespace(run=two_turns), Services(), 1, 1.0).close()
 
 
 def test_scores_are_the_scorers_plus_the_agents():
@@ -304,11 +279,13 @@ def test_scores_are_the_scorers_plus_the_agents():
 def test_numbers_of_episodes_become_means_maxima_and_ratios():
     episodes = [
         Episode([True], turns=3, metrics={"seconds": 2.0, "game/won": 1, "game/missed/ratio": (1, 4)}),
-        Episode([True], turns=1, metrics={"seconds": 1.0, "game/missed/ratio": [2, 2]}, error="late"),
+        Episode([True], turns=1, metrics={"seconds": 1.0, "game/missed/ratio": [2, 2]}, error="late", branches=[None]),
     ]
     assert agent_metrics(episodes) == {
         "agent/turns/mean": 2.0,
         "agent/turns/max": 3.0,
+        "agent/branches/mean": 0.5,
+        "agent/branches/max": 1.0,
         "agent/failed/ratio": 0.5,
         "agent/seconds/mean": 1.5,
         "agent/seconds/max": 2.0,

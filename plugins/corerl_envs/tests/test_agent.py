@@ -16,7 +16,9 @@ from corerl.data.prompts import Prompt
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import RunError
 from corerl.rollout.agents import agent_metrics
+from corerl.rollout.episodes import AgentEpisodes
 from corerl.rollout.player import Player
+from corerl.rollout.recorder import Services
 from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scoring import add_agent
 from corerl_envs import Start, Turn
@@ -73,7 +75,8 @@ def play(tiny_tokenizer_dir):
             data=DataConfig(max_prompt_length=max_prompt_length),
         )
         agent = EnvironmentAgent(AgentContext(config, tokenizer, lambda key: lambda: environment))
-        players.append((Player(policy, tokenizer, None, max_tokens, agent, max_prompt_length), environment))
+        episodes = AgentEpisodes(policy, tokenizer, agent, Services(), max_prompt_length, 60.0)
+        players.append((Player(policy, tokenizer, None, max_tokens, episodes), environment))
         batch = [Prompt(index, turns.prompt(CHAT), CHAT, "acme", "42", {}) for index in range(prompts)]
         sampling = SamplingParams(max_tokens, n=n)
         return asyncio.run(players[-1][0].play_all(batch, [11, 12][:prompts], sampling, "train")).rollouts
@@ -105,7 +108,12 @@ def test_the_ids_are_those_of_the_whole_conversation_and_the_environments_are_ma
     assert {log_prob for _, log_prob, mine in pairs if mine} == {-0.5}
     assert {log_prob for _, log_prob, mine in pairs if not mine} == {0.0}
     assert rollouts.responses == ["one\ntwo\nbye"]
-    assert (episode.turns, episode.reward, completion.finish_reason, completion.weight_version) == (3, 3.0, "stop", 1)
+    assert (episode.turns, episode.total_reward, completion.finish_reason, completion.weight_version) == (
+        3,
+        3.0,
+        "stop",
+        1,
+    )
 
 
 def test_each_turn_continues_from_exactly_what_was_generated(play):
@@ -129,7 +137,7 @@ def test_the_score_is_on_the_last_token_which_is_trained(play):
 def test_the_turn_limit_ends_an_episode_with_the_policys_words(play):
     rollouts = play(Scripted("one", "two"), Echo(), max_assistant_turns=2)
     [episode] = rollouts.episodes
-    assert (episode.turns, episode.reward, episode.response_mask[-1]) == (2, 2.0, True)
+    assert (episode.turns, episode.total_reward, episode.response_mask[-1]) == (2, 2.0, True)
 
 
 def test_the_token_limit_counts_the_environments_tokens_and_is_never_passed(play):
@@ -142,7 +150,7 @@ def test_the_token_limit_counts_the_environments_tokens_and_is_never_passed(play
         assert completion.finish_reason == "length"
         assert rollouts.truncated == [True]
         assert episode.response_mask[-1]
-        assert episode.reward == episode.turns
+        assert episode.total_reward == episode.turns
 
 
 def test_a_turn_that_is_cut_off_gets_its_end_from_the_environments_side(play):
@@ -263,7 +271,7 @@ def test_an_environment_learns_once_that_an_episode_is_over_however_it_ended(pla
     assert environment.ended == [turns[: rollouts.episodes[0].turns]] * 2
     failed = turns[-1] == "boom"
     for episode in rollouts.episodes:
-        assert episode.reward == 11.0 * episode.turns - failed
+        assert episode.total_reward == 11.0 * episode.turns - failed
         assert (episode.error is None) != failed
 
 
@@ -337,7 +345,7 @@ def test_images_stay_with_every_turn(tiny_tokenizer_dir):
     agent = EnvironmentAgent(AgentContext(config, tokenizer, lambda key: Echo))
     policy, images = Scripted("one", "bye"), [{"bytes": b"x"}]
     prompt = Prompt(0, TurnTokenizer(tokenizer).prompt(CHAT), CHAT, "acme", "42", {}, {"images": images})
-    player = Player(policy, tokenizer, None, 500, agent, 100)
+    player = Player(policy, tokenizer, None, 500, AgentEpisodes(policy, tokenizer, agent, Services(), 100, 60.0))
     asyncio.run(player.play_all([prompt], [1], SamplingParams(500), "train"))
     assert [request.media["images"] is images for request in policy.requests] == [True, True]
 

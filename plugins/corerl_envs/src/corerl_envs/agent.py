@@ -56,7 +56,7 @@ class EnvironmentAgent:
         """Let the environment end what it has begun."""
         if episode.begun and isinstance(self._environment, EndingEnvironment):
             answer = await self._calls.call(self._environment.end, episode.state)
-            episode.add(episode.take(answer, float | int | None, "end") or 0.0, "end")
+            episode.reward = finite(episode.take(answer, float | int | None, "end") or 0.0, "end")
 
     async def _begin(self, episode: "_Episode") -> None:
         answer = await self._calls.call(self._environment.reset, episode.task, episode.task.seed)
@@ -122,6 +122,7 @@ class _Episode:
     texts: list[str] = dataclasses.field(default_factory=list)
     tokens: int = 0
     reward: float = 0.0
+    turn_rewards: list[float] = dataclasses.field(default_factory=list)
     tool_calls: int = 0
     tool_errors: int = 0
     tool_seconds: float = 0.0
@@ -152,13 +153,8 @@ class _Episode:
         self.texts.append(text)
         self.answer, self.answer_ids = (), ()
 
-    def add(self, reward: float, method: str) -> None:
-        if not math.isfinite(reward):
-            raise RunError(f"the environment's {method}() returned the reward {reward}: a reward must be finite")
-        self.reward += reward
-
     def count(self, turn: Turn) -> None:
-        self.add(turn.reward, "step")
+        self.turn_rewards.append(finite(turn.reward, "step"))
         self.tool_calls += turn.tool_calls
         self.tool_errors += turn.tool_errors
 
@@ -168,12 +164,16 @@ class _Episode:
         return [*map(dict, before), *self.messages[:-1]]
 
     def result(self) -> AgentResult:
+        total = 0.0
+        for reward in (*self.turn_rewards, self.reward):
+            total += reward
         return AgentResult(
             reward=self.reward,
-            components={"environment": self.reward},
+            turn_rewards=self.turn_rewards,
+            components={"environment": total},
             metrics={
                 "env/turns": len(self.texts),
-                "env/reward": self.reward,
+                "env/reward": total,
                 "env/tool_calls": self.tool_calls,
                 "env/tool_errors/ratio": (self.tool_errors, self.tool_calls),
                 "env/tool_seconds": self.tool_seconds,
@@ -184,6 +184,13 @@ class _Episode:
             prompt=self.prompt,
             error=self.error,
         )
+
+
+def finite(reward: float, method: str) -> float:
+    """The reward; RunError if it is NaN or infinite."""
+    if not math.isfinite(reward):
+        raise RunError(f"the environment's {method}() returned the reward {reward}: a reward must be finite")
+    return reward
 
 
 def shorten(text: str, most: int | None) -> str:

@@ -31,7 +31,7 @@ def step_metrics(
 def group_metrics(experience: Experience, results: Sequence[RewardResult]) -> dict[str, float]:
     """``reward/groups_without_spread``: share of prompts whose scored responses all have one score."""
     scores: dict[int, set[float]] = {}
-    for group, result in zip(experience.group_ids.tolist(), results, strict=True):
+    for group, result in zip(experience.group_ids[: len(results)].tolist(), results, strict=True):
         scores.setdefault(group, set()).update([] if result.score is None else [result.score])
     return {"reward/groups_without_spread": sum(len(different) < 2 for different in scores.values()) / len(scores)}
 
@@ -54,11 +54,12 @@ def score_metrics(results: Sequence[RewardResult]) -> dict[str, float]:
 
 
 def batch_metrics(experience: Experience, truncated: Sequence[bool], max_prompt_length: int) -> dict[str, float]:
-    """Rewards, advantages and returns over trained tokens; lengths in tokens."""
+    """Rewards, advantages and returns over trained tokens; lengths of the responses' main paths in tokens."""
     mask = experience.response_mask
     metrics: dict[str, float] = {}
     if experience.rewards is not None:
-        metrics |= _spread("critic/rewards", experience.rewards.sum(dim=1)[mask.any(dim=1)])
+        rewards = experience.by_episode(experience.rewards.sum(dim=1))
+        metrics |= _spread("critic/rewards", rewards[experience.by_episode(mask.sum(dim=1)) > 0])
     if experience.advantages is not None and experience.returns is not None:
         metrics |= _spread("critic/advantages", experience.advantages[mask])
         metrics |= _spread("critic/returns", experience.returns[mask])
@@ -67,10 +68,11 @@ def batch_metrics(experience: Experience, truncated: Sequence[bool], max_prompt_
             error = (experience.returns - experience.values)[mask].var(correction=0)
             spread = experience.returns[mask].var(correction=0).clamp(min=1e-8)
             metrics["critic/vf_explained_var"] = float(1 - error / spread)
-    metrics |= _spread("response_length", experience.response_lengths)
+    prompts, responses = experience.prompt_lengths[: len(truncated)], experience.response_lengths[: len(truncated)]
+    metrics |= _spread("response_length", responses)
     metrics["response_length/clip_ratio"] = sum(truncated) / len(truncated)
-    metrics |= _spread("prompt_length", experience.prompt_lengths)
-    metrics["prompt_length/clip_ratio"] = float((experience.prompt_lengths >= max_prompt_length).float().mean())
+    metrics |= _spread("prompt_length", prompts)
+    metrics["prompt_length/clip_ratio"] = float((prompts >= max_prompt_length).float().mean())
     return metrics
 
 

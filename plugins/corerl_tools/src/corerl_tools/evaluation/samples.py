@@ -125,6 +125,6 @@ def episode_columns(episode: Episode) -> dict[str, Any]:
     """The environment's columns of a response."""
     return {
         "episode": episode.messages,
-        "environment_reward": episode.reward,
+        "environment_reward": episode.total_reward,
         "environment_error": episode.error,
     }

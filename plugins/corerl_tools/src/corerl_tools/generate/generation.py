@@ -28,7 +28,7 @@ from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import ENVIRONMENT, select_agent, select_others, select_rollout_backend
-from corerl.rollout.agents import make_agent
+from corerl.rollout.episodes import make_episodes
 from corerl.rollout.event_loop import EventLoop
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
@@ -54,6 +54,7 @@ class GenerationPlan:
     """
 
     config: TrainConfig
+    plugins: Plugins
     backend: Selected[RolloutBackendFactory]
     runtime: Selected[RuntimeFactory]
     agent: Selected[AgentFactory] | None
@@ -121,6 +122,7 @@ def plan_generation(
     }
     return GenerationPlan(
         config,
+        plugins,
         backend,
         runtime,
         agent,
@@ -169,9 +171,9 @@ def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[
         runtime.reserve([role])
         rollout = runtime.spawn(role, RolloutWorker, config)
         queue = RequestQueue(rollout.generate)
-        agent = make_agent(plan.agent, plan.others, config, plan.tokenizer)
-        limits = config.data.max_prompt_length, config.rollout.agent_timeout
-        player = Player(queue, plan.tokenizer, None, plan.sampling.max_tokens, agent, *limits)
+        hook = plan.plugins.hook
+        episodes = make_episodes(plan.agent, plan.others, config, plan.tokenizer, queue, hook)
+        player = Player(queue, plan.tokenizer, None, plan.sampling.max_tokens, episodes)
         stack.callback(player.close)
         loop = EventLoop(background=False)
         stack.callback(loop.close)

@@ -47,7 +47,7 @@ def rescore(
 
 
 class _Played(NamedTuple):
-    reward: float
+    total_reward: float
     components: Mapping[str, float]
     error: str | None
 
