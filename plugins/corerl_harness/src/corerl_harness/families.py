@@ -81,7 +81,9 @@ def end(root: int, *, reap: bool = False) -> int:
 
 
 def end_marked(mark: str) -> int:
-    """Kill the processes with a text in their environment; returns their number."""
+    """Kill the processes with a text, of 8 characters or more, in their environment; returns their number."""
+    if len(mark) < 8:
+        return 0
     marked = set()
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:

@@ -7,14 +7,14 @@ command. Stdout gets one report in JSON (:class:`corerl_harness.process.Ended`).
 Orphans of the command become children of this process (PR_SET_CHILD_SUBREAPER), so it finds them whatever session or
 group they are in.
 """
-# ruff: noqa: PTH102, PTH123, PTH208
+# ruff: noqa: PTH208 - a keeper imports little
 
 import contextlib
 import ctypes
+import functools
 import importlib
 import json
 import os
-import resource
 import selectors
 import signal
 import subprocess
@@ -22,13 +22,11 @@ import sys
 import time
 from typing import Any
 
-PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
-LOOK_SECONDS = (0.02, 0.25)
+PR_SET_CHILD_SUBREAPER = 36
+LOOK_SECONDS = (0.02, 0.1)
 """between two looks at the processes: at first, and later"""
 DISK_SECONDS = 0.5
 """between two looks at the files, or 20 times as long as a look takes"""
-LAST_SECONDS = 60.0
-"""for the command that ends a container"""
 
 
 def main() -> None:
@@ -46,13 +44,15 @@ class Keeper:
     """One command from its start to the end of its last process."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._families = importlib.import_module("families")
+        self._families, self._groups = importlib.import_module("families"), importlib.import_module("groups")
+        self._confinement = importlib.import_module("confinement")
         self._settings = settings
         self._output = Output(settings["kept"])
         self._most_memory = self._most_tasks = 0
         self._start = time.monotonic()
         self._next_look = self._next_disk = self._start
         self._status: int | None = None
+        self._group, self._refused = "", 0
 
     def run(self) -> dict[str, Any]:
         """The report."""
@@ -63,17 +63,23 @@ class Keeper:
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         try:
             process = self._begin()
-        except OSError as error:
-            return self._report("not started", error=f"{error.strerror}: {error.filename}")
+        except (OSError, subprocess.SubprocessError) as error:
+            self._end_group()
+            return self._report("not started", error=str(error))
         how = self._watch(process, wakeup)
         seconds = time.monotonic() - self._start
         strays = self._families.end(os.getpid(), reap=True)
-        self._end_container()
+        self._end_group()
+        if how == "ended" and self._status and self._refused:
+            how = "tasks"
         assert process.stdout is not None
         self._output.drain(process.stdout.fileno())
         return self._report(how, seconds=seconds, strays=strays if how == "ended" else 0)
 
     def _begin(self) -> "subprocess.Popen[bytes]":
+        limits = self._settings["limits"]
+        if limits["rlimits"] and self._settings["group"]:
+            self._group = self._groups.make(*self._settings["group"], limits["tasks"])
         process = subprocess.Popen(
             self._settings["command"],
             stdin=subprocess.DEVNULL,
@@ -82,23 +88,16 @@ class Keeper:
             env=self._settings["environment"],
             cwd=self._settings["folder"],
             start_new_session=True,
-            preexec_fn=self._limit,
+            preexec_fn=functools.partial(self._confinement.confine, self._settings, self._group),
         )
         assert process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
         return process
 
-    def _limit(self) -> None:
-        limits = self._settings["limits"]
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if limits["rlimits"]:
-            ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-            for number, most in ((resource.RLIMIT_DATA, limits["memory"]), (resource.RLIMIT_FSIZE, limits["file"])):
-                _, hard = resource.getrlimit(number)
-                most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-                resource.setrlimit(number, (most, most))
+    def _end_group(self) -> None:
+        if self._group:
+            self._refused = self._groups.refused(self._group)
+            self._groups.end(self._group)
 
     def _watch(self, process: "subprocess.Popen[bytes]", wakeup: int) -> str:
         """Wait for the end of the command, or a reason to end it."""
@@ -160,14 +159,6 @@ class Keeper:
         self._next_disk = time.monotonic() + max(DISK_SECONDS, 20 * took)
         return "disk" if used > most else ""
 
-    def _end_container(self) -> None:
-        if command := self._settings["end_command"]:
-            quiet: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run(
-                    command, timeout=LAST_SECONDS, check=False, env=self._settings["environment"], **quiet
-                )
-
     def _report(self, how: str, seconds: float = 0.0, strays: int = 0, error: str = "") -> dict[str, Any]:
         return {
             "how": how,
@@ -176,6 +167,7 @@ class Keeper:
             "memory": self._most_memory,
             "tasks": self._most_tasks,
             "strays": strays,
+            "in_group": bool(self._group),
             "output": self._output.text(),
             "output_bytes": self._output.bytes,
             "error": error,

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from corerl_harness import families
+from corerl_harness import families, groups
 
 HERE = Path(__file__).parent
 KEEPER = (sys.executable, "-I", "-S", str(HERE / "keeper.py"), str(HERE))
@@ -55,18 +54,27 @@ class Command:
         folder: of its start.
         disk_folder: whose contents count for ``limits.disk``.
         environment: all variables.
-        end: a command that ends a container, after the command itself; it has the same variables.
         mark: a text in the environment of all processes of the command; those that are left without a keeper are found
             by it.
+        group: folder in which the keeper makes a control group; '' for none.
+        user: number of the user that runs it; None: the run's own.
+        own_users: it may run in a user namespace of its own, so that its processes are counted alone.
     """
 
     arguments: Sequence[str]
     folder: str
     disk_folder: str
     limits: Limits
+    mark: str
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    end: Sequence[str] = ()
-    mark: str = ""
+    group: str = ""
+    user: int | None = None
+    own_users: bool = True
+
+    @property
+    def group_name(self) -> str:
+        """The name of its control group."""
+        return f"corerl-{self.mark}"
 
     def settings(self) -> dict[str, Any]:
         """For the keeper."""
@@ -78,8 +86,12 @@ class Command:
             "disk_folder": self.disk_folder,
             "seconds": limits.seconds,
             "kept": limits.kept_output,
-            "end_command": list(self.end),
-            "limits": {name: getattr(limits, name) for name in ("memory", "tasks", "disk", "file", "output", "rlimits")},
+            "group": [self.group, self.group_name] if self.group else None,
+            "user": self.user,
+            "own_users": self.own_users,
+            "limits": {
+                name: getattr(limits, name) for name in ("memory", "tasks", "disk", "file", "output", "rlimits")
+            },
         }
 
 
@@ -93,6 +105,7 @@ class Ended:
         seconds: from its start.
         memory, tasks: the most that was seen.
         strays: processes that it left behind, which were killed.
+        in_group: a control group held its processes.
         output: what it printed, in part.
         error: the reason, if it was not started.
     """
@@ -103,6 +116,7 @@ class Ended:
     memory: int = 0
     tasks: int = 0
     strays: int = 0
+    in_group: bool = False
     output: str = ""
     output_bytes: int = 0
     error: str = ""
@@ -149,23 +163,10 @@ async def _end(keeper: asyncio.subprocess.Process, command: Command) -> None:
         await asyncio.to_thread(families.end, keeper.pid)
         with contextlib.suppress(ProcessLookupError):
             keeper.kill()
-        if command.mark:
-            await asyncio.to_thread(families.end_marked, command.mark)
-        await _end_container(command)
+        await asyncio.to_thread(families.end_marked, command.mark)
+        if command.group:
+            await asyncio.to_thread(groups.end, str(Path(command.group) / command.group_name))
         await keeper.wait()
-
-
-async def _end_container(command: Command) -> None:
-    if command.end:
-        null = asyncio.subprocess.DEVNULL
-        start = functools.partial(asyncio.create_subprocess_exec, stdin=null, stdout=null, stderr=null)
-        ending = await start(*command.end, env=dict(command.environment))
-        try:
-            async with asyncio.timeout(LATE_SECONDS):
-                await ending.wait()
-        except TimeoutError:
-            ending.kill()
-            await ending.wait()
 
 
 async def _finish(task: "asyncio.Task[None]") -> None:

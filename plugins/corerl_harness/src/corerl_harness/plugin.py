@@ -1,0 +1,30 @@
+"""The names registered by corerl-harness."""
+
+from typing import TYPE_CHECKING
+
+from corerl import Register, hookimpl
+
+if TYPE_CHECKING:
+    from corerl.contracts.agents import AgentFactory
+    from corerl.contracts.config import TrainConfig
+    from corerl.registry.parts import Parts
+
+
+@hookimpl
+def register_agents(register: "Register[AgentFactory]") -> None:
+    register(
+        "harness",
+        "corerl_harness.agent:HarnessAgent",
+        options="corerl_harness.options:HarnessOptions",
+        summary="runs a command for each episode, with the policy behind OPENAI_BASE_URL, and checks its folder",
+    )
+
+
+@hookimpl
+def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
+    from corerl_harness.options import HarnessOptions
+
+    if parts.agent is not None and isinstance(parts.agent.options, HarnessOptions):
+        from corerl_harness.requirements import require
+
+        require(parts.agent.options)
