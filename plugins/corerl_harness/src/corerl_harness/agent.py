@@ -94,7 +94,9 @@ class HarnessAgent:
         self, line: Sequence[str], folder: Folder, surroundings: Surroundings, limits: Limits, given: dict[str, str]
     ) -> Ended:
         mark = secrets.token_hex(16)
-        own = variables.base_variables(surroundings.home, os.environ.get("PATH", variables.PATH), mark)
+        own = variables.base_variables(
+            surroundings.home, surroundings.temporary, os.environ.get("PATH", variables.PATH), mark
+        )
         started = surroundings.start(line, own | given)
         in_container = isinstance(surroundings, Container)
         return await run(

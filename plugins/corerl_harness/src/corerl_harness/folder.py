@@ -25,11 +25,13 @@ class Folder:
     Attributes:
         root: holds the others; only the run's user reads it.
         work: where the command starts.
+        temporary: for files that commands do not keep.
         tests, logs: of a task in Harbor's format; ``tests`` is empty until the check.
     """
 
     root: Path
     work: Path
+    temporary: Path
     tests: Path
     logs: Path
 
@@ -45,9 +47,9 @@ def make_folder(task: Task, options: HarnessOptions) -> Folder:
         DataError: a file of the task has no place in the folder.
     """
     root = Path(tempfile.mkdtemp(prefix="corerl-episode-", dir=options.folders))
-    folder = Folder(root, root / "work", root / "tests", root / "logs")
+    folder = Folder(root, root / "work", root / "tmp", root / "tests", root / "logs")
     try:
-        for each in (folder.work, folder.tests, folder.logs / "verifier", folder.logs / "agent"):
+        for each in (folder.work, folder.temporary, folder.tests, folder.logs / "verifier", folder.logs / "agent"):
             each.mkdir(parents=True)
         if source := task.extra_info.get("harbor"):
             copy_environment(Path(source), folder.work)
@@ -132,7 +134,7 @@ def _image_files(top: Path) -> Any:
 def hand_over(folder: Folder, user: int) -> None:
     """Give the contents to the user that runs the command; the folder of tests stays the run's own."""
     folder.root.chmod(0o711)
-    for top in (folder.work, folder.logs):
+    for top in (folder.work, folder.temporary, folder.logs):
         for path in _entries(top):
             os.chown(path, user, user, follow_symlinks=False)
 

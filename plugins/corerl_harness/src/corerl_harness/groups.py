@@ -3,7 +3,7 @@
 The kernel then refuses the process beyond the limit, and no new process outruns the end of the others. The keeper
 imports this file alone, so it imports nothing of CoreRL.
 """
-# ruff: noqa: PTH102, PTH103, PTH106, PTH107, PTH112, PTH118, PTH123, PTH208 - a keeper imports little
+# ruff: noqa: PTH102, PTH106, PTH112, PTH118, PTH123 - a keeper imports little
 
 import contextlib
 import os

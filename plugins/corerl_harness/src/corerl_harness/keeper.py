@@ -7,7 +7,6 @@ command. Stdout gets one report in JSON (:class:`corerl_harness.process.Ended`).
 Orphans of the command become children of this process (PR_SET_CHILD_SUBREAPER), so it finds them whatever session or
 group they are in.
 """
-# ruff: noqa: PTH208 - a keeper imports little
 
 import contextlib
 import ctypes
@@ -121,7 +120,8 @@ class Keeper:
 
     def _patience(self) -> float:
         now = time.monotonic()
-        return max(0.0, min(self._next_look, self._start + self._settings["seconds"]) - now)
+        deadline: float = self._start + self._settings["seconds"]
+        return max(0.0, min(self._next_look, deadline) - now)
 
     def _reap(self, pid: int) -> bool:
         """Wait for ended children; whether the command itself has ended."""

@@ -1,13 +1,12 @@
 """The names registered by corerl-harness."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corerl import Register, hookimpl
 
 if TYPE_CHECKING:
     from corerl.contracts.agents import AgentFactory
     from corerl.contracts.config import TrainConfig
-    from corerl.registry.parts import Parts
 
 
 @hookimpl
@@ -21,7 +20,7 @@ def register_agents(register: "Register[AgentFactory]") -> None:
 
 
 @hookimpl
-def check_requirements(config: "TrainConfig", parts: "Parts") -> None:
+def check_requirements(config: "TrainConfig", parts: Any) -> None:
     from corerl_harness.options import HarnessOptions
 
     if parts.agent is not None and isinstance(parts.agent.options, HarnessOptions):

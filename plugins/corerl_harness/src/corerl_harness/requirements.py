@@ -3,11 +3,13 @@
 import os
 import secrets
 import subprocess
-import warnings
+import tempfile
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 from corerl.errors import ConfigError
+from corerl.terminal import say
 from corerl_harness import groups
 from corerl_harness.options import CONTAINERS, HarnessOptions
 
@@ -32,19 +34,25 @@ def require(options: HarnessOptions) -> None:
     if isolation in _TRIALS and (reason := _failure(_TRIALS[isolation])):
         remedy = INSTALL.get(isolation, f"install and start {isolation}")
         raise ConfigError(f"{KEY}.isolation", f"'{isolation}' does not work on this machine ({reason}): {remedy}")
-    if isolation in ("docker", "podman") and options.image:
-        if reason := _failure((isolation, "image", "inspect", options.image)):
-            raise ConfigError(
-                f"{KEY}.image", f"'{options.image}' is not on this machine ({reason}): {isolation} pull {options.image}"
-            )
+    inspect = (isolation, "image", "inspect", options.image or "")
+    if isolation in ("docker", "podman") and options.image and (reason := _failure(inspect)):
+        raise ConfigError(
+            f"{KEY}.image", f"'{options.image}' is not on this machine ({reason}): {isolation} pull {options.image}"
+        )
+    if options.user is not None and (closed := _closed(Path(options.folders or tempfile.gettempdir()).resolve())):
+        raise ConfigError(f"{KEY}.user", f"user {options.user} cannot enter '{closed}': set folders to another folder")
     if options.cgroup is not None and not control_group(options):
         raise ConfigError(f"{KEY}.cgroup", f"no group that limits processes can be made in '{options.cgroup}'")
     if isolation not in CONTAINERS and os.geteuid() == 0 and options.user is None and not control_group(options):
-        warnings.warn(
+        say(
             "the run is root and can make no control group: processes of the harness's command are only counted 10 "
-            "times a second; set user, or cgroup (docs/harness.md)",
-            stacklevel=2,
+            "times a second; set user, or cgroup (docs/harness.md)"
         )
+
+
+def _closed(folder: Path) -> Path | None:
+    """The first folder of a path that is closed to other users."""
+    return next((each for each in (folder, *folder.parents) if each.is_dir() and not each.stat().st_mode & 1), None)
 
 
 @cache

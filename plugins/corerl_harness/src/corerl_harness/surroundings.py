@@ -44,6 +44,11 @@ class Plain:
         """The folder, as the command names it."""
         return str(self._folder.work)
 
+    @property
+    def temporary(self) -> str:
+        """The folder for temporary files, as the command names it."""
+        return str(self._folder.temporary)
+
     def start(self, words: Sequence[str], environment: Mapping[str, str]) -> Started:
         """A command, ready to start."""
         return Started(words, environment, str(self._folder.work))
@@ -52,7 +57,7 @@ class Plain:
 class Bubblewrap(Plain):
     """A sandbox without other processes, with the system's programs read-only and the folder under ``/workspace``."""
 
-    home = INSIDE
+    home, temporary = INSIDE, "/tmp"
 
     def start(self, words: Sequence[str], environment: Mapping[str, str]) -> Started:
         """See :meth:`Plain.start`."""
@@ -60,7 +65,7 @@ class Bubblewrap(Plain):
 
     def _sandbox(self) -> Iterator[str]:
         yield from ("bwrap", "--die-with-parent", "--new-session", "--unshare-user", "--unshare-pid", "--unshare-ipc")
-        yield from ("--unshare-uts", "--unshare-cgroup-try", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")  # noqa: S108
+        yield from ("--unshare-uts", "--unshare-cgroup-try", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")
         for path in self._readable():
             yield from ("--ro-bind-try", path, path)
         yield from ("--bind", str(self._folder.work), INSIDE, "--ro-bind", str(self._folder.tests), "/tests")
@@ -75,7 +80,7 @@ class Bubblewrap(Plain):
 class Apptainer(Plain):
     """A container of apptainer for each command; of its files, only the folder is kept between two commands."""
 
-    home = INSIDE
+    home, temporary = INSIDE, "/tmp"
 
     def __init__(self, options: HarnessOptions, folder: Folder, image: str) -> None:
         super().__init__(options, folder)
@@ -111,7 +116,7 @@ class Container:
     name: str
     seconds: float
 
-    home = INSIDE
+    home, temporary = INSIDE, "/tmp"
 
     def begin(self) -> list[str]:
         """Words that start the container."""

@@ -10,9 +10,9 @@ MARK = "CORERL_EPISODE"
 """names the episode in each of its processes"""
 
 
-def base_variables(home: str, path: str, mark: str) -> dict[str, str]:
+def base_variables(home: str, temporary: str, path: str, mark: str) -> dict[str, str]:
     """Of every command of an episode."""
-    return {"PATH": path, "HOME": home, "TMPDIR": "/tmp", "LANG": "C.UTF-8", MARK: mark}  # noqa: S108
+    return {"PATH": path, "HOME": home, "TMPDIR": temporary, "LANG": "C.UTF-8", MARK: mark}
 
 
 def addresses(model: Model) -> dict[str, str]:
