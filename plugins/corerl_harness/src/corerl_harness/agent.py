@@ -13,15 +13,14 @@ from corerl.contracts.agents import AgentContext, AgentResult, Model, Task
 from corerl.errors import DataError, RunError
 from corerl_harness import scores, variables
 from corerl_harness.folder import Folder, make_folder, read_files
+from corerl_harness.management import MANAGE_SECONDS, manage
 from corerl_harness.metrics import metrics_of
 from corerl_harness.options import CONTAINERS, HarnessOptions, words
 from corerl_harness.process import Command, Ended, Limits, run
 from corerl_harness.requirements import control_group
 from corerl_harness.strange_files import write_within
-from corerl_harness.surroundings import Container, Surroundings, client_environment, surroundings_of
+from corerl_harness.surroundings import Container, Surroundings, surroundings_of
 
-RUNTIME_SECONDS = 120.0
-"""for the start, the restart or the removal of a container"""
 HARBOR_TEST = "bash /tests/test.sh"
 
 
@@ -55,7 +54,7 @@ class HarnessAgent:
         if ended.how == "not started":
             raise RunError(f"the harness's command was not started: {ended.error}")
         if isinstance(surroundings, Container):
-            await self._runtime(surroundings.again(), folder)
+            await manage(surroundings.again())
         reward, parts, checked = await self._score(task, folder, surroundings)
         artifacts = {"output": ended.output} | ({"check_output": checked.output} if checked else {})
         return AgentResult(reward, components=parts, metrics=metrics_of(ended, checked), artifacts=artifacts)
@@ -119,27 +118,13 @@ class HarnessAgent:
         image = str(task.extra_info.get("image") or options.image or "")
         if options.isolation in CONTAINERS and not image:
             raise DataError("the task names no image (extra_info.image), and the option image is null")
-        seconds = options.timeout + options.check_timeout + 3 * RUNTIME_SECONDS
+        seconds = options.timeout + options.check_timeout + 3 * MANAGE_SECONDS
         made = surroundings_of(options, folder, image, f"corerl-{secrets.token_hex(8)}", seconds)
         if not isinstance(made, Container):
             yield made
             return
         try:
-            await self._runtime(made.begin(), folder)
+            await manage(made.begin())
             yield made
         finally:
-            await self._runtime(made.end(), folder)
-
-    @staticmethod
-    async def _runtime(line: Sequence[str], folder: Folder) -> None:
-        """Run a command of a container's runtime.
-
-        Raises:
-            RuntimeError: it failed.
-        """
-        limits = Limits(seconds=RUNTIME_SECONDS, rlimits=False)
-        mark = secrets.token_hex(16)
-        here = {**client_environment(), variables.MARK: mark}
-        ended = await run(Command(line, str(folder.root), str(folder.work), limits, mark, here))
-        if ended.how != "ended" or ended.status != 0:
-            raise RuntimeError(f"'{' '.join(line[:2])}' {ended.how}: {ended.output.strip()[-500:] or ended.error}")
+            await manage(made.end())

@@ -174,6 +174,8 @@ def client_environment() -> dict[str, str]:
         "XDG_RUNTIME_DIR",
         "DOCKER_HOST",
         "DOCKER_CONFIG",
+        "CONTAINERS_CONF",
+        "CONTAINERS_STORAGE_CONF",
         "CONTAINER_HOST",
         "DBUS_SESSION_BUS_ADDRESS",
     )
