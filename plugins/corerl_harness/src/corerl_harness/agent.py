@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import os
 import secrets
-import shutil
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -66,7 +65,7 @@ class HarnessAgent:
         if source := task.extra_info.get("harbor"):
             if self._options.isolation == "none":
                 raise DataError("a task in Harbor's format has paths like /tests: set isolation to another than none")
-            await asyncio.to_thread(shutil.copytree, Path(source) / "tests", folder.tests, dirs_exist_ok=True)
+            await asyncio.to_thread(folder.stage_tests, Path(source) / "tests", self._options.user)
             checked = await self._check(words(HARBOR_TEST), task, folder, surroundings)
             reward, parts = await asyncio.to_thread(scores.harbor_reward, folder)
             return reward, parts, checked
@@ -119,7 +118,14 @@ class HarnessAgent:
         if options.isolation in CONTAINERS and not image:
             raise DataError("the task names no image (extra_info.image), and the option image is null")
         seconds = options.timeout + options.check_timeout + 3 * MANAGE_SECONDS
-        made = surroundings_of(options, folder, image, f"corerl-{secrets.token_hex(8)}", seconds)
+        made = surroundings_of(
+            options,
+            folder,
+            image,
+            f"corerl-{secrets.token_hex(8)}",
+            seconds,
+            in_image=bool(task.extra_info.get("harbor")),
+        )
         if not isinstance(made, Container):
             yield made
             return

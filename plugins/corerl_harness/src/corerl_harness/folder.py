@@ -39,6 +39,15 @@ class Folder:
         """Remove all of it."""
         remove_folder(self.root)
 
+    def stage_tests(self, source: Path, user: int | None) -> None:
+        """Show the tests of a Harbor task, and forget what the agent wrote in the place of their reward."""
+        shutil.copytree(source, self.tests, dirs_exist_ok=True)
+        verifier = self.logs / "verifier"
+        remove_folder(verifier)
+        verifier.mkdir()
+        if user is not None:
+            os.chown(verifier, user, user)
+
 
 def make_folder(task: Task, options: HarnessOptions) -> Folder:
     """Make the folder of an episode, with the files of ``extra_info.files``, of ``extra_info.harbor`` and the prompt.
@@ -51,7 +60,7 @@ def make_folder(task: Task, options: HarnessOptions) -> Folder:
     try:
         for each in (folder.work, folder.temporary, folder.tests, folder.logs / "verifier", folder.logs / "agent"):
             each.mkdir(parents=True)
-        if source := task.extra_info.get("harbor"):
+        if (source := task.extra_info.get("harbor")) and options.isolation not in ("docker", "podman"):
             copy_environment(Path(source), folder.work)
         write_files(read_files(task.extra_info.get("files"), "files"), folder.work)
         if options.prompt_file:

@@ -107,6 +107,7 @@ class Container:
 
     Attributes:
         name: of the container.
+        in_image: commands start in the image's own folder, not in ``/workspace``.
         seconds: after which it ends, whatever happens.
     """
 
@@ -115,6 +116,7 @@ class Container:
     image: str
     name: str
     seconds: float
+    in_image: bool = False
 
     home, temporary = INSIDE, "/tmp"
 
@@ -138,7 +140,8 @@ class Container:
         for name, value in environment.items():
             if name != "PATH":  # the image has its own
                 given += ["--env", f"{name}={value}" if name in client else name]
-        line = [self.options.isolation, "exec", "--workdir", INSIDE, *given, self.name, *words]
+        start = [] if self.in_image else ["--workdir", INSIDE]
+        line = [self.options.isolation, "exec", *start, *given, self.name, *words]
         return Started(line, {**environment, **client}, str(self.folder.root))
 
     def again(self) -> list[str]:
@@ -153,16 +156,19 @@ class Container:
 Surroundings = Plain | Container
 
 
-def surroundings_of(options: HarnessOptions, folder: Folder, image: str, name: str, seconds: float) -> Surroundings:
+def surroundings_of(
+    options: HarnessOptions, folder: Folder, image: str, name: str, seconds: float, *, in_image: bool = False
+) -> Surroundings:
     """Those of an episode.
 
     Args:
         image: '' without containers.
+        in_image: see :class:`Container`.
     """
     if options.isolation == "apptainer":
         return Apptainer(options, folder, image)
     if options.isolation in CONTAINERS:
-        return Container(options, folder, image, name, seconds)
+        return Container(options, folder, image, name, seconds, in_image)
     return Bubblewrap(options, folder) if options.isolation == "bubblewrap" else Plain(options, folder)
 
 
