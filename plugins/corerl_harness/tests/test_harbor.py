@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_isolation import needs_bubblewrap
 
-from corerl.cli.main import main
+from corerl.cli.main import run
 from corerl.errors import DataError
 from corerl_harness.harbor.data import HarborData, HarborOptions
 from corerl_harness.harbor.tasks import read_task
@@ -22,7 +22,7 @@ def task(tmp_path):
 
 
 def test_tasks_become_rows(tmp_path):
-    assert main(["prepare", "harbor", "--path", str(TASKS), "--out", str(tmp_path)]) == 0
+    assert run(["prepare", "harbor", "--path", str(TASKS), "--out", str(tmp_path)]) == 0
     first, second = pq.read_table(tmp_path / "train.parquet").to_pylist()
     assert first["prompt"][0]["content"].startswith("The file numbers.txt") and second["ground_truth"] == "fix-greeting"
     assert first["extra_info"]["harbor"] == str(TASKS / "add-numbers") and first["extra_info"]["agent_seconds"] == 60.0
