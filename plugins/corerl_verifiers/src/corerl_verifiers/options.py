@@ -9,6 +9,7 @@ from corerl import option
 from corerl.contracts.config import TrainConfig
 from corerl.errors import ConfigError
 
+
 @dataclass(frozen=True)
 class Versions:
     """Versions of the library with one interface, from ``first`` to before ``end``."""
@@ -48,7 +49,9 @@ class VerifiersOptions:
 class TaskOptions:
     """Options of the agent ``verifiers``."""
 
-    taskset: dict[str, Any] = option(help="of the library's configuration: the id of an installed taskset, and its keys")
+    taskset: dict[str, Any] = option(
+        help="of the library's configuration: the id of an installed taskset, and its keys"
+    )
     env: dict[str, Any] = option(
         help="further keys of the library's environment: its id, and for each agent harness, runtime, timeout, limits",
         factory=dict,
