@@ -24,7 +24,10 @@ def task(tmp_path):
 def test_tasks_become_rows(tmp_path):
     assert run(["prepare", "harbor", "--path", str(TASKS), "--out", str(tmp_path)]) == 0
     first, second = pq.read_table(tmp_path / "train.parquet").to_pylist()
-    assert first["prompt"][0]["content"].startswith("The file numbers.txt") and second["reward_model"]["ground_truth"] == "fix-greeting"
+    assert (
+        first["prompt"][0]["content"].startswith("The file numbers.txt")
+        and second["reward_model"]["ground_truth"] == "fix-greeting"
+    )
     assert first["extra_info"]["harbor"] == str(TASKS / "add-numbers") and first["extra_info"]["agent_seconds"] == 60.0
 
 

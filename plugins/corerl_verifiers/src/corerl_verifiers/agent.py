@@ -9,7 +9,7 @@ from corerl.contracts.agents import AgentContext, AgentResult, Model, Task
 from corerl.errors import DataError
 from corerl_verifiers.loop import LoopThread
 from corerl_verifiers.options import TaskOptions
-from corerl_verifiers.servers import Servers, client_config, env_config, environment_of, vf
+from corerl_verifiers.servers import Servers, client_config, env_config, environment_of, model_context
 from corerl_verifiers.tasks import TaskStore
 
 MODEL = "policy"
@@ -42,7 +42,7 @@ class VerifiersAgent:
     async def _play(self, place: int, key: str, client: Any) -> AgentResult:
         task = self._tasks.find(place, key)
         async with self._servers.environment() as environment:
-            episode = await environment.run_episode(task, vf.ModelContext(model=MODEL, client=client))
+            episode = await environment.run_episode(task, model_context(MODEL, client))
         return result_of(episode)
 
 

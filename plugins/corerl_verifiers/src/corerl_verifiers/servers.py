@@ -133,3 +133,8 @@ def client_config(base_url: str, api_key: str, model_path: str, renderer: Mappin
         )
     except ValueError as error:
         raise ConfigError(f"{KEY}.renderer", f"the library verifiers refuses it: {error}") from error
+
+
+def model_context(name: str, client: Any) -> Any:
+    """The policy, as an episode of the library takes it."""
+    return vf.ModelContext(model=name, client=client)
