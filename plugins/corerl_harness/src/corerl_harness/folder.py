@@ -60,6 +60,7 @@ def make_folder(task: Task, options: HarnessOptions) -> Folder:
     try:
         for each in (folder.work, folder.temporary, folder.tests, folder.logs / "verifier", folder.logs / "agent"):
             each.mkdir(parents=True)
+        copy_files(options.files, folder.work)
         if (source := task.extra_info.get("harbor")) and options.isolation not in ("docker", "podman"):
             copy_environment(Path(source), folder.work)
         write_files(read_files(task.extra_info.get("files"), "files"), folder.work)
@@ -118,6 +119,17 @@ def write_files(files: Mapping[str, str], folder: Path) -> None:
 def prompt_of(messages: Sequence[Mapping[str, Any]]) -> str:
     """The texts of a prompt's messages, one below the other."""
     return "\n\n".join(filter(None, (_text(message.get("content")) for message in messages))) + "\n"
+
+
+def copy_files(files: Mapping[str, str], work: Path) -> None:
+    """Copy files and folders of this machine; a link becomes what it points to."""
+    for path, source in files.items():
+        target = work / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if Path(source).is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, target)
 
 
 def copy_environment(task: Path, work: Path) -> None:

@@ -3,7 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from corerl import option
@@ -52,6 +52,10 @@ class HarnessOptions:
     disk_gb: float = option(2.0, "GiB of the folder", gt=0)
     output_limit_mb: float = option(64.0, "MiB that the command may print", gt=0)
     kept_output_kb: int = option(32, "KiB of its output that are kept: the beginning and the end", ge=1)
+    files: dict[str, str] = option(
+        help="path in the folder -> file or folder of this machine, copied there; those of a task replace them",
+        factory=dict,
+    )
     prompt_file: str = option("PROMPT.md", "file of the folder with the prompt; empty: none")
     environment: dict[str, str] = option(
         help="further variables of the command, after all others; a value may be ${env:NAME}", factory=dict
@@ -84,6 +88,11 @@ class HarnessOptions:
             raise ConfigError(f"{key}.user", "needs a run of root, and no container")
         if self.prompt_file and escapes(self.prompt_file):
             raise ConfigError(f"{key}.prompt_file", f"should be a path within the folder, found {self.prompt_file!r}")
+        for path, source in self.files.items():
+            if escapes(path):
+                raise ConfigError(f"{key}.files", f"should name paths within the folder, found {path!r}")
+            if not Path(source).exists():
+                raise ConfigError(f"{key}.files", f"'{source}' does not exist")
         if self.timeout > config.rollout.agent_timeout:
             raise ConfigError(
                 f"{key}.timeout",
