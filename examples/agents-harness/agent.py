@@ -1,4 +1,4 @@
-"""A scripted agent: it knows nothing of CoreRL, only OPENAI_BASE_URL and OPENAI_API_KEY. It asks twice and keeps both answers."""
+"""A scripted agent that knows OPENAI_BASE_URL and OPENAI_API_KEY alone. It asks twice and keeps both answers."""
 
 import json
 import os
