@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from corerl_ray.group import Group
 
 
+COMING_BACK = 60.0
+"""longest wait for a dead replica, before others take its calls that have requests of their own"""
+
+
 @dataclass(eq=False)
 class Order:
     """A call of a spread method that has not ended.
@@ -131,6 +135,8 @@ class Exchange:
         """a replica's process -> the numbers of its calls"""
         self._outgoing: dict[Member, list[Post]] = {}
         """calls that are to be posted"""
+        self._postponed: dict[Order, tuple[float, EngineDeadError]] = {}
+        """calls whose replica has died: when, and of what"""
         self._answers: dict[Member, list[Answer]] = {}
         """that are to be sent"""
         self._polls: dict[Any, tuple[Any, float]] = {}
@@ -232,6 +238,7 @@ class Exchange:
         if order not in self._orders:
             return
         self._orders.discard(order)
+        self._postponed.pop(order, None)
         cancelled: dict[Member, list[int]] = {}
         for number in list(order.spread.running):
             call = self._forget(number)
@@ -269,6 +276,7 @@ class Exchange:
         if any(now - start > waiter.signs.timeout / 2 for _, start in self._polls.values()):
             waiter.listen(self._wait.known)
         self._wait.left([])
+        self._resume()
         for order in [order for order in self._orders if order.wait.deadline <= now]:
             calls = [self._running[number][1] for number in order.spread.running]
             if order.engines is None:
@@ -337,7 +345,7 @@ class Exchange:
         return None
 
     def _died(self, member: Member, error: EngineDeadError) -> None:
-        """Its calls go to others; one with requests of its own fails if that happens again."""
+        """Its calls go to others; one with requests of its own waits for the replica to come back (:meth:`_resume`)."""
         by_order: dict[Order, list[int]] = {}
         for number in sorted(self._at.get(member.host, ())):
             by_order.setdefault(self._running[number][0], []).append(number)
@@ -346,10 +354,26 @@ class Exchange:
         for order, numbers in by_order.items():
             order.spread.died(numbers, copy.copy(error))
             order.deaths += 1
-            if order.engines is not None:
-                order.wait.deadline = time.monotonic() + self._group.timeout
+            if order.engines is None:
+                self._go_on(order)
+            else:
+                self._postponed[order] = time.monotonic(), error
                 self._in_loop(order, functools.partial(order.withdraw, numbers))
-            if order.engines is not None and order.deaths > 1:
+
+    def _resume(self) -> None:
+        """Hand out calls of dead replicas again, once all replicas are there; a call that ended two of them fails.
+
+        If such a call ends the next replica, too, another is left.
+        """
+        group, now = self._group, time.monotonic()
+        is_whole = len(group.members) == len(group.latest)
+        for order, (died, error) in list(self._postponed.items()):
+            is_given_up = now - died > 2 * POLL and not group.reviving.locked()
+            if not (is_whole or is_given_up or now - died > COMING_BACK):
+                continue
+            del self._postponed[order]
+            order.wait.deadline = now + group.timeout
+            if order.deaths > 1:
                 self._end(order, RunError(f"its worker died twice: {error}"))
             else:
                 self._go_on(order)
