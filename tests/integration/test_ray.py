@@ -80,11 +80,6 @@ def assert_only_this_machine_can_connect(file: Path) -> None:
     assert [line for line in seen if not line.startswith("True ")] == []
 
 
-def of_tokens(step: dict[str, float]) -> dict[str, float]:
-    """Without seconds, and the rounding of an engine's log-probs, which depends on the requests computed together."""
-    return {name: value for name, value in step.items() if "seconds" not in name and "_diff" not in name}
-
-
 def same_checkpoints(one: Path, other: Path, files: Sequence[str] = FILES) -> bool:
     folders = [folder / "checkpoints" / (folder / "checkpoints" / "latest").read_text() for folder in (one, other)]
     states = [json.loads((folder / "state.json").read_text()) for folder in folders]
@@ -173,8 +168,12 @@ class TestOnOneClusterOfFourCpus:
         here = train("here", *given)
         there = train("there", *given, "runtime.name=ray", "rollout.num_workers=2")
         assert same_checkpoints(here, there, FILES[:2])
-        steps, others = ([of_tokens(step) for step in numbers(folder)] for folder in (here, there))
-        assert steps == others
+        steps = numbers(there)
+        for ours, expected in zip(steps, numbers(here), strict=True):
+            for name, value in expected.items():
+                # the requests that an engine computes together round its log-probs, which nothing is trained with
+                if "seconds" not in name:
+                    assert ours[name] == pytest.approx(value, abs=1e-5), (ours["step"], name)
         assert max(step.get("agent/turns/mean", 0) for step in steps) > 1
         assert Path("closed.txt").read_text().split() == ["closed"] * 3
         assert_only_this_machine_can_connect(Path("listening.txt"))

@@ -153,8 +153,8 @@ def test_a_failed_answer_is_an_error_of_its_kind_and_the_other_request_is_withdr
     worker = Asker()
     box = Mailbox(worker, Failure.of)
     box.post([Post(4, "ask", ["a", "b"], asks=True)])
-    a, b = collected(box, 4, "asked").asked
-    box.answer([Answer(a, (), failure=Failure.of(EngineDeadError("no engine is left")))])
+    first, _ = collected(box, 4, "asked").asked
+    box.answer([Answer(first, (), failure=Failure.of(EngineDeadError("no engine is left")))])
     error = collected(box, 4, "is_over").failure.error("it")
     assert isinstance(error, EngineDeadError) and str(error).endswith("no engine is left")
     until(lambda: worker.cancelled == 1 and not box._asked)
