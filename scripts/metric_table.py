@@ -166,7 +166,24 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     ),
     "Agents": (
         Metric("agent/turns/{mean,max}", "turns", "requests to the policy per episode"),
+        Metric("agent/branches/{mean,max}", "rows", "further rows per episode: conversations that leave its main one"),
+        Metric(
+            "agent/context/{mean,max}", "tokens", "tokens of the longest conversation per episode, read ones included"
+        ),
+        Metric(
+            "agent/waiting_seconds/{mean,max}", "s", "time per episode in which a request waits and none is under way"
+        ),
+        Metric("agent/generating_seconds/{mean,max}", "s", "time per episode in which a request is in the engine"),
+        Metric(
+            "agent/tool_seconds/{mean,max}", "s", "the agent's own time per episode: no request waits or is under way"
+        ),
+        Metric("agent/scoring_seconds/{mean,max}", "s", "time from the agent's end to the episode's score"),
         Metric("agent/failed/ratio", "share", "episodes that ended with an error; they are left out of training"),
+        Metric("agent/failed/timeout/ratio", "share", "of these by cause: longer than `rollout.agent_timeout`"),
+        Metric("agent/failed/exception/ratio", "share", "the agent raised an exception"),
+        Metric("agent/failed/aborted/ratio", "share", "a generation was aborted"),
+        Metric("agent/failed/silent/ratio", "share", "the agent asked the policy for nothing"),
+        Metric("agent/failed/reported/ratio", "share", "the agent returned an error"),
         Metric("agent/<name>/{mean,max}", "", "a number of the agent per episode ([agents](agents.md#the-result))"),
     ),
     "Environments": (

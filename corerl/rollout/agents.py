@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from corerl.batch.rollouts import Episode
+from corerl.batch.times import context, totals
 from corerl.contracts.agents import Agent, AgentContext, AgentFactory, AgentResult, Model, Task
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.tokenizers import ChatTokenizer
@@ -16,6 +17,14 @@ from corerl.errors import CoreRLError, DataError, RunError
 from corerl.registry import Selected
 from corerl.registry.coroutines import is_async
 from corerl.rollout.groups import Group
+
+FAILURES = {
+    "timeout": "the episode took longer",
+    "exception": "the agent raised",
+    "aborted": "its generation was aborted",
+    "silent": "the agent asked its model for nothing",
+}
+"""cause -> the beginning of an episode's error; the agent reported any other"""
 
 
 def make_agent(
@@ -56,8 +65,8 @@ async def result_of(agent: Agent, group: Group, model: Model, timeout: float) ->
         raise
     except Exception as error:
         if deadline.expired():
-            return AgentResult(error=f"the episode took longer than rollout.agent_timeout = {timeout:g} s")
-        return AgentResult(error=f"the agent raised {type(error).__name__}: {' '.join(str(error).split())}")
+            return AgentResult(error=f"{FAILURES['timeout']} than rollout.agent_timeout = {timeout:g} s")
+        return AgentResult(error=f"{FAILURES['exception']} {type(error).__name__}: {' '.join(str(error).split())}")
     if not isinstance(result, AgentResult):
         raise RunError(f"the agent returned {type(result).__name__}, not AgentResult (corerl.contracts.agents)")
     if not math.isfinite(result.reward):
@@ -69,9 +78,7 @@ def agent_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """Of the numbers of episodes, failed ones included: means, maxima, and ratios of sums."""
     numbers, shares = defaultdict[str, list[float]](list), defaultdict[str, list[Sequence[float]]](list)
     for episode in episodes:
-        own: dict[str, Any] = {"turns": episode.turns, "branches": len(episode.branches)}
-        own["failed/ratio"] = (episode.error is not None, 1)
-        for name, value in [*((f"agent/{name}", value) for name, value in own.items()), *episode.metrics.items()]:
+        for name, value in [*_numbers(episode).items(), *episode.metrics.items()]:
             full = name if "/" in name else f"agent/{name}"
             (shares if isinstance(value, Sequence) else numbers)[full].append(value)
     metrics = {f"{name}/mean": sum(values) / len(values) for name, values in numbers.items()}
@@ -79,3 +86,15 @@ def agent_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for name, values in shares.items():
         metrics[name] = sum(part for part, _ in values) / max(1, sum(whole for _, whole in values))
     return metrics
+
+
+def _numbers(episode: Episode) -> dict[str, Any]:
+    """Those that the stream knows of any agent's episode."""
+    error, requests = episode.error, episode.requests
+    cause = next((name for name, begin in FAILURES.items() if (error or "").startswith(begin)), "reported")
+    numbers: dict[str, Any] = {"turns": episode.turns, "branches": len(episode.branches), "context": context(requests)}
+    numbers |= {f"{kind}_seconds": seconds for kind, seconds in totals(requests, episode.seconds).items()}
+    numbers["agent/failed/ratio"] = (error is not None, 1)
+    return numbers | {
+        f"agent/failed/{each}/ratio": (error is not None and each == cause, 1) for each in [*FAILURES, "reported"]
+    }

@@ -10,6 +10,7 @@ from corerl.contracts.agents import AgentResult
 from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
 from corerl.errors import RunError
+from corerl.rollout.agents import FAILURES
 from corerl.rollout.recorder import Node, Recorder
 
 
@@ -24,9 +25,9 @@ def rollouts_of(recorder: Recorder, result: AgentResult) -> Rollouts:
     main = ends.pop().path() if ends else []
     path, error = _Path.of(main, set()), result.error
     if path.finish_reason == "abort":
-        error = error or "its generation was aborted"
+        error = error or FAILURES["aborted"]
     if not path.token_ids:
-        error = error or "the agent asked its model for nothing"
+        error = error or FAILURES["silent"]
         path.extend(recorder.tokenizer.stop_token_ids[:1], [0.0], -1)
     _check_turn_rewards(result.turn_rewards, len(turns))
     taken = {node.number for node in main}

@@ -1,11 +1,13 @@
 """Agents of a few lines with a scripted policy: what becomes of their requests, results, errors and numbers."""
 
 import asyncio
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
 
-from corerl.batch.rollouts import Episode
+from corerl.batch.rollouts import Episode, RequestRecord
+from corerl.batch.times import KINDS
 from corerl.contracts.agents import AgentContext, AgentResult
 from corerl.contracts.config import ModelConfig
 from corerl.contracts.reward_managers import RewardResult
@@ -276,17 +278,21 @@ def test_scores_are_the_scorers_plus_the_agents():
     assert [result.components for result in add_agent(None, episodes)] == [{"environment": 0.5}, {"agent": 0.25}]
 
 
+OF_THE_STREAM = ("agent/context/", *(f"agent/{kind}_seconds/" for kind in KINDS), "agent/failed/")
+
+
 def test_numbers_of_episodes_become_means_maxima_and_ratios():
     episodes = [
         Episode([True], turns=3, metrics={"seconds": 2.0, "game/won": 1, "game/missed/ratio": (1, 4)}),
         Episode([True], turns=1, metrics={"seconds": 1.0, "game/missed/ratio": [2, 2]}, error="late", branches=[None]),
     ]
-    assert agent_metrics(episodes) == {
+    found = agent_metrics(episodes)
+    given = {name: value for name, value in found.items() if not name.startswith(OF_THE_STREAM)}
+    assert given == {
         "agent/turns/mean": 2.0,
         "agent/turns/max": 3.0,
         "agent/branches/mean": 0.5,
         "agent/branches/max": 1.0,
-        "agent/failed/ratio": 0.5,
         "agent/seconds/mean": 1.5,
         "agent/seconds/max": 2.0,
         "game/won/mean": 1.0,
@@ -295,6 +301,48 @@ def test_numbers_of_episodes_become_means_maxima_and_ratios():
     }
     assert agent_metrics([]) == {}
     assert agent_metrics([Episode([True], metrics={"none/ratio": (0, 0)})])["none/ratio"] == 0.0
+
+
+def test_failures_are_counted_by_cause(play):
+    async def raising(task, model):
+        raise ValueError("1")
+
+    async def slow(task, model):
+        await asyncio.sleep(9)
+
+    async def silent(task, model):
+        pass
+
+    async def reporting(task, model):
+        await model.generate(task.prompt_ids)
+        return AgentResult(error="no tool answered")
+
+    class Aborting(Policy):
+        async def complete(self, request, on_sent=lambda: None):
+            [turn] = await super().complete(request, on_sent)
+            return [dataclasses.replace(turn, finish_reason="abort")]
+
+    played = [
+        play(raising),
+        play(slow, seconds=0.01),
+        play(silent),
+        play(reporting),
+        play(two_turns, policy=Aborting()),
+    ]
+    metrics = agent_metrics([each.rollouts.episodes[0] for each in [*played, *[play(two_turns)] * 5]])
+    failed = {name: value for name, value in metrics.items() if name.startswith("agent/failed/")}
+    causes = ("timeout", "exception", "aborted", "silent", "reported")
+    assert failed == {"agent/failed/ratio": 0.5} | {f"agent/failed/{cause}/ratio": 0.1 for cause in causes}
+
+
+def test_seconds_and_context_are_those_of_the_requests():
+    requests = [RequestRecord(0, -1, 10, 2, 1.0, 1.5, 4.5, "stop"), RequestRecord(1, 0, 3, 4, 6.0, 6.0, 7.0, "stop")]
+    requests.append(RequestRecord(2, 0, 1, 1, 6.25, 6.5, 6.75, "stop"))  # while request 1 is under way
+    metrics = agent_metrics([Episode([True], requests=requests, seconds={"played": 8.0, "scored": 0.5})])
+    assert {kind: metrics[f"agent/{kind}_seconds/mean"] for kind in KINDS} == {
+        **{"waiting": 0.5, "generating": 4.0, "tool": 1.0 + 1.5 + 1.0, "scoring": 0.5},
+    }
+    assert metrics["agent/context/max"] == 10 + 2 + 3 + 4
 
 
 def test_an_unscored_row_is_masked_out(play):

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corerl.batch.rollouts import Episode
+from corerl.batch.rollouts import Branch, Episode, RequestRecord
 from corerl.contracts.reward_managers import RewardResult
+from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt
 from corerl.data.sampler import PromptSampler
 from corerl.errors import DataError, RequestError
@@ -46,6 +47,20 @@ def with_rollouts(group, **changes):
     return dataclasses.replace(group, scored=scored)
 
 
+BRANCH = Branch((1, 10, 4), Completion([5, 6], [-0.5, -1 / 3], "length", 2, ((1, 3),)), [True, False], [2, -1])
+BRANCHED = Episode(
+    **{"response_mask": [True, False, True], "turns": 3, "turn_ids": [0, -1, 1], "turn_rewards": [0.5, -1 / 3]},
+    branches=[BRANCH],
+    requests=[
+        RequestRecord(0, -1, 2, 1, 0.0, 0.1, 0.5, "stop"),
+        RequestRecord(1, 0, 1, 1, 0.75, 0.75, 1 / 3 + 1, "length"),
+        RequestRecord(2, -1, 3, 2, 0.8, 1.0, 1.25, "length"),
+    ],
+    seconds={"began": 1.7e9 + 1 / 3, "played": 2.5, "scored": 0.0},
+    artifacts={"stdout": "\ud800\x00 4"},
+)
+
+
 def test_groups_come_back_as_they_were(finished, sampler, tmp_path):
     plain = finished(5)
     first, second = plain.scored.rollouts.completions
@@ -59,8 +74,9 @@ def test_groups_come_back_as_they_were(finished, sampler, tmp_path):
         Episode([True, False, True], [{"role": "tool", "content": "4"}], 2, 0.25, {"a": 0.25}, {"b": (1, 2)}),
         Episode([True]),
     ]
+    branched = with_rollouts(finished(6), episodes=[BRANCHED, Episode([False], turns=0, turn_ids=[-1], error="none")])
     played = with_rollouts(finished(2), prompts=[own, own], episodes=episodes)
-    groups = [played, finished(4, version=0), divided]
+    groups = [played, finished(4, version=0), divided, branched]
     write_groups(tmp_path / "groups.parquet", groups[::-1])
     assert read_groups(tmp_path / "groups.parquet", PROMPTS, sampler) == groups
 
@@ -153,29 +169,79 @@ def test_facts_of_others_are_errors_in_words(finished, sampler, tmp_path, change
         read_groups(path, PROMPTS, sampler)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"response_mask": [True]},
-        {"response_mask": [1, 1, 0]},
-        {"messages": [NESTED]},
-        {"messages": "none"},
-        {"reward": float("nan")},
-        {"tool_seconds": float("inf")},
-        {"error": 1},
-        {"more": 1},
-    ],
-    ids=str,
-)
-def test_episodes_of_others_are_errors_in_words(finished, sampler, tmp_path, change):
+def test_an_episode_of_an_older_file_has_no_turn_ids_and_no_requests(finished, sampler, tmp_path):
     path = tmp_path / "groups.parquet"
     group = with_rollouts(finished(4), episodes=[Episode([True, False, True]), Episode([True])])
     write_groups(path, [group])
+    later = ("turn_rewards", "turn_ids", "branches", "requests", "seconds", "artifacts")
+    changed(path, lambda episode: {name: value for name, value in episode.items() if name not in later})
     assert read_groups(path, PROMPTS, sampler) == [group]
+
+
+def changed(path, change):
+    """Change the episode of the first response in a file."""
     rows = pq.read_table(path).to_pylist()
     facts = json.loads(rows[0]["facts"])
-    rows[0]["facts"] = json.dumps(facts | {"episode": facts["episode"] | change})
+    rows[0]["facts"] = json.dumps(facts | {"episode": change(facts["episode"])})
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+
+
+def other(name, **fields):
+    """An episode's list with other fields of its first element."""
+    first, *further = dataclasses.asdict(BRANCHED)[name]
+    return {name: [{**first, **fields}, *further]}
+
+
+COMPLETION = dataclasses.asdict(BRANCH.completion)
+OF_EPISODES = [
+    {"response_mask": [True]},
+    {"response_mask": [1, 0, 1]},
+    {"messages": [NESTED]},
+    {"messages": "none"},
+    {"reward": float("nan")},
+    {"tool_seconds": float("inf")},
+    {"error": 1},
+    {"more": 1},
+    {"components": {"a": 10**400}},
+    *({"turn_rewards": value} for value in ([1.0] * 4, [float("inf")], ["1"], [True], [10**400], {"0": 1.0})),
+    *({"turn_ids": value} for value in ([0], [0, -1, 3], [0, -2, 1], [0, 1, -1], [0, -1, 1.0], [0, -1, 2], "0,1")),
+    *({"turns": value} for value in (2, 4, -1)),
+    *({"seconds": value} for value in ({"played": "1"}, {"played": float("nan")}, {"played": None}, [1.0])),
+    *({"artifacts": value} for value in ({"stdout": 4}, {"stdout": None}, ["4"])),
+]
+OF_BRANCHES = [
+    *({"branches": value} for value in ([1], [{}], [None], {})),
+    *(other("branches", prompt_ids=value) for value in ([], [-1], [2**40], ["1"], None)),
+    *(other("branches", response_mask=value) for value in ([True], [1, 0], [False, True], None)),
+    *(other("branches", turn_ids=value) for value in ([2], [3, -1], [1, -1], [2.0, -1], None)),
+    *(other("branches", completion=value) for value in (None, [], {}, {**COMPLETION, "more": 1})),
+    *(other("branches", completion=COMPLETION | {"token_ids": value}) for value in ([], [5], [5, -6], [5, 6.5], None)),
+    *(other("branches", completion=COMPLETION | {"log_probs": value}) for value in ([-1], [-1, "1"], [-1, None], 1)),
+    *(other("branches", completion=COMPLETION | {"log_probs": [-1, value]}) for value in (float("nan"), 10**400, True)),
+    other("branches", completion=COMPLETION | {"weight_version": -1}),
+    other("branches", completion=COMPLETION | {"updates": [[3, 4]]}),
+    other("branches", more=1),
+]
+OF_REQUESTS = [
+    *({"requests": value} for value in ([1], [{}], [None], {}, dataclasses.asdict(BRANCHED)["requests"][:2])),
+    *(other("requests", number=value) for value in (1, -1, 0.0, None)),
+    *(other("requests", parent=value) for value in (0, -2, 2**40, "0")),
+    *(other("requests", **{name: value}) for name in ("read", "sampled") for value in (-1, 1.5, True, 10**400)),
+    *(other("requests", asked=value) for value in (-0.1, 0.2, float("nan"), 10**400, "0")),
+    *(other("requests", finish_reason=value) for value in ("end\x1b[2J", None)),
+    other("requests", more=1),
+]
+
+
+@pytest.mark.parametrize(
+    "change", [*OF_EPISODES, *OF_BRANCHES, *OF_REQUESTS], ids=lambda change: repr(change).replace("0" * 100, "")[:60]
+)
+def test_episodes_of_others_are_errors_in_words(finished, sampler, tmp_path, change):
+    path = tmp_path / "groups.parquet"
+    group = with_rollouts(finished(4), episodes=[BRANCHED, Episode([True])])
+    write_groups(path, [group])
+    assert read_groups(path, PROMPTS, sampler) == [group]
+    changed(path, lambda episode: episode | change)
     with pytest.raises(RequestError, match=r"groups\.parquet is damaged, or not of CoreRL"):
         read_groups(path, PROMPTS, sampler)
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import math
 import resource
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,14 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from corerl.batch.rollouts import Episode, Rollouts
-from corerl.contracts.reward_managers import RewardResult
-from corerl.contracts.rollout_backends import Completion
 from corerl.data.prompts import Prompt, PromptDataset
 from corerl.data.sampler import PromptSampler
 from corerl.data.schema import Message
 from corerl.errors import DataError
-from corerl.files import is_deeper, reading
+from corerl.files import reading
 from corerl.rollout.scored import FinishedGroup, ScoredRollouts
+from corerl_tools.finished_values import completion_of, episode_of, messages_of, result_of, token_ids_of, typed
 
 FILE = "groups.parquet"
 
@@ -39,17 +37,6 @@ SCHEMA = pa.schema(
 
 GROWTH, HEADROOM = 64, 2**31
 """bytes that this process may grow by while a file is read: for each byte of the file, and besides"""
-DEEPEST = 64
-"""levels of lists and objects in ``facts``"""
-LARGEST = 2**31 - 1
-"""of versions, token ids and counts"""
-
-NUMBER, TEXT = (int, float), (str, type(None))
-RESULT = {"score": (*NUMBER, type(None)), "components": (dict,), "extracted": TEXT, "error": TEXT, "error_kind": TEXT}
-EPISODE = {
-    **{"response_mask": (list,), "messages": (list,), "turns": (int,), "reward": NUMBER, "components": (dict,)},
-    **{"metrics": (dict,), "error": TEXT},
-}
 
 
 def write_groups(path: Path, groups: Sequence[FinishedGroup]) -> None:
@@ -164,79 +151,25 @@ def _group(number: int, rows: Sequence[Mapping[str, Any]], prompt: Prompt, path:
 def _scored(rows: Sequence[Mapping[str, Any]], prompt: Prompt) -> ScoredRollouts:
     facts = [json.loads(row["facts"]) for row in rows]
     starts = [each["start"] for each in facts]
-    completions = [_completion(row, each) for row, each in zip(rows, facts, strict=True)]
+    completions = [
+        completion_of(row["token_ids"], row["log_probs"], each) for row, each in zip(rows, facts, strict=True)
+    ]
     lengths = [len(each.token_ids) for each in completions]
     has_episodes = facts[0]["episode"] is not None
     rollouts = Rollouts(
         [prompt if start is None else _changed(prompt, **start) for start in starts],
         completions,
-        [_typed("response", each["response"], (str,)) for each in facts],
+        [typed("response", each["response"], (str,)) for each in facts],
         [0] * len(rows),
-        [_episode(each["episode"], length) for each, length in zip(facts, lengths, strict=True)]
+        [episode_of(each["episode"], length) for each, length in zip(facts, lengths, strict=True)]
         if has_episodes
         else None,
     )
     if not has_episodes and any(each["episode"] is not None for each in facts):
         raise ValueError("some responses of a group are episodes, others are not")
-    return ScoredRollouts(rollouts, [_result(each["result"]) for each in facts])
-
-
-def _completion(row: Mapping[str, Any], facts: Mapping[str, Any]) -> Completion:
-    token_ids, log_probs, reason = row["token_ids"], row["log_probs"], facts["finish_reason"]
-    if len(token_ids) != len(log_probs) or not token_ids or min(token_ids) < 0:
-        raise ValueError("a response has no tokens, negative ones, or another number of log-probs")
-    if not all(map(math.isfinite, log_probs)) or reason not in ("stop", "length", "abort"):
-        raise ValueError(f"a response has a log-prob that is not finite, or ended by {reason!r:.100}")
-    updates = tuple((start, version) for start, version in facts["updates"])
-    starts, versions = [start for start, _ in updates], [facts["weight_version"], *(each for _, each in updates)]
-    if not all(type(number) is int and 0 <= number <= LARGEST for number in (*starts, *versions)):
-        raise ValueError(f"versions are numbers from 0 to {LARGEST}, not {versions!r:.100}")
-    if sorted(starts) != starts or max(starts, default=0) > len(token_ids):
-        raise ValueError(f"updates at tokens {starts!r:.100} of {len(token_ids)}")
-    return Completion(token_ids, log_probs, reason, versions[0], updates)
-
-
-def _result(values: Mapping[str, Any]) -> RewardResult:
-    made = RewardResult(**{name: _typed(name, value, RESULT[name]) for name, value in values.items()})
-    for name, value in made.components.items():
-        _typed(f"component {name!r:.100}", value, NUMBER)
-    if made.score is not None and not math.isfinite(made.score):
-        raise ValueError("a score is not finite")
-    return made
-
-
-def _episode(values: Mapping[str, Any], length: int) -> Episode:
-    made = Episode(**{name: _typed(name, value, EPISODE[name]) for name, value in values.items()})
-    metrics = {name: tuple(each) if type(each) is list else each for name, each in made.metrics.items()}
-    pairs = [number for each in metrics.values() if type(each) is tuple for number in each]
-    numbers = [made.reward, *made.components.values(), *(e for e in metrics.values() if type(e) is not tuple), *pairs]
-    if not all(type(number) in NUMBER and math.isfinite(number) for number in numbers):
-        raise ValueError("a reward, a component or a metric of an episode is no finite number")
-    if any(len(each) != 2 for each in metrics.values() if type(each) is tuple):
-        raise ValueError("a metric of an episode is neither a number nor a pair")
-    if len(made.response_mask) != length or not all(type(each) is bool for each in made.response_mask):
-        raise ValueError(
-            f"response_mask has {len(made.response_mask)} values for {length} tokens, or others than bools"
-        )
-    _messages(made.messages)
-    return dataclasses.replace(made, metrics=metrics)
+    return ScoredRollouts(rollouts, [result_of(each["result"]) for each in facts])
 
 
 def _changed(prompt: Prompt, *, messages: list[Message], token_ids: Sequence[int]) -> Prompt:
     """The prompt as an agent began with it."""
-    if not token_ids or not all(type(token) is int and 0 <= token <= LARGEST for token in token_ids):
-        raise ValueError(f"token ids of a prompt are numbers from 0 to {LARGEST}, at least one")
-    return dataclasses.replace(prompt, messages=_messages(messages), token_ids=tuple(token_ids))
-
-
-def _messages(messages: list[Any]) -> list[Any]:
-    """Raise ValueError for messages that are no objects, or nested so deeply that nobody could write them again."""
-    if not all(isinstance(message, dict) for message in messages) or is_deeper(messages, DEEPEST):
-        raise ValueError(f"messages are objects of at most {DEEPEST} levels")
-    return messages
-
-
-def _typed(name: str, value: Any, kinds: tuple[type, ...]) -> Any:
-    if type(value) not in kinds or (type(value) is int and abs(value) > LARGEST):
-        raise TypeError(f"{name} is {value!r:.100}")
-    return value
+    return dataclasses.replace(prompt, messages=messages_of(messages), token_ids=token_ids_of(token_ids))

@@ -54,6 +54,11 @@ def register_commands(register: "Register[Command]") -> None:
         "corerl_tools.report.command:report",
         summary="Write one page of runs: curves, timing, samples, config.",
     )
+    register(
+        "rollouts.show",
+        "corerl_tools.episodes.command:show",
+        summary="Print sample rollouts as conversations: turns, tools, branches, times.",
+    )
     register("runs", "corerl_tools.runs:runs", summary="List runs: state, step, last reward, age.")
     register(
         "config.show", "corerl_tools.config_show:show", summary="Show a training configuration with help of each key."
@@ -118,10 +123,13 @@ def write_rollouts(
     tokenizer: "ChatTokenizer",
     token_rows: int,
 ) -> bool:
+    from corerl_tools.episodes import timeline
     from corerl_tools.evaluation import samples
 
     tokens = None if experience is None else samples.TokenColumns(experience, tokenizer, token_rows)
     samples.write_rollouts(path, rollouts, results, tokens)
+    if experience is not None:  # of a step, path is RUN/rollouts/step_N.parquet
+        timeline.write_timeline(timeline.path_of(path), rollouts, results)
     return True
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from corerl_check.run_status import RunStatus, write_status
+from corerl_tools.episodes.timeline import path_of, write_timeline
 from corerl_tools.evaluation.files import write_rows
+from corerl_tools.evaluation.samples import write_rollouts
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'> & 'quotes'"
 
@@ -46,3 +48,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         make_run(folder / "a" / "one", 30, "0.001", "finished"),
         make_run(folder / "a" / "two", 12, "0.01", "failed"),
     ]
+
+
+@pytest.fixture(scope="session")
+def agent_run(played, played_tokens, results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with the conversations and the timeline of a step of an agent's episodes."""
+    folder = make_run(tmp_path_factory.mktemp("runs") / "a" / "agent", 1, "0.001", "finished")
+    path = folder / "rollouts" / "step_000001.parquet"
+    write_rollouts(path, played.rollouts, results, played_tokens)
+    write_timeline(path_of(path), played.rollouts, results)
+    return folder

@@ -121,7 +121,7 @@ def test_a_sample_shows_messages_score_and_coloured_tokens(page):
     strong = "[...document.querySelectorAll('.token')].map((each) => each.style.background !== '')"
     assert page.evaluate(strong) == [False, True, False]  # -0.1, -4.0 and 0.0 nats
     page.evaluate(
-        "[...document.querySelectorAll('.answer button')].find((each) => each.textContent === 'Advantage').click()"
+        "[...document.querySelectorAll('.colours button')].find((each) => each.textContent === 'Advantage').click()"
     )
     assert page.evaluate(strong) == [True, True, True]
 
@@ -152,7 +152,7 @@ def test_every_section_draws_in_light_and_dark_wide_and_narrow(page, dark, width
     page.size(width, 900, dark=dark)
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert background == ("rgb(16, 18, 22)" if dark else "rgb(247, 247, 245)")
-    for name in ("curves", "timing", "distributions", "samples", "configuration", "overview"):
+    for name in ("curves", "timing", "timeline", "distributions", "samples", "configuration", "overview"):
         section(page, name)
         page.wait_for("new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(true), 30)))")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
@@ -165,7 +165,7 @@ def test_the_page_of_one_run_answers_to_every_control(browser, runs, tmp_path):
     browser.open(tmp_path / "one.html")
     browser.wait_for(READY)
     assert texts(browser, ".legend button") == []
-    for name in ("overview", "curves", "timing", "distributions", "samples", "configuration"):
+    for name in ("overview", "curves", "timing", "timeline", "distributions", "samples", "configuration"):
         section(browser, name)
         browser.wait_for("document.querySelector('.note')?.textContent !== 'Unpacking …'")
         for kind, event in (("input[type=range]", "input"), ("input[type=search]", "input"), ("select", "change")):
@@ -180,3 +180,80 @@ def test_the_page_of_one_run_answers_to_every_control(browser, runs, tmp_path):
     browser.wait_for("getComputedStyle(document.body).backgroundColor === 'rgb(16, 18, 22)'")
     assert browser.problems == []
     browser.evaluate("localStorage.clear()")
+
+
+@pytest.fixture
+def episodes(browser, agent_run, tmp_path):
+    """The page of a run with an agent."""
+    write_page(tmp_path / "agent.html", [agent_run], [read_records(agent_run)], 100)
+    browser.size(1200, 900)
+    browser.open(tmp_path / "agent.html")
+    browser.wait_for(READY)
+    section(browser, "samples")
+    browser.wait_for("document.querySelector('.times') !== null")
+    yield browser
+    assert browser.problems == []
+    assert browser.evaluate("window.hacked === undefined")
+
+
+def colour(page, name):
+    page.evaluate(
+        f"[...document.querySelectorAll('.colours button')].find((each) => each.textContent === '{name}').click()"
+    )
+
+
+def test_an_episode_is_a_conversation_with_turns_tools_branches_and_artifacts(episodes):
+    colour(episodes, "Plain")
+    assert texts(episodes, ".detail > .message h4") == ["user", "assistant", "tool · add", "assistant"]
+    first, last = texts(episodes, ".detail > .message .turn")
+    assert first.startswith("turn 1 · ") and first.endswith("4 tokens" + "reward 0.5")
+    assert last.startswith("turn 4 · ") and last.endswith("6 tokens · ended by length" + "reward −0.25")
+    assert texts(episodes, ".detail > .message .response") == ["two", "answer"]
+    assert texts(episodes, ".call") == ['add {"a": 2, "b": 2}']
+    assert texts(episodes, ".message.policy summary") == ["reasoning"]
+    heads = texts(episodes, ".branch summary")
+    assert heads[0] == "branch 1begins anew · tokens: 1 shared, 9 further"
+    assert heads[1:] == ["branch 2continues turn 1 · tokens: 6 shared, 10 further", "stdout"]
+    assert texts(episodes, ".branch .response") == ["answer 6<|im_end|>", "answer 11<|im_end|>"]
+    assert [text.split()[0] for text in texts(episodes, ".times span")][:3] == ["waiting", "generating", "tool"]
+    facts = dict(zip(texts(episodes, ".facts dt"), texts(episodes, ".facts dd"), strict=True))
+    assert (facts["turns"], facts["branches"]) == ("4", "2")
+
+
+def test_tokens_of_each_turn_and_branch_are_coloured(episodes):
+    colour(episodes, "Advantage")
+    assert texts(episodes, ".detail > .message .response") == ["two<|im_end|>", "answer"]
+    painted = "[...document.querySelectorAll('.token')].filter((each) => each.style.background !== '').length"
+    assert episodes.evaluate("document.querySelectorAll('.token').length") == 4 + 6 + 9 + 10
+    assert episodes.evaluate(painted) > 20
+    colour(episodes, "Plain")
+    assert episodes.evaluate("document.querySelectorAll('.detail > .message .token').length") == 0
+
+
+def test_the_search_finds_words_of_tools(episodes):
+    box = "document.querySelector('input[placeholder^=\"Find in\"]')"
+    for words, count in (("4 </script>", 4), ("nothing of this", 0)):
+        episodes.evaluate(f"(() => {{ {box}.value = {words!r}; {box}.dispatchEvent(new Event('input')); }})()")
+        episodes.wait_for(f"document.querySelector('.count').textContent === '{count} samples'")
+
+
+def test_the_timeline_draws_episodes_and_opens_their_samples(episodes):
+    section(episodes, "timeline")
+    episodes.wait_for("document.querySelectorAll('.bars').length === 4")
+    assert texts(episodes, ".card h3") == ["Episodes at work", "Episodes"]
+    assert texts(episodes, ".card.wide:last-child .tick")[:2] == ["group 0", "group 1"]
+    [note] = texts(episodes, ".note")
+    assert note.startswith("4 episodes in ") and "half ended within" in note and "The last was response" in note
+    bars = "[...document.querySelectorAll('.bars')].map((each) => each.getAttribute('d').split('M').length - 1)"
+    waiting, generating, tool, _ = episodes.evaluate(bars)
+    assert waiting >= 12 and generating == 16 and tool >= 4
+    point = """(kind, row) => {
+        const picture = document.querySelector('.card.wide:last-child svg'), box = picture.getBoundingClientRect();
+        const at = { clientX: box.left + 300, clientY: box.top + 8 + 18 * row + 9 };
+        picture.dispatchEvent(new PointerEvent(kind, at));
+    }"""
+    episodes.evaluate(f"({point})('pointermove', 1)")
+    assert texts(episodes, ".tip-head") == ["group 0, response 1: score 0.5"]
+    episodes.evaluate(f"({point})('click', 1)")
+    episodes.wait_for("document.querySelector('.siblings [aria-pressed=true]')?.textContent === '0.5'")
+    assert episodes.evaluate("location.hash") == "#samples"

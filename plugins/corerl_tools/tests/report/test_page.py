@@ -73,7 +73,7 @@ def test_the_same_runs_give_the_same_page(runs, tmp_path):
 
 def test_too_many_bytes_of_samples_leave_some_out_evenly(monkeypatch):
     rows = [
-        {"step": i, "group": 0, "source": "x", "score": 0.0, "length": 1, "error": None, "messages": []}
+        {"step": i, "row": 0, "group": 0, "source": "x", "score": 0.0, "length": 1, "error": None, "messages": []}
         for i in range(900)
     ]
     rows = [row | {"response": hashlib.sha256(str(i).encode()).hexdigest()} for i, row in enumerate(rows)]

@@ -1,7 +1,9 @@
 import pytest
 
+from corerl_tools.episodes.columns import shortened
+from corerl_tools.episodes.messages import as_text
 from corerl_tools.report import samples
-from corerl_tools.report.samples import as_text, evenly, read_samples, sample, shortened
+from corerl_tools.report.samples import evenly, read_samples, sample
 
 
 def test_samples_are_spread_over_the_steps_and_groups_stay_together(runs):
@@ -46,7 +48,9 @@ def test_advantages_that_differ_are_a_list():
 
 def test_an_episode_s_turns_follow_the_prompt():
     row = {"prompt": [{"role": "user", "content": "q"}], "episode": [{"role": "tool", "content": "4"}], "response": "r"}
-    assert sample(1, row, 100)["messages"] == [["user", "q"], ["tool", "4"]]
+    found = sample(1, row, 100)
+    assert found["messages"] == [["user", "q"]]
+    assert found["items"] == [["tool", "4"], ["response", "r"]]
 
 
 @pytest.mark.parametrize(

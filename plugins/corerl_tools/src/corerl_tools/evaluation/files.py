@@ -13,6 +13,13 @@ One row for each response::
     score, components, extracted, error, error_kind     result of a scorer
     environment_reward          float       of an episode: part of the score, beside the scorer's
     environment_error           string      reason for a missing environment_reward
+    episode                     messages    its turns after the prompt
+    turn_runs                   [[int]]     (request that sampled them, tokens) of each run of tokens; -1: read
+    turn_rewards                [float]     of its requests, in their order
+    requests                    objects     its requests: RequestRecord of corerl.batch.rollouts
+    seconds                     object      began (Unix time), played, scored
+    artifacts                   object      name -> text
+    branches                    objects     its further rows (corerl_tools.episodes.columns)
 
 A row with a list ``responses`` stands for one row per element. Further columns are kept. Parquet files of CoreRL hold
 columns without a fixed type (prompt, ground_truth, extra_info, components) as JSON; the file's metadata names them.
@@ -35,7 +42,10 @@ from corerl.errors import DataError
 from corerl.files import atomic_path, reading
 from corerl_check.jsonl import read_jsonl
 
-JSON_COLUMNS = ("prompt", "ground_truth", "extra_info", "components", "episode")
+JSON_COLUMNS = (
+    *("prompt", "ground_truth", "extra_info", "components", "episode"),
+    *("requests", "seconds", "artifacts", "branches", "turn_rewards", "turn_runs"),
+)
 """columns without a fixed type"""
 
 _METADATA_KEY = b"corerl.json"

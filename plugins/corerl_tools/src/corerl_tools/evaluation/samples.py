@@ -1,6 +1,6 @@
 """Sample rollouts on disk, for people, ``corerl report``, ``corerl score`` and ``corerl eval``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from corerl.batch.rollouts import Episode, Rollouts
 from corerl.contracts.experience import Experience
 from corerl.contracts.reward_managers import RewardResult
 from corerl.contracts.tokenizers import ChatTokenizer
+from corerl_tools.episodes.columns import branch_columns, episode_columns
 from corerl_tools.evaluation.files import result_columns, write_rows
 
 TOKEN_COLUMNS = {
@@ -25,7 +26,7 @@ CUT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True)
 class TokenColumns:
-    """Per-token columns of the first ``rows`` responses; null for all other responses.
+    """Per-token columns of the first ``rows`` responses, null for all other responses; and branches of all episodes.
 
     ``token_ids``, ``token_texts``, and those that exist of ``log_probs`` (before the update), ``rollout_log_probs``,
     ``ref_log_probs`` and ``advantages``.
@@ -38,17 +39,30 @@ class TokenColumns:
     def columns(self, rollouts: Rollouts) -> list[dict[str, Any]]:
         """The columns of each row."""
         token_ids = [list(completion.token_ids) for completion in rollouts.completions[: self.rows]]
-        texts = token_texts(self.tokenizer, token_ids)
-        tensors = {name: getattr(self.experience, field) for name, field in TOKEN_COLUMNS.items()}
-        written = [
-            {
-                "token_ids": ids,
-                "token_texts": pieces,
-                **{name: tensor[row, : len(ids)].tolist() for name, tensor in tensors.items() if tensor is not None},
-            }
-            for row, (ids, pieces) in enumerate(zip(token_ids, texts, strict=True))
+        pieces = token_texts(self.tokenizer, token_ids)
+        columns = [
+            {"token_ids": ids, "token_texts": of_row, **self._values(row, len(ids))}
+            for row, (ids, of_row) in enumerate(zip(token_ids, pieces, strict=True))
         ]
-        return written + [{}] * (len(rollouts) - len(written))
+        columns += [{} for _ in range(len(rollouts) - len(columns))]
+        if rollouts.episodes is not None:
+            for found, branches in zip(columns, self._branches(rollouts, rollouts.episodes), strict=True):
+                found["branches"] = branches
+        return columns
+
+    def _values(self, row: int, length: int) -> dict[str, list[float]]:
+        """Of the tokens of a row of the batch."""
+        tensors = {name: getattr(self.experience, field) for name, field in TOKEN_COLUMNS.items()}
+        return {name: tensor[row, :length].tolist() for name, tensor in tensors.items() if tensor is not None}
+
+    def _branches(self, rollouts: Rollouts, episodes: Sequence[Episode]) -> Iterator[list[dict[str, Any]]]:
+        texts, place = partial(token_texts, self.tokenizer), len(rollouts)  # the batch has branches behind responses
+        for row, episode in enumerate(episodes):
+            lengths = [len(branch.completion.token_ids) for branch in episode.branches]
+            values = [self._values(place + number, length) for number, length in enumerate(lengths)]
+            place += len(lengths)
+            main = [*rollouts.prompts[row].token_ids, *rollouts.completions[row].token_ids]
+            yield branch_columns(episode.branches, main, texts, values if row < self.rows else None)
 
 
 def token_texts(tokenizer: ChatTokenizer, rows: Sequence[Sequence[int]]) -> list[list[str]]:
@@ -86,7 +100,10 @@ def token_texts(tokenizer: ChatTokenizer, rows: Sequence[Sequence[int]]) -> list
 def write_rollouts(
     path: Path, rollouts: Rollouts, results: Sequence[RewardResult], tokens: TokenColumns | None = None
 ) -> None:
-    """One parquet row a response: prompt, response, score, components, error, lengths, weight version, its tokens."""
+    """One parquet row a response: prompt, response, score, components, error, lengths, weight version, its tokens.
+
+    Of an episode also its conversation, requests and artifacts, and with a tokenizer its branches.
+    """
     episodes: Sequence[Episode | None] = rollouts.episodes or [None] * len(rollouts)
     with_updates = any(completion.updates for completion in rollouts.completions)
     of_tokens: Sequence[dict[str, Any]] = tokens.columns(rollouts) if tokens else [{}] * len(rollouts)
@@ -119,12 +136,3 @@ def write_rollouts(
         )
     ]
     write_rows(path, rows)
-
-
-def episode_columns(episode: Episode) -> dict[str, Any]:
-    """The environment's columns of a response."""
-    return {
-        "episode": episode.messages,
-        "environment_reward": episode.total_reward,
-        "environment_error": episode.error,
-    }

@@ -40,8 +40,8 @@ from corerl.seeding import Seeds
 from corerl.terminal import say
 from corerl.trainer.build import rollout_role
 from corerl_check.requirements import require_engine
+from corerl_tools.episodes.columns import episode_columns
 from corerl_tools.evaluation.files import as_table, result_columns
-from corerl_tools.evaluation.samples import episode_columns
 from corerl_tools.generate.parts import PartedFile
 from corerl_tools.generate.progress import GenerationProgress
 

@@ -21,6 +21,7 @@ from corerl import __version__
 from corerl.files import atomic_path
 from corerl_tools.report.runs import Record, config_defaults, run_names, run_values
 from corerl_tools.report.samples import Samples, read_samples
+from corerl_tools.report.timelines import read_timelines
 
 SCRIPTS = (
     "format",
@@ -30,8 +31,10 @@ SCRIPTS = (
     "curves",
     "overview",
     "timing",
+    "timeline",
     "heatmap",
     "samples",
+    "conversation",
     "tokens",
     "config",
     "main",
@@ -41,6 +44,8 @@ SCRIPTS = (
 SAMPLES_IN_PART = 200
 MOST_BYTES = 14_000_000
 """compressed bytes of all samples on the page; above it, fewer samples are included"""
+MOST_TIMELINE_BYTES = 4_000_000
+"""compressed bytes of all timelines on the page"""
 
 
 def write_page(path: Path, folders: Sequence[Path], records: Sequence[Sequence[Record]], samples: int) -> None:
@@ -48,6 +53,7 @@ def write_page(path: Path, folders: Sequence[Path], records: Sequence[Sequence[R
     names = run_names(folders)
     runs = [run_values(*each) for each in zip(folders, names, records, strict=True)]
     parts, index = pack_samples([read_samples(folder, samples // len(folders)) for folder in folders], runs)
+    parts |= pack_timelines(read_timelines(folders), runs)
     data = {"version": __version__, "runs": runs, "defaults": config_defaults()}
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
     with atomic_path(path) as temporary:
@@ -72,11 +78,28 @@ def pack_samples(
             break
         keep = max(1, int(0.95 * len(rows) * MOST_BYTES / size))
         rows = [rows[index * len(rows) // keep] for index in range(keep)]
-    names = ("run", "step", "group", "source", "score", "length")
+    names = ("run", "step", "row", "group", "source", "score", "length")
     index = [
         {**{name: row[name] for name in names}, "text": _preview(row), "failed": bool(row["error"])} for row in rows
     ]
     return {f"samples-{number}": part for number, part in enumerate(parts)}, index
+
+
+def pack_timelines(of_runs: Sequence[Sequence[dict[str, Any]]], runs: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Elements ``timeline-<run>-<step>``; the steps are stored in ``runs``.
+
+    Beyond MOST_TIMELINE_BYTES, steps are left out.
+    """
+    parts, left = dict[str, str](), MOST_TIMELINE_BYTES
+    for number, (run, timelines) in enumerate(zip(runs, of_runs, strict=True)):
+        run["timelines"] = []
+        for each in timelines:
+            packed = pack(each)
+            left -= len(packed)
+            if left >= 0:
+                run["timelines"].append(each["step"])
+                parts[f"timeline-{number}-{each['step']}"] = packed
+    return parts
 
 
 def _preview(row: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from corerl.files import reading
+from corerl_tools.episodes.columns import shortened
+from corerl_tools.episodes.conversation import Conversation, Item, conversation
+from corerl_tools.episodes.messages import as_text
 from corerl_tools.evaluation.files import as_rows
 from corerl_tools.report.curves import Array
 from corerl_tools.report.distributions import distribution
@@ -50,7 +53,8 @@ def _read(files: Sequence[Path], most: int) -> Samples:
     characters = max(FEWEST_CHARACTERS, MOST_CHARACTERS // max(1, most))
     for number, index in enumerate(chosen):
         share = (number + 1) * most // len(chosen) - number * most // len(chosen)
-        rows += [sample(steps[index], row, characters) for row in _first_rows(files[index], share, tokens)]
+        first = enumerate(_first_rows(files[index], share, tokens))
+        rows += [sample(steps[index], row, characters, number) for number, row in first]
     return Samples(rows, distribution(steps, length), distribution(steps, score))
 
 
@@ -65,13 +69,16 @@ def evenly(count: int, most: int) -> list[int]:
     return sorted({round(position * (count - 1) / max(1, most - 1)) for position in range(most)})
 
 
-def sample(step: int, row: dict[str, Any], characters: int) -> dict[str, Any]:
-    """The fields of one response for the page; keys are short because they are written thousands of times."""
-    prompt = row.get("prompt")
-    chat = prompt if isinstance(prompt, list) else [{"role": "prompt", "content": prompt}]
-    messages = [*chat, *(row.get("episode") or ())]
+def sample(step: int, row: dict[str, Any], characters: int, number: int = 0) -> dict[str, Any]:
+    """The fields of one response for the page; keys are short because they are written thousands of times.
+
+    Args:
+        number: of the row in its file.
+    """
+    talk = conversation(row)
     return {
         "step": step,
+        "row": number,
         "group": row.get("group"),
         "source": row.get("data_source"),
         "score": row.get("score"),
@@ -83,36 +90,62 @@ def sample(step: int, row: dict[str, Any], characters: int) -> dict[str, Any]:
         "prompt_length": row.get("prompt_length"),
         "finish": row.get("finish_reason"),
         "version": row.get("weight_version"),
-        "messages": [
-            [str(each.get("role", "")), shortened(as_text(each.get("content")), characters)] for each in messages
-        ],
+        "messages": [[each.role, shortened(each.text, characters)] for each in talk.prompt],
         "response": shortened(str(row.get("response") or ""), characters),
+        "items": [_item(each, characters) for each in talk.items],
         **_tokens(row),
+        **_episode(talk, characters),
     }
 
 
-def shortened(text: str, most: int) -> str:
-    """A text, with its middle left out if it is too long.
+def _item(item: Item, characters: int) -> list[Any]:
+    """[role, text], and if there is more, an object."""
+    said, asked = item.said, item.asked
+    more: dict[str, Any] = {}
+    if said.calls:
+        more["calls"] = [[name, shortened(arguments, characters)] for name, arguments in said.calls]
+    if said.reasoning:
+        more["reasoning"] = shortened(said.reasoning, characters)
+    if said.name:
+        more["name"] = shortened(said.name, 100)
+    if item.tokens is not None:
+        more["at"] = item.tokens
+    if asked is not None:
+        more |= {"turn": asked.number, "sampled": asked.sampled}
+        if asked.times is not None and asked.request is not None:
+            more["times"] = [round(each, 4) for each in (asked.times.tool, asked.times.waiting, asked.times.generating)]
+            more["finish"] = asked.request.finish_reason
+        if asked.reward is not None:
+            more["reward"] = asked.reward
+    text = shortened(said.text, characters)
+    return [said.role, text, more] if more else [said.role, text]
 
-    >>> shortened("abcdefghij", 6)
-    'abc … 4 characters … hij'
-    """
-    if len(text) <= most:
-        return text
-    head, tail = most - most // 2, most // 2
-    return f"{text[:head]} … {len(text) - most} characters … {text[-tail:]}"
+
+def _episode(talk: Conversation, characters: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if talk.seconds:
+        found["seconds"] = {kind: round(value, 4) for kind, value in talk.seconds.items()}
+        found["requests"] = len(talk.requests)
+    if talk.left_out:
+        found["left_out"] = f"left out: {talk.left_out}"
+    if talk.artifacts:
+        found["artifacts"] = {name: shortened(text, characters) for name, text in talk.artifacts.items()}
+    if talk.branches:
+        found["branches"] = [
+            {
+                "shared": each.shared,
+                "after": each.after,
+                "items": [_item(item, characters) for item in each.items],
+                "length": each.row["response_length"],
+                "response": "",
+                **_tokens(each.row),
+            }
+            for each in talk.branches
+        ]
+    return found
 
 
-def as_text(value: Any) -> str:
-    """The text of a message's content (which may be a list of parts) or of a ground truth of any type."""
-    if isinstance(value, list):
-        return "".join(as_text(part) for part in value)
-    if isinstance(value, dict):
-        return str(value.get("text", f"[{value.get('type', '…')}]"))
-    return "" if value is None else str(value)
-
-
-def _tokens(row: dict[str, Any]) -> dict[str, Any]:
+def _tokens(row: Mapping[str, Any]) -> dict[str, Any]:
     """``tokens``: texts; ``log_probs`` and ``kl``: hundredths of a nat; ``advantages``: one number if all are equal."""
     texts, log_probs = row.get("token_texts"), row.get("log_probs") or row.get("rollout_log_probs")
     if texts is None or log_probs is None:

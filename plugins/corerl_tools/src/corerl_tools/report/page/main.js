@@ -4,6 +4,7 @@ const SECTIONS = {
   overview: ["Overview", overviewSection],
   curves: ["Curves", curvesSection],
   timing: ["Timing", timingSection],
+  timeline: ["Timeline", timelineSection],
   distributions: ["Distributions", distributionsSection],
   samples: ["Samples", samplesSection],
   configuration: ["Configuration", configSection],

@@ -112,7 +112,7 @@ class SampleBrowser {
         if (search !== this.searching) return;
         if (
           sample.response.toLowerCase().includes(words) ||
-          sample.messages.some(([, text]) => text.toLowerCase().includes(words))
+          [...sample.messages, ...sample.items].some(([, text]) => text.toLowerCase().includes(words))
         )
           found.push(each);
       }
@@ -123,7 +123,8 @@ class SampleBrowser {
     this.rows.style.height = `${shown.length * ROW}px`;
     this.list.scrollTop = 0;
     this.drawRows();
-    if (shown.length) this.show(0);
+    if (wanted) this.showWanted();
+    else if (shown.length) this.show(0);
     else this.detail.replaceChildren(el("p", { class: "note" }, "No sample fits."));
   }
 
@@ -189,18 +190,6 @@ class SampleBrowser {
     const siblings = this.index.filter(
       (each) => each.run === entry.run && each.step === entry.step && each.group === entry.group,
     );
-    const facts = [
-      ["score", number(sample.score)],
-      ...Object.entries(sample.components).map(([name, value]) => [
-        name,
-        typeof value === "number" ? number(value) : String(value),
-      ]),
-      ["expected", sample.truth],
-      ["extracted", sample.extracted],
-      ["tokens", `${sample.prompt_length ?? "–"} + ${sample.length ?? "–"}`],
-      ["ended by", sample.finish],
-      ["weights", sample.version === null ? null : `version ${sample.version}`],
-    ];
     this.detail.replaceChildren(
       el(
         "header",
@@ -212,13 +201,7 @@ class SampleBrowser {
           el("span", { class: "group" }, ` · step ${sample.step} · ${sample.source ?? ""}`),
         ),
       ),
-      el(
-        "dl",
-        { class: "facts" },
-        facts
-          .filter(([, value]) => value !== null && value !== undefined && value !== "")
-          .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { title: value }, value))),
-      ),
+      factsView(sample),
       sample.error ? el("p", { class: "error" }, sample.error) : "",
       siblings.length > 1
         ? el(
@@ -238,41 +221,38 @@ class SampleBrowser {
             ),
           )
         : "",
-      ...sample.messages.map(([role, text]) =>
-        el("section", { class: "message" }, el("h4", {}, role), el("div", { class: "text" }, text)),
-      ),
+      ...conversationView(sample, kind, this.colours(entry, sample, kinds, kind)),
+    );
+  }
+
+  colours(entry, sample, kinds, kind) {
+    if (kinds.length < 2) return "";
+    const choose = (each) => {
+      this.kind = each;
+      this.draw(entry, sample);
+    };
+    const buttons = kinds.map((each) =>
       el(
-        "section",
-        { class: "message answer" },
-        el(
-          "header",
-          {},
-          el("h4", {}, "response"),
-          colourLegend(kind),
-          kinds.length > 1
-            ? el(
-                "div",
-                { class: "choice", role: "group", "aria-label": "Colour" },
-                kinds.map((each) =>
-                  el(
-                    "button",
-                    {
-                      type: "button",
-                      "aria-pressed": String(each === kind),
-                      onclick: () => {
-                        this.kind = each;
-                        this.draw(entry, sample);
-                      },
-                    },
-                    COLOURINGS[each].name,
-                  ),
-                ),
-              )
-            : null,
-        ),
-        responseView(sample, kind),
+        "button",
+        { type: "button", "aria-pressed": String(each === kind), onclick: () => choose(each) },
+        COLOURINGS[each].name,
       ),
     );
+    return el(
+      "header",
+      { class: "colours" },
+      colourLegend(kind),
+      el("div", { class: "choice", role: "group", "aria-label": "Colour" }, buttons),
+    );
+  }
+
+  /** Show the sample that was asked for elsewhere. */
+  showWanted() {
+    const { run, step, row } = wanted;
+    const found = this.index.find((each) => each.run === run && each.step === step && each.row === row);
+    wanted = null;
+    if (found) this.jump(found);
+    else this.detail.replaceChildren(el("p", { class: "note" }, `This page does not hold response ${row} of step ${step}.`));
   }
 
   /** Show a sample that the filter may leave out. */
@@ -283,12 +263,23 @@ class SampleBrowser {
   }
 }
 
+let browser = null;
+let wanted = null;
+
+/** Open the sample of a run's step, if the page holds it. */
+function openSample(run, step, row) {
+  wanted = { run, step, row };
+  location.hash = "samples";
+  if (browser) browser.showWanted();
+}
+
 function samplesSection() {
   const element = el("div", {}, el("p", { class: "note" }, "Unpacking …"));
   unpack("index").then((index) => {
+    if (index.length) browser = new SampleBrowser(index);
     element.replaceChildren(
       index.length
-        ? new SampleBrowser(index).element
+        ? browser.element
         : el("p", { class: "note" }, "The runs have no sample rollouts (trainer.log_rollouts_freq)."),
     );
   });

@@ -35,21 +35,26 @@ function meanSeconds(run) {
   return rest > 0 ? [...phases, ["other", rest]] : phases;
 }
 
-function breakdown(run, number_) {
-  const parts = meanSeconds(run),
-    total = parts.reduce((sum, [, seconds]) => sum + seconds, 0) || 1;
-  const bar = el(
+/** Parts [name, seconds] of a whole, side by side. */
+function stackBar(parts, colour, label) {
+  const total = parts.reduce((sum, [, seconds]) => sum + seconds, 0) || 1;
+  return el(
     "div",
-    { class: "stack", role: "img", "aria-label": `Parts of a step of ${run.name}` },
+    { class: "stack", role: "img", "aria-label": label },
     parts.map(([name, seconds]) =>
       el("i", {
-        style: { width: `${(100 * seconds) / total}%`, background: phaseColour(name) },
-        onpointermove: (event) =>
-          showTip(event, name, [[phaseColour(name), percent(seconds / total), duration(seconds)]]),
+        style: { width: `${(100 * seconds) / total}%`, background: colour(name) },
+        onpointermove: (event) => showTip(event, name, [[colour(name), percent(seconds / total), duration(seconds)]]),
         onpointerleave: hideTip,
       }),
     ),
   );
+}
+
+function breakdown(run, number_) {
+  const parts = meanSeconds(run),
+    total = parts.reduce((sum, [, seconds]) => sum + seconds, 0) || 1;
+  const bar = stackBar(parts, phaseColour, `Parts of a step of ${run.name}`);
   const rows = parts
     .filter(([, seconds]) => seconds > 0)
     .sort((a, b) => b[1] - a[1])

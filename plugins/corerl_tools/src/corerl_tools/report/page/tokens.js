@@ -40,21 +40,18 @@ function tokenElement(sample, kind, i, largest) {
   return token;
 }
 
-/** The response of a sample, coloured; what follows the tokens that the page holds is plain. */
-function responseView(sample, kind) {
+/** Tokens ``from`` to ``to`` of a sample or a branch, coloured; what follows the tokens that the page holds is plain. */
+function tokensView(sample, kind, from, to) {
   const view = el("div", { class: "response" });
-  if (!sample.tokens) {
-    view.append(sample.response);
-    return view;
-  }
+  const { tokens, response } = sample;
   const largest = kind === "none" ? 1 : largestOf(sample, kind);
-  const all = document.createDocumentFragment();
-  sample.tokens.forEach((_, i) => all.append(tokenElement(sample, kind, i, largest)));
-  view.append(all);
-  if (sample.tokens.length < sample.length) {
-    const shown = sample.tokens.join("");
-    const rest = sample.response.startsWith(shown) ? sample.response.slice(shown.length) : "";
-    view.append(el("span", { class: "rest" }, rest || ` … ${sample.length - sample.tokens.length} more tokens`));
+  const end = Math.min(to, tokens.length);
+  for (let i = from; i < end; i++) view.append(tokenElement(sample, kind, i, largest));
+  const left = Math.min(to, sample.length ?? 0) - tokens.length;
+  if (left > 0) {
+    const shown = tokens.join("");
+    const rest = to === Infinity && response.startsWith(shown) ? response.slice(shown.length) : "";
+    view.append(el("span", { class: "rest" }, rest || ` … ${left} more tokens`));
   }
   view.addEventListener("pointermove", (event) => {
     const i = event.target.dataset?.i;

@@ -1,0 +1,1 @@
+"""Episodes for readers: times, columns of sample rollouts, conversations, timelines, metrics."""
