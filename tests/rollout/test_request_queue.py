@@ -201,3 +201,46 @@ def test_the_sessions_that_have_begun_are_bounded(monkeypatch):
 
     asyncio.run(work())
     assert list(queue._begun) == ["a", "c"]
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["one request", "the whole call"])
+def test_what_nobody_awaits_any_more_is_ended_in_the_engine(is_cancelled):
+    aborted = []
+
+    async def abort(request_ids):
+        aborted.append(list(request_ids))
+
+    async def ask():
+        queue = RequestQueue(Engine().generate, abort=abort)
+        others = asyncio.create_task(queue.complete(request("a")))
+        given_up = asyncio.create_task(queue.complete(request("endless")))
+        await asyncio.sleep(0.01)
+        if is_cancelled:
+            for call in queue._calls:
+                call.cancel()
+        given_up.cancel()
+        await asyncio.gather(others, given_up, return_exceptions=True)
+        await asyncio.sleep(0.01)
+
+    asyncio.run(ask())
+    assert aborted == ([] if is_cancelled else [["endless"]])
+
+
+def test_a_request_that_is_given_up_before_it_is_sent_is_not_ended_in_the_engine():
+    aborted = []
+
+    async def abort(request_ids):
+        aborted.append(list(request_ids))
+
+    async def ask():
+        queue = RequestQueue(Engine().generate, 1, abort=abort)
+        first, second = (asyncio.create_task(queue.complete(request(name))) for name in ("endless", "waiting"))
+        await asyncio.sleep(0.01)
+        second.cancel()
+        await asyncio.sleep(0.01)
+        assert aborted == []
+        first.cancel()
+        await asyncio.sleep(0.01)
+
+    asyncio.run(ask())
+    assert aborted == [["endless"]]

@@ -119,3 +119,12 @@ def test_samples_that_cannot_be_saved_are_named_all_the_same(guard, batch, tmp_p
     guard().handle(1, NonFiniteError("loss", [0]), [0], experience, scored)
     line = capsys.readouterr().err
     assert line.startswith("step 1: loss; 1 samples (response 0 to prompt 0 of 'acme/sums') could not be saved: ")
+
+
+def test_a_branch_with_a_nan_is_masked_and_named_by_its_episode(guard, batch, capsys):
+    scored, experience = batch()
+    experience.episode_ids = torch.tensor([0, 1, 1])
+    experience.old_log_probs[2, 0] = NAN
+    assert guard().mask_samples(3, experience, scored) == 1
+    assert experience.response_mask.tolist() == [[True, True], [True, True], [False, False]]
+    assert "response 1 to prompt" in capsys.readouterr().err
