@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import inspect
 from collections import deque
@@ -19,6 +20,7 @@ from corerl.contracts.rollout_backends import (
     LoadReporting,
     LoggingBackend,
     OnFinished,
+    SizedOptions,
     StartingBackend,
 )
 from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
@@ -35,11 +37,14 @@ class RolloutWorker:
 
     def __init__(self, config: TrainConfig) -> None:
         plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
-        backend = select_rollout_backend(config.rollout, plugins.registries).load()
-        self.timeout = config.rollout.timeout
-        self._start = functools.partial(
-            backend, config.model, config.rollout, device=resolve_device(config.actor.device)
+        backend, device = (
+            select_rollout_backend(config.rollout, plugins.registries),
+            resolve_device(config.actor.device),
         )
+        if isinstance(backend.options, SizedOptions):
+            backend = dataclasses.replace(backend, options=backend.options.sized(config, device))
+        self.timeout = config.rollout.timeout
+        self._start = functools.partial(backend.load(), config.model, config.rollout, device=device)
         self.backend, self._is_closed = self._start(), False
 
     def is_starting(self) -> bool:

@@ -167,7 +167,7 @@ def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[
         runtime = stack.enter_context(closing(plan.runtime.load()(config.runtime)))
         role = rollout_role(config, plan.backend.entry)
         runtime.reserve([role])
-        rollout = runtime.spawn(role, RolloutWorker, config)
+        rollout = runtime.spawn(role, RolloutWorker, _of_batches(config, plan.batch_size, plan.sampling.n))
         queue = RequestQueue(rollout.generate)
         agent = make_agent(plan.agent, plan.others, config, plan.tokenizer)
         limits = config.data.max_prompt_length, config.rollout.agent_timeout
@@ -182,6 +182,12 @@ def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[
             rollouts = loop.run(played).rollouts
             file.write(items, as_table(list(_rows(plan, rollouts, seeds[part]))))
             progress.advance(len(items), sum(len(each.token_ids) for each in rollouts.completions))
+
+
+def _of_batches(config: TrainConfig, prompts: int, n: int) -> TrainConfig:
+    """The config of the engine, for batches of so many prompts."""
+    data, rollout = dataclasses.replace(config.data, train_batch_size=prompts), dataclasses.replace(config.rollout, n=n)
+    return dataclasses.replace(config, data=data, rollout=rollout)
 
 
 def _rows(plan: GenerationPlan, rollouts: Rollouts, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
