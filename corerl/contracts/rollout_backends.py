@@ -184,6 +184,15 @@ class LoggingBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class BoundedBackend(Protocol):
+    """A rollout backend whose engine has a largest length of sequences."""
+
+    def longest_sequence(self) -> int | None:
+        """Largest number of tokens of prompt and response together, of an engine that has started; None: unknown."""
+        ...
+
+
 @dataclass(frozen=True)
 class EngineLoad:
     """A report of an engine about its samples.

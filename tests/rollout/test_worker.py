@@ -205,6 +205,19 @@ def test_options_that_depend_on_the_run_are_sized_before_the_engine_starts(tmp_p
     assert worker.backend.options.rows == 3 * config.data.train_batch_size
 
 
+@pytest.mark.parametrize(("most", "is_noticed"), [(100, False), (99, True), (None, False)])
+def test_an_engine_for_shorter_sequences_than_the_runs_is_noticed(tmp_path, capsys, most, is_noticed):
+    (tmp_path / "sized.py").write_text(SIZED)
+    config = TrainConfig(ModelConfig(path="model"), rollout=RolloutConfig(name="sized"))
+    config.plugins = PluginsConfig(load=[str(tmp_path / "sized.py")])
+    config.actor.device, config.data.max_prompt_length, config.data.max_response_length = "cpu", 60, 40
+    worker = RolloutWorker(config)
+    worker.backend.most = most
+    worker.started()
+    notice = "at most 99 tokens, by its memory or its model, and a row may have 100 (data.max_prompt_length + "
+    assert (notice in " ".join(capsys.readouterr().err.split())) is is_noticed
+
+
 SIZED = """
 from dataclasses import dataclass, replace
 
@@ -220,7 +233,10 @@ class Options:
         return replace(self, rows=config.rollout.n * config.data.train_batch_size)
 
 class Engine:
-    is_dead = False
+    is_dead, most = False, 1000
+
+    def longest_sequence(self):
+        return self.most
 
     def __init__(self, model, rollout, *, device, options):
         self.options = options

@@ -63,3 +63,12 @@ def test_the_cache_of_a_device_has_what_the_share_leaves_beside_weights_and_over
     assert share.bytes_per_token == size.cache_bytes / 2
     assert options.generation(size, config, Machine(1, 8 * GIB)).kv_cache == 0.0
     assert options.generation(size, config, Machine(1, None)).kv_cache is None
+
+
+def test_a_length_that_is_less_than_the_longest_row_is_an_error_before_the_start() -> None:
+    config = TrainConfig(ModelConfig(path="model"))
+    config.data.max_prompt_length, config.data.max_response_length = 100, 28
+    EngineOptions(max_model_len=128).check("rollout.name", config)
+    EngineOptions().check("rollout.name", config)
+    with pytest.raises(ConfigError, match=r"rollout.options.max_model_len: is 127, .* = 100 \+ 28 = 128 tokens"):
+        EngineOptions(max_model_len=127).check("rollout.name", config)

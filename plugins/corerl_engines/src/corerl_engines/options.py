@@ -8,7 +8,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.options import option
 from corerl.errors import ConfigError
 from corerl.secrets import reveal
-from corerl_check import GIB, PROCESS, GenerationShare, Machine, ModelSize
+from corerl_check import GIB, PROCESS, GenerationShare, Machine, ModelSize, longest
 from corerl_engines.liveness import Patience
 
 OVERHEAD = 2.0 * GIB
@@ -52,6 +52,18 @@ class EngineOptions:
     def patience(self) -> Patience:
         """For :class:`corerl_engines.process.EngineProcess`."""
         return Patience(self.probe_interval, self.probe_timeout, self.timeout)
+
+    def check(self, key: str, config: TrainConfig) -> None:
+        """
+        Raises:
+            ConfigError: ``max_model_len`` is less than the longest row of the run.
+        """
+        if self.max_model_len is not None and self.max_model_len < longest(config):
+            raise ConfigError(
+                "rollout.options.max_model_len",
+                f"is {self.max_model_len}, and a row may have data.max_prompt_length + data.max_response_length = "
+                f"{config.data.max_prompt_length} + {config.data.max_response_length} = {longest(config)} tokens",
+            )
 
     def variables(self) -> dict[str, str]:
         """``environment``, with references to secrets replaced by the secrets.
