@@ -3,8 +3,9 @@
 The commands are those of ``examples/quickstart/run.sh``, run on two cores in a temporary folder, once for each seed,
 which goes to ``tiny-model``, ``sft`` and ``train``. This file is also a plugin that ``train`` loads, to clock the calls
 of its workers. The controller is the rest of a step, from the end of the one before: batching, decoding text, scores,
-advantages, metrics, logging, sample rollouts. Its share is that of the wall time, which a wait for scores or for a
-processor of a loaded machine makes larger, and that of the processor time of this process. Evaluation and the first step, which imports and warms up, are left out.
+advantages, metrics, logging, sample rollouts. Its share is that of the wall time, which waits for scores or for a
+processor of a loaded machine make larger, and that of the processor time of this process. Evaluation and the first
+step, which imports and warms up, are left out.
 
     python benchmarks/quickstart.py --seeds 0,1,2
 """
