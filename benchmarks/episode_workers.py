@@ -27,7 +27,7 @@ from corerl.data.tokenizer import load_tokenizer
 from corerl.plugins import load_plugins
 from corerl.registry.parts import select_agent
 from corerl.rollout.episode_workers import EpisodeWorker, WorkerEpisodes, episode_role
-from corerl.rollout.episodes import Episodes, make_episodes
+from corerl.rollout.episodes import make_episodes
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl_ray.options import RayOptions
@@ -69,7 +69,9 @@ class Engine:
 def processor_seconds(pids: Sequence[int]) -> float:
     """Of these processes so far."""
     fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-    return sum(int(user) + int(system) for *_, user, system in (each[:13] for each in fields)) / os.sysconf("SC_CLK_TCK")
+    return sum(int(user) + int(system) for *_, user, system in (each[:13] for each in fields)) / os.sysconf(
+        "SC_CLK_TCK"
+    )
 
 
 def measure(given: argparse.Namespace, config: TrainConfig, workers: int) -> None:
