@@ -27,7 +27,7 @@ from corerl.data.tokenizer import load_tokenizer
 from corerl.plugins import load_plugins
 from corerl.registry.parts import select_agent
 from corerl.rollout.episode_workers import EpisodeWorker, WorkerEpisodes, episode_role
-from corerl.rollout.episodes import make_episodes
+from corerl.rollout.episodes import Episodes, make_episodes
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl_ray.options import RayOptions
@@ -82,7 +82,8 @@ def measure(given: argparse.Namespace, config: TrainConfig, workers: int) -> Non
     queue = RequestQueue(Engine(given.seconds).generate)
     config.rollout.num_workers = workers
     pids: list[int] = []
-    runtime, episodes = None, None  # type: RayRuntime | None, Episodes | None
+    runtime: RayRuntime | None = None
+    episodes: Episodes | None
     if (role := episode_role(config, agent)) is not None:
         runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=1))
         group: Any = runtime.spawn(role, EpisodeWorker, config)

@@ -175,7 +175,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric(
             "agent/rewritten_chats/{mean,max}",
             "requests",
-            "chats per episode that continue a recorded one, whose earlier messages the chat template wrote differently",
+            "chats per episode that continue another, whose earlier messages the chat template wrote differently",
         ),
         Metric("agent/branches/{mean,max}", "rows", "further rows per episode: conversations that leave its main one"),
         Metric(
