@@ -154,7 +154,7 @@ class _Stage:
         )
         group = Group(prompt, task.seed, SamplingParams(4096), "check-0", "check", 0)
         chats = load_plugins().hook.make_chats(config=self.config, tokenizer=self.tokenizer)
-        recorder = Recorder(made, self.tokenizer, group, 0, 4096, Services(chats))  # type: ignore[arg-type]
+        recorder = Recorder(made, self.tokenizer, group, 0, 4096, Services(chats))
         try:
             result = await self.agent.run(task, recorder)
         finally:
