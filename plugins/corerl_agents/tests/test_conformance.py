@@ -1,3 +1,7 @@
+from pathlib import Path
+
 from corerl_testing import conformance_tests
 
-test_conformance = conformance_tests("corerl-agents")
+TOOL = f"{Path(__file__).parents[3]}/examples/agents/calculator.py:calculator"
+
+test_conformance = conformance_tests("corerl-agents", options={"tools": {"functions": [TOOL]}})

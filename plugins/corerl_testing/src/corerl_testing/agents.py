@@ -35,7 +35,9 @@ CANCEL_SECONDS = 5.0
 MANY = 8
 """number of interleaved episodes"""
 
-ANSWERS = ("4", "I think\nthat it is 42.", "", "#### 42", "ü漢🙂", "left " * 30)
+CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "6 * 7"}}</tool_call>'
+
+ANSWERS = ("4", "I think\nthat it is 42.", "", "#### 42", "ü漢🙂", "left " * 30, CALL, CALL)
 
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }} <tool_call></tool_call><|im_end|>{{ '\n' }}{% endif %}"
