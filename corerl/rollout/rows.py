@@ -40,7 +40,7 @@ def rollouts_of(recorder: Recorder, result: AgentResult) -> Rollouts:
         turns=len(turns),
         reward=float(result.reward),
         components={name: float(value) for name, value in result.components.items()},
-        metrics={name: _number(value) for name, value in result.metrics.items()},
+        metrics={name: _number(value) for name, value in {**recorder.chat_metrics, **result.metrics}.items()},
         error=error,
         turn_rewards=[float(reward) for reward in result.turn_rewards],
         turn_ids=path.turn_ids,
