@@ -73,7 +73,8 @@ def living(mark):
     found = []
     for pid in filter(str.isdecimal, (path.name for path in Path("/proc").iterdir())):
         try:
-            if mark.encode() in Path(f"/proc/{pid}/environ").read_bytes():
+            is_marked = mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
+            if is_marked and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
                 found.append(int(pid))
         except OSError:
             continue

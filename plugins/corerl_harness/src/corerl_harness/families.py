@@ -81,16 +81,29 @@ def end(root: int, *, reap: bool = False) -> int:
 
 
 def end_marked(mark: str) -> int:
-    """Kill the processes with a text, of 8 characters or more, in their environment; returns their number."""
-    if len(mark) < 8:
-        return 0
+    """Kill the processes with a text, of 8 characters or more, in their environment; returns their number.
+
+    It looks until none is found: a process may have started another one during a look.
+    """
+    ended: set[int] = set()
+    until = time.monotonic() + END_SECONDS
+    while len(mark) >= 8 and time.monotonic() < until:
+        marked = _marked(mark.encode())
+        if not marked:
+            break
+        _signal(marked, signal.SIGKILL)
+        ended |= marked
+        time.sleep(0.005)
+    return len(ended)
+
+
+def _marked(mark: bytes) -> set[int]:
     marked = set()
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            if mark.encode() in file.read(MARK_BYTES) and int(pid) != os.getpid():
+            if mark in file.read(MARK_BYTES) and int(pid) != os.getpid():
                 marked.add(int(pid))
-    _signal(marked, signal.SIGKILL)
-    return len(marked)
+    return _alive(marked)
 
 
 def _children(pid: int) -> Iterator[int]:
