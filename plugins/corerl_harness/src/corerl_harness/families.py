@@ -83,17 +83,17 @@ def end(root: int, *, reap: bool = False) -> int:
 def end_marked(mark: str) -> int:
     """Kill the processes with a text, of 8 characters or more, in their environment; returns their number.
 
-    It looks until none is found: a process may have started another one during a look.
+    It looks until none is found three times: a process may start another one during a look, and has no environment for
+    a moment while it becomes another program.
     """
     ended: set[int] = set()
-    until = time.monotonic() + END_SECONDS
-    while len(mark) >= 8 and time.monotonic() < until:
+    until, empty = time.monotonic() + END_SECONDS, 0
+    while len(mark) >= 8 and empty < 3 and time.monotonic() < until:
         marked = _marked(mark.encode())
-        if not marked:
-            break
+        empty = 0 if marked else empty + 1
         _signal(marked, signal.SIGKILL)
         ended |= marked
-        time.sleep(0.005)
+        time.sleep(0.01)
     return len(ended)
 
 
