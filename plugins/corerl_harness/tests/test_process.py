@@ -195,9 +195,9 @@ def test_the_end_of_a_killed_keeper_leaves_no_process(command):
 def test_a_run_that_is_killed_leaves_no_process(command, tmp_path):
     mark = secrets.token_hex(16)
     text = (
-        "import asyncio; from corerl_harness.process import *\n"
-        f"asyncio.run(run(Command(['/bin/sh', '-c', 'setsid sleep 30 & sleep 30'], {str(tmp_path)!r}, '/', "
-        f"Limits(), {mark!r}, {{'PATH': '/usr/bin:/bin', 'MARK': {mark!r}}})))"
+        f"import asyncio; from corerl_harness.process import *; folder, mark = {str(tmp_path)!r}, {mark!r}\n"
+        "asyncio.run(run(Command(['/bin/sh', '-c', 'setsid sleep 30 & sleep 30'], folder, folder, Limits(), mark, "
+        "{'PATH': '/usr/bin:/bin', 'MARK': mark})))"
     )
     pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", text])
     until = time.monotonic() + 20
