@@ -166,6 +166,17 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     ),
     "Agents": (
         Metric("agent/turns/{mean,max}", "turns", "requests to the policy per episode"),
+        Metric("agent/tool_calls/{mean,max}", "calls", "tool calls per episode; agent `tools`"),
+        Metric("agent/tool_errors/ratio", "share", "tool calls answered with an error; agent `tools`"),
+        Metric(
+            "agent/tool_call_seconds/{mean,max}", "s", "time of the tool calls of an episode, added up; agent `tools`"
+        ),
+        Metric("agent/malformed_calls/{mean,max}", "calls", "tool calls of the policy per episode that cannot be read"),
+        Metric(
+            "agent/rewritten_chats/{mean,max}",
+            "requests",
+            "chats per episode that continue another, whose earlier messages the chat template wrote differently",
+        ),
         Metric("agent/branches/{mean,max}", "rows", "further rows per episode: conversations that leave its main one"),
         Metric(
             "agent/context/{mean,max}", "tokens", "tokens of the longest conversation per episode, read ones included"

@@ -212,6 +212,12 @@ class MultiTurnConfig:
     tool_timeout: float = option(30.0, "deadline of one call of the environment, in seconds", gt=0)
     num_workers: int = option(64, "largest number of concurrent calls of the environment", ge=1)
     score_response: bool = option(True, "add the scorer's score of the text to the agent's reward")
+    format: str | None = option(
+        None,
+        "spelling of tool calls and reasoning: hermes, qwen_xml, llama, deepseek, glm, harmony, mistral, plain; null: "
+        "by the chat template",
+    )
+    endpoint: dict[str, Any] = option(help="options of the endpoint for HTTP clients (docs/endpoint.md)", factory=dict)
 
 
 @dataclass
@@ -240,6 +246,12 @@ class RolloutConfig:
     verify_weights_freq: int = option(1, "updates between comparisons of all weights; -1: only the first", ge=-1)
     agent: Part | None = option(None, "agent that plays each response; null: one turn, or multi_turn.environment")
     agent_timeout: float = option(3600.0, "deadline of one episode of an agent, in seconds; it has no score", gt=0)
+    num_workers: int = option(
+        0,
+        "processes that play the episodes of an agent, under runtime 'ray' on any node; 0: the controller plays them; "
+        "no effect without an agent",
+        ge=0,
+    )
     multi_turn: MultiTurnConfig = option(help="episodes", factory=MultiTurnConfig)
     val_kwargs: ValSamplingConfig = option(help="evaluation", factory=ValSamplingConfig)
 

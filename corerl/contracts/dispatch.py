@@ -26,8 +26,9 @@ class Dispatch:
             Experience or a sequence, is split by data-parallel rank; workers of one data-parallel rank get the same
             share. ``spread``: the first argument, a sequence of GenerationRequest, goes to the worker with the prefix
             of a request's session, else to the one with the fewest tokens under way, in several calls if needed; the
-            second is called with the position of a request and its result as results come. The method and the group's
-            are coroutine functions; calls may overlap.
+            second is called with the position of a request and its result as results come. A third, if there is one, is
+            :class:`corerl.contracts.workers.Requests`: those of the worker reach the caller's. The method and the
+            group's are coroutine functions; calls may overlap.
         merge: of ``split``. ``join``: results (TokenOutputs, a sequence, or None) in the order of the rows.
             ``rank_zero``: every rank returns the same.
     """

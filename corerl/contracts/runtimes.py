@@ -25,11 +25,13 @@ class Role:
     """The purpose of one group of workers.
 
     Attributes:
-        name: ``actor``, ``critic``, ``ref`` or ``rollout``.
+        name: ``actor``, ``critic``, ``ref``, ``rollout`` or ``episodes``.
         key: config key of the part that the workers run.
         part: that part's name.
         distributed: several workers can share the work. A fact of strategies; every worker of a rollout backend is a
             replica.
+        workers: so many of them, each a replica without a GPU, on any machine; None: the runtime chooses.
+        timeout: deadline of a call in seconds; a worker that misses it is ended. None: the runtime's.
         starts_beside: the workers may start while those of other roles do, and may still start when constructed
             (:class:`corerl.contracts.workers.StartingWorker`).
         gpus: of one worker; more than 1 for a rollout backend under tensor parallelism.
@@ -43,6 +45,8 @@ class Role:
     gpus: int = 1
     pool: Pool | None = None
     starts_beside: bool = False
+    workers: int | None = None
+    timeout: float | None = None
 
 
 class Runtime(Protocol):
@@ -94,7 +98,7 @@ class Runtime(Protocol):
 
 @runtime_checkable
 class Replicas(Protocol):
-    """Rollout workers, as a runtime may return them, that go on without one whose engine or process has ended."""
+    """Replicas, as a runtime may return them, that go on without one whose engine or process has ended."""
 
     def on_loss(self, listener: "Callable[[EngineDeadError], None]") -> None:
         """Call ``listener`` once for each that ends while another can generate, from any thread: it must not wait.
@@ -104,7 +108,7 @@ class Replicas(Protocol):
         ...
 
     def restart_lost(self) -> None:
-        """Start those again, and wait for it; they take no requests before they have the policy's weights."""
+        """Start those again, and wait; rollout workers take no requests before they have the policy's weights."""
         ...
 
 

@@ -9,6 +9,8 @@ from corerl.contracts.dispatch import Place
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from corerl.contracts.rollout_backends import Completion, GenerationRequest
+
 
 class WeightSource(Protocol):
     """Workers of the policy."""
@@ -64,6 +66,29 @@ class ClosingWorker(Protocol):
     """A worker with an end, such as that of an engine."""
 
     def close(self) -> None: ...
+
+
+class OnSent(Protocol):
+    """Called when a request has been sent."""
+
+    def __call__(self, ago: float = 0.0) -> None:
+        """The request was sent so many seconds ago."""
+        ...
+
+
+class Requests(Protocol):
+    """Takes single requests to the engines."""
+
+    async def complete(self, request: "GenerationRequest", on_sent: OnSent) -> "list[Completion]":
+        """``request.sampling.n`` completions. Cancelled, it ends the request.
+
+        Args:
+            on_sent: called before the completions are returned.
+
+        Raises:
+            CoreRLError: the engines failed.
+        """
+        ...
 
 
 class SavingWorkers(Protocol):

@@ -11,11 +11,11 @@ from corerl.batch.rollouts import Rollouts
 from corerl.contracts.agents import Agent, AgentFactory, ClosingAgent
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.tokenizers import ChatTokenizer
+from corerl.contracts.workers import Requests
 from corerl.registry import Selected
 from corerl.rollout.agents import make_agent, result_of
 from corerl.rollout.groups import Group
 from corerl.rollout.recorder import Recorder, Services
-from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.rows import rollouts_of
 
 
@@ -42,7 +42,7 @@ class AgentEpisodes:
         timeout: deadline of an episode, in seconds.
     """
 
-    queue: RequestQueue
+    queue: Requests
     tokenizer: ChatTokenizer
     agent: Agent
     services: Services
@@ -77,7 +77,7 @@ def make_episodes(
     others: Mapping[str, Selected[Any]],
     config: TrainConfig,
     tokenizer: ChatTokenizer,
-    queue: RequestQueue,
+    queue: Requests,
     hook: pluggy.HookRelay,
 ) -> AgentEpisodes | None:
     """The episodes of the config's agent; None if it has none.

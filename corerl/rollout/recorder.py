@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from corerl.contracts.agents import Address, Chat, ChatFactory, ChatReply, Endpoint, Sampled
+from corerl.contracts.agents import Address, Chat, ChatFactory, ChatReply, Endpoint, MeasuredChat, Sampled
 from corerl.contracts.rollout_backends import Completion, GenerationRequest
 from corerl.contracts.tokenizers import ChatTokenizer
+from corerl.contracts.workers import Requests
 from corerl.errors import RunError
 from corerl.rollout.groups import Group
-from corerl.rollout.request_queue import RequestQueue
 from corerl.seeding import episode_seed
 
 
@@ -76,7 +76,7 @@ class Recorder:
 
     def __init__(
         self,
-        queue: RequestQueue,
+        queue: Requests,
         tokenizer: ChatTokenizer,
         group: Group,
         sample: int,
@@ -125,6 +125,11 @@ class Recorder:
         return await self._chat.complete(messages, tools=tools, max_tokens=max_tokens, stop=stop)
 
     @property
+    def chat_metrics(self) -> Mapping[str, float | tuple[float, float]]:
+        """Numbers of the chats; none without a chat."""
+        return self._chat.metrics if isinstance(self._chat, MeasuredChat) else {}
+
+    @property
     def base_url(self) -> str:
         """See :attr:`corerl.contracts.agents.Model.base_url`."""
         return self._served().base_url
@@ -164,8 +169,8 @@ class Recorder:
         request = GenerationRequest(f"{name}-{number}", token_ids, sampling, self.group.prompt.media, session=name)
         asked, sent = self._now(), [0.0]
 
-        def on_sent() -> None:
-            sent[0] = self._now()
+        def on_sent(ago: float = 0.0) -> None:
+            sent[0] = self._now() - ago
             self.group.on_begin()
 
         [turn] = await self._queue.complete(request, on_sent)

@@ -32,13 +32,18 @@ class LocalRuntime:
         for role in roles:
             if role.pool is not None:
                 raise _no_pool(role.name)
+            if role.workers is not None:
+                raise _no_workers(role.key)
 
     @staticmethod
     def examine(key: str, config: "TrainConfig", machine: object) -> Iterator[ConfigError]:
         """For `corerl check`: every error of the config."""
         yield from _refused(config.runtime)
-        if config.rollout.n_gpus_per_node:
+        rollout = config.rollout
+        if rollout.n_gpus_per_node:
             yield _no_pool("rollout")
+        if rollout.num_workers and (rollout.agent is not None or rollout.multi_turn.environment is not None):
+            yield _no_workers("rollout.num_workers")
 
     def spawn(self, role: Role, worker: type[W], *args: Any) -> W:
         spawned = worker(*args)
@@ -68,3 +73,7 @@ def _no_pool(role: str) -> ConfigError:
         f"{role}.n_gpus_per_node",
         "runtime 'local' is one process without separate GPUs for a role: use runtime 'ray', or 0",
     )
+
+
+def _no_workers(key: str) -> ConfigError:
+    return ConfigError(key, "runtime 'local' is one process: use runtime 'ray' (runtime.name=ray), or 0")

@@ -25,7 +25,8 @@ from corerl.models import cpu_threads, resolve_device
 from corerl.registry import Entry
 from corerl.registry.parts import Parts
 from corerl.rollout.engines import Engines
-from corerl.rollout.episodes import make_episodes
+from corerl.rollout.episode_workers import EpisodeWorker, WorkerEpisodes, episode_role
+from corerl.rollout.episodes import Episodes, make_episodes
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.requests import training_sampling
@@ -123,7 +124,11 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         stack.callback(torch.set_num_threads, threads)
     most = config.rollout.max_concurrent_requests
     queue = RequestQueue(engines.generate, most, engines.engine_load, engines.abort)
-    episodes = make_episodes(parts.agent, parts.others, config, plan.tokenizer, queue, hook)
+    episodes: Episodes | None
+    if "episodes" in workers:
+        episodes = WorkerEpisodes(workers["episodes"], queue, config.rollout.max_restarts)
+    else:
+        episodes = make_episodes(parts.agent, parts.others, config, plan.tokenizer, queue, hook)
     scorer = reward if episodes is None or config.rollout.multi_turn.score_response else None
     player = Player(queue, plan.tokenizer, scorer, config.data.max_response_length, episodes)
     stack.callback(player.close)
@@ -180,6 +185,8 @@ def _workers(plan: Plan, runtime: Runtime, roles: Mapping[str, Role], starts: St
     if parts.needs_ref:
         needed["ref"] = ReferenceWorker, ()
     needed["rollout"] = RolloutWorker, ()
+    if "episodes" in roles:
+        needed["episodes"] = EpisodeWorker, ()
 
     def start(name: str) -> Any:
         worker, args = needed[name]
@@ -202,8 +209,9 @@ def _roles(config: TrainConfig, parts: Parts) -> dict[str, Role]:
         Role("critic", "critic.strategy", critic.name, critic.facts.distributed),
         Role("ref", "actor.strategy", strategy.name, strategy.facts.distributed),
         replace(rollout_role(config, backend), starts_beside=backend.facts.starts_beside_models),
+        episode_role(config, parts.agent),
     ]
-    return {role.name: role for role in roles}
+    return {role.name: role for role in roles if role is not None}
 
 
 def rollout_role(config: TrainConfig, backend: Entry[RolloutBackendFactory]) -> Role:

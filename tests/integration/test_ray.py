@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -79,13 +80,33 @@ def assert_only_this_machine_can_connect(file: Path) -> None:
     assert [line for line in seen if not line.startswith("True ")] == []
 
 
-def same_checkpoints(one: Path, other: Path) -> bool:
+def same_checkpoints(one: Path, other: Path, files: Sequence[str] = FILES) -> bool:
     folders = [folder / "checkpoints" / (folder / "checkpoints" / "latest").read_text() for folder in (one, other)]
     states = [json.loads((folder / "state.json").read_text()) for folder in folders]
     for state in states:
         del state["config"]  # their runtimes differ
-    same = [(folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in FILES]
+    same = [(folders[0] / name).read_bytes() == (folders[1] / name).read_bytes() for name in files]
     return states[0] == states[1] and all(same)
+
+
+TALK = """
+from corerl_envs import Start, Turn
+
+class Talk:
+    "Two more questions, which depend on the answers."
+
+    async def reset(self, task, seed):
+        return Start([])
+
+    async def step(self, said, response):
+        said.append(response)
+        reward = len(response) % 3
+        return Turn([{"role": "user", "content": f"after {len(response)}?"}], reward=reward, done=len(said) > 2)
+
+    def close(self):
+        with open("closed.txt", "a") as file:
+            file.write("closed\\n")
+"""
 
 
 DEADLY = """
@@ -133,6 +154,29 @@ class TestOnOneClusterOfFourCpus:
             "error: actor.strategy: 'torch' runs in one process, and runtime 'ray' would start 2 actor"
         )
         assert not Path("out").exists()
+
+    def test_episodes_in_two_processes_train_as_in_the_controller(self, train):
+        pytest.importorskip("corerl_envs")
+        Path("talk.py").write_text(TALK)
+        given = [
+            "algorithm.adv_estimator=grpo",
+            "actor.use_kl_loss=false",
+            "rollout.multi_turn={environment: ./talk.py:Talk, score_response: false, max_turn_length: 8}",
+            "data.max_response_length=64",
+            "trainer.total_training_steps=2",
+        ]
+        here = train("here", *given)
+        there = train("there", *given, "runtime.name=ray", "rollout.num_workers=2")
+        assert same_checkpoints(here, there, FILES[:2])
+        steps = numbers(there)
+        for ours, expected in zip(steps, numbers(here), strict=True):
+            for name, value in expected.items():
+                # the requests that an engine computes together round its log-probs, which nothing is trained with
+                if "seconds" not in name:
+                    assert ours[name] == pytest.approx(value, abs=1e-5), (ours["step"], name)
+        assert max(step.get("agent/turns/mean", 0) for step in steps) > 1
+        assert Path("closed.txt").read_text().split() == ["closed"] * 3
+        assert_only_this_machine_can_connect(Path("listening.txt"))
 
     def test_two_ranks_of_fsdp_under_ray_train_as_one_device_does(self, train):
         alone = "actor.use_kl_loss=false"  # without a reference, which is two more processes

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from corerl.contracts.config import RuntimeConfig
+from corerl.contracts.config import ModelConfig, RolloutConfig, RuntimeConfig, TrainConfig
 from corerl.contracts.runtimes import Role
-from corerl.errors import RunError
+from corerl.errors import ConfigError, RunError
 from corerl.runtime.local import LocalRuntime
 
 ROLE = Role("rollout", "rollout.name", "mine", True)
@@ -54,3 +54,14 @@ def test_a_worker_that_still_starts_or_could_not_start_is_closed_with_the_runtim
             runtime.spawn(role, Watched)
     runtime.close()
     assert made[0].calls[-1] == "closed"
+
+
+def test_workers_for_episodes_are_refused():
+    role = Role("episodes", "rollout.num_workers", "mine", True, workers=2)
+    with pytest.raises(ConfigError, match=r"^rollout.num_workers: runtime 'local' is one process: use runtime 'ray'"):
+        LocalRuntime(RuntimeConfig()).reserve([ROLE, role])
+    config = TrainConfig(ModelConfig("none"), rollout=RolloutConfig(num_workers=2))
+    assert not list(LocalRuntime.examine("runtime", config, None))  # no agent has them
+    config.rollout.agent = "mine"
+    [error] = LocalRuntime.examine("runtime", config, None)
+    assert error.key == "rollout.num_workers"

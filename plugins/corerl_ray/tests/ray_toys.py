@@ -400,3 +400,65 @@ class Meeting:
 class Slow:
     def __init__(self):
         time.sleep(600)
+
+
+TALKERS = Role("episodes", "rollout.num_workers", "talker", distributed=True, workers=2, timeout=60.0)
+
+
+class Talker:
+    """Plays orders by their names: ``ask:NAME`` sends two requests, others fail, once or always."""
+
+    @dispatch("spread")
+    async def play(self, orders, on_finished, requests):
+        [order] = orders
+        what, _, name = order.request_id.partition(":")
+        if what == "raise":
+            raise ConfigError("rollout.agent", name)
+        if what == "kill" or (what == "kill-once" and self.is_first(name)):
+            os.kill(os.getpid(), 9)
+        if what == "block-once" and self.is_first(name):
+            time.sleep(600)
+        ago = []
+        said = [await requests.complete(request(f"{name}.{turn}"), ago.append) for turn in range(2)]
+        on_finished(0, (os.getpid(), [one for [one] in said], ago))
+
+    @staticmethod
+    def is_first(path):
+        first = not Path(path).exists()
+        Path(path).touch()
+        return first
+
+    @dispatch("all")
+    def close(self):
+        print("closed", flush=True)
+
+
+class Answers:
+    """The engines of a controller.
+
+    Attributes:
+        under_way: names of requests.
+        most: of them, at a time.
+    """
+
+    def __init__(self, seconds=0.0):
+        self.seconds, self.under_way, self.most = seconds, set(), 0
+
+    async def complete(self, asked, on_sent):
+        self.under_way.add(asked.request_id)
+        self.most = max(self.most, len(self.under_way))
+        on_sent()
+        try:
+            await asyncio.sleep(self.seconds)
+            if asked.request_id.startswith("lost"):
+                raise EngineDeadError("no engine is left")
+        finally:
+            self.under_way.remove(asked.request_id)
+        return [asked.request_id]
+
+
+async def talked(group, name, engines):
+    """What the talkers make of an order."""
+    found = []
+    await group.play([request(name)], lambda position, one: found.append(one), engines)
+    return found[0]

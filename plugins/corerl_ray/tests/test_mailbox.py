@@ -1,5 +1,6 @@
 """The mailbox of a worker, in this process, without a cluster."""
 
+import asyncio
 import threading
 import time
 
@@ -8,7 +9,7 @@ from ray_toys import Engine, Generation, request, until
 from corerl.contracts.rollout_backends import EngineLoad
 from corerl.errors import EngineDeadError
 from corerl_ray.host import Failure
-from corerl_ray.mailbox import Mailbox, Post
+from corerl_ray.mailbox import Answer, Mailbox, Post
 
 
 class Collector:
@@ -101,3 +102,80 @@ def test_another_load_of_the_engine_ends_a_collection():
 
 def test_the_calls_of_these_tests_report_each_request_once():
     assert Generation(Engine(), [request("a"), request("b", n=2)]).result() == [["a"], ["b", "b"]]
+
+
+class Asker:
+    """Its calls wait for the answers to two requests, at the same time; ``leaves`` ends without them."""
+
+    def __init__(self):
+        self.answers, self.cancelled, self.sent = [], 0, []
+
+    async def ask(self, requests, on_finished, engines):
+        if requests == ["leaves"]:
+            self.left = asyncio.create_task(self.one(engines, "a"))
+            await asyncio.sleep(0)
+            return
+        on_finished(0, await asyncio.gather(*(self.one(engines, name) for name in requests)))
+
+    async def one(self, engines, name):
+        try:
+            return await engines.complete(request(name), self.sent.append)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+
+def collected(box, number, wanted):
+    """Collections until there is this kind of news of a call."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        news = box.collect(60.0).news.get(number)
+        if news is not None and getattr(news, wanted):
+            return news
+    raise AssertionError(wanted)
+
+
+def test_requests_of_a_call_are_collected_and_answered_in_any_order():
+    worker = Asker()
+    box = Mailbox(worker, Failure.of)
+    box.post([Post(4, "ask", ["a", "b"], asks=True)])
+    asked = collected(box, 4, "asked").asked
+    a, b = asked
+    assert [one.request_id for one in asked.values()] == ["a", "b"]
+    box.answer([Answer(b, ["second"], 0.5), Answer(99, [])])
+    box.answer([Answer(a, ["first"], 0.25)])
+    news = collected(box, 4, "is_over")
+    assert news.finished == {0: [["first"], ["second"]]} and news.failure is None
+    assert worker.sent == [0.5, 0.25] and not box._asked
+
+
+def test_a_failed_answer_is_an_error_of_its_kind_and_the_other_request_is_withdrawn():
+    worker = Asker()
+    box = Mailbox(worker, Failure.of)
+    box.post([Post(4, "ask", ["a", "b"], asks=True)])
+    first, _ = collected(box, 4, "asked").asked
+    box.answer([Answer(first, (), failure=Failure.of(EngineDeadError("no engine is left")))])
+    error = collected(box, 4, "is_over").failure.error("it")
+    assert isinstance(error, EngineDeadError) and str(error).endswith("no engine is left")
+    until(lambda: worker.cancelled == 1 and not box._asked)
+
+
+def test_requests_of_a_call_that_is_over_or_cancelled_wait_no_more():
+    worker = Asker()
+    box = Mailbox(worker, Failure.of)
+    box.post([Post(1, "ask", ["leaves"], asks=True)])
+    assert collected(box, 1, "is_over").failure is None
+    until(lambda: worker.left.cancelled())
+    box.post([Post(2, "ask", ["a", "b"], asks=True)])
+    assert len(collected(box, 2, "asked").asked) == 2
+    box.cancel([2])
+    until(lambda: worker.cancelled == 3 and not box._asked)
+
+
+def test_the_event_loop_ends_with_its_calls():
+    worker = Asker()
+    box = Mailbox(worker, Failure.of)
+    box.post([Post(2, "ask", ["a", "b"], asks=True)])
+    collected(box, 2, "asked")
+    box.end(10.0)
+    assert worker.cancelled == 2 and not box._thread.is_alive() and box.asks

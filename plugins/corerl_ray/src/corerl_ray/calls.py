@@ -175,6 +175,20 @@ class Waiter:
             self.end(facts)
             return self._without(member, reason, known)
 
+    def late(self, member: Member, why: str, known: CoreRLError | None) -> CoreRLError:
+        """End a worker that does not do its work; the error as of :meth:`died`."""
+        with self._lock:
+            if member in self._lost:
+                return copy.copy(self._lost[member])
+            if self.failure is not known and self.failure is not None:
+                return self.failure
+            facts = member.facts
+            assert facts is not None
+            lines, _ = self._last_lines(facts, LOG_WAIT)
+            self.end(facts)
+            reason = f"the {member} (process {facts.pid} on {facts.address}) {why}{_printed(member, lines)}"
+            return self._without(member, reason, known)
+
     def end(self, facts: ProcessFacts) -> None:
         """Kill a process that may be stopped."""
         if facts.node == self.node:

@@ -13,19 +13,25 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, OnFinished
-from corerl.errors import EngineDeadError
+from corerl.contracts.workers import Requests
+from corerl.errors import EngineDeadError, RunError
 from corerl_ray.calls import POLL, Call, Member, Wait
-from corerl_ray.mailbox import Collected, News, Post
+from corerl_ray.host import Failure
+from corerl_ray.mailbox import Answer, Collected, News, Post
 from corerl_ray.spread import Spread
 
 if TYPE_CHECKING:
     from corerl_ray.group import Group
+
+
+COMING_BACK = 60.0
+"""longest wait for a dead replica, before others take its calls that have requests of their own"""
 
 
 @dataclass(eq=False)
@@ -34,6 +40,8 @@ class Order:
 
     Attributes:
         over: its end, in its event loop.
+        engines: take the replicas' own requests; None: the method has none.
+        deaths: replicas that ended during the call.
         spread: its requests, as the replicas have them.
     """
 
@@ -43,7 +51,11 @@ class Order:
     wait: Wait
     loop: asyncio.AbstractEventLoop
     over: "asyncio.Future[None]"
+    engines: Requests | None = None
+    deaths: int = 0
     spread: Spread = field(init=False)
+    _asked: dict[tuple[int, int], "asyncio.Task[None]"] = field(default_factory=dict)
+    """(number of the call on a replica, of the request) -> the request under way"""
 
     def hear(self, finished: Mapping[int, list[Completion]]) -> None:
         """In the event loop."""
@@ -51,8 +63,49 @@ class Order:
             if not self.over.done():
                 self.on_finished(position, completions)
 
+    def ask(self, call: int, news: News, answer: Callable[[int, Answer], None]) -> None:
+        """Begin and end requests of a call on a replica; in the event loop.
+
+        Args:
+            answer: called with ``call`` and the answer to a request.
+        """
+        if not self.over.done():
+            for number, request in news.asked.items():
+                self._asked[call, number] = self.loop.create_task(self._complete(call, number, request, answer))
+        for number in news.withdrawn:
+            self._withdraw((call, number))
+
+    def withdraw(self, calls: Collection[int]) -> None:
+        """End the requests of these calls on replicas; in the event loop."""
+        for key in [key for key in self._asked if key[0] in calls]:
+            self._withdraw(key)
+
+    def _withdraw(self, key: tuple[int, int]) -> None:
+        if (task := self._asked.pop(key, None)) is not None:
+            task.cancel()
+
+    async def _complete(
+        self, call: int, number: int, request: GenerationRequest, answer: Callable[[int, Answer], None]
+    ) -> None:
+        assert self.engines is not None
+        sent = time.perf_counter()
+
+        def on_sent(ago: float = 0.0) -> None:
+            nonlocal sent
+            sent = time.perf_counter() - ago
+
+        try:
+            completions = await self.engines.complete(request, on_sent)
+            given = Answer(number, completions, time.perf_counter() - sent)
+        except Exception as error:
+            given = Answer(number, (), failure=Failure.of(error))
+        self._asked.pop((call, number), None)
+        answer(call, given)
+
     def end(self, error: BaseException | None) -> None:
         """In the event loop."""
+        for key in list(self._asked):
+            self._withdraw(key)
         if self.over.done():
             return
         if error is None:
@@ -82,18 +135,28 @@ class Exchange:
         """a replica's process -> the numbers of its calls"""
         self._outgoing: dict[Member, list[Post]] = {}
         """calls that are to be posted"""
+        self._postponed: dict[Order, tuple[float, EngineDeadError]] = {}
+        """calls whose replica has died: when, and of what"""
+        self._answers: dict[Member, list[Answer]] = {}
+        """that are to be sent"""
         self._polls: dict[Any, tuple[Any, float]] = {}
         """a replica's process -> the running ``collect``, and its start"""
         self._results: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
         self._wait = Wait(group.waiter, math.inf, "generation")
 
     async def generate(
-        self, method: str, requests: Sequence[GenerationRequest], on_finished: OnFinished, what: str
+        self,
+        method: str,
+        requests: Sequence[GenerationRequest],
+        on_finished: OnFinished,
+        what: str,
+        engines: Requests | None = None,
     ) -> None:
         """Call a spread method of the replicas; cancelled, it cancels its calls there.
 
         Args:
             what: the name of the call, for messages.
+            engines: take the method's own requests. Its errors are those of this call alone.
 
         Raises:
             EngineDeadError: an engine or process ended; the others have finished its requests, if any are left.
@@ -101,11 +164,12 @@ class Exchange:
         """
         loop = asyncio.get_running_loop()
         wait = Wait(self._group.waiter, time.monotonic() + self._group.timeout, what)
-        order = Order(method, requests, on_finished, wait, loop, loop.create_future())
+        order = Order(method, requests, on_finished, wait, loop, loop.create_future(), engines)
         self._do(functools.partial(self._begin, order), starts=True)
         try:
             await order.over
         except asyncio.CancelledError:
+            order.end(None)
             self._do(functools.partial(self._drop, order))
             raise
 
@@ -146,7 +210,8 @@ class Exchange:
             number, member = next(self._numbers), group.latest[replica]
             self._running[number] = order, Call(member, None)
             self._at.setdefault(member.host, set()).add(number)
-            self._outgoing.setdefault(member, []).append(Post(number, order.method, requests))
+            asks = order.engines is not None
+            self._outgoing.setdefault(member, []).append(Post(number, order.method, requests, asks))
             return number
 
         self._orders.add(order)
@@ -173,6 +238,7 @@ class Exchange:
         if order not in self._orders:
             return
         self._orders.discard(order)
+        self._postponed.pop(order, None)
         cancelled: dict[Member, list[int]] = {}
         for number in list(order.spread.running):
             call = self._forget(number)
@@ -210,9 +276,21 @@ class Exchange:
         if any(now - start > waiter.signs.timeout / 2 for _, start in self._polls.values()):
             waiter.listen(self._wait.known)
         self._wait.left([])
-        for order in self._orders:
-            if order.wait.deadline <= now:
-                order.wait.left([self._running[number][1] for number in order.spread.running])
+        self._resume()
+        for order in [order for order in self._orders if order.wait.deadline <= now]:
+            calls = [self._running[number][1] for number in order.spread.running]
+            if order.engines is None:
+                order.wait.left(calls)
+            for member in {call.member for call in calls}:
+                self._end_late(order, member)
+
+    def _end_late(self, order: Order, member: Member) -> None:
+        """End a replica that does not end a call in its time, as one whose process has died."""
+        seconds = self._group.timeout
+        error = self._group.waiter.late(member, f"did not end a call of {order.method} within {seconds:.0f} s", None)
+        if not isinstance(error, EngineDeadError):
+            raise error
+        self._died(member, error)
 
     def _send(self) -> None:
         """Post what is to be posted, and collect from every replica with running calls."""
@@ -220,6 +298,10 @@ class Exchange:
         for member, posts in outgoing.items():
             posted = member.host.post.options(concurrency_group="post").remote(posts)
             posted.future().add_done_callback(functools.partial(self._hear_posted, member))
+        answers, self._answers = self._answers, {}
+        for member, given in answers.items():
+            sent = member.host.answer.options(concurrency_group="post").remote(given)
+            sent.future().add_done_callback(functools.partial(self._hear_posted, member))
         for host, numbers in self._at.items():
             if host not in self._polls:
                 member = self._running[next(iter(numbers))][1].member
@@ -259,20 +341,61 @@ class Exchange:
         result = self._wait.result(self._running[calls[0]][1], future.result)
         if not isinstance(result, EngineDeadError):
             return result  # type: ignore[no-any-return]
+        self._died(member, result)
+        return None
+
+    def _died(self, member: Member, error: EngineDeadError) -> None:
+        """Its calls go to others; one with requests of its own waits for the replica to come back (:meth:`_resume`)."""
         by_order: dict[Order, list[int]] = {}
-        for number in calls:
+        for number in sorted(self._at.get(member.host, ())):
             by_order.setdefault(self._running[number][0], []).append(number)
             self._forget(number)
+        self._answers.pop(member, None)
         for order, numbers in by_order.items():
-            order.spread.died(numbers, copy.copy(result))
-            self._go_on(order)
-        return None
+            order.spread.died(numbers, copy.copy(error))
+            order.deaths += 1
+            if order.engines is None:
+                self._go_on(order)
+            else:
+                self._postponed[order] = time.monotonic(), error
+                self._in_loop(order, functools.partial(order.withdraw, numbers))
+
+    def _resume(self) -> None:
+        """Hand out calls of dead replicas again, once all replicas are there; a call that ended two of them fails.
+
+        If such a call ends the next replica, too, another is left.
+        """
+        group, now = self._group, time.monotonic()
+        is_whole = len(group.members) == len(group.latest)
+        for order, (died, error) in list(self._postponed.items()):
+            is_given_up = now - died > 2 * POLL and not group.reviving.locked()
+            if not (is_whole or is_given_up or now - died > COMING_BACK):
+                continue
+            del self._postponed[order]
+            order.wait.deadline = now + group.timeout
+            if order.deaths > 1:
+                self._end(order, RunError(f"its worker died twice: {error}"))
+            else:
+                self._go_on(order)
+
+    def _answer(self, number: int, answer: Answer) -> None:
+        if number in self._running:
+            self._answers.setdefault(self._running[number][1].member, []).append(answer)
+
+    def _answer_soon(self, number: int, answer: Answer) -> None:
+        """In an event loop."""
+        self._do(functools.partial(self._answer, number, answer))
 
     def _hear(self, number: int, news: News) -> None:
         order, call = self._running[number]
         if news.finished:
             self._in_loop(order, functools.partial(order.hear, order.spread.finished(number, news.finished)))
+        if news.asked or news.withdrawn:
+            self._in_loop(order, functools.partial(order.ask, number, news, self._answer_soon))
         if not news.is_over:
+            return
+        if order.engines is not None:
+            self._hear_end(number, news.failure)
             return
         error = None if news.failure is None else order.wait.result(call, lambda: news.failure)
         self._forget(number)
@@ -282,6 +405,14 @@ class Exchange:
         order.spread.ended(number)
         if error is not None:
             self._end(order, error)
+
+    def _hear_end(self, number: int, failure: Failure | None) -> None:
+        """Of a call with requests of its own, whose error says nothing about other calls."""
+        order, _ = self._running[number]
+        member = self._forget(number).member
+        order.spread.ended(number)
+        if failure is not None:
+            self._end(order, failure.error(str(member)))
 
     def _in_loop(self, order: Order, function: Callable[[], None]) -> None:
         self._results.setdefault(order.loop, []).append(function)

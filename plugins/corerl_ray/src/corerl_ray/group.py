@@ -10,6 +10,7 @@ import ray
 
 from corerl.contracts.dispatch import Dispatch, Future, Place, dispatch_of
 from corerl.contracts.rollout_backends import EngineLoad, GenerationRequest, OnFinished
+from corerl.contracts.workers import Requests
 from corerl.errors import EngineDeadError, NonFiniteError
 from corerl.terminal import say
 from corerl_ray.calls import Call, Member, Waiter
@@ -100,8 +101,10 @@ class GroupMethod:
         takes_first = self.declared.merge == "rank_zero"
         return self._pending(calls, lambda results: _together(whole, ranks, results, takes_first))
 
-    async def _spread(self, requests: Sequence[GenerationRequest], on_finished: OnFinished) -> None:
-        await self.group.exchange.generate(self.name, requests, on_finished, self._what)
+    async def _spread(
+        self, requests: Sequence[GenerationRequest], on_finished: OnFinished, engines: Requests | None = None
+    ) -> None:
+        await self.group.exchange.generate(self.name, requests, on_finished, self._what, engines)
 
     def _call(self, member: Member, args: Sequence[Any], keywords: Mapping[str, Any]) -> Call:
         return Call(member, member.host.call.remote(self.name, dict(keywords), *args))
@@ -142,6 +145,7 @@ class Group:
         shared_gpus: of the training roles; None without GPUs.
         restart_member: starts a worker of this rank again; None if it cannot be.
         latest: by rank, the worker that is there, or was last.
+        takes_weights: the workers have weights of the policy.
         without_weights: ranks of workers that were started again and have not got the policy's weights yet.
         aside: by rank, workers that are there, and whose engines have ended.
         exchange: the calls of spread methods.
@@ -157,6 +161,7 @@ class Group:
     is_concurrent: bool = False
     shared_gpus: SharedGpus | None = None
     restart_member: Callable[[int], Member | None] = lambda rank: None
+    takes_weights: bool = True
     latest: dict[int, Member] = field(init=False)
     without_weights: set[int] = field(default_factory=set)
     aside: dict[int, Member] = field(default_factory=dict)
@@ -261,7 +266,8 @@ class Group:
                     if member is None or (aside is not None and rank not in self.aside):  # lost meanwhile
                         continue
                     self.aside.pop(rank, None)
-                    self.without_weights.add(rank)
+                    if self.takes_weights:
+                        self.without_weights.add(rank)
                     self.latest[rank] = member
                     self.members = tuple(sorted((*self.members, member), key=lambda one: one.rank))
 

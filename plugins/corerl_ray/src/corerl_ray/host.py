@@ -21,7 +21,7 @@ from corerl.contracts.dispatch import Place
 from corerl.contracts.rollout_backends import EngineLoad
 from corerl.contracts.workers import PlacedWorker, StartingWorker
 from corerl.errors import CoreRLError, RunError
-from corerl_ray.mailbox import Collected, Mailbox, Post
+from corerl_ray.mailbox import Answer, Collected, Mailbox, Post
 from corerl_ray.signs import Asked, answer_signals
 
 LOG_LINES = 6
@@ -30,6 +30,8 @@ LOOK = 1.0
 THREADS = {"post": 1, "collect": 1}
 """thread groups of a rollout worker's process, for its mailbox; ``CONTROL`` is for all other calls"""
 CONTROL = 4
+ENDING = 5.0
+"""seconds in which cancelled calls must have ended"""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,8 @@ class WorkerHost:
 
     def call(self, method: str, keywords: Mapping[str, Any], *args: Any) -> Any:
         try:
+            if method == "close" and self.mailbox.asks:
+                self.mailbox.end(ENDING)
             return getattr(self.worker, method)(*args, **keywords)
         except Exception as error:
             return Failure.of(error)
@@ -138,6 +142,10 @@ class WorkerHost:
     def post(self, posts: Sequence[Post]) -> None:
         """Begin calls of spread methods; :meth:`collect` has their results."""
         self.mailbox.post(posts)
+
+    def answer(self, answers: Sequence[Answer]) -> None:
+        """Answer requests of calls."""
+        self.mailbox.answer(answers)
 
     def cancel(self, numbers: Sequence[int]) -> None:
         """Cancel calls, by their numbers."""

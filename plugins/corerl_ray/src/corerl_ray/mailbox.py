@@ -1,6 +1,8 @@
-"""A rollout worker's calls: they run in one event loop, and their results are collected in batches."""
+"""A replica's calls: they run in one event loop, and their results and their own requests are collected in batches."""
 
 import asyncio
+import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, LoadReporting
+from corerl.contracts.workers import OnSent
+from corerl.errors import RunError
 
 LISTEN = 10.0
 """longest wait of :meth:`Mailbox.collect` in seconds"""
@@ -18,11 +22,27 @@ LOOK = 0.25
 
 
 class Post(NamedTuple):
-    """A call: its number, the worker's coroutine method, and the requests."""
+    """A call: its number, the worker's coroutine method, the requests, and whether the method has requests itself."""
 
     number: int
     method: str
-    requests: Sequence[GenerationRequest]
+    requests: Sequence[Any]
+    asks: bool = False
+
+
+class Answer(NamedTuple):
+    """Of a request that a call has asked, by its number.
+
+    Attributes:
+        completions: empty if there is a failure.
+        ago: seconds since it was sent to an engine.
+        failure: its error, as a value; None: it has none.
+    """
+
+    number: int
+    completions: Sequence[Completion]
+    ago: float = 0.0
+    failure: Any = None
 
 
 @dataclass
@@ -30,12 +50,16 @@ class News:
     """Results of a call since the last collection.
 
     Attributes:
-        finished: position of a request -> its completions.
+        finished: position of a request -> its completions, or another result.
+        asked: number -> a request of the call.
+        withdrawn: numbers of requests, collected before, that the call does not wait for any more.
         is_over: the call has ended.
         failure: its error, as a value; None: it has none.
     """
 
-    finished: dict[int, list[Completion]] = field(default_factory=dict)
+    finished: dict[int, Any] = field(default_factory=dict)
+    asked: dict[int, GenerationRequest] = field(default_factory=dict)
+    withdrawn: list[int] = field(default_factory=list)
     is_over: bool = False
     failure: Any = None
 
@@ -50,8 +74,13 @@ class Collected(NamedTuple):
 class Mailbox:
     """Calls of a worker's coroutine methods ``method(requests, on_finished)``; all methods may be called by any thread.
 
+    A method may take :class:`corerl.contracts.workers.Requests` as a third argument.
+
     Args:
         failed: makes a value of an error.
+
+    Attributes:
+        asks: a call has had requests of its own.
     """
 
     def __init__(self, worker: Any, failed: Callable[[Exception], Any]) -> None:
@@ -60,6 +89,11 @@ class Mailbox:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._unwanted: set[int] = set()
         """cancelled calls that have not come yet"""
+        self._asked: dict[int, asyncio.Future[Answer]] = {}
+        """number of a request that a call has asked -> its answer"""
+        self._numbers = itertools.count()
+        self.asks = False
+        self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._news: dict[int, News] = {}
         self._reported: EngineLoad | None = None
@@ -71,6 +105,26 @@ class Mailbox:
     def cancel(self, numbers: Sequence[int]) -> None:
         """Cancel these calls; there is no news of them."""
         self._in_loop(self._cancel, numbers)
+
+    def answer(self, answers: Sequence[Answer]) -> None:
+        """Answer requests of calls; unknown ones are ignored."""
+        self._in_loop(self._answer, answers)
+
+    def end(self, seconds: float) -> None:
+        """Cancel all calls, and end the event loop, at most so many seconds later."""
+        if self._loop is not None and self._thread is not None:
+            ended = asyncio.run_coroutine_threadsafe(self._end(seconds), self._loop)
+            with contextlib.suppress(TimeoutError):
+                ended.result(2 * seconds)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(seconds)
+
+    async def _end(self, seconds: float) -> None:
+        tasks = asyncio.all_tasks() - {*filter(None, [asyncio.current_task()])}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
 
     def collect(self, seconds: float = LISTEN) -> Collected:
         """Wait for news or for another load of the engine, at most so many seconds."""
@@ -93,7 +147,8 @@ class Mailbox:
     def _in_loop(self, function: Callable[..., None], argument: Any) -> None:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="corerl-mailbox", daemon=True).start()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="corerl-mailbox", daemon=True)
+            self._thread.start()
         self._loop.call_soon_threadsafe(function, argument)
 
     def _begin(self, posts: Sequence[Post]) -> None:
@@ -102,6 +157,7 @@ class Mailbox:
             if post.number in self._unwanted:
                 self._unwanted.remove(post.number)
             else:
+                self.asks = self.asks or post.asks
                 self._tasks[post.number] = self._loop.create_task(self._run(post))
 
     def _cancel(self, numbers: Sequence[int]) -> None:
@@ -112,6 +168,31 @@ class Mailbox:
             else:
                 task.cancel()
 
+    def _answer(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            future = self._asked.get(answer.number)
+            if future is not None and not future.done():
+                future.set_result(answer)
+
+    async def ask(self, call: int, request: GenerationRequest, future: "asyncio.Future[Answer]") -> Answer:
+        """The answer to a request of a call, by ``future``, in the event loop. Cancelled, it withdraws the request."""
+        number = next(self._numbers)
+        self._asked[number] = future
+        with self._changed:
+            self._news.setdefault(call, News()).asked[number] = request
+            self._changed.notify_all()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            with self._changed:
+                news = self._news.setdefault(call, News())
+                if news.asked.pop(number, None) is None:
+                    news.withdrawn.append(number)
+                    self._changed.notify_all()
+            raise
+        finally:
+            del self._asked[number]
+
     async def _run(self, post: Post) -> None:
         def on_finished(position: int, completions: list[Completion]) -> None:
             with self._changed:
@@ -119,8 +200,9 @@ class Mailbox:
                 self._changed.notify_all()
 
         failure = None
+        requests = [Asking(self, post.number)] if post.asks else []
         try:
-            await getattr(self._worker, post.method)(post.requests, on_finished)
+            await getattr(self._worker, post.method)(post.requests, on_finished, *requests)
         except asyncio.CancelledError:
             with self._changed:
                 self._news.pop(post.number, None)
@@ -129,7 +211,39 @@ class Mailbox:
             failure = self._failed(error)
         finally:
             del self._tasks[post.number]
+            for asking in requests:
+                asking.end()
         with self._changed:
             news = self._news.setdefault(post.number, News())
             news.is_over, news.failure = True, failure
             self._changed.notify_all()
+
+
+class Asking:
+    """The requests of a call (:class:`corerl.contracts.workers.Requests`); the controller takes them to the engines."""
+
+    def __init__(self, mailbox: Mailbox, call: int) -> None:
+        self._mailbox, self._call = mailbox, call
+        self._open: set[asyncio.Future[Answer]] = set()
+        self._is_over = False
+
+    async def complete(self, request: GenerationRequest, on_sent: OnSent) -> list[Completion]:
+        """See :class:`corerl.contracts.workers.Requests`."""
+        if self._is_over:
+            raise RunError("a request was sent after the end of its call")
+        future = asyncio.get_running_loop().create_future()
+        self._open.add(future)
+        try:
+            answer = await self._mailbox.ask(self._call, request, future)
+        finally:
+            self._open.discard(future)
+        if answer.failure is not None:
+            raise answer.failure.error("generation")
+        on_sent(answer.ago)
+        return list(answer.completions)
+
+    def end(self) -> None:
+        """The call is over: no more answers come."""
+        self._is_over = True
+        for future in self._open:
+            future.cancel()

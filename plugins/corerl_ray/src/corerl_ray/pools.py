@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import ray
@@ -29,7 +30,8 @@ FRACTION = 0.1
 
 @dataclass(frozen=True)
 class Places:
-    """The places of a pool: one CPU each, and one GPU if GPUs are used.
+    """The places of a pool: one CPU each, and one GPU if GPUs are used; those of a role with a number of workers have
+    no CPU of their own.
 
     Attributes:
         nodes: the node of each place; places of a node are consecutive.
@@ -115,6 +117,9 @@ class Pools:
 
     def reserve(self, roles: Collection[Role]) -> None:
         """Reserve the places of roles with a separate pool, and check that all roles fit into their pools."""
+        for role in roles:
+            if role.workers is not None and role.name not in self._own:
+                self._own[role.name] = self._take_spread(role.workers, role.key)
         wanted = [role for role in roles if role.pool is not None and role.name not in self._own]
         chosen = [self._choose_own(role) for role in wanted]
         for role, nodes in zip(wanted, chosen, strict=True):
@@ -183,6 +188,23 @@ class Pools:
             f"the shared pool's {self._config.nnodes} x {self._config.n_gpus_per_node} make {nodes * gpus + shared}",
         )
 
+    def _take_spread(self, workers: int, key: str) -> Places:
+        """Places on the nodes with the most free CPUs, in turn; each takes a share of a CPU in Ray's count.
+
+        Raises:
+            ConfigError: the free CPUs of all nodes do not hold so many shares.
+        """
+        chosen: Counter[str] = Counter()
+        room = {node: round(free["CPU"] / FRACTION) for node, free in self._free.items()}
+        for _ in range(workers):
+            fitting = [node for node in room if chosen[node] < room[node]]
+            if not fitting:
+                self._too_few(key, f"{workers} workers take {FRACTION:g} free CPUs each beside the others")
+            chosen[max(fitting, key=lambda node: self._free[node]["CPU"] - chosen[node])] += 1
+        nodes = [node for node, count in chosen.items() for _ in range(count)]
+        self._free = {node: free - Counter(CPU=ceil(chosen[node] * FRACTION)) for node, free in self._free.items()}
+        return self._take(nodes, 0, key, FRACTION)
+
     def _choose(self, nodes: int, cpus: int, gpus: int) -> list[str]:
         """The node of every place, with ``cpus`` each, on the smallest sufficient nodes. Empty: there are too few."""
         wanted = Counter(CPU=cpus, GPU=gpus)
@@ -222,8 +244,8 @@ class Pools:
     def _too_few(self, key: str, wanted: str) -> list[str]:
         raise ConfigError(key, f"{wanted}, and {self._have()}")
 
-    def _take(self, nodes: list[str], gpus: int, key: str) -> Places:
-        bundle = {"CPU": 1.0, "GPU": 1.0} if gpus else {"CPU": 1.0}
+    def _take(self, nodes: list[str], gpus: int, key: str, cpus: float = 1.0) -> Places:
+        bundle = {"CPU": cpus, "GPU": 1.0} if gpus else {"CPU": cpus}
         labels = [{"ray.io/node-id": node} for node in nodes]
         group: PlacementGroup = placement_group([bundle] * len(nodes), strategy="PACK", bundle_label_selector=labels)
         deadline = time.monotonic() + self._options.connect_timeout

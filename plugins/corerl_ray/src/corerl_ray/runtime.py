@@ -94,7 +94,7 @@ class RayRuntime:
                 "distributed part such as fsdp, or one worker",
             )
         deadline = time.monotonic() + self.options.start_timeout
-        is_concurrent = role.name == REPLICAS
+        is_concurrent = role.name == REPLICAS or role.workers is not None
         devices = places.devices(self.options.start_timeout) if step > 1 else []
         members = [
             Member(role.name, rank, size, self.start(places, rank * step, is_concurrent)) for rank in range(size)
@@ -113,17 +113,18 @@ class RayRuntime:
             environment = self.environment_of(member, local_rank, facts[0], devices[member.rank * step :][:step])
             calls.append(Call(member, member.host.build.remote(environment, worker, args)))
         shares = starting.all(calls)
-        loads = Loads.of(size, self.options.rollout_samples)
+        loads = Loads.of(size, self.options.rollout_samples if role.name == REPLICAS else sys.maxsize)
         group = Group(
             role.name,
             worker,
             tuple(started),
             tuple(shares),
             self.waiter,
-            self.options.timeout,
+            self.options.timeout if role.timeout is None else role.timeout,
             loads,
             is_concurrent,
             self._shared_gpus if places.gpus_per_node and not is_concurrent else None,
+            takes_weights=role.name == REPLICAS,
         )
         if is_concurrent:
             seats = [Seat(places, rank * step, tuple(devices[rank * step :][:step])) for rank in range(size)]

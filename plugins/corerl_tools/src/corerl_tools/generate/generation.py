@@ -28,7 +28,8 @@ from corerl.models import resolve_device
 from corerl.plugins import Plugins
 from corerl.registry import Selected
 from corerl.registry.parts import ENVIRONMENT, select_agent, select_others, select_rollout_backend
-from corerl.rollout.episodes import make_episodes
+from corerl.rollout.episode_workers import EpisodeWorker, WorkerEpisodes, episode_role
+from corerl.rollout.episodes import Episodes, make_episodes
 from corerl.rollout.event_loop import EventLoop
 from corerl.rollout.player import Player
 from corerl.rollout.request_queue import RequestQueue
@@ -167,12 +168,16 @@ def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[
     seeds = Seeds(config.trainer.seed).validation_requests(len(plan.prompts))
     with ExitStack() as stack:
         runtime = stack.enter_context(closing(plan.runtime.load()(config.runtime)))
-        role = rollout_role(config, plan.backend.entry)
-        runtime.reserve([role])
-        rollout = runtime.spawn(role, RolloutWorker, config)
+        role, players = rollout_role(config, plan.backend.entry), episode_role(config, plan.agent)
+        runtime.reserve([role, *filter(None, [players])])
+        rollout = runtime.spawn(role, RolloutWorker, _of_batches(config, plan.batch_size, plan.sampling.n))
         queue = RequestQueue(rollout.generate)
-        hook = plan.plugins.hook
-        episodes = make_episodes(plan.agent, plan.others, config, plan.tokenizer, queue, hook)
+        episodes: Episodes | None
+        if players is not None:
+            episodes = WorkerEpisodes(runtime.spawn(players, EpisodeWorker, config), queue, config.rollout.max_restarts)
+        else:
+            hook = plan.plugins.hook
+            episodes = make_episodes(plan.agent, plan.others, config, plan.tokenizer, queue, hook)
         player = Player(queue, plan.tokenizer, None, plan.sampling.max_tokens, episodes)
         stack.callback(player.close)
         loop = EventLoop(background=False)
@@ -184,6 +189,12 @@ def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[
             rollouts = loop.run(played).rollouts
             file.write(items, as_table(list(_rows(plan, rollouts, seeds[part]))))
             progress.advance(len(items), sum(len(each.token_ids) for each in rollouts.completions))
+
+
+def _of_batches(config: TrainConfig, prompts: int, n: int) -> TrainConfig:
+    """The config of the engine, for batches of so many prompts."""
+    data, rollout = dataclasses.replace(config.data, train_batch_size=prompts), dataclasses.replace(config.rollout, n=n)
+    return dataclasses.replace(config, data=data, rollout=rollout)
 
 
 def _rows(plan: GenerationPlan, rollouts: Rollouts, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:

@@ -55,7 +55,8 @@ function turnFacts({ turn, sampled, times = [], finish, reward }) {
 }
 
 /** A message; ``holder``, a sample or a branch, has the tokens. Coloured, the policy's messages are their tokens. */
-function messageView([role, text, more = {}], holder, kind) {
+function messageView([role, given, more = {}], holder, kind) {
+  const text = given || (role === "response" ? holder.response : "");
   const [from, to] = more.at ?? (role === "response" ? [0, Infinity] : [0, 0]);
   const own = role === "assistant" || role === "response";
   const asTokens = holder.tokens && from < Math.min(to, holder.tokens.length) && (kind !== "none" || !text || !own);
