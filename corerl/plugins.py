@@ -154,7 +154,8 @@ class Plugins:
             record.status, record.error = "broken", _one_line(error)
 
     def _add_kinds(self, record: PluginRecord, module: ModuleType) -> None:
-        if self._manager.parse_hookimpl_opts(module, "add_kinds") is None:
+        is_there = hasattr(module, "add_kinds")  # pluggy 1.6 raises for an attribute that is not there
+        if not is_there or self._manager.parse_hookimpl_opts(module, "add_kinds") is None:
             return
         kinds: list[Kind] = []
         start = time.perf_counter()

@@ -202,6 +202,11 @@ def test_what_does_not_fit_is_an_error_with_the_arithmetic(folder: Path) -> None
     assert not list(look(Estimate((phase,), None, 1), Machine(1, 80 * GIB), config))
     [found] = look(Estimate((phase,), 0, 1), Machine(1), config)
     assert (found.severity, found.problem) == ("error", "no room for the KV cache")
+    [found] = look(Estimate((phase,), 7, 64), Machine(1), config)
+    assert (found.severity, found.problem) == ("warning", "no room for the KV cache")
+    assert "the 8 responses to one prompt (rollout.n) do not fit together" in found.sentence
+    [found] = look(Estimate((phase,), 8, 64), Machine(1), config)
+    assert found.severity == "note"
     generation = Phase("generation", {"KV cache": 50 * GIB})
     [found] = look(Estimate((generation,), None, 1), Machine(1, 40 * GIB), config)
     assert (found.severity, found.problem) == ("error", "generation does not fit")

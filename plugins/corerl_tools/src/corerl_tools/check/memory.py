@@ -199,6 +199,11 @@ def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Fin
     )
     if found.sequences == 0:
         yield finding("error", "rollout.options", sentence)
+    elif found.sequences < config.rollout.n:
+        few = (
+            f"{sentence}: the {config.rollout.n} responses to one prompt (rollout.n) do not fit together, so some wait"
+        )
+        yield finding("warning", "rollout.options", f"{few}, or are computed again")
     else:
         yield Finding("note", "rollout.options", sentence)
 

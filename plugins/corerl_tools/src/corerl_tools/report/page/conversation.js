@@ -6,6 +6,10 @@ function kindColour(kind) {
   return `var(--time-${kind})`;
 }
 
+function kindSwatch(kind) {
+  return el("i", { class: "swatch", style: { background: kindColour(kind) } });
+}
+
 /** Scores, lengths and other values of a sample, without those that it lacks. */
 function factsView(sample) {
   const components = Object.entries(sample.components).map(([name, value]) => [
@@ -34,9 +38,7 @@ function timesView(seconds) {
     "div",
     { class: "times" },
     stackBar(parts, kindColour, "Times of the episode"),
-    parts.map(([kind, value]) =>
-      el("span", {}, el("i", { class: "swatch", style: { background: kindColour(kind) } }), `${kind} `, duration(value)),
-    ),
+    parts.map(([kind, value]) => el("span", {}, kindSwatch(kind), `${kind} `, duration(value))),
   );
 }
 
