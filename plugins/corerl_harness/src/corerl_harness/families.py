@@ -81,16 +81,29 @@ def end(root: int, *, reap: bool = False) -> int:
 
 
 def end_marked(mark: str) -> int:
-    """Kill the processes with a text, of 8 characters or more, in their environment; returns their number."""
-    if len(mark) < 8:
-        return 0
+    """Kill the processes with a text, of 8 characters or more, in their environment; returns their number.
+
+    It looks until none is found three times: a process may start another one during a look, and has no environment for
+    a moment while it becomes another program.
+    """
+    ended: set[int] = set()
+    until, empty = time.monotonic() + END_SECONDS, 0
+    while len(mark) >= 8 and empty < 3 and time.monotonic() < until:
+        marked = _marked(mark.encode())
+        empty = 0 if marked else empty + 1
+        _signal(marked, signal.SIGKILL)
+        ended |= marked
+        time.sleep(0.01)
+    return len(ended)
+
+
+def _marked(mark: bytes) -> set[int]:
     marked = set()
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            if mark.encode() in file.read(MARK_BYTES) and int(pid) != os.getpid():
+            if mark in file.read(MARK_BYTES) and int(pid) != os.getpid():
                 marked.add(int(pid))
-    _signal(marked, signal.SIGKILL)
-    return len(marked)
+    return _alive(marked)
 
 
 def _children(pid: int) -> Iterator[int]:
