@@ -68,8 +68,8 @@ class Engine:
 
 def processor_seconds(pids: Sequence[int]) -> float:
     """Of these processes so far."""
-    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-    return sum(int(user) + int(system) for *_, user, system in (each[:13] for each in fields)) / os.sysconf("SC_CLK_TCK")
+    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(given: argparse.Namespace, config: TrainConfig, workers: int) -> None:
@@ -80,7 +80,8 @@ def measure(given: argparse.Namespace, config: TrainConfig, workers: int) -> Non
     queue = RequestQueue(Engine(given.seconds).generate)
     config.rollout.num_workers = workers
     pids: list[int] = []
-    runtime, episodes = None, None  # type: RayRuntime | None, Episodes | None
+    runtime: RayRuntime | None = None
+    episodes: Episodes | None
     if (role := episode_role(config, agent)) is not None:
         runtime = RayRuntime(RuntimeConfig(name="ray"), RayOptions(workers=1))
         group: Any = runtime.spawn(role, EpisodeWorker, config)
