@@ -135,7 +135,7 @@ class EpisodeWorker:
 class WorkerEpisodes:
     """Plays episodes in workers (:class:`corerl.rollout.episodes.Episodes`).
 
-    A worker that ends is started again while the others take over its episodes.
+    A worker that ends is started again in the background.
 
     Args:
         workers: :class:`EpisodeWorker`, or a group of them.
@@ -182,7 +182,7 @@ class WorkerEpisodes:
             if self._left < 0:
                 say(f"{error}\nrollout.max_restarts is reached: the run continues without it")
                 return
-        say(f"{error}\nits episodes are played again by others, and it is started again in the background")
+        say(f"{error}\nit is started again in the background, and its episodes are played again")
         threading.Thread(target=self._restart, name="corerl-episodes", daemon=True).start()
 
     def _restart(self) -> None:

@@ -345,7 +345,7 @@ class Exchange:
         return None
 
     def _died(self, member: Member, error: EngineDeadError) -> None:
-        """Its calls go to others; one with requests of its own waits for the replica to come back (:meth:`_resume`)."""
+        """Its calls go to others; one with requests of its own may wait for the replica to come back (:meth:`_resume`)."""
         by_order: dict[Order, list[int]] = {}
         for number in sorted(self._at.get(member.host, ())):
             by_order.setdefault(self._running[number][0], []).append(number)
@@ -361,15 +361,15 @@ class Exchange:
                 self._in_loop(order, functools.partial(order.withdraw, numbers))
 
     def _resume(self) -> None:
-        """Hand out calls of dead replicas again, once all replicas are there; a call that ended two of them fails.
+        """Hand out calls of dead replicas again, once another is left if they end the next, too.
 
-        If such a call ends the next replica, too, another is left.
+        A call that has ended two replicas fails.
         """
         group, now = self._group, time.monotonic()
-        is_whole = len(group.members) == len(group.latest)
+        is_safe = len(group.members) > 1 or len(group.members) == len(group.latest)
         for order, (died, error) in list(self._postponed.items()):
             is_given_up = now - died > 2 * POLL and not group.reviving.locked()
-            if not (is_whole or is_given_up or now - died > COMING_BACK):
+            if not (is_safe or is_given_up or now - died > COMING_BACK):
                 continue
             del self._postponed[order]
             order.wait.deadline = now + group.timeout
