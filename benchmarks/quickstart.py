@@ -3,7 +3,9 @@
 The commands are those of ``examples/quickstart/run.sh``, run on two cores in a temporary folder, once for each seed,
 which goes to ``tiny-model``, ``sft`` and ``train``. This file is also a plugin that ``train`` loads, to clock the calls
 of its workers. The controller is the rest of a step, from the end of the one before: batching, decoding text, scores,
-advantages, metrics, logging, sample rollouts. Evaluation and the first step, which imports and warms up, are left out.
+advantages, metrics, logging, sample rollouts. Its share is that of the wall time, which waits for scores or for a
+processor of a loaded machine make larger, and that of the processor time of the run's process. Evaluation and the first
+step, which imports and warms up, are left out.
 
     python benchmarks/quickstart.py --seeds 0,1,2
 """
@@ -18,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections import defaultdict
@@ -42,14 +45,21 @@ END = 0.9
 """least"""
 
 
+def processor_time() -> float:
+    """Seconds of a processor of Python's threads; threads in which torch computes, or waits for work, are none."""
+    clocks = [time.pthread_getcpuclockid(thread.ident) for thread in threading.enumerate() if thread.ident is not None]
+    return sum(map(time.clock_gettime, clocks))
+
+
 class Clock:
-    """Wall time inside and outside of the calls that are clocked."""
+    """Wall time and processor time inside and outside of the calls that are clocked."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self.processor: dict[str, float] = defaultdict(float)
         self.steps: list[dict[str, float]] = []
         self._running = False
-        self._step_start = time.perf_counter()
+        self._step_start = time.perf_counter(), processor_time(), time.process_time()
 
     def wrap(self, owner: type, function: Callable[..., Any], kind: str) -> None:
         """Add the time of every call to ``seconds[kind]``; a call inside a clocked one is part of that."""
@@ -81,21 +91,28 @@ class Clock:
     def _clock(self, kind: str, call: Callable[[], Any]) -> Any:
         if self._running:
             return call()
-        self._running, start = True, time.perf_counter()
+        self._running, start, used = True, time.perf_counter(), time.thread_time()
         try:
             return call()
         finally:
             self.seconds[kind] += time.perf_counter() - start
+            self.processor[kind] += time.thread_time() - used
             self._running = False
 
     def end_step(self) -> None:
         """Close a step: its seconds without evaluation, and those of its workers."""
-        now = time.perf_counter()
+        now, used, whole = time.perf_counter(), processor_time(), time.process_time()
         self.steps.append(
-            {"step": now - self._step_start - self.seconds["evaluation"], "workers": self.seconds["workers"]}
+            {
+                "step": now - self._step_start[0] - self.seconds["evaluation"],
+                "workers": self.seconds["workers"],
+                "processor": whole - self._step_start[2],
+                "controller's": used - self._step_start[1] - self.processor["evaluation"] - self.processor["workers"],
+            }
         )
         self.seconds.clear()
-        self._step_start = now
+        self.processor.clear()
+        self._step_start = now, used, whole
 
 
 clock = Clock()
@@ -191,13 +208,14 @@ def _outcome(folder: Path) -> dict[str, Any]:
     records = [json.loads(line) for line in clock_file.with_name("metrics.jsonl").read_text().splitlines()]
     accuracies = [value for record in records for name, value in record.items() if name.startswith("val-core/")]
     steps = json.loads(clock_file.read_text())
-    total, workers = (sum(step[part] for step in steps) for part in ("step", "workers"))
+    total, workers, used, by_controller = (sum(step[part] for step in steps) for part in steps[0])
     return {
         "start": accuracies[0],
         "end": accuracies[-1],
         "step_ms": 1000 * statistics.median(step["step"] for step in steps),
         "controller_ms": 1000 * statistics.median(step["step"] - step["workers"] for step in steps),
         "controller": 1 - workers / total,
+        "controller_processor": by_controller / used,
     }
 
 
@@ -206,7 +224,7 @@ def _print(results: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table("seed", *(command["command"] for command in results[0]["commands"]), "total", "peak memory", "start")
-    for heading in ("end", "step", "controller", "share", ""):
+    for heading in ("end", "step", "controller", "share", "of processor time", ""):
         table.add_column(heading)
     for each in results:
         missed = [name for name, most in LIMITS.items() if each[name] > most]
@@ -221,6 +239,7 @@ def _print(results: list[dict[str, Any]]) -> None:
             f"{each['step_ms']:.0f} ms",
             f"{each['controller_ms']:.1f} ms",
             f"{each['controller']:.2%}",
+            f"{each['controller_processor']:.2%}",
             "missed: " + ", ".join(missed) if missed else "ok",
         )
     Console(width=140).print(table)

@@ -47,9 +47,9 @@ from corerl.rollout.recorder import Services
 from corerl.rollout.request_queue import RequestQueue
 from corerl.rollout.stream import Stream
 from corerl.seeding import Seeds
+from corerl_agents.turns import TurnTokenizer
 from corerl_envs import Start, Task, Turn
 from corerl_envs.agent import EnvironmentAgent
-from corerl_envs.turns import TurnTokenizer
 
 SLOTS_BUSY, MS_AN_EPISODE, GIB = 0.95, 1.0, 2.0
 """required: at least, at most, at most"""

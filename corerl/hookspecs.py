@@ -188,6 +188,11 @@ def load_tokenizer(model: "ModelConfig") -> "ChatTokenizer | None":
     """Load the tokenizer of a model (:mod:`corerl.contracts.tokenizers`); None for models of other plugins."""
 
 
+@hookspec
+def examine_tokenizer(config: "TrainConfig", tokenizer: "ChatTokenizer") -> "Iterable[Any] | None":
+    """Yield findings (``corerl_check.Finding``) about the tokenizer and its chat template, for `corerl check`."""
+
+
 @hookspec(firstresult=True)
 def make_chats(config: "TrainConfig", tokenizer: "ChatTokenizer") -> "ChatFactory | None":
     """Make what turns the chats of agents into tokens (:class:`corerl.contracts.agents.ChatFactory`)."""

@@ -171,6 +171,17 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     ),
     "Agents": (
         Metric("agent/turns/{mean,max}", "turns", "requests to the policy per episode"),
+        Metric("agent/tool_calls/{mean,max}", "calls", "tool calls per episode; agent `tools`"),
+        Metric("agent/tool_errors/ratio", "share", "tool calls answered with an error; agent `tools`"),
+        Metric(
+            "agent/tool_call_seconds/{mean,max}", "s", "time of the tool calls of an episode, added up; agent `tools`"
+        ),
+        Metric("agent/malformed_calls/{mean,max}", "calls", "tool calls of the policy per episode that cannot be read"),
+        Metric(
+            "agent/rewritten_chats/{mean,max}",
+            "requests",
+            "chats per episode that continue another, whose earlier messages the chat template wrote differently",
+        ),
         Metric("agent/branches/{mean,max}", "rows", "further rows per episode: conversations that leave its main one"),
         Metric(
             "agent/context/{mean,max}", "tokens", "tokens of the longest conversation per episode, read ones included"
@@ -190,6 +201,19 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
         Metric("agent/failed/silent/ratio", "share", "the agent asked the policy for nothing"),
         Metric("agent/failed/reported/ratio", "share", "the agent returned an error"),
         Metric("agent/<name>/{mean,max}", "", "a number of the agent per episode ([agents](agents.md#the-result))"),
+    ),
+    "Agents in processes": (
+        Metric("harness/seconds/{mean,max}", "s", "time of the command per episode"),
+        Metric("harness/check_seconds/{mean,max}", "s", "time of the check per episode"),
+        Metric("harness/memory_gb/{mean,max}", "GiB", "most memory that was seen, of all processes of a command"),
+        Metric("harness/processes/{mean,max}", "", "most processes and threads that were seen"),
+        Metric("harness/output_kb/{mean,max}", "KiB", "printed by the command"),
+        Metric("harness/exit_code/ratio", "share", "commands that ended by themselves with another exit code than 0"),
+        Metric("harness/{timeout,memory,tasks,disk,output}/ratio", "share", "commands that were ended by this limit"),
+        Metric("harness/lost/ratio", "share", "commands whose keeper was killed"),
+        Metric("harness/left_behind/ratio", "share", "commands that left processes behind, which were killed"),
+        Metric("harness/check_timeout/ratio", "share", "checks that ended at their deadline"),
+        Metric("verifiers/<name>/{mean,max}", "", "a metric of a task of verifiers 0.4"),
     ),
     "Environments": (
         Metric("env/turns/{mean,max}", "turns", "turns of the policy per episode"),

@@ -6,7 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SHARED = {"corerl_check", "corerl_engines", "corerl_testing", "corerl_tools", "corerl_torch", "corerl_verl"}
+SHARED = {
+    "corerl_check",
+    "corerl_engines",
+    "corerl_gateway",
+    "corerl_testing",
+    "corerl_tools",
+    "corerl_torch",
+    "corerl_verl",
+}
 """distributions of the core's own: they use its inside, and plugins may use them"""
 
 

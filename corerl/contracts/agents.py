@@ -136,6 +136,16 @@ class Chat(Protocol):
     ) -> ChatReply: ...
 
 
+@runtime_checkable
+class MeasuredChat(Chat, Protocol):
+    """Chats with numbers of their own."""
+
+    @property
+    def metrics(self) -> Mapping[str, float | tuple[float, float]]:
+        """Of the episode so far, in the form of :attr:`AgentResult.metrics`."""
+        ...
+
+
 class ChatFactory(Protocol):
     """Makes the chats of an episode; they ask its model by :meth:`Model.generate` (hook ``make_chats``)."""
 

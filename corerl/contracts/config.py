@@ -212,6 +212,12 @@ class MultiTurnConfig:
     tool_timeout: float = option(30.0, "deadline of one call of the environment, in seconds", gt=0)
     num_workers: int = option(64, "largest number of concurrent calls of the environment", ge=1)
     score_response: bool = option(True, "add the scorer's score of the text to the agent's reward")
+    format: str | None = option(
+        None,
+        "spelling of tool calls and reasoning: hermes, qwen_xml, llama, deepseek, glm, harmony, mistral, plain; null: "
+        "by the chat template",
+    )
+    endpoint: dict[str, Any] = option(help="options of the endpoint for HTTP clients (docs/endpoint.md)", factory=dict)
 
 
 @dataclass

@@ -165,7 +165,6 @@ def _mask(lengths: Tensor) -> Tensor:
 
 def _pad(rows: Iterable[Iterable[float]], mask: Tensor, dtype: type[np.generic]) -> Tensor:
     """The values of all rows end to end, where ``mask`` is true; a tensor for each row would be slow."""
-    values = torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype))
-    padded = torch.zeros(mask.shape, dtype=values.dtype)
-    padded[mask] = values
-    return padded
+    padded = np.zeros(mask.shape, dtype)
+    padded[mask.numpy()] = np.fromiter(chain.from_iterable(rows), dtype)  # a tenth of the time of torch's
+    return torch.from_numpy(padded)

@@ -9,7 +9,7 @@ from corerl.errors import RunError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from corerl.contracts.config import ModelConfig, RolloutConfig
+    from corerl.contracts.config import ModelConfig, RolloutConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,15 @@ class LoggingBackend(Protocol):
         ...
 
 
+@runtime_checkable
+class BoundedBackend(Protocol):
+    """A rollout backend whose engine has a largest length of sequences."""
+
+    def longest_sequence(self) -> int | None:
+        """Largest number of tokens of prompt and response together, of an engine that has started; None: unknown."""
+        ...
+
+
 @dataclass(frozen=True)
 class EngineLoad:
     """A report of an engine about its samples.
@@ -223,6 +232,19 @@ class LoadReporting(Protocol):
 
     def engine_load(self) -> EngineLoad | None:
         """The last report, at once; None: there is none. The number of requests under way follows it."""
+        ...
+
+
+@runtime_checkable
+class SizedOptions(Protocol):
+    """Options of a rollout backend, some of which depend on the run and its machine."""
+
+    def sized(self, config: "TrainConfig", device: str) -> Any:
+        """The options of this run; called in the engine's process before the engine starts.
+
+        Args:
+            device: ``cpu`` or ``cuda``.
+        """
         ...
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from corerl.contracts.agents import Address, Chat, ChatFactory, ChatReply, Endpoint, Sampled
+from corerl.contracts.agents import Address, Chat, ChatFactory, ChatReply, Endpoint, MeasuredChat, Sampled
 from corerl.contracts.rollout_backends import Completion, GenerationRequest
 from corerl.contracts.tokenizers import ChatTokenizer
 from corerl.contracts.workers import Requests
@@ -123,6 +123,11 @@ class Recorder:
                 raise RunError("no installed plugin turns chats into tokens: pip install corerl-agents")
             self._chat = self._services.chats(self)
         return await self._chat.complete(messages, tools=tools, max_tokens=max_tokens, stop=stop)
+
+    @property
+    def chat_metrics(self) -> Mapping[str, float | tuple[float, float]]:
+        """Numbers of the chats; none without a chat."""
+        return self._chat.metrics if isinstance(self._chat, MeasuredChat) else {}
 
     @property
     def base_url(self) -> str:

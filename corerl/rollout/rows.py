@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corerl.batch.rollouts import Branch, Episode, RequestRecord, Rollouts
@@ -30,6 +30,7 @@ def rollouts_of(recorder: Recorder, result: AgentResult) -> Rollouts:
         error = error or FAILURES["silent"]
         path.extend(recorder.tokenizer.stop_token_ids[:1], [0.0], -1)
     _check_turn_rewards(result.turn_rewards, len(turns))
+    _check_artifacts(result.artifacts)
     taken = {node.number for node in main}
     branches = [branch for end in ends if (branch := _branch(end, taken))]
     texts = [node.text for node in main]
@@ -37,11 +38,11 @@ def rollouts_of(recorder: Recorder, result: AgentResult) -> Rollouts:
         response_mask=path.mask(),
         messages=[*map(dict, result.messages)] or [{"role": "assistant", "content": text} for text in texts],
         turns=len(turns),
-        reward=result.reward,
-        components=dict(result.components),
-        metrics=dict(result.metrics),
+        reward=float(result.reward),
+        components={name: float(value) for name, value in result.components.items()},
+        metrics={name: _number(value) for name, value in {**recorder.chat_metrics, **result.metrics}.items()},
         error=error,
-        turn_rewards=list(result.turn_rewards),
+        turn_rewards=[float(reward) for reward in result.turn_rewards],
         turn_ids=path.turn_ids,
         branches=branches,
         requests=[_record(node) for node in turns],
@@ -90,6 +91,19 @@ def _check_turn_rewards(rewards: Sequence[float], requests: int) -> None:
         raise RunError(f"the agent returned {len(rewards)} turn rewards for {requests} requests")
     if not all(map(math.isfinite, rewards)):
         raise RunError(f"the agent returned the turn rewards {list(rewards)}: a reward must be finite")
+
+
+def _check_artifacts(artifacts: Mapping[Any, Any]) -> None:
+    for name, text in artifacts.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise RunError(
+                f"the agent returned an artifact {name!r:.100} of {type(text).__name__}: names and artifacts are texts"
+            )
+
+
+def _number(value: float | Sequence[float]) -> float | tuple[float, ...]:
+    """A metric of an agent as it is kept in checkpoints."""
+    return tuple(map(float, value)) if isinstance(value, Sequence) else float(value)
 
 
 @dataclasses.dataclass

@@ -40,6 +40,7 @@ class Scores:
 
     def __init__(self, reward: RewardManager | None, max_response_length: int) -> None:
         self._reward, self._max_response_length = reward, max_response_length
+        self._partwise = reward if isinstance(reward, PartwiseRewardManager) else None  # a look at a protocol is slow
         self._batches: defaultdict[str, set[Part]] = defaultdict(set)
 
     @contextlib.contextmanager
@@ -70,11 +71,11 @@ class Scores:
         """
         if self._reward is None:
             return None
-        if not isinstance(self._reward, PartwiseRewardManager):
+        if self._partwise is None:
             part.rollouts = rollouts
             self._score_if_whole(part.batch)
             return await part.results
-        under_way = self._reward.submit(rollouts.reward_requests(self._max_response_length))
+        under_way = self._partwise.submit(rollouts.reward_requests(self._max_response_length))
         results: list[RewardResult]
         if isinstance(under_way, concurrent.futures.Future):
             results = await asyncio.wrap_future(under_way)

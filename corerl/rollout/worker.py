@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import inspect
 from collections import deque
@@ -13,18 +14,21 @@ from torch import Tensor
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.dispatch import dispatch
 from corerl.contracts.rollout_backends import (
+    BoundedBackend,
     Completion,
     EngineLoad,
     GenerationRequest,
     LoadReporting,
     LoggingBackend,
     OnFinished,
+    SizedOptions,
     StartingBackend,
 )
 from corerl.errors import CoreRLError, DeadlineError, EngineDeadError, RunError
 from corerl.models import resolve_device
 from corerl.plugins import load_plugins
 from corerl.registry.parts import select_rollout_backend
+from corerl.terminal.notices import say
 
 ABORT_SECONDS = 30
 """that requests have to end once they are aborted"""
@@ -35,11 +39,15 @@ class RolloutWorker:
 
     def __init__(self, config: TrainConfig) -> None:
         plugins = load_plugins(tuple(config.plugins.load), tuple(config.plugins.disable))
-        backend = select_rollout_backend(config.rollout, plugins.registries).load()
-        self.timeout = config.rollout.timeout
-        self._start = functools.partial(
-            backend, config.model, config.rollout, device=resolve_device(config.actor.device)
+        backend, device = (
+            select_rollout_backend(config.rollout, plugins.registries),
+            resolve_device(config.actor.device),
         )
+        if isinstance(backend.options, SizedOptions):
+            backend = dataclasses.replace(backend, options=backend.options.sized(config, device))
+        self.timeout = config.rollout.timeout
+        self._longest = config.data.max_prompt_length + config.data.max_response_length
+        self._start = functools.partial(backend.load(), config.model, config.rollout, device=device)
         self.backend, self._is_closed = self._start(), False
 
     def is_starting(self) -> bool:
@@ -50,6 +58,14 @@ class RolloutWorker:
         """For :class:`corerl.contracts.workers.StartingWorker`."""
         if isinstance(self.backend, StartingBackend):
             self.backend.started()
+        most = self.backend.longest_sequence() if isinstance(self.backend, BoundedBackend) else None
+        if most is not None and most < self._longest:
+            say(
+                f"the engine computes sequences of at most {most} tokens, by its memory or its model, and a row may "
+                f"have {self._longest} (data.max_prompt_length + data.max_response_length): longer responses are cut "
+                "off, which response_length/clip_ratio counts, or refused; lower one of the two keys, or give the "
+                "engine more memory"
+            )
 
     @dispatch("spread")
     async def generate(self, requests: Sequence[GenerationRequest], on_finished: OnFinished) -> None:

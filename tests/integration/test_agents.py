@@ -18,7 +18,8 @@ async def branching(task, model):
     ways = await asyncio.gather(*(model.generate([*path, read], max_tokens=3) for read in (5, 6)))
     await model.generate([*reversed(task.prompt_ids)][:6], max_tokens=2)
     last = await model.generate([*path, 5, *ways[0].token_ids, 7], max_tokens=2)
-    return AgentResult(turn_rewards=[float(len(each.token_ids)) for each in (draft, *ways)], reward=float(draft.token_ids[0] % 7))
+    lengths = [float(len(each.token_ids)) for each in (draft, *ways)]
+    return AgentResult(turn_rewards=lengths, reward=float(draft.token_ids[0] % 7))
 """
 
 MOST = 5e-6

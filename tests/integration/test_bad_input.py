@@ -57,6 +57,19 @@ def test_memory_that_generation_and_training_need_at_once_is_not_handed_over(key
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is in this environment")
+@pytest.mark.parametrize(
+    ("overrides", "open_groups"),
+    [
+        (["trainer.max_staleness=1", "trainer.batch_window=9"], "1 × 8 = 8"),
+        (["trainer.max_staleness=2", "trainer.batch_window=17", "trainer.batch_order=windowed"], "2 × 8 = 16"),
+    ],
+)
+def test_a_window_of_more_groups_than_may_be_open_is_refused(overrides, open_groups, refused):
+    refused(
+        ["data.train_batch_size=8", "actor.ppo_mini_batch_size=8", *overrides], "trainer.batch_window: is", open_groups
+    )
+
+
 def test_an_engine_that_is_not_there_is_told_before_data_are_read(refused):
     words = "rollout.options.python: there is no vLLM in the environment of", "corerl engine install vllm"
     refused(["rollout.name=vllm", "data.train_files=[none.parquet]"], *words)

@@ -182,7 +182,7 @@ def test_environments(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shlex.split(command)) == 0
     assert metrics()["env/turns/max"] >= 1
     limits = set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE))
-    assert limits == {field.name for field in dataclasses.fields(MultiTurnConfig)} - {"environment"}
+    assert limits == {field.name for field in dataclasses.fields(MultiTurnConfig)} - {"environment", "endpoint"}
     for name in re.findall(r"`(env/\w+)", text):
         assert any(key.startswith(name) for key in metrics()), name
 

@@ -1,7 +1,9 @@
 """Batches that are collected ahead of training, and memory that engine and training hand to each other."""
 
 import json
+import shutil
 
+import pyarrow.parquet as pq
 import pytest
 
 from corerl.cli.main import run
@@ -58,10 +60,35 @@ def test_memory_that_changes_hands_changes_no_number(train):
     assert shared == plain
 
 
-def test_a_stale_run_resumes_with_the_prompts_that_come_next(train, tmp_path):
+def swapped_digits(folder, path):
+    """The model with a tokenizer that exchanges the ids of two digits."""
+    shutil.copytree(folder, path)
+    tokenizer = json.loads((path / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["1"], vocabulary["2"] = vocabulary["2"], vocabulary["1"]
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return path
+
+
+def test_a_stale_run_resumes_with_the_prompts_that_come_next_of_the_same_data_and_tokenizer(
+    train, tmp_path, material, capsys
+):
     full = train("full", "trainer.max_staleness=2", "trainer.save_freq=3")
     [folder] = (tmp_path / "runs" / "full").iterdir()
     state = json.loads((folder / "checkpoints" / "global_step_3" / "state.json").read_text())
     assert state["sampler"]["position"] == 3  # of the trained batches, not of those generated ahead
     assert run(["train", "config.yaml", "trainer.max_staleness=2", f"trainer.resume_mode={folder}"]) == 0
     assert len(full) == 7
+    checkpoint = folder / "checkpoints" / "global_step_3"
+    assert (checkpoint / "groups.parquet").is_file()
+    table = pq.read_table(material / "data" / "train.parquet")
+    pq.write_table(table.take(list(reversed(range(len(table))))), tmp_path / "others.parquet")
+    for other in (
+        f"data.train_files=[{tmp_path}/others.parquet]",
+        f"model.path={swapped_digits(material / 'model', tmp_path / 'swapped')}",
+    ):
+        resumed = ["train", "config.yaml", "trainer.max_staleness=2", f"trainer.resume_mode={checkpoint}", other]
+        assert run(resumed) == 2  # another config
+        capsys.readouterr()
+        assert run([*resumed, "trainer.resume_with_changes=true"]) == 2
+        assert "groups.parquet has responses to another prompt than the data at place 2" in capsys.readouterr().err

@@ -303,6 +303,16 @@ def test_numbers_of_episodes_become_means_maxima_and_ratios():
     assert agent_metrics([Episode([True], metrics={"none/ratio": (0, 0)})])["none/ratio"] == 0.0
 
 
+@pytest.mark.parametrize("artifacts", [{"stdout": b"4"}, {"stdout": None}, {4: "4"}])
+def test_an_artifact_that_is_no_text_is_an_error_of_the_run(play, artifacts):
+    async def run(task, model):
+        await model.generate(task.prompt_ids)
+        return AgentResult(artifacts=artifacts)
+
+    with pytest.raises(RunError, match=r"the agent returned an artifact .* names and artifacts are texts"):
+        play(run)
+
+
 def test_failures_are_counted_by_cause(play):
     async def raising(task, model):
         raise ValueError("1")

@@ -1,7 +1,9 @@
 """Finished groups in a file: they come back as they were, to their own prompts."""
 
+import asyncio
 import dataclasses
 import json
+import random
 import resource
 
 import numpy as np
@@ -9,12 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corerl.batch.rollouts import Branch, Episode, RequestRecord
+from corerl.batch.rollouts import Branch, Episode, RequestRecord, Rollouts
+from corerl.contracts.agents import AgentResult
 from corerl.contracts.reward_managers import RewardResult
-from corerl.contracts.rollout_backends import Completion
+from corerl.contracts.rollout_backends import Completion, SamplingParams
 from corerl.data.prompts import Prompt
 from corerl.data.sampler import PromptSampler
 from corerl.errors import DataError, RequestError
+from corerl.rollout.groups import Group
+from corerl.rollout.recorder import Recorder
+from corerl.rollout.rows import rollouts_of
 from corerl.rollout.scored import FinishedGroup, ScoredRollouts
 from corerl_tools.finished_groups import SCHEMA, read_groups, write_groups
 
@@ -169,6 +175,60 @@ def test_facts_of_others_are_errors_in_words(finished, sampler, tmp_path, change
         read_groups(path, PROMPTS, sampler)
 
 
+class Queue:
+    """Answers with one to four tokens."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    async def complete(self, request, on_sent=lambda: None):
+        await asyncio.sleep(0)
+        on_sent()
+        await asyncio.sleep(0)
+        ids = [self.draw.randrange(5) for _ in range(min(self.draw.randint(1, 4), request.sampling.max_tokens))]
+        updates = ((len(ids) // 2, 5),) if self.draw.random() < 0.5 else ()
+        return [Completion(ids, [-self.draw.random() for _ in ids], self.draw.choice(["stop", "length"]), 4, updates)]
+
+
+class Tokenizer:
+    stop_token_ids = (0,)
+
+    def decode(self, rows):
+        return ["".join(map(str, row)) for row in rows]
+
+
+async def play(model, draw):
+    """Requests that continue, repeat and leave each other, some at the same time."""
+    paths = [[1, 14]]
+    for _ in range(draw.randint(0, 4)):
+        asked = [[*draw.choice(paths), *range(draw.randint(0, 2))] for _ in range(draw.randint(1, 3))]
+        sampled = await asyncio.gather(*(model.generate(each) for each in asked))
+        paths += [[*ids, *each.token_ids] for ids, each in zip(asked, sampled, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_an_agent_does_its_episodes_come_back(finished, sampler, tmp_path, seed):
+    draw = random.Random(seed)
+    group = Group(PROMPTS[4], seed, SamplingParams(draw.choice([6, 30])), "train-0", "train", 0)
+    result = AgentResult(
+        reward=True,
+        components={"won": np.float32(1)},
+        metrics={"right": True, "calls": np.int64(2), "share": (1, True), "speed": float("nan")},
+        artifacts={"stdout": "\ud800"},
+    )
+    parts = []
+    for sample in range(2):
+        model = Recorder(Queue(draw), Tokenizer(), group, sample, 8)
+        asyncio.run(play(model, draw))
+        rewards = [True, np.float32(0.5), 1][: draw.randint(0, min(3, len(model.nodes)))]
+        parts.append(rollouts_of(model, dataclasses.replace(result, turn_rewards=rewards)))
+    rollouts = dataclasses.replace(Rollouts.join(parts), group_ids=[0, 0])
+    scored = dataclasses.replace(finished(4).scored, rollouts=rollouts)
+    write_groups(tmp_path / "groups.parquet", [FinishedGroup(4, PROMPTS[4], scored)])
+    [found] = read_groups(tmp_path / "groups.parquet", PROMPTS, sampler)
+    assert repr(found.scored) == repr(scored)  # NaN differs from itself
+
+
 def test_an_episode_of_an_older_file_has_no_turn_ids_and_no_requests(finished, sampler, tmp_path):
     path = tmp_path / "groups.parquet"
     group = with_rollouts(finished(4), episodes=[Episode([True, False, True]), Episode([True])])
@@ -203,6 +263,7 @@ OF_EPISODES = [
     {"error": 1},
     {"more": 1},
     {"components": {"a": 10**400}},
+    *({"metrics": {"a": value}} for value in (10**400, "1", True, None, [1], [1, 2, 3], [1, "2"], [1, [2]])),
     *({"turn_rewards": value} for value in ([1.0] * 4, [float("inf")], ["1"], [True], [10**400], {"0": 1.0})),
     *({"turn_ids": value} for value in ([0], [0, -1, 3], [0, -2, 1], [0, 1, -1], [0, -1, 1.0], [0, -1, 2], "0,1")),
     *({"turns": value} for value in (2, 4, -1)),

@@ -38,7 +38,7 @@ class Slow:
     # the second sample of the prompt [0] fails; others have their tokens when they are aborted, short ones at once;
     # of a bucket it notes the file and its bytes, or refuses it; its digests are wrong
 
-    dead, vocabulary, devices = ConnectionError, 300, []
+    dead, vocabulary, devices, context = ConnectionError, 300, [], 77
 
     def __init__(self, diary, refused):
         self.diary, self.aborted, self.parts, self.refused = diary, {}, [self], refused
@@ -228,6 +228,7 @@ def test_a_call_that_is_cancelled_ends_each_of_its_requests_in_the_engine_and_no
 
 def test_the_load_is_known_from_the_start_and_follows_the_engine(backend):
     assert backend.engine_load() == EngineLoad(room=4)
+    assert backend.longest_sequence() == 77
 
     async def work():
         call = asyncio.create_task(backend.generate([request("long", n=6)]))

@@ -6,7 +6,7 @@ import pytest
 from corerl.contracts.config import ModelConfig, RolloutConfig, TrainConfig
 from corerl.contracts.options import check_ranges
 from corerl.errors import ConfigError
-from corerl_check.machine import GIB
+from corerl_check.machine import GIB, Machine
 from corerl_check.size import ModelSize
 from corerl_engines.options import EngineOptions, check_engine_args
 
@@ -58,8 +58,17 @@ def test_the_cache_of_a_device_has_what_the_share_leaves_beside_weights_and_over
     )
     config = TrainConfig(ModelConfig(path="model"), rollout=RolloutConfig(tensor_model_parallel_size=2))
     options = EngineOptions(gpu_memory_utilization=0.25)
-    share = options.generation(size, config, 80 * GIB)
+    share = options.generation(size, config, Machine(1, 80 * GIB))
     assert (share.weights, share.other, share.kv_cache) == (4 * GIB, 2 * GIB, 14 * GIB)
     assert share.bytes_per_token == size.cache_bytes / 2
-    assert options.generation(size, config, 8 * GIB).kv_cache == 0.0
-    assert options.generation(size, config, None).kv_cache is None
+    assert options.generation(size, config, Machine(1, 8 * GIB)).kv_cache == 0.0
+    assert options.generation(size, config, Machine(1, None)).kv_cache is None
+
+
+def test_a_length_that_is_less_than_the_longest_row_is_an_error_before_the_start() -> None:
+    config = TrainConfig(ModelConfig(path="model"))
+    config.data.max_prompt_length, config.data.max_response_length = 100, 28
+    EngineOptions(max_model_len=128).check("rollout.name", config)
+    EngineOptions().check("rollout.name", config)
+    with pytest.raises(ConfigError, match=r"rollout.options.max_model_len: is 127, .* = 100 \+ 28 = 128 tokens"):
+        EngineOptions(max_model_len=127).check("rollout.name", config)

@@ -21,9 +21,10 @@ from corerl.rollout.player import Player
 from corerl.rollout.recorder import Services
 from corerl.rollout.scored import ScoredRollouts
 from corerl.rollout.scoring import add_agent
+from corerl_agents.calls import shorten
+from corerl_agents.turns import TurnTokenizer
 from corerl_envs import Start, Turn
-from corerl_envs.agent import EnvironmentAgent, shorten
-from corerl_envs.turns import TurnTokenizer
+from corerl_envs.agent import EnvironmentAgent
 
 END = 258
 CHAT = [{"role": "user", "content": "Go."}]

@@ -1,3 +1,5 @@
+import copy
+import dataclasses
 import json
 import shutil
 import socket
@@ -181,6 +183,26 @@ def test_text_is_encoded_as_it_stands_and_decoded_without_special_tokens(tokeniz
     assert tokenizer.encode(["é", "a<|im_end|>"]) == [[0xC3, 0xA9], [97, 258]]
     assert tokenizer.decode([[97, 32, 46, 258], [257, 0xC3, 0xA9]]) == ["a .", "é"]
     assert tokenizer.encode([]) == []
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_decoding_is_that_of_transformers_also_of_a_tokenizer_with_a_way_of_its_own(
+    tokenizer: HFTokenizer, skip: bool
+) -> None:
+    rows = [[97, 32, 46, 258], [257, 0xC3, 0xA9], [0xC3], [], [72, 105, 32, 33]]
+    expected = tokenizer.tokenizer.batch_decode(rows, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
+    assert tokenizer.decode(rows, skip_special_tokens=skip) == expected
+    assert tokenizer.decode([tuple(row) for row in rows], skip_special_tokens=skip) == expected
+
+    class Shouting(type(tokenizer.tokenizer)):  # type: ignore[misc]
+        def _decode(self, *args: Any, **kwargs: Any) -> str:
+            text: str = super()._decode(*args, **kwargs)
+            return text.upper()
+
+    own = copy.copy(tokenizer.tokenizer)
+    own.__class__ = Shouting
+    loud = dataclasses.replace(tokenizer, tokenizer=own)
+    assert loud.decode(rows, skip_special_tokens=skip) == [text.upper() for text in expected]
 
 
 def llama_backend(kind: str) -> Any:

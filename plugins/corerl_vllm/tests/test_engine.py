@@ -257,6 +257,7 @@ def test_a_prompt_outside_of_the_vocabulary_is_refused_with_its_reason(backend: 
 
 
 def test_a_prompt_that_is_too_long_for_the_engine_is_one_line_and_the_engine_goes_on(backend: VllmBackend):
+    assert backend.longest_sequence() == 32_768
     request = GenerationRequest("r", [1] * 40_000, SamplingParams(max_tokens=1))
     with pytest.raises(RunError, match=r"the vLLM engine refused: .*32768"):
         asyncio.run(backend.generate([request]))

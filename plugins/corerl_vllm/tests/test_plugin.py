@@ -186,7 +186,7 @@ def test_a_request_goes_to_the_replica_of_its_session_if_that_has_room_else_to_t
 class Recording:
     """Takes requests and ends them when told to."""
 
-    dead, vocabulary, devices, room = RuntimeError, 10, ["a"], 16
+    dead, vocabulary, devices, room, context = RuntimeError, 10, ["a"], 16, 64
 
     def __init__(self) -> None:
         self.given: list[str] = []

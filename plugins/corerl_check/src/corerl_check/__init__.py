@@ -6,7 +6,7 @@
 
 from corerl_check.contract import Examined, Finding, Machine
 from corerl_check.findings import finding, from_error
-from corerl_check.machine import GIB, detect
+from corerl_check.machine import GIB, count_processors, detect
 from corerl_check.shares import (
     PROCESS,
     CpuBound,
@@ -31,6 +31,7 @@ __all__ = [
     "SharesGeneration",
     "SharesTraining",
     "TrainingShare",
+    "count_processors",
     "detect",
     "finding",
     "from_error",

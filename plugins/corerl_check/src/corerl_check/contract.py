@@ -39,12 +39,14 @@ class Machine:
         memory: bytes of each GPU; None: unknown.
         name: of the GPU; '' without one, or if planned.
         planned: another machine than this one, described by the user.
+        processors: usable ones; 0: unknown.
     """
 
     gpus: int
     memory: float | None = None
     name: str = ""
     planned: bool = False
+    processors: int = 0
 
 
 @runtime_checkable

@@ -100,9 +100,17 @@ def _check_mini_batch(key: str, mini: int, batch: int) -> Iterator[RequestError]
 
 
 def _check_staleness(config: TrainConfig) -> Iterator[RequestError]:
-    """Generation during training keeps its memory and weights."""
-    if not config.trainer.max_staleness:
+    """Generation during training keeps its memory and weights; a step waits for no more groups than may be open."""
+    trainer, size = config.trainer, config.data.train_batch_size
+    if not trainer.max_staleness:
         return
+    ahead = trainer.max_staleness * size
+    if trainer.batch_order in (None, "windowed") and (trainer.batch_window or size) > ahead:
+        yield ConfigError(
+            "trainer.batch_window",
+            f"is {trainer.batch_window} groups beyond a batch, and trainer.max_staleness × data.train_batch_size = "
+            f"{trainer.max_staleness} × {size} = {ahead} may be open: lower it, or raise trainer.max_staleness",
+        )
     for key, value in (
         ("rollout.free_cache_engine", config.rollout.free_cache_engine),
         ("trainer.offload_while_generating", config.trainer.offload_while_generating),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from corerl.contracts.config import ModelConfig, TrainConfig
+from corerl_check.contract import Finding, Machine
 from corerl_check.machine import GIB
 from corerl_check.size import ModelSize
 
@@ -43,16 +44,13 @@ class TrainingShare:
 
 @dataclass(frozen=True)
 class CpuBound:
-    """When an engine's scheduler on the CPU, not the GPU, sets the pace of generation.
+    """An engine's scheduler on the CPU, not the GPU, sets the pace of generation.
 
     Attributes:
         responses: of a step, from which on it does.
-        key, sentence: of the note that tells so.
     """
 
     responses: int
-    key: str
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,7 @@ class GenerationShare:
         bytes_per_token: of the cache, on this GPU.
         asleep: what it keeps while the policy trains.
         cpu_bound: None: not that anyone knows.
+        notes: findings about the engine on this machine.
     """
 
     weights: float
@@ -73,6 +72,7 @@ class GenerationShare:
     other: float = 0.0
     asleep: float = 0.0
     cpu_bound: CpuBound | None = None
+    notes: tuple[Finding, ...] = ()
 
     @property
     def total(self) -> float:
@@ -92,8 +92,8 @@ class SharesTraining(Protocol):
 class SharesGeneration(Protocol):
     """Options of a rollout backend with an estimate of its memory."""
 
-    def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
-        """What one GPU holds; ``memory``: bytes that it has, None: not known."""
+    def generation(self, size: ModelSize, config: TrainConfig, machine: Machine) -> GenerationShare:
+        """What one GPU of the machine holds."""
         ...
 
 

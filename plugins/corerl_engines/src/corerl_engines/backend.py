@@ -185,6 +185,11 @@ class EngineBackend:
         self.started()
         self._process.ask("health", self._options.timeout)
 
+    def longest_sequence(self) -> int | None:
+        """Largest number of tokens of prompt and response together, by the engine's report."""
+        most = self._ready.get("context")
+        return most if type(most) is int and most > 0 else None
+
     def engine_load(self) -> EngineLoad | None:
         """The engine's last report, four times a second during generation; None: it makes none."""
         return self._process.load

@@ -8,7 +8,7 @@ from corerl.contracts.config import TrainConfig
 from corerl.contracts.options import option
 from corerl.errors import ConfigError
 from corerl.secrets import reveal
-from corerl_check import GIB, PROCESS, GenerationShare, ModelSize
+from corerl_check import GIB, PROCESS, GenerationShare, Machine, ModelSize, longest
 from corerl_engines.liveness import Patience
 
 OVERHEAD = 2.0 * GIB
@@ -53,6 +53,18 @@ class EngineOptions:
         """For :class:`corerl_engines.process.EngineProcess`."""
         return Patience(self.probe_interval, self.probe_timeout, self.timeout)
 
+    def check(self, key: str, config: TrainConfig) -> None:
+        """
+        Raises:
+            ConfigError: ``max_model_len`` is less than the longest row of the run.
+        """
+        if self.max_model_len is not None and self.max_model_len < longest(config):
+            raise ConfigError(
+                "rollout.options.max_model_len",
+                f"is {self.max_model_len}, and a row may have data.max_prompt_length + data.max_response_length = "
+                f"{config.data.max_prompt_length} + {config.data.max_response_length} = {longest(config)} tokens",
+            )
+
     def variables(self) -> dict[str, str]:
         """``environment``, with references to secrets replaced by the secrets.
 
@@ -61,11 +73,12 @@ class EngineOptions:
         """
         return {name: reveal(value) for name, value in self.environment.items()}
 
-    def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
+    def generation(self, size: ModelSize, config: TrainConfig, machine: Machine) -> GenerationShare:
         """For `corerl check`: the cache gets the rest of ``gpu_memory_utilization`` beside the weights."""
         split = config.rollout.tensor_model_parallel_size
         weights = size.parameters * size.bytes / split
-        cache = None if memory is None else max(0.0, self.gpu_memory_utilization * memory - weights - OVERHEAD)
+        memory, share = machine.memory, self.gpu_memory_utilization
+        cache = None if memory is None else max(0.0, share * memory - weights - OVERHEAD)
         per_token = size.cache_bytes / min(split, size.key_value_heads)
         return GenerationShare(weights, cache, per_token, OVERHEAD, asleep=PROCESS + GIB / 2)
 

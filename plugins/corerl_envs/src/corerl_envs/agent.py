@@ -10,9 +10,9 @@ from corerl.contracts.agents import AgentContext, AgentResult, Model, Task
 from corerl.data import Location, Message, check_messages
 from corerl.errors import RunError
 from corerl.terminal import say
-from corerl_envs.calls import Answer, Calls
+from corerl_agents.calls import Answer, Calls, shorten
+from corerl_agents.turns import TurnTokenizer
 from corerl_envs.contract import EndingEnvironment, Environment, Start, Turn
-from corerl_envs.turns import TurnTokenizer
 
 KEY = "rollout.multi_turn.environment"
 
@@ -191,15 +191,3 @@ def finite(reward: float, method: str) -> float:
     if not math.isfinite(reward):
         raise RunError(f"the environment's {method}() returned the reward {reward}: a reward must be finite")
     return reward
-
-
-def shorten(text: str, most: int | None) -> str:
-    """``text`` without its middle, where it is longer than ``most`` characters.
-
-    >>> shorten("0123456789", 7)
-    '012…789'
-    """
-    if most is None or len(text) <= most:
-        return text
-    head = most // 2
-    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"

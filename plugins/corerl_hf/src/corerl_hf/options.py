@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
-from corerl_check import GenerationShare, ModelSize, longest
+from corerl_check import GenerationShare, Machine, ModelSize, longest
 
 
 @dataclass
@@ -16,7 +16,7 @@ class HfOptions:
         None, "prompt tokens computed at a time; null: 512 on cpu, which suits its caches, and 32768 on cuda", ge=1
     )
 
-    def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
+    def generation(self, size: ModelSize, config: TrainConfig, machine: Machine) -> GenerationShare:
         """For `corerl check`: a copy of the model, freed by sleep, and the cache of ``max_batch_size`` full rows."""
         rows = min(self.max_batch_size, config.data.train_batch_size * config.rollout.n)
         weights, per_token = size.parameters * size.bytes, size.cache_bytes

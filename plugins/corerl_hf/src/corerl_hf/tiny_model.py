@@ -27,6 +27,7 @@ from corerl.terminal import echo
 @click.option("--rope-theta", type=click.FloatRange(min=1), default=10000.0, help="Base of the rotary embedding.")
 @click.option("--initializer-range", type=click.FloatRange(min=0), default=0.02, help="Deviation of random weights.")
 @click.option("--tie/--no-tie", default=True, help="Share the embedding with the output layer.")
+@click.option("--tools/--no-tools", default=False, help="A chat template that shows tools, tool calls and results.")
 @click.option("--weights/--no-weights", default=True, help="--no-weights: for model.load_format=dummy.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of the weights.")
 @click.option("--force", is_flag=True, help="Replace an existing folder.")

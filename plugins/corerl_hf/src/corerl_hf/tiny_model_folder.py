@@ -28,6 +28,7 @@ class TinyModel:
     rope_theta: float
     initializer_range: float
     tie: bool
+    tools: bool
     weights: bool
     seed: int
 
@@ -59,7 +60,7 @@ def write_tiny_model(out: Path, wanted: TinyModel, *, force: bool) -> Written:
         )
     if wanted.heads % wanted.kv_heads:
         raise RequestError(f"--kv-heads {wanted.kv_heads} must divide --heads {wanted.heads}")
-    tokenizer = train_tokenizer(read_texts(wanted.corpus), wanted.vocab_size, wanted.max_positions)
+    tokenizer = train_tokenizer(read_texts(wanted.corpus), wanted.vocab_size, wanted.max_positions, tools=wanted.tools)
     config = _config(wanted, tokenizer)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(wanted.seed)

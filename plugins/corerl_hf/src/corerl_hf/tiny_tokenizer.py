@@ -24,6 +24,21 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+TOOLS_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}{{ '\n' }}{% endfor %}"
+    '<tool_call>\n{"name": ..., "arguments": ...}\n</tool_call><|im_end|>{{ "\n" }}{% endif %}'
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{{ '\n' if message['content'] or not loop.first }}"
+    '<tool_call>\n{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
+    "\n</tool_call>"
+    "{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""with the tools in front, and calls in tags of JSON, as Qwen 2.5 writes them"""
+
 _CHAT_WORDS = "system\nuser\nassistant\n"
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
@@ -55,8 +70,12 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(part)
 
 
-def train_tokenizer(texts: Sequence[str], vocab_size: int, max_positions: int) -> PreTrainedTokenizerBase:
-    """A tokenizer of at most ``vocab_size`` tokens, special ones included, with ``CHAT_TEMPLATE``.
+def train_tokenizer(
+    texts: Sequence[str], vocab_size: int, max_positions: int, *, tools: bool = False
+) -> PreTrainedTokenizerBase:
+    """A tokenizer of at most ``vocab_size`` tokens, special ones included.
+
+    The chat template is ``CHAT_TEMPLATE``, or with ``tools`` ``TOOLS_TEMPLATE``.
 
     Text is split as by Qwen, numbers digit by digit. With room for all 256 bytes every text can be encoded; a smaller
     vocabulary has only the bytes of ``texts``, and drops others.
@@ -84,7 +103,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int, max_positions: int) -
         pad_token=PAD,
         eos_token=END,
         additional_special_tokens=[START],
-        chat_template=CHAT_TEMPLATE,
+        chat_template=TOOLS_TEMPLATE if tools else CHAT_TEMPLATE,
         model_max_length=max_positions,
     )
 

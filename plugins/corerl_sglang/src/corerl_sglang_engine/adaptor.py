@@ -72,6 +72,7 @@ class SglangEngine:
         self._manager = engine.tokenizer_manager
         self._manager.context_len -= UNUSED_POSITIONS  # the limit for requests
         self._asking = asyncio.Lock()
+        self.context: int = self._manager.context_len
         self.vocabulary: int = self._manager.model_config.vocab_size
         self.devices: list[str] = []
         self.parts = [self]

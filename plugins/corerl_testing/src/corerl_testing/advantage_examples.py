@@ -68,7 +68,7 @@ def compared(entry: Entry[Any], inputs: AdvantageInputs) -> list[int]:
 
 def changed(inputs: AdvantageInputs, change: Callable[[Tensor], Tensor]) -> AdvantageInputs:
     """``inputs`` with every tensor of B rows changed in the same way."""
-    given = {name: change(value) for name, value in vars(inputs).items() if isinstance(value, Tensor)}
+    given: dict[str, Any] = {name: change(value) for name, value in vars(inputs).items() if isinstance(value, Tensor)}
     components = {name: change(value) for name, value in inputs.components.items()}
     return dataclasses.replace(inputs, components=components, **given)
 

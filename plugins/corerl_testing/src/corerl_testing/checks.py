@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 BEHAVIOUR = {
+    "agent": "corerl_testing.agents",
     "advantage estimator": "corerl_testing.advantage_estimators",
     "policy loss": "corerl_testing.policy_losses",
     "KL type": "corerl_testing.kl_types",

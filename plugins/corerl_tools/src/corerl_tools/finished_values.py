@@ -86,9 +86,10 @@ def episode_of(values: Mapping[str, Any], length: int) -> Episode:
     """An episode whose response has ``length`` tokens; fields that an older file lacks have their defaults."""
     made = Episode(**{name: typed(name, value, EPISODE[name]) for name, value in values.items()})
     metrics = {name: tuple(each) if type(each) is list else each for name, each in made.metrics.items()}
-    pairs = [number for each in metrics.values() if type(each) is tuple for number in each]
-    _finite([made.reward, *made.components.values(), *made.turn_rewards, *made.seconds.values(), *pairs])
-    _finite(each for each in metrics.values() if type(each) is not tuple)
+    _finite([made.reward, *made.components.values(), *made.turn_rewards, *made.seconds.values()])
+    for each in metrics.values():
+        for number in each if type(each) is tuple else [each]:
+            typed("a metric", number, NUMBER)  # may be NaN: no update depends on it
     if any(len(each) != 2 for each in metrics.values() if type(each) is tuple):
         raise ValueError("a metric of an episode is neither a number nor a pair")
     if len(made.turn_rewards) > made.turns:
@@ -107,7 +108,7 @@ def episode_of(values: Mapping[str, Any], length: int) -> Episode:
 
 def _finite(numbers: Iterable[Any]) -> None:
     if not all(type(number) in NUMBER and math.isfinite(number) for number in numbers):
-        raise ValueError("a reward, a component, a metric or a time of an episode is no finite number")
+        raise ValueError("a reward, a component or a time of an episode is no finite number")
 
 
 def _check_mask(mask: Sequence[Any], turn_ids: Sequence[Any] | None, length: int, turns: int) -> None:

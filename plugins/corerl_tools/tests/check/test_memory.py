@@ -107,12 +107,14 @@ def test_eager_attention_keeps_its_scores_and_checkpointing_little(size: ModelSi
 
 def test_an_engine_leaves_its_share_beside_the_weights_to_the_cache(folder: Path, size: ModelSize) -> None:
     config = load(TrainConfig, None, [f"model.path={folder}", "rollout.tensor_model_parallel_size=2"])
-    share = VllmOptions(gpu_memory_utilization=0.5).generation(size, config, 80 * GIB)
+    share = VllmOptions(gpu_memory_utilization=0.5).generation(size, config, Machine(1, 80 * GIB))
     assert share.total == pytest.approx(40 * GIB)
     assert share.weights == PARAMETERS and share.bytes_per_token == size.cache_bytes / 2
-    two = VllmOptions(gpu_memory_utilization=0.5, replicas=2).generation(size, config, 80 * GIB)
+    two = VllmOptions(gpu_memory_utilization=0.5, replicas=2).generation(size, config, Machine(1, 80 * GIB))
     assert two.total == pytest.approx(40 * GIB) and two.weights == 2 * share.weights
-    assert HfOptions(max_batch_size=4).generation(size, config, None).kv_cache == 4 * 1024 * size.cache_bytes
+    assert (
+        HfOptions(max_batch_size=4).generation(size, config, Machine(1, None)).kv_cache == 4 * 1024 * size.cache_bytes
+    )
 
 
 def planned(folder: Path, *overrides: str) -> Estimate:
@@ -148,8 +150,8 @@ def test_the_sequences_that_fit_are_counted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["data.train_batch_size=64"], True),
-        (["data.train_batch_size=63"], False),
+        (["data.train_batch_size=32"], True),
+        (["data.train_batch_size=31"], False),
         (["rollout.options.replicas=2"], False),
         (["rollout.tensor_model_parallel_size=2"], False),
     ],
@@ -200,6 +202,11 @@ def test_what_does_not_fit_is_an_error_with_the_arithmetic(folder: Path) -> None
     assert not list(look(Estimate((phase,), None, 1), Machine(1, 80 * GIB), config))
     [found] = look(Estimate((phase,), 0, 1), Machine(1), config)
     assert (found.severity, found.problem) == ("error", "no room for the KV cache")
+    [found] = look(Estimate((phase,), 7, 64), Machine(1), config)
+    assert (found.severity, found.problem) == ("warning", "no room for the KV cache")
+    assert "the 8 responses to one prompt (rollout.n) do not fit together" in found.sentence
+    [found] = look(Estimate((phase,), 8, 64), Machine(1), config)
+    assert found.severity == "note"
     generation = Phase("generation", {"KV cache": 50 * GIB})
     [found] = look(Estimate((generation,), None, 1), Machine(1, 40 * GIB), config)
     assert (found.severity, found.problem) == ("error", "generation does not fit")

@@ -50,7 +50,8 @@ def test_an_episode_s_turns_follow_the_prompt():
     row = {"prompt": [{"role": "user", "content": "q"}], "episode": [{"role": "tool", "content": "4"}], "response": "r"}
     found = sample(1, row, 100)
     assert found["messages"] == [["user", "q"]]
-    assert found["items"] == [["tool", "4"], ["response", "r"]]
+    assert found["items"] == [["tool", "4"], ["response", ""]]
+    assert found["response"] == "r"
 
 
 @pytest.mark.parametrize(

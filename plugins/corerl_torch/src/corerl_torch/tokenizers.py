@@ -104,6 +104,9 @@ class HFTokenizer:
 
     def decode(self, token_ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
         """The text of each row of token ids."""
+        if self._decodes_plainly:
+            one = self.tokenizer.backend_tokenizer.decode
+            return [one(list(ids), skip_special_tokens=skip_special_tokens) for ids in token_ids]
         texts: list[str] = self.tokenizer.batch_decode(
             [list(ids) for ids in token_ids],
             skip_special_tokens=skip_special_tokens,
@@ -140,6 +143,15 @@ class HFTokenizer:
         """Text -> id of the special tokens."""
         added = self.tokenizer.added_tokens_decoder
         return {token.content: token_id for token_id, token in added.items() if token.special}
+
+    @cached_property
+    def _decodes_plainly(self) -> bool:
+        """Decoding is that of the tokenizers library; transformers would look at every token id beforehand."""
+        from transformers import PreTrainedTokenizerFast
+
+        names = ("batch_decode", "decode", "_decode")
+        own = [getattr(type(self.tokenizer), name, None) for name in names]
+        return own == [getattr(PreTrainedTokenizerFast, name, None) for name in names]
 
     @cached_property
     def _puts_space_first(self) -> bool:

@@ -17,11 +17,11 @@ from typing import Any
 from corerl.errors import ConfigError
 from corerl_envs import Start, Task, Turn
 from corerl_verifiers.messages import answer_of, described_tools, from_library, response_of
-from corerl_verifiers.options import VerifiersOptions, require_library
+from corerl_verifiers.options import CLASSES, VerifiersOptions, require_library
 
 KEY = "rollout.multi_turn.environment"
 
-require_library(KEY)
+require_library(KEY, CLASSES)
 
 import verifiers as vf  # noqa: E402
 from verifiers.clients import OpenAIChatCompletionsClient  # noqa: E402

@@ -57,7 +57,7 @@ class VllmBackend(EngineBackend):
         settings = {
             "engine_args": engine_arguments(model, rollout, options, device),
             "sleep_level": options.sleep_level if device == "cuda" else 0,
-            "replicas": options.replicas,
+            "replicas": options.engines,
             "preloaded": PRELOADED if device == "cuda" else (),
         }
         environment = engine_environment(model, options, device)
@@ -91,7 +91,7 @@ def engine_arguments(model: ModelConfig, rollout: RolloutConfig, options: VllmOp
     if device == "cpu":
         arguments["enable_chunked_prefill"] = False  # with it, a waiting request with a seed ends the engine
     if device == "cuda":
-        share = options.gpu_memory_utilization / options.replicas
+        share = options.gpu_memory_utilization / options.engines
         arguments |= {
             "gpu_memory_utilization": share,
             "enable_sleep_mode": True,

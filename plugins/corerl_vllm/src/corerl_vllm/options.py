@@ -6,15 +6,14 @@ from typing import Literal
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
-from corerl_check import CpuBound, Finding, GenerationShare, Machine, ModelSize
-from corerl_engines.options import EngineOptions
+from corerl_check import CpuBound, Finding, GenerationShare, Machine, ModelSize, detect, longest, model_size
+from corerl_engines.options import OVERHEAD, EngineOptions
+from corerl_vllm.replicas import MANY, SMALL, Choice, Work, choose
 
 TESTED = ((0, 26), (0, 33))
 """tested versions: the first included, the second excluded"""
 
-SMALL, MANY = 2_000_000_000, 512
-"""largest number of parameters, and least number of responses in a step, for which two engines on an H200 were faster
-"""
+KEY = "rollout.options.replicas"
 
 
 @dataclass
@@ -23,35 +22,80 @@ class VllmOptions(EngineOptions):
 
     enforce_eager: bool | None = option(None, "neither compile nor record CUDA graphs; null: true on cpu only")
     cpu_kv_cache_gb: int = option(1, "GiB of KV cache of each replica on the CPU", ge=1)
-    replicas: int = option(
+    replicas: int | Literal["auto"] = option(
         1,
-        "engines side by side on the same GPUs, which share memory and requests: for many requests to a small model",
+        "engines side by side on the same GPUs, which share memory and requests: for many requests to a small model; "
+        "auto: two if one is bound by its processor and both fit",
         ge=1,
     )
     sleep_level: Literal[1, 2] = option(2, "on cuda, weights during sleep: 1: kept in main memory, 2: dropped")
 
-    def generation(self, size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
-        """For `corerl check`: replicas share the memory, and each replica has all weights."""
-        count = self.replicas
-        cpu_bound = None
-        if memory is not None and count * config.rollout.tensor_model_parallel_size == 1 and size.parameters <= SMALL:
-            cpu_bound = CpuBound(
-                MANY,
-                "rollout.options.replicas",
-                f"with {MANY} responses or more in a step, of a model of at most {SMALL // 10**9} billion parameters, "
-                "one engine's scheduler on the CPU limits the speed: two engines took 0.54 to 0.66 of its time on "
-                "H200s (docs/performance.md)",
+    @property
+    def engines(self) -> int:
+        """The number of replicas; ``auto`` without a run is one."""
+        return 1 if self.replicas == "auto" else self.replicas
+
+    def sized(self, config: TrainConfig, device: str) -> "VllmOptions":
+        """For :class:`corerl.contracts.rollout_backends.SizedOptions`: ``auto`` becomes a number."""
+        if self.replicas != "auto":
+            return self
+        if device != "cuda":
+            return replace(self, replicas=1)
+        return replace(self, replicas=self.choice(model_size(config.model, device), config, detect()).replicas)
+
+    def choice(self, size: ModelSize, config: TrainConfig, machine: Machine) -> Choice:
+        """The number of engines that ``auto`` stands for, with the reason."""
+        split, rollout, runtime = config.rollout.tensor_model_parallel_size, config.rollout, config.runtime
+        one = super().generation(size, config, machine)
+        gpus = rollout.n_gpus_per_node or runtime.n_gpus_per_node
+        workers = max(1, gpus // split)
+        machines = rollout.nnodes if rollout.n_gpus_per_node else runtime.nnodes
+        open_groups = config.data.train_batch_size * (1 + config.trainer.max_staleness)
+        under_way = min(open_groups * rollout.n, rollout.max_concurrent_requests or open_groups * rollout.n)
+        return choose(
+            Work(
+                size.parameters,
+                one.weights,
+                OVERHEAD,
+                one.bytes_per_token,
+                None if machine.memory is None else self.gpu_memory_utilization * machine.memory,
+                split,
+                -(-under_way // (workers * machines)),
+                longest(config),
+                machine.processors,
+                workers,
             )
-        one = super().generation(size, config, None if memory is None else memory / count)
-        cache = None if one.kv_cache is None else one.kv_cache * count
+        )
+
+    def generation(self, size: ModelSize, config: TrainConfig, machine: Machine) -> GenerationShare:
+        """For `corerl check`: replicas share the memory, and each replica has all weights."""
+        choice = self.choice(size, config, machine)
+        count = choice.replicas if self.replicas == "auto" else self.replicas
+        memory = None if machine.memory is None else machine.memory / count
+        one = super().generation(size, config, replace(machine, memory=memory))
         return replace(
             one,
             weights=one.weights * count,
-            kv_cache=cache,
+            kv_cache=None if one.kv_cache is None else one.kv_cache * count,
             other=one.other * count,
             asleep=one.asleep * count,
-            cpu_bound=cpu_bound,
+            cpu_bound=self._bound(size, config, count),
+            notes=self._notes(choice, machine),
         )
+
+    def _bound(self, size: ModelSize, config: TrainConfig, count: int) -> CpuBound | None:
+        is_small = count * config.rollout.tensor_model_parallel_size == 1 and size.parameters <= SMALL
+        return CpuBound(MANY) if is_small else None
+
+    def _notes(self, choice: Choice, machine: Machine) -> tuple[Finding, ...]:
+        """The number that ``auto`` chooses, also to the user who left one engine."""
+        engines = "one engine" if choice.replicas == 1 else f"{choice.replicas} engines"
+        if self.replicas == "auto":
+            return (Finding("note", KEY, f"auto chooses {engines} on a GPU, because {choice.reason}"),)
+        if self.replicas == 1 and choice.replicas > 1 and machine.memory is not None:
+            faster = "two took 0.54 to 0.66 of the time of one on H200s (docs/performance.md)"
+            return (Finding("note", KEY, f"auto would choose {engines}, because {choice.reason}; {faster}"),)
+        return ()
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[Finding]:
         """For `corerl check`, and before a run: whether vLLM is installed."""

@@ -54,6 +54,7 @@ class VllmEngine:
         self._engine = engine
         self._level = sleep_level
         self.vocabulary: int = engine.model_config.get_vocab_size()
+        self.context: int = engine.model_config.max_model_len
         self.devices = sorted(set[str].intersection(*map(set, devices)))
         self.parts = [self]
         self.room: int = engine.vllm_config.scheduler_config.max_num_seqs

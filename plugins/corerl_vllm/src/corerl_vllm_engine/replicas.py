@@ -43,6 +43,7 @@ class Replicas:
         self._engines = self.parts = engines
         self.dead: type[BaseException] = engines[0].dead
         self.vocabulary: int = engines[0].vocabulary
+        self.context: int = min(engine.context for engine in engines)
         self.devices = sorted(set[str].intersection(*(set(engine.devices) for engine in engines)))
         self._places: dict[str, _Place] = {}
         self._loads = {engine: _Load() for engine in engines}

@@ -42,6 +42,9 @@ class Engine(Protocol):
 
     vocabulary: int
 
+    context: int
+    """largest number of tokens of a prompt and its response together; an adaptor may lack it"""
+
     devices: list[str]
     """UUIDs of the CUDA devices that all its workers see"""
 
@@ -105,6 +108,7 @@ async def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     connection.setblocking(False)
     reader, writer = await asyncio.open_connection(sock=connection)
     facts = {"vocabulary": engine.vocabulary, "devices": engine.devices, "parts": len(engine.parts)}
+    facts["context"] = getattr(engine, "context", None)
     writer.write(frames.pack({"event": "load", "load": await engine.report()}))
     writer.write(frames.pack({"event": "ready", **facts}))
     await Server(engine, writer, loaded=settings["loaded"]).run(reader)

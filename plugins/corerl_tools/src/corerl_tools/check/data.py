@@ -29,6 +29,8 @@ def look(config: TrainConfig, parts: Parts | None, plugins: Plugins) -> Iterator
         if end := tokenizer.unheeded_end_of_turn():
             sentence = f"the chat template ends a turn with {end}, which is not among the model's stop tokens"
             yield finding("warning", "model.path", sentence)
+        for found in plugins.hook.examine_tokenizer(config=config, tokenizer=tokenizer):
+            yield from found or ()
     except RequestError as error:
         yield from_error(error, "model.tokenizer_path" if config.model.tokenizer_path else "model.path")
     sources: dict[str, None] = {}

@@ -11,7 +11,7 @@ from typing import Any
 
 from corerl import __version__
 from corerl.plugins import Plugins
-from corerl_check import GIB
+from corerl_check import GIB, count_processors
 
 PACKAGES = (
     *("torch", "transformers", "tokenizers", "peft", "safetensors", "accelerate", "numpy", "pyarrow", "omegaconf"),
@@ -63,7 +63,7 @@ def _system() -> dict[str, Any]:
     facts: dict[str, Any] = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": platform.platform(),
-        "processors": f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} usable",
+        "processors": f"{count_processors()} usable",
     }
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -69,6 +69,9 @@ class Estimate:
     cpu_bound: CpuBound | None = None
     """the limit by the engine's scheduler on the CPU; None if there is none"""
 
+    notes: tuple[Finding, ...] = ()
+    """of the engine's options"""
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -129,7 +132,7 @@ def estimate(
         )
         for role, size in sizes.items()
     }
-    engine = _generation(parts.rollout_backend, sizes["actor"], config, machine.memory)
+    engine = _generation(parts.rollout_backend, sizes["actor"], config, machine)
     own_gpus = bool(config.rollout.n_gpus_per_node)
     beside = {} if own_gpus else {"engine": engine.asleep if frees_engine else engine.total}
     phases = []
@@ -159,7 +162,8 @@ def estimate(
         sequences = max(0, int(engine.kv_cache // (engine.bytes_per_token * longest(config))))
     batch = config.data.gen_batch_size or config.data.train_batch_size
     wanted = -(-batch * config.rollout.n // engines)
-    return Estimate(tuple(phases), sequences, wanted, frozenset({"generation"} if own_gpus else ()), engine.cpu_bound)
+    apart = frozenset({"generation"} if own_gpus else ())
+    return Estimate(tuple(phases), sequences, wanted, apart, engine.cpu_bound, engine.notes)
 
 
 def runs_mps() -> bool:
@@ -184,8 +188,7 @@ def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Fin
             yield finding("warning", key, sentence)
     bound = found.cpu_bound
     waits = bound is not None and found.wanted >= bound.responses
-    if bound is not None and waits:
-        yield Finding("note", bound.key, bound.sentence)
+    yield from found.notes
     if config.trainer.max_staleness and not found.apart:
         yield Finding("note", "trainer.max_staleness", OVERLAP[waits] if machine.planned or runs_mps() else TURNS)
     if found.sequences is None:
@@ -196,6 +199,11 @@ def look(found: Estimate, machine: Machine, config: TrainConfig) -> Iterator[Fin
     )
     if found.sequences == 0:
         yield finding("error", "rollout.options", sentence)
+    elif found.sequences < config.rollout.n:
+        few = (
+            f"{sentence}: the {config.rollout.n} responses to one prompt (rollout.n) do not fit together, so some wait"
+        )
+        yield finding("warning", "rollout.options", f"{few}, or are computed again")
     else:
         yield Finding("note", "rollout.options", sentence)
 
@@ -245,7 +253,7 @@ def _share(strategy: Selected[Any], size: ModelSize, ranks: int, model: ModelCon
     return whole(size, model, updated=updated)
 
 
-def _generation(backend: Selected[Any], size: ModelSize, config: TrainConfig, memory: float | None) -> GenerationShare:
+def _generation(backend: Selected[Any], size: ModelSize, config: TrainConfig, machine: Machine) -> GenerationShare:
     if isinstance(backend.options, SharesGeneration):
-        return backend.options.generation(size, config, memory)
+        return backend.options.generation(size, config, machine)
     return GenerationShare(size.parameters * size.bytes, None, size.cache_bytes)

@@ -26,7 +26,7 @@ columns without a fixed type (prompt, ground_truth, extra_info, components) as J
 """
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,7 +160,7 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> Any:
             columns[name] = None
         if columns[name] is None:
             encoded.append(name)
-            columns[name] = pa.array(map(_encoder(), values), pa.string())
+            columns[name] = pa.array(_encoded(values), pa.string())
     return pa.table(columns).replace_schema_metadata({_METADATA_KEY: json.dumps(encoded)})
 
 
@@ -175,8 +175,22 @@ def result_columns(result: RewardResult) -> dict[str, Any]:
     }
 
 
+def _encoded(values: Sequence[Any]) -> Iterator[str]:
+    """Values as JSON; one that stands in several rows one after the other, as a group's prompt does, once."""
+    encode = _encoder()
+    last, text = None, encode(None)
+    for value in values:
+        if value is not last:
+            last, text = value, encode(value)
+        yield text
+
+
 def _encoder() -> Callable[[Any], str]:
-    return json.JSONEncoder(ensure_ascii=False, default=str).encode
+    return json.JSONEncoder(ensure_ascii=False, default=_plain).encode
+
+
+def _plain(value: Any) -> Any:
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _exploded(location: Location, row: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -113,7 +113,7 @@ def write_rollouts(
             "prompt": prompt.messages,
             "response": response,
             "ground_truth": prompt.ground_truth,
-            "extra_info": dict(prompt.extra_info),
+            "extra_info": prompt.extra_info,
             **result_columns(result),
             "prompt_length": len(prompt.token_ids),
             "response_length": len(completion.token_ids),

@@ -170,7 +170,7 @@ def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[
         runtime = stack.enter_context(closing(plan.runtime.load()(config.runtime)))
         role, players = rollout_role(config, plan.backend.entry), episode_role(config, plan.agent)
         runtime.reserve([role, *filter(None, [players])])
-        rollout = runtime.spawn(role, RolloutWorker, config)
+        rollout = runtime.spawn(role, RolloutWorker, _of_batches(config, plan.batch_size, plan.sampling.n))
         queue = RequestQueue(rollout.generate)
         episodes: Episodes | None
         if players is not None:
@@ -189,6 +189,12 @@ def _generate_missing(plan: GenerationPlan, file: PartedFile, missing: Sequence[
             rollouts = loop.run(played).rollouts
             file.write(items, as_table(list(_rows(plan, rollouts, seeds[part]))))
             progress.advance(len(items), sum(len(each.token_ids) for each in rollouts.completions))
+
+
+def _of_batches(config: TrainConfig, prompts: int, n: int) -> TrainConfig:
+    """The config of the engine, for batches of so many prompts."""
+    data, rollout = dataclasses.replace(config.data, train_batch_size=prompts), dataclasses.replace(config.rollout, n=n)
+    return dataclasses.replace(config, data=data, rollout=rollout)
 
 
 def _rows(plan: GenerationPlan, rollouts: Rollouts, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:

@@ -76,6 +76,10 @@ def sample(step: int, row: dict[str, Any], characters: int, number: int = 0) -> 
         number: of the row in its file.
     """
     talk = conversation(row)
+    items = [_item(each, characters) for each in talk.items]
+    response = shortened(str(row.get("response") or ""), characters)
+    if items and items[-1] == ["response", response]:
+        items[-1] = ["response", ""]  # the page has this text once
     return {
         "step": step,
         "row": number,
@@ -91,8 +95,8 @@ def sample(step: int, row: dict[str, Any], characters: int, number: int = 0) -> 
         "finish": row.get("finish_reason"),
         "version": row.get("weight_version"),
         "messages": [[each.role, shortened(each.text, characters)] for each in talk.prompt],
-        "response": shortened(str(row.get("response") or ""), characters),
-        "items": [_item(each, characters) for each in talk.items],
+        "response": response,
+        "items": items,
         **_tokens(row),
         **_episode(talk, characters),
     }

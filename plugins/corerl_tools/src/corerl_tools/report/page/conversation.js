@@ -6,6 +6,10 @@ function kindColour(kind) {
   return `var(--time-${kind})`;
 }
 
+function kindSwatch(kind) {
+  return el("i", { class: "swatch", style: { background: kindColour(kind) } });
+}
+
 /** Scores, lengths and other values of a sample, without those that it lacks. */
 function factsView(sample) {
   const components = Object.entries(sample.components).map(([name, value]) => [
@@ -34,9 +38,7 @@ function timesView(seconds) {
     "div",
     { class: "times" },
     stackBar(parts, kindColour, "Times of the episode"),
-    parts.map(([kind, value]) =>
-      el("span", {}, el("i", { class: "swatch", style: { background: kindColour(kind) } }), `${kind} `, duration(value)),
-    ),
+    parts.map(([kind, value]) => el("span", {}, kindSwatch(kind), `${kind} `, duration(value))),
   );
 }
 
@@ -55,7 +57,8 @@ function turnFacts({ turn, sampled, times = [], finish, reward }) {
 }
 
 /** A message; ``holder``, a sample or a branch, has the tokens. Coloured, the policy's messages are their tokens. */
-function messageView([role, text, more = {}], holder, kind) {
+function messageView([role, given, more = {}], holder, kind) {
+  const text = given || (role === "response" ? holder.response : "");
   const [from, to] = more.at ?? (role === "response" ? [0, Infinity] : [0, 0]);
   const own = role === "assistant" || role === "response";
   const asTokens = holder.tokens && from < Math.min(to, holder.tokens.length) && (kind !== "none" || !text || !own);

@@ -252,7 +252,10 @@ class SampleBrowser {
     const found = this.index.find((each) => each.run === run && each.step === step && each.row === row);
     wanted = null;
     if (found) this.jump(found);
-    else this.detail.replaceChildren(el("p", { class: "note" }, `This page does not hold response ${row} of step ${step}.`));
+    else {
+      const note = `This page does not hold response ${row} of step ${step}.`;
+      this.detail.replaceChildren(el("p", { class: "note" }, note));
+    }
   }
 
   /** Show a sample that the filter may leave out. */

@@ -28,7 +28,7 @@ function timelineNote(timeline, facts) {
 function drawCounts(card, { counts }, end) {
   const { host, height } = card,
     width = host.clientWidth;
-  const moments = counts.flatMap((each, i) => (i ? [[each[0], i - 1], [each[0], i]] : [[each[0], 0]])); // prettier-ignore
+  const moments = counts.flatMap((each, i) => (i ? [[each[0], i - 1], [each[0], i]] : [[each[0], 0]]));
   const xs = moments.map(([ms]) => ms / 1000);
   let below = xs.map(() => 0);
   const layers = KINDS.map((kind, k) => {
@@ -41,14 +41,16 @@ function drawCounts(card, { counts }, end) {
   const x = scale(0, end / 1000, TIMELINE_LEFT, width - RIGHT),
     y = scale(0, Math.max(1, ...below), height - BOTTOM, TOP);
   const picture = svg("svg", { width, height, role: "img", "aria-label": card.title });
-  for (const { kind, lower, upper } of layers)
-    picture.append(svg("path", { class: "area", style: { fill: kindColour(kind) }, d: bandPath(xs, lower, upper, x, y) }));
+  for (const { kind, lower, upper } of layers) {
+    const d = bandPath(xs, lower, upper, x, y);
+    picture.append(svg("path", { class: "area", style: { fill: kindColour(kind) }, d }));
+  }
   picture.append(timelineFrame(x, y, yTicks, width, height));
   picture.addEventListener("pointermove", (event) => {
     const seconds = x.invert(event.clientX - picture.getBoundingClientRect().left);
     const now = counts.findLast(([ms]) => ms <= seconds * 1000);
     if (!now) return hideTip();
-    showTip(event, `after ${duration(seconds)}`, KINDS.map((kind, k) => [kindColour(kind), kind, number(now[k + 1])])); // prettier-ignore
+    showTip(event, `after ${duration(seconds)}`, KINDS.map((kind, k) => [kindColour(kind), kind, number(now[k + 1])]));
   });
   picture.addEventListener("pointerleave", hideTip);
   host.replaceChildren(picture);
@@ -78,7 +80,8 @@ function drawEpisodes(card, { episodes }, facts, open) {
   episodes.forEach(({ slices }, i) => {
     for (const [kind, start, long] of slices) {
       const wide = Math.max(0.4, x((start + long) / 1000) - x(start / 1000));
-      bars[kind] += `M${x(start / 1000).toFixed(1)} ${y(i) + gap / 2}h${wide.toFixed(1)}v${row - gap}h${-wide.toFixed(1)}z`;
+      const corner = `M${x(start / 1000).toFixed(1)} ${y(i) + gap / 2}`;
+      bars[kind] += `${corner}h${wide.toFixed(1)}v${row - gap}h${-wide.toFixed(1)}z`;
     }
   });
   const begins = episodes.map((_, i) => i).filter((i) => i === 0 || episodes[i].group !== episodes[i - 1].group);
@@ -119,7 +122,7 @@ function timelineSection() {
   const steps = data.runs.flatMap((run, i) => run.timelines.map((step) => ({ run: i, step })));
   const section = { element: el("div"), cards: [] };
   if (!steps.length) {
-    const note = "The runs have no timelines: an agent's episodes have them in sample rollouts (trainer.log_rollouts_freq).";
+    const note = "The runs have no timelines: episodes of an agent get one with their sample rollouts.";
     section.element.append(el("p", { class: "note" }, note));
     return section;
   }
@@ -136,13 +139,13 @@ function timelineSection() {
     ];
     host.replaceChildren(
       el("p", { class: "note" }, timelineNote(timeline, facts)),
-      el("div", { class: "cards wide" }, section.cards.map((card) => card.element)), // prettier-ignore
+      el("div", { class: "cards wide" }, section.cards.map((card) => card.element)),
     );
   };
   const name = ({ run, step }) => (data.runs.length > 1 ? `${data.runs[run].name} · step ${step}` : `step ${step}`);
-  const choice = select("Step", steps.map((each, i) => [i, name(each)]), (place) => show(Number(place))); // prettier-ignore
+  const choice = select("Step", steps.map((each, i) => [i, name(each)]), (place) => show(Number(place)));
   choice.value = steps.length - 1;
-  const names = KINDS.map((kind) => el("span", { class: "field" }, el("i", { class: "swatch", style: { background: kindColour(kind) } }), kind)); // prettier-ignore
+  const names = KINDS.map((kind) => el("span", { class: "field" }, kindSwatch(kind), kind));
   section.element.append(el("div", { class: "controls" }, choice, names), host);
   show(steps.length - 1);
   return section;

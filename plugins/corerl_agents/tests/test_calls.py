@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from corerl_envs.calls import Calls
+from corerl_agents.calls import Calls
 
 
 def calls(function, arguments):

@@ -3,7 +3,7 @@ import pytest
 from corerl.contracts.config import ModelConfig
 from corerl.data.tokenizer import load_tokenizer
 from corerl.errors import DataError
-from corerl_envs.turns import TurnTokenizer
+from corerl_agents.turns import TurnTokenizer
 
 END, PAD = 258, 256
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Go."}]

@@ -1,4 +1,4 @@
-"""Calls of an environment's methods: many at a time, each with a deadline."""
+"""Calls of methods of environments and of tools: many at a time, each with a deadline."""
 
 import asyncio
 import concurrent.futures
@@ -64,3 +64,15 @@ def _call(call: _Call) -> Answer:
     except BaseException as raised:  # in a thread of its own even SystemExit must end as an answer
         value, error = None, f"raised {type(raised).__name__}: {' '.join(str(raised).split())}"
     return Answer(value, time.perf_counter() - start, error)
+
+
+def shorten(text: str, most: int | None) -> str:
+    """``text`` without its middle, if it is longer than ``most`` characters.
+
+    >>> shorten("0123456789", 7)
+    '012…789'
+    """
+    if most is None or len(text) <= most:
+        return text
+    head = most // 2
+    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"

@@ -1,0 +1,1 @@
+"""The agents ``chat`` and ``tools``."""

@@ -1,0 +1,116 @@
+"""Chat messages as OpenAI's chat completions have them, in the form in which two chats are compared."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from corerl.data import Message
+from corerl.errors import DataError
+from corerl_agents.turns import REASONING_KEYS
+
+IGNORED = ("cache_control", "id", "status", "index")
+"""keys of messages that are no part of a chat"""
+
+
+def readable(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages with texts as contents, without empty keys.
+
+    Raises:
+        DataError: no messages, a message without a role, or a content that is no text.
+    """
+    if not messages:
+        raise DataError("a chat needs messages, and has none")
+    return [_readable(message, place) for place, message in enumerate(messages)]
+
+
+def _readable(message: Mapping[str, Any], place: int) -> Message:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise DataError(f"message {place} of a chat must be a mapping with a role, not {message!r:.60}")
+    kept = {key: value for key, value in message.items() if not _is_empty(value)}
+    calls = kept.get("tool_calls")
+    if calls is not None and not (isinstance(calls, Sequence) and all(map(_is_call, calls))):
+        raise DataError(f"message {place} of a chat: tool_calls must be a list of {{function: {{name, arguments}}}}")
+    return {**kept, "content": _text(message.get("content"), place)}
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str | Sequence | Mapping) and not value)
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
+
+
+def _text(content: Any, place: int) -> str:
+    """A content as one text; parts of text are joined."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        return "".join(_part(part, place) for part in content)
+    raise DataError(f"message {place} of a chat: content must be a text, not {type(content).__name__}")
+
+
+def _part(part: Any, place: int) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, Mapping) and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    raise DataError(f"message {place} of a chat has a part of type {kind!r}: chats of agents take text alone")
+
+
+def digests(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    """One digest for each number of first messages, 0 included: of equal chats with equal tools it is equal.
+
+    Chats are equal if they differ in nothing but ids of tool calls, reasoning, the order of keys, the spelling of
+    arguments as JSON, and white space around the assistant's content.
+    """
+    found = [_digest(b"", [dict(tool) for tool in tools])]
+    for key in _keys(messages):
+        found.append(_digest(found[-1], key))
+    return found
+
+
+def extended(digest: bytes, reply: Message) -> bytes:
+    """The digest of a chat with this digest and the assistant's reply to it."""
+    [key] = _keys(readable([reply]))
+    return _digest(digest, key)
+
+
+def _keys(messages: Sequence[Message]) -> Iterator[Any]:
+    places: dict[str, int] = {}
+    for message in messages:
+        if message["role"] == "assistant":
+            calls = message.get("tool_calls", ())
+            places = {str(call.get("id")): place for place, call in enumerate(calls)}
+            yield [message["content"].strip(), [_call(call["function"]) for call in calls]]
+        else:
+            other = {key: value for key, value in message.items() if key not in (*IGNORED, "tool_call_id")}
+            yield [other, places.get(str(message.get("tool_call_id")))]
+
+
+def _call(function: Mapping[str, Any]) -> Any:
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            return [function["name"], arguments]
+    return [function["name"], {} if arguments is None else arguments]
+
+
+def _digest(before: bytes, value: Any) -> bytes:
+    try:
+        text = json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(f"a chat must consist of JSON values ({error})") from error
+    return hashlib.blake2b(before + text.encode(), digest_size=16).digest()
+
+
+def reasoning_of(message: Mapping[str, Any]) -> str:
+    """The reasoning in a message, '' without any."""
+    return next((value for key in REASONING_KEYS if isinstance(value := message.get(key), str)), "")

@@ -1,0 +1,230 @@
+"""The tokens between two turns of the policy; generated tokens are never tokenised again."""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from corerl.contracts.tokenizers import ChatTokenizer
+from corerl.data import Location, Message
+from corerl.errors import DataError
+
+PROBE = "corerl\ue000turn"
+"""stands for a turn of the policy in the text of a chat"""
+
+THOUGHT = "corerl\ue000thought"
+"""stands for the reasoning of a turn"""
+
+REASONING_KEYS = ("reasoning_content", "thinking", "reasoning")
+"""names of a message's reasoning in chat templates"""
+
+
+class TurnTokenizer:
+    """Encodes the messages between two turns of the policy, alone, with the text of the chat template around them.
+
+    The template renders the conversation with a probe as the policy's last turn; the text behind the probe is encoded
+    and appended to the generated token ids. The policy is therefore trained on the ids that it generated from, even if
+    the template rewrites earlier turns (leaves out their reasoning, for example).
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, template_kwargs: Mapping[str, Any] | None = None) -> None:
+        self.tokenizer = tokenizer
+        self._template_kwargs = template_kwargs or {}
+
+    def prompt(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """The templated chat, up to the response.
+
+        Raises:
+            DataError: the template refuses the messages.
+        """
+        return tuple(self.tokenizer.encode([self.render(messages)])[0])
+
+    def between(self, history: Sequence[Message], replies: Sequence[Message], last_token_id: int) -> tuple[int, ...]:
+        """The tokens behind a turn of the policy, up to its next turn.
+
+        Args:
+            history: the messages before that turn.
+            replies: the messages after it.
+            last_token_id: of the turn. If the template ends a turn with this token, the token is not repeated.
+
+        Raises:
+            DataError: the template refuses the messages.
+        """
+        text = self.render([*history, stand_in({"role": "assistant"}), *replies])
+        return self.encode_inside(self.behind(text, last_token_id))
+
+    def behind(self, text: str, last_token_id: int, *, calls: bool = False) -> str:
+        """The text of a chat behind the policy's last turn, which the probe ends.
+
+        Args:
+            text: of the whole chat, up to the next turn.
+            calls: the probe is the argument of a tool call, whose own end the policy wrote.
+        """
+        after = text.rpartition(PROBE)[2]
+        if calls:
+            after = self._behind_calls(after, last_token_id)
+        begun = after.lstrip()
+        if ended := self._token_texts.get(last_token_id):
+            if begun.startswith(ended):
+                return begun.removeprefix(ended)
+            if last_token_id in self._last_turn_ends:
+                first = next((token for token in self._token_texts.values() if begun.startswith(token)), "")
+                return begun.removeprefix(first)
+        return after
+
+    def _behind_calls(self, after: str, last_token_id: int) -> str:
+        """From the token that ends the turn on; the end of the call before it is the policy's."""
+        ids = {last_token_id, *self.tokenizer.stop_token_ids}
+        places = [after.find(text) for token_id, text in self._token_texts.items() if token_id in ids]
+        return after[min((place for place in places if place >= 0), default=0) :]
+
+    @functools.cached_property
+    def _last_turn_ends(self) -> set[int]:
+        """Tokens that end the last turn of a chat alone: in the middle of a chat the template has another."""
+        try:
+            messages = [{"role": "user", "content": "?"}, stand_in({"role": "assistant"})]
+            begun = self.render(messages, add_generation_prompt=False).rpartition(PROBE)[2].lstrip()
+        except DataError:
+            return set()
+        return {token_id for token_id, text in self._token_texts.items() if begun.startswith(text)}
+
+    @functools.cached_property
+    def _token_texts(self) -> dict[int, str]:
+        """Id -> text of the special tokens, the longest first."""
+        tokens = sorted(self.tokenizer.special_tokens.items(), key=lambda item: -len(item[0]))
+        return {token_id: text for text, token_id in tokens}
+
+    def text(self, token_ids: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each row of token ids, special tokens left out."""
+        return self.tokenizer.decode(token_ids)
+
+    @property
+    def end_token_id(self) -> int:
+        """The end-of-sequence token."""
+        return self.tokenizer.stop_token_ids[0]
+
+    def encode_inside(self, text: str) -> tuple[int, ...]:
+        """Token ids of a text from the middle of a chat."""
+        return tuple(self.tokenizer.encode_inside([text])[0])
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The chat as text, with the tools if the template has a part for them.
+
+        Raises:
+            DataError: the template refuses the messages.
+        """
+        has_calls = any(message.get("tool_calls") for message in messages)
+        return self._render(self._written(messages) if has_calls else messages, tools, add_generation_prompt)
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], add_prompt: bool) -> str:
+        return self.tokenizer.render(
+            messages,
+            Location("an episode", len(messages)),
+            add_generation_prompt=add_prompt,
+            template_kwargs={**self._template_kwargs, "tools": list(tools)} if tools else self._template_kwargs,
+        )
+
+    def _written(self, messages: Sequence[Message]) -> list[Message]:
+        """Arguments of tool calls as the template takes them: objects, or JSON texts."""
+        return [_with_arguments(message, as_text=self._arguments_are_texts) for message in messages]
+
+    @functools.cached_property
+    def _arguments_are_texts(self) -> bool:
+        """Whether the template joins arguments to its text as they are, so that an object fails or shows as Python."""
+        call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": '{"corerl": "turn"}'}}
+        messages: list[Message] = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+        ]
+        try:
+            text = self._render([_with_arguments(each, as_text=False) for each in messages], (), False)
+        except DataError:
+            return True
+        return "'corerl'" in text
+
+    @functools.cached_property
+    def generation_prompt(self) -> str:
+        """The text of the template between a chat and the policy's turn."""
+        messages: list[Message] = [{"role": "user", "content": "?"}]
+        try:
+            whole, chat = self.render(messages), self.render(messages, add_generation_prompt=False)
+        except DataError:
+            return ""
+        return whole.removeprefix(chat) if whole.startswith(chat) else ""
+
+    @functools.cached_property
+    def takes_several_calls(self) -> bool:
+        """Whether the template shows two tool calls of one turn, without a token between them that ends it."""
+        calls = [
+            {"id": f"call0000{n}", "type": "function", "function": {"name": f"corerl_{n}", "arguments": "{}"}}
+            for n in range(2)
+        ]
+        messages: list[Message] = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": calls},
+        ]
+        try:
+            text = self.render(messages, add_generation_prompt=False)
+        except DataError:
+            return False
+        between = text.partition("corerl_0")[2].partition("corerl_1")
+        stops = [self._token_texts.get(token_id, "") for token_id in self.tokenizer.stop_token_ids]
+        return bool(between[1]) and not any(stop and stop in between[0] for stop in stops)
+
+    @functools.cached_property
+    def reasoning_key(self) -> str | None:
+        """The template's name of a message's reasoning; None: the template shows no reasoning of earlier turns."""
+        messages: list[Message] = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+        for key in REASONING_KEYS:
+            shown: Message = {**messages[1], key: THOUGHT}
+            try:
+                if THOUGHT in self.render([messages[0], shown], add_generation_prompt=False):
+                    return key
+            except DataError:
+                continue
+        return None
+
+
+def stand_in(message: Message, reasoning_key: str | None = None) -> Message:
+    """A turn of the policy with the probe at its end: its content, or the arguments of its last call.
+
+    Args:
+        reasoning_key: the turn has reasoning, under this name.
+    """
+    made = {key: value for key, value in message.items() if key not in REASONING_KEYS}
+    if reasoning_key is not None:
+        made[reasoning_key] = THOUGHT
+    if not message.get("tool_calls"):
+        return {**made, "content": PROBE}
+    *others, last = message["tool_calls"]
+    function = {**last["function"], "arguments": json.dumps({"corerl": PROBE}, ensure_ascii=False)}
+    return {**made, "tool_calls": [*others, {**last, "function": function}]}
+
+
+def _with_arguments(message: Message, *, as_text: bool) -> Message:
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        {**call, "function": {**call["function"], "arguments": _arguments(call["function"], as_text=as_text)}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
+
+
+def _arguments(function: Mapping[str, Any], *, as_text: bool) -> Any:
+    arguments = function.get("arguments")
+    if as_text:
+        return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    if not isinstance(arguments, str):
+        return arguments or {}
+    try:
+        value = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments

@@ -1,0 +1,1 @@
+"""The models of episodes over HTTP, for clients of OpenAI, Anthropic and vLLM."""

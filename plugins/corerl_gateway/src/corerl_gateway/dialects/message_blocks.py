@@ -1,0 +1,68 @@
+"""The blocks of a message of Anthropic's dialect become messages."""
+
+import json
+from typing import Any
+
+from corerl_gateway.dialects.content import call, content_text
+from corerl_gateway.errors import invalid, unsupported
+from corerl_gateway.fields import Fields
+from corerl_gateway.sessions import Session
+
+
+def system_text(fields: Fields) -> str:
+    """The text of ``system``."""
+    return content_text(fields, "system") or ""
+
+
+def read_blocks(fields: Fields, session: Session) -> list[dict[str, Any]]:
+    """The messages that one message of the client holds: the results of tools are messages of their own."""
+    role = fields.text("role")
+    if role not in ("user", "assistant"):
+        raise invalid(fields.path("role"), "user or assistant")
+    value = fields.get("content")
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    blocks = list(fields.items("content"))
+    return [_read_turn(blocks, session)] if role == "assistant" else _read_user(blocks)
+
+
+def _read_turn(blocks: list[Fields], session: Session) -> dict[str, Any]:
+    texts, reasoning, calls = [], [], []
+    for block in blocks:
+        kind = block.text("type")
+        if kind == "text":
+            texts.append(block.text("text"))
+        elif kind == "thinking":
+            reasoning.append(block.text("thinking"))
+        elif kind == "tool_use":
+            calls.append(call(block.text("id"), block.text("name"), _arguments(block, session)))
+        elif kind != "redacted_thinking":
+            raise unsupported(block.path("type"), f"the policy's turns have no '{kind}'")
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
+    if any(reasoning):
+        message["reasoning_content"] = "".join(reasoning)
+    return message | ({"tool_calls": calls} if calls else {})
+
+
+def _arguments(block: Fields, session: Session) -> str:
+    """The text of a call's arguments: the policy's own, if the client sends back what it got."""
+    given = block.inner("input")
+    value = {} if given is None else given.values
+    known, text = session.arguments.get(block.text("id"), (None, ""))
+    return text if known == value else json.dumps(value, ensure_ascii=False)
+
+
+def _read_user(blocks: list[Fields]) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    for block in blocks:
+        kind = block.text("type")
+        if kind == "tool_result":
+            content = content_text(block) or ""
+            messages.append({"role": "tool", "content": content, "tool_call_id": block.text("tool_use_id")})
+        elif kind != "text":
+            raise unsupported(block.path("type"), f"the policy reads text alone, not '{kind}'")
+        elif messages and messages[-1]["role"] == "user":
+            messages[-1]["content"] += block.text("text")
+        else:
+            messages.append({"role": "user", "content": block.text("text")})
+    return messages

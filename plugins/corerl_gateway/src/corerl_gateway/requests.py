@@ -1,0 +1,170 @@
+"""From a request's bytes to the bytes of its answer."""
+
+import asyncio
+from collections.abc import Awaitable
+
+from aiohttp import web
+
+from corerl.contracts.agents import Model
+from corerl.errors import CoreRLError, DataError
+from corerl_gateway.dialects.exchange import Exchange, dump
+from corerl_gateway.dialects.routes import ROUTES, ModelList, dialect_of, split
+from corerl_gateway.errors import ApiError
+from corerl_gateway.fields import Fields, parse
+from corerl_gateway.notices import say_once
+from corerl_gateway.sessions import Session, Sessions, ended
+
+PING = b": the answer is on its way\n\n"
+PING_SECONDS = 10.0
+"""between two comments of a stream whose answer is not there yet"""
+JSON = {"Content-Type": "application/json"}
+EVENTS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+ERROR = {**JSON, "x-should-retry": "false"}
+"""clients of OpenAI and Anthropic repeat no request with this header"""
+
+
+class Requests:
+    """Answers requests.
+
+    Args:
+        most_bytes: of a body.
+        timeout: in seconds, of reading a body, and of each write of an answer.
+    """
+
+    def __init__(self, sessions: Sessions, models: ModelList, most_bytes: int, timeout: float) -> None:
+        self._sessions, self._models, self._most_bytes, self._timeout = sessions, models, most_bytes, timeout
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The handler of the server."""
+        number, path = split(request.path)
+        try:
+            session = self._sessions.find(number, request.headers)
+            if request.method in ("GET", "HEAD"):
+                return self._get(path)
+            if path not in ROUTES:
+                raise ApiError(404, f"there is no '/{path}' here", code="path_not_found")
+            if request.method != "POST":
+                raise ApiError(405, f"'/{path}' takes POST, not {request.method}")
+            return await self._post(request, session, ROUTES[path])
+        except ApiError as error:
+            return _error(dialect_of(path), error)
+
+    def _get(self, path: str) -> web.Response:
+        found = self._models.find(path)
+        if found is None:
+            raise ApiError(404, f"there is no '/{path}' here", code="path_not_found")
+        return web.Response(body=dump(found), headers=JSON)
+
+    async def _post(self, request: web.BaseRequest, session: Session, dialect: type[Exchange]) -> web.StreamResponse:
+        exchange = _read(await self._body(request), session, dialect)
+        model = session.source(exchange.sampling)
+        if not self._sessions.has(session):  # it ended while the body was read
+            raise ended()
+        work = asyncio.get_running_loop().create_task(_ask(exchange, model))
+        session.start(work)
+        try:
+            if exchange.stream:
+                return await self._stream(request, exchange, work)
+            return web.Response(body=await _result(work), headers=JSON)
+        finally:
+            work.cancel()  # of a client that has gone
+
+    async def _stream(
+        self, request: web.BaseRequest, exchange: Exchange, work: "asyncio.Task[bytes]"
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers=EVENTS)
+        await self._in_time(response.prepare(request))
+        try:
+            while not work.done():
+                await self._in_time(response.write(PING))
+                await asyncio.wait((work,), timeout=PING_SECONDS)
+            body = await _result(work)
+        except ApiError as error:
+            body = exchange.failure(error)
+        await self._in_time(response.write(body))
+        await self._in_time(response.write_eof())
+        return response
+
+    async def _in_time(self, writing: Awaitable[object]) -> None:
+        async with asyncio.timeout(self._timeout):
+            await writing
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        """The body, of which no more than the limit is read.
+
+        Raises:
+            ApiError: 408, 413 or 415.
+        """
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            raise ApiError(415, "send the body without Content-Encoding")
+        if (request.content_length or 0) > self._most_bytes:
+            raise self._too_large()
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await self._in_time(request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n"))
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._timeout):
+                async for chunk in request.content.iter_any():
+                    body += chunk
+                    if len(body) > self._most_bytes:
+                        raise self._too_large()
+        except TimeoutError:
+            raise ApiError(408, f"the body took longer than {self._timeout:g} s") from None
+        return bytes(body)
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"the body has more than {self._most_bytes} bytes: raise max_body_mb of the endpoint")
+
+
+def _read(body: bytes, session: Session, dialect: type[Exchange]) -> Exchange:
+    """Check a request.
+
+    Raises:
+        ApiError: it is wrong.
+    """
+    try:
+        return dialect(Fields(parse(body)), session)
+    except ApiError:
+        raise
+    except Exception as error:
+        raise _unforeseen(error) from error
+
+
+def _unforeseen(error: Exception) -> ApiError:
+    """The answer to a request that met an error of the endpoint or of chats; a notice shows the error."""
+    say_once(f"the endpoint could not answer a request: {type(error).__name__}: {error}")
+    return ApiError(500, f"{type(error).__name__} in the endpoint", code="internal_error")
+
+
+async def _ask(exchange: Exchange, model: Model) -> bytes:
+    """Ask the model, and write its answer; every error becomes one."""
+    try:
+        await exchange.ask(model)
+        return b"".join(exchange.events()) if exchange.stream else dump(exchange.document())
+    except ApiError:
+        raise
+    except DataError as error:
+        raise ApiError(400, str(error), code="refused_by_template") from error
+    except CoreRLError as error:
+        raise ApiError(500, str(error), code="run_error") from error
+    except Exception as error:
+        raise _unforeseen(error) from error
+
+
+async def _result(work: "asyncio.Task[bytes]") -> bytes:
+    """Wait for the answer.
+
+    Raises:
+        ApiError: the request failed, or its episode ended.
+    """
+    await asyncio.wait((work,))
+    if work.cancelled():
+        raise ended()
+    return work.result()
+
+
+def _error(dialect: type[Exchange], error: ApiError) -> web.Response:
+    response = web.Response(status=error.status, body=dump(dialect.error(error)), headers=ERROR)
+    if error.status in (408, 413, 415):  # the rest of the body is not read
+        response.force_close()
+    return response

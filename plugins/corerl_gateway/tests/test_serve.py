@@ -1,0 +1,143 @@
+"""``corerl serve``: a model with the sampling of each request, keys, a clean end."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from gateway_toys import Bytes, Script, ToyChat
+
+from corerl.contracts.rollout_backends import SamplingParams
+from corerl.errors import ConfigError, RequestError
+from corerl_gateway.errors import ApiError
+from corerl_gateway.options import EndpointOptions
+from corerl_gateway.serve import model_of
+from corerl_gateway.served_model import Serving, sampling_of
+from corerl_gateway.serving import read_key
+from corerl_testing.tiny_model import tiny_model
+
+PLUGIN = f"""
+import sys
+from corerl import hookimpl
+
+@hookimpl(tryfirst=True)
+def make_chats(config, tokenizer):
+    sys.path.insert(0, {str(Path(__file__).parent)!r})
+    from gateway_toys import ToyChat
+    return ToyChat
+"""
+
+
+def post(url, body, key="corerl"):
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=30) as answer:
+        return json.load(answer)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The base URL of a tiny model that ``corerl serve`` serves; it ends by Ctrl-C."""
+    plugin = tmp_path_factory.mktemp("serve") / "chats.py"
+    plugin.write_text(PLUGIN)
+    command = [sys.executable, "-m", "corerl", "serve", str(tiny_model()), "--port", "0", "--plugin", str(plugin)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    line = process.stdout.readline()
+    found = re.search(r"at (http://127\.0\.0\.1:\d+/v1), key 'corerl'", line)
+    assert found, line + process.communicate(timeout=10)[0]
+    yield found[1]
+    process.send_signal(signal.SIGINT)
+    printed, _ = process.communicate(timeout=30)
+    assert (process.returncode, printed) == (0, "stopped\n")
+
+
+def chat(served, **more):
+    body = {"model": "x", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 12, **more}
+    answer = post(served + "/chat/completions", body)
+    return [choice["message"]["content"] for choice in answer["choices"]]
+
+
+def test_requests_set_their_sampling(served):
+    greedy = {tuple(chat(served, temperature=0)) for _ in range(3)}
+    assert len(greedy) == 1
+    assert chat(served, seed=5) == chat(served, seed=5) != chat(served, seed=6)
+    assert len({tuple(chat(served)) for _ in range(3)}) == 3
+    assert len(set(chat(served, n=3, seed=5))) == 3
+
+
+def test_tokens_and_other_dialects_are_served_too(served):
+    prompt = list(b"Hi")
+    answer = post(
+        served.removesuffix("/v1") + "/inference/v1/generate",
+        {"token_ids": prompt, "sampling_params": {"max_tokens": 5, "temperature": 0, "logprobs": 0}},
+    )
+    again = post(served + "/messages", {"model": "x", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}]})
+    assert len(answer["choices"][0]["token_ids"]) <= 5 and again["usage"]["output_tokens"] <= 5
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "key", "status"),
+    [
+        ("/chat/completions", {}, "wrong", 401),
+        ("/chat/completions", {"messages": [{"role": "user", "content": "x"}], "top_p": 0}, "corerl", 400),
+        ("/chat/completions", {"messages": [{"role": "user", "content": "x" * 2000}]}, "corerl", 400),
+    ],
+)
+def test_wrong_requests_are_errors(served, path, body, key, status):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(served + path, body, key)
+    assert caught.value.code == status
+    caught.value.close()
+
+
+def test_a_key_comes_from_the_environment_and_other_machines_need_one():
+    key = "k" * 20
+    assert read_key(EndpointOptions(), None, {}) == "corerl"
+    assert read_key(EndpointOptions(host="0.0.0.0"), "KEY", {"KEY": key}) == key
+    with pytest.raises(ConfigError, match="other machines: name a key"):
+        read_key(EndpointOptions(host="0.0.0.0"), None, {})
+    for value in ("", "short", key + "\n", key + "é"):
+        with pytest.raises(ConfigError, match="KEY must hold a key") as caught:
+            read_key(EndpointOptions(), "KEY", {"KEY": value})
+        assert not value or value not in str(caught.value)
+
+
+def test_a_checkpoint_stands_for_its_model_folder(tmp_path):
+    model = tmp_path / "huggingface"
+    with pytest.raises(RequestError, match="corerl export"):
+        model_of(str(tmp_path))
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    assert model_of(str(tmp_path)) == model_of(str(model)) == str(model)
+    assert model_of("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
+
+
+def test_sampling_is_that_of_the_request_within_its_ranges():
+    base = SamplingParams(10, temperature=0.7, top_p=0.9, stop_token_ids=(1,))
+    found = sampling_of(base, {"temperature": 0.0, "top_k": 5.0, "seed": 3.0})
+    assert found == SamplingParams(10, temperature=0.0, top_p=0.9, top_k=5, stop_token_ids=(1,), seed=3)
+    assert sampling_of(base, {}).seed != sampling_of(base, {}).seed
+    for name, value in {"temperature": -1, "top_p": 1.5, "top_k": 0, "seed": -1, "presence_penalty": 1}.items():
+        with pytest.raises(ApiError, match=name):
+            sampling_of(base, {name: value})
+
+
+def test_calls_of_different_requests_have_different_ids():
+    call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    serving = Serving(Script(call + call), Bytes(), ToyChat, SamplingParams(99), 2000)
+    replies = [asyncio.run(serving({}).chat([{"role": "user", "content": "x"}])) for _ in range(3)]
+    assert len({each["id"] for reply in replies for each in reply.message["tool_calls"]}) == 6
+
+
+def test_a_request_has_the_room_that_its_tokens_leave():
+    script = Script("x" * 50)
+    serving = Serving(script, Bytes(), ToyChat, SamplingParams(99), 20)
+    sampled = asyncio.run(serving({}).generate(list(b"y" * 15)))
+    assert (len(sampled.token_ids), sampled.finish_reason) == (5, "length")
+    with pytest.raises(ApiError, match="has 20 tokens, and 20 are served"):
+        asyncio.run(serving({}).generate(list(b"y" * 20)))

@@ -1,0 +1,1 @@
+"""Tasks in Harbor's format as data."""
