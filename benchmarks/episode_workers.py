@@ -68,10 +68,8 @@ class Engine:
 
 def processor_seconds(pids: Sequence[int]) -> float:
     """Of these processes so far."""
-    fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-    return sum(int(user) + int(system) for *_, user, system in (each[:13] for each in fields)) / os.sysconf(
-        "SC_CLK_TCK"
-    )
+    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
 
 def measure(given: argparse.Namespace, config: TrainConfig, workers: int) -> None:

@@ -129,6 +129,11 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
             "rollout workers lost in this run while others were left: ended or hung, restarted or not",
         ),
         Metric(
+            "rollout/episode_workers_lost",
+            "",
+            "workers of `rollout.num_workers` lost in this run while others were left, restarted or not",
+        ),
+        Metric(
             "training/{global_step,epoch}", "", "step and epoch of the batch; the first step is 1, the first epoch 0"
         ),
         Metric(

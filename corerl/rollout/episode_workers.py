@@ -2,7 +2,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from corerl.batch.rollouts import Episode, Rollouts
 from corerl.contracts.agents import AgentFactory
@@ -135,7 +135,7 @@ class EpisodeWorker:
 class WorkerEpisodes:
     """Plays episodes in workers (:class:`corerl.rollout.episodes.Episodes`).
 
-    A worker that ends is started again while the others take over its episodes.
+    A worker that ends is started again in the background.
 
     Args:
         workers: :class:`EpisodeWorker`, or a group of them.
@@ -145,6 +145,7 @@ class WorkerEpisodes:
 
     def __init__(self, workers: EpisodeWorker, requests: Requests, max_restarts: int) -> None:
         self._workers, self._requests, self._left = workers, requests, max_restarts
+        self._lost = 0
         self._is_closed = False
         self._counting = threading.Lock()
         self._replicas = workers if isinstance(workers, Replicas) else None
@@ -163,6 +164,10 @@ class WorkerEpisodes:
             raise
         return played[0].rollouts(group.prompt)
 
+    def measured(self) -> Mapping[str, float]:
+        """Metrics."""
+        return {"rollout/episode_workers_lost": float(self._lost)}
+
     def close(self) -> None:
         """Start no worker again; the runtime ends all."""
         self._is_closed = True
@@ -172,11 +177,12 @@ class WorkerEpisodes:
         with self._counting:
             if self._is_closed:
                 return
+            self._lost += 1
             self._left -= 1
             if self._left < 0:
                 say(f"{error}\nrollout.max_restarts is reached: the run continues without it")
                 return
-        say(f"{error}\nits episodes are played again by others, and it is started again in the background")
+        say(f"{error}\nit is started again in the background, and its episodes are played again")
         threading.Thread(target=self._restart, name="corerl-episodes", daemon=True).start()
 
     def _restart(self) -> None:

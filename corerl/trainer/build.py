@@ -2,7 +2,7 @@
 
 import functools
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -125,8 +125,10 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
     most = config.rollout.max_concurrent_requests
     queue = RequestQueue(engines.generate, most, engines.engine_load, engines.abort)
     episodes: Episodes | None
+    measured: list[Callable[[], Mapping[str, float]]] = [queue.measured]
     if "episodes" in workers:
-        episodes = WorkerEpisodes(workers["episodes"], queue, config.rollout.max_restarts)
+        episodes = played = WorkerEpisodes(workers["episodes"], queue, config.rollout.max_restarts)
+        measured.append(played.measured)
     else:
         episodes = make_episodes(parts.agent, parts.others, config, plan.tokenizer, queue, hook)
     scorer = reward if episodes is None or config.rollout.multi_turn.score_response else None
@@ -144,7 +146,7 @@ def _start(plan: Plan, reward: RewardManager, stack: ExitStack, restarts: Restar
         total_steps=plan.total_steps,
         finished=finished or (),
         vocabulary=shape.vocabulary,
-        measured=queue.measured,
+        measured=lambda: {name: value for part in measured for name, value in part().items()},
     )
     stack.callback(stream.close)
     stack.callback(engines.close)

@@ -87,7 +87,7 @@ def test_the_open_episodes_of_a_lost_worker_are_played_elsewhere_and_it_comes_ba
     results = all_of(talkers, engines, *names)
     assert [len(said) for _, said, _ in results] == [2] * 9 and not engines.under_way
     until(lambda: len(talkers.members) == 2)
-    assert len(before & pids(talkers)) == 1 and "played again by others" in capsys.readouterr().err
+    assert len(before & pids(talkers)) == 1 and "its episodes are played again" in capsys.readouterr().err
     assert len({pid for pid, *_ in all_of(talkers, Answers(0.2), *(f"ask:{number}" for number in range(4)))}) == 2
 
 

@@ -13,17 +13,17 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from corerl.contracts.rollout_backends import Completion, EngineLoad, GenerationRequest, OnFinished
+from corerl.contracts.rollout_backends import EngineLoad, GenerationRequest, OnFinished
 from corerl.contracts.workers import Requests
 from corerl.errors import EngineDeadError, RunError
 from corerl_ray.calls import POLL, Call, Member, Wait
 from corerl_ray.host import Failure
 from corerl_ray.mailbox import Answer, Collected, News, Post
+from corerl_ray.order import Order
 from corerl_ray.spread import Spread
 
 if TYPE_CHECKING:
@@ -32,86 +32,6 @@ if TYPE_CHECKING:
 
 COMING_BACK = 60.0
 """longest wait for a dead replica, before others take its calls that have requests of their own"""
-
-
-@dataclass(eq=False)
-class Order:
-    """A call of a spread method that has not ended.
-
-    Attributes:
-        over: its end, in its event loop.
-        engines: take the replicas' own requests; None: the method has none.
-        deaths: replicas that ended during the call.
-        spread: its requests, as the replicas have them.
-    """
-
-    method: str
-    requests: Sequence[GenerationRequest]
-    on_finished: OnFinished
-    wait: Wait
-    loop: asyncio.AbstractEventLoop
-    over: "asyncio.Future[None]"
-    engines: Requests | None = None
-    deaths: int = 0
-    spread: Spread = field(init=False)
-    _asked: dict[tuple[int, int], "asyncio.Task[None]"] = field(default_factory=dict)
-    """(number of the call on a replica, of the request) -> the request under way"""
-
-    def hear(self, finished: Mapping[int, list[Completion]]) -> None:
-        """In the event loop."""
-        for position, completions in finished.items():
-            if not self.over.done():
-                self.on_finished(position, completions)
-
-    def ask(self, call: int, news: News, answer: Callable[[int, Answer], None]) -> None:
-        """Begin and end requests of a call on a replica; in the event loop.
-
-        Args:
-            answer: called with ``call`` and the answer to a request.
-        """
-        if not self.over.done():
-            for number, request in news.asked.items():
-                self._asked[call, number] = self.loop.create_task(self._complete(call, number, request, answer))
-        for number in news.withdrawn:
-            self._withdraw((call, number))
-
-    def withdraw(self, calls: Collection[int]) -> None:
-        """End the requests of these calls on replicas; in the event loop."""
-        for key in [key for key in self._asked if key[0] in calls]:
-            self._withdraw(key)
-
-    def _withdraw(self, key: tuple[int, int]) -> None:
-        if (task := self._asked.pop(key, None)) is not None:
-            task.cancel()
-
-    async def _complete(
-        self, call: int, number: int, request: GenerationRequest, answer: Callable[[int, Answer], None]
-    ) -> None:
-        assert self.engines is not None
-        sent = time.perf_counter()
-
-        def on_sent(ago: float = 0.0) -> None:
-            nonlocal sent
-            sent = time.perf_counter() - ago
-
-        try:
-            completions = await self.engines.complete(request, on_sent)
-            given = Answer(number, completions, time.perf_counter() - sent)
-        except Exception as error:
-            given = Answer(number, (), failure=Failure.of(error))
-        self._asked.pop((call, number), None)
-        answer(call, given)
-
-    def end(self, error: BaseException | None) -> None:
-        """In the event loop."""
-        for key in list(self._asked):
-            self._withdraw(key)
-        if self.over.done():
-            return
-        if error is None:
-            self.over.set_result(None)
-        else:
-            self.over.set_exception(error)
 
 
 class Exchange:
@@ -345,7 +265,7 @@ class Exchange:
         return None
 
     def _died(self, member: Member, error: EngineDeadError) -> None:
-        """Its calls go to others; one with requests of its own waits for the replica to come back (:meth:`_resume`)."""
+        """Its calls go to others; one with requests of its own may wait for the replica to come back (`_resume`)."""
         by_order: dict[Order, list[int]] = {}
         for number in sorted(self._at.get(member.host, ())):
             by_order.setdefault(self._running[number][0], []).append(number)
@@ -361,15 +281,15 @@ class Exchange:
                 self._in_loop(order, functools.partial(order.withdraw, numbers))
 
     def _resume(self) -> None:
-        """Hand out calls of dead replicas again, once all replicas are there; a call that ended two of them fails.
+        """Hand out calls of dead replicas again, once another is left if they end the next, too.
 
-        If such a call ends the next replica, too, another is left.
+        A call that has ended two replicas fails.
         """
         group, now = self._group, time.monotonic()
-        is_whole = len(group.members) == len(group.latest)
+        is_safe = len(group.members) > 1 or len(group.members) == len(group.latest)
         for order, (died, error) in list(self._postponed.items()):
             is_given_up = now - died > 2 * POLL and not group.reviving.locked()
-            if not (is_whole or is_given_up or now - died > COMING_BACK):
+            if not (is_safe or is_given_up or now - died > COMING_BACK):
                 continue
             del self._postponed[order]
             order.wait.deadline = now + group.timeout
