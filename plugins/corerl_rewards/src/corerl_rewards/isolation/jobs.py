@@ -15,6 +15,10 @@ TOKEN_BYTES = 8
 """random bytes of a token, written as twice as many digits"""
 
 
+_decode = json.JSONDecoder().decode
+"""``json.loads`` would look for other encodings than UTF-8 in each line"""
+
+
 class Job:
     """The requests of one call of a reward manager; ``future`` has their results once all are complete.
 
@@ -89,7 +93,7 @@ class Task:
         if not line.startswith(self.token):
             return None
         try:
-            *result, seconds = json.loads(line[len(self.token) :])
+            *result, seconds = _decode(line[len(self.token) :].decode())
             return RewardResult(*result), seconds
         except (TypeError, ValueError, RecursionError):
             return None
