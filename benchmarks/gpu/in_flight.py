@@ -134,8 +134,10 @@ def tables(generation: Generation, console: Console) -> None:
 def main() -> None:
     asked = _arguments()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    path, load_format = (str(asked.model), "auto") if asked.model else (str(model_folder(asked.shape)), "dummy")
-    model = ModelConfig(path=path, load_format=load_format)
+    if asked.model:
+        model = ModelConfig(path=str(asked.model))
+    else:
+        model = ModelConfig(path=str(model_folder(asked.shape)), load_format="dummy")
     trained = load_causal_lm(model, device=device, dtype=compute_dtype(model, device))
     weights = [(name, tensor.detach()) for name, tensor in trained.named_parameters()]
     options = {"python": asked.python, "max_model_len": asked.prompt_tokens + asked.tokens, **asked.options}

@@ -43,7 +43,12 @@ def config_errors(config: "TrainConfig") -> "Iterator[RequestError]":
 
 
 @hookimpl
-def make_endpoint(config: "TrainConfig") -> "Endpoint":
-    from corerl_gateway.endpoint import make_endpoint
+def make_endpoint(config: "TrainConfig") -> "Endpoint | None":
+    from corerl.terminal import say
 
+    try:
+        from corerl_gateway.endpoint import make_endpoint
+    except ImportError as error:
+        say(f"agents get no HTTP endpoint: {error}: pip install corerl-gateway again")
+        return None
     return make_endpoint(config, read_options(config))
