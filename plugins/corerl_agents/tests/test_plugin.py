@@ -69,12 +69,24 @@ def test_the_example_learns_a_bit(tmp_path, monkeypatch):
     sft = [f"model.path={model}", f"output={cold}", f"data.train_files=[{data}/sft.parquet]"]
     assert run(["sft", "examples/agents/sft.yaml", *sft, "trainer.total_training_steps=60"]) == 0
     given = [f"model.path={cold}", f"data.train_files=[{data}/train.parquet]", f"data.val_files=[{data}/test.parquet]"]
-    given += ["trainer.total_training_steps=3", f"trainer.output_dir={tmp_path}/runs", "data.train_batch_size=16"]
-    assert run(["train", "examples/agents/config.yaml", *given, "trainer.val_before_train=false"]) == 0
-    [log] = tmp_path.glob("runs/*/*/metrics.jsonl")
-    steps = [json.loads(line) for line in log.read_text().splitlines()]
+    given += ["trainer.total_training_steps=3", "data.train_batch_size=16", "trainer.val_before_train=false"]
+    steps = trained([*given, f"trainer.output_dir={tmp_path}/runs"])
     calls = [step["agent/tool_calls/mean"] for step in steps if "agent/tool_calls/mean" in step]
     assert calls[0] < 0.8 and calls[-1] > calls[0]
     assert all(
         step["training/rollout_probs_diff_max"] < 1e-4 for step in steps if "training/rollout_probs_diff_max" in step
     )
+    pytest.importorskip("corerl_gateway")
+    pytest.importorskip("openai")
+    own = ["rollout.agent=./examples/agents/with_openai.py:with_openai", f"trainer.output_dir={tmp_path}/openai"]
+    for mine, theirs in zip(steps, trained([*given, *own]), strict=True):
+        for name in ("critic/score/mean", "actor/pg_loss", "actor/grad_norm", "agent/tool_calls/mean"):
+            assert mine.get(name) == theirs.get(name), f"{name} over HTTP"
+
+
+def trained(given: list[str]) -> list[dict[str, float]]:
+    """The metrics of a run of the example."""
+    assert run(["train", "examples/agents/config.yaml", *given]) == 0
+    [folder] = [Path(each.partition("=")[2]) for each in given if each.startswith("trainer.output_dir=")]
+    [log] = folder.glob("*/*/metrics.jsonl")
+    return [json.loads(line) for line in log.read_text().splitlines()]
