@@ -182,7 +182,7 @@ def test_environments(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(shlex.split(command)) == 0
     assert metrics()["env/turns/max"] >= 1
     limits = set(re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE))
-    limits_of_others = {"environment", "endpoint", "format"}
+    limits_of_others = {"environment", "endpoint"}
     assert limits == {field.name for field in dataclasses.fields(MultiTurnConfig)} - limits_of_others
     for name in re.findall(r"`(env/\w+)", text):
         assert any(key.startswith(name) for key in metrics()), name

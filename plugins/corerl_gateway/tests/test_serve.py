@@ -53,7 +53,7 @@ def served(tmp_path_factory):
     yield found[1]
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=30)
-    assert (process.returncode, printed) == (0, "stopped\n")
+    assert process.returncode == 0 and printed.endswith("stopped\n"), printed  # libraries may warn before
 
 
 def chat(served, **more):
