@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tarfile
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -117,19 +118,20 @@ def podman(tmp_path_factory, monkeypatch):
 
 def test_a_container_runs_the_command_and_its_check(play, model, podman, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    label = f"corerl-test={uuid.uuid4().hex}"
     result = play(
         "env; touch /kept; touch made; (sleep 300 &) ; ls /",
         isolation="podman",
         image=IMAGE,
-        container_arguments=ARGUMENTS,
+        container_arguments=[*ARGUMENTS, f"--label={label}"],
         check_command="test -f made && test -f /kept && echo running",
     )
     output = result.artifacts["output"]
     assert result.reward == 1.0 and result.artifacts["check_output"] == "running\n"
     assert f"OPENAI_BASE_URL={model.base_url}\n" in output and "HOME=/workspace\n" in output
     assert "hf_secret" not in output
-    names = subprocess.run(["podman", "ps", "-a", "--format", "{{.Names}}"], capture_output=True, check=True).stdout
-    assert b"corerl-" not in names
+    listing = ["podman", "ps", "-a", "--filter", f"label={label}", "--format", "{{.Names}}"]
+    assert subprocess.run(listing, capture_output=True, check=True).stdout == b""
 
 
 def test_a_late_command_in_a_container_ends(play, podman):
