@@ -1,10 +1,11 @@
 """The optimizer steps of a training step: mini-batches, their loss weights, and updates that are not finite."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
 from corerl.batch.cuts import mini_batches
+from corerl.contracts.annotators import Annotator
 from corerl.contracts.config import TrainConfig
 from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
@@ -27,9 +28,16 @@ class Updates:
     """Updates the models with the batch of a step."""
 
     def __init__(
-        self, config: TrainConfig, parts: Parts, models: Models, corrector: RolloutCorrector, seeds: Seeds
+        self,
+        config: TrainConfig,
+        parts: Parts,
+        models: Models,
+        corrector: RolloutCorrector,
+        seeds: Seeds,
+        annotators: Sequence[Annotator] = (),
     ) -> None:
         self._config, self._models, self._corrector, self._seeds = config, models, corrector, seeds
+        self._annotators = annotators
         self._select_tokens: TokenSelector | None = parts.policy_loss.load_fact("select_tokens")
         self._of_vocabulary = parts.kl_loss is not None and "logits" in parts.kl_loss.entry.needs
 
@@ -46,9 +54,10 @@ class Updates:
         actor = self._config.actor
         cut = self.mini_batches(step.experience, actor.ppo_mini_batch_size, actor.ppo_epochs, actor.loss_agg_mode)
         measured: list[dict[str, Mean]] = []
-        prepared = self._prepared(cut, step.number, measured)
+        annotated: list[Mapping[str, Mean]] = []
+        prepared = self._annotated(self._prepared(cut, step.number, measured), step, annotated)
         metrics = merge_means(_updated(self._models.actor.update, prepared, step), "actor")
-        metrics |= merge_means(measured, "rollout_corr")
+        metrics |= merge_means(annotated, "actor") | merge_means(measured, "rollout_corr")
         if not step.experience.response_mask.any():
             say(f"step {step.number}: no response has a score; the weights are not updated")
         if "actor/kl_loss" in metrics:
@@ -91,6 +100,14 @@ class Updates:
                 present = self._models.present_log_probs(mini_batch)
                 uniforms = torch.from_numpy(self._seeds.uniforms(step, number, tuple(present.shape)))
                 mini_batch.selected = self._select_tokens(policy_loss_inputs(present, mini_batch), uniforms)
+            yield rows, mini_batch
+
+    def _annotated(self, cut: MiniBatches, step: Step, metrics: list[Mapping[str, Mean]]) -> MiniBatches:
+        """Mini-batches with the columns of all annotators, whose metrics are put into ``metrics``."""
+        for rows, mini_batch in cut:
+            for annotator in self._annotators:
+                with step.part(annotator.part):
+                    metrics.append(annotator.annotate(mini_batch, rows, step.batch.rollouts))
             yield rows, mini_batch
 
 

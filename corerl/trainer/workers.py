@@ -17,7 +17,7 @@ from corerl.contracts.experience import Experience
 from corerl.contracts.losses import Mean
 from corerl.contracts.objective import Objective
 from corerl.contracts.throughput import ModelShape
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import OfLogitsFactory, Output, TokenOutputs
 from corerl.contracts.training_strategies import MeasuredStrategy, MicroBatching, StrategySpec, TrainingStrategy
 from corerl.models import compute_dtype, resolve_device
 from corerl.objective import PolicyObjective, ValueObjective
@@ -114,12 +114,14 @@ class PolicyWorker(TrainedWorker):
         self.sent_dtype = compute_dtype(config.model, resolve_device(actor.device))
         spec = replace(_spec(config), optim=actor.optim, total_steps=total_updates, grad_clip=actor.grad_clip)
         self.strategy = parts.strategy.load()(spec)
+        of_logits: OfLogitsFactory | None = parts.policy_loss.load_fact("of_logits")
         self.objective = PolicyObjective(
             policy_loss=parts.policy_loss.load(),
             kl_type=parts.kl_loss.load() if parts.kl_loss else None,
             kl_loss_coef=actor.kl_loss_coef,
             kl_of_vocabulary=parts.kl_loss is not None and "logits" in parts.kl_loss.entry.needs,
             entropy_coeff=actor.entropy_coeff,
+            of_logits=of_logits(config) if of_logits else None,
         )
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -25,6 +25,7 @@ from corerl_torch import lora
 from corerl_torch.loading import load_model, model_shape
 from corerl_torch.micro_batches import micro_batches
 from corerl_torch.optimizer import build_optimizer, build_schedule, restore_optimizer, restore_schedule
+from corerl_torch.outputs import Columns
 from corerl_torch.rounding import RoundingLoss
 from corerl_torch.sums import Sums
 from corerl_torch.tokenizers import load_tokenizer
@@ -64,15 +65,10 @@ class SingleDeviceStrategy:
 
     @torch.no_grad()
     def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
-        results: dict[str, Tensor] = {}
+        columns = Columns(batch.response_mask.shape)
         for rows in micro_batches(batch.lengths, self.spec.micro_batching, packed=self.packed):
-            outputs = self._forward(batch.select(rows).to(self.spec.device), wanted)
-            for name in wanted:
-                part: Tensor = getattr(outputs, name)
-                if name not in results:
-                    results[name] = torch.zeros(*batch.response_mask.shape, *part.shape[2:])
-                results[name][rows, : part.shape[1]] = part.cpu()
-        return TokenOutputs(**results)
+            columns.add(rows, self._forward(batch.select(rows).to(self.spec.device), wanted))
+        return columns.outputs()
 
     def update(self, mini_batch: Experience, objective: Objective) -> dict[str, Mean]:
         sums = Sums()

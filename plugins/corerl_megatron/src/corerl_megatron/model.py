@@ -31,7 +31,6 @@ from corerl_megatron.vocabulary import Part, vocabulary_parallel_statistics
 from corerl_torch import layout
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
-    TokenStatistics,
     in_chunks,
     log_distribution,
     of_distribution,
@@ -122,14 +121,16 @@ class Stage(GPTModel):  # type: ignore[misc]
         if "vocabulary_log_probs" in wanted:
             return of_distribution(self._distribution(hidden), targets, wanted)
 
-        def statistics(hidden: Tensor, targets: Tensor) -> TokenStatistics:
+        def statistics(hidden: Tensor, targets: Tensor) -> dict[str, Tensor]:
             logits = self._logits(hidden)
             named = {"entropy": "entropy" in wanted, "sum_pi_squared": "sum_pi_squared" in wanted}
             if self.part.group is None:
-                return token_statistics(logits, targets, self.temperature, **named)
-            return vocabulary_parallel_statistics(logits, targets, self.temperature, self.part, **named)
+                values = token_statistics(logits, targets, self.temperature, **named)
+            else:
+                values = vocabulary_parallel_statistics(logits, targets, self.temperature, self.part, **named)
+            return {name: value for name, value in values._asdict().items() if name in wanted}
 
-        return in_chunks(statistics, hidden, targets, self.chunk_size, wanted)
+        return in_chunks(statistics, (hidden, targets), self.chunk_size)
 
     def _distribution(self, hidden: Tensor) -> Tensor:
         """(N, V) log-probs of the whole vocabulary."""
