@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 class ModelRole:
     """A further model of a run, beside policy, reference and critic.
 
+    It is never updated; its workers are :class:`corerl.trainer.workers.ReferenceWorker`.
+
     Attributes:
         role: its name is that of no other role.
-        worker: subclass of :class:`corerl.trainer.workers.ModelWorker`, built as ``worker(config, *args)``.
+        path: folder or hub name of the model.
     """
 
     role: "Role"
-    worker: type
-    args: tuple[Any, ...] = ()
+    path: str
 
 
 class Annotator(Protocol):

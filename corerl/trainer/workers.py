@@ -170,11 +170,11 @@ class CriticWorker(TrainedWorker):
 
 
 class ReferenceWorker(ModelWorker):
-    """The reference model: the same strategy, never updated."""
+    """The reference model, or another one at ``path``: the same strategy, never updated."""
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, path: str | None = None) -> None:
         ref = config.ref
-        spec = _spec(config, ref.path, ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu)
+        spec = _spec(config, path or ref.path, ref.log_prob_max_token_len_per_gpu, ref.log_prob_micro_batch_size_per_gpu)
         self.strategy = parts_of(config).strategy.load()(spec)
 
 

@@ -1,8 +1,7 @@
 """A transformers model whose outputs are numbers for each response token."""
 
-import contextlib
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
 from corerl_torch import layout, outputs, packed_attention
+from corerl_torch.output_layer import logits_of
 from corerl_torch.sequence_parallel import SequenceGroup
 from corerl_torch.token_statistics import (
     in_chunks,
@@ -121,10 +121,7 @@ class TokenModel(torch.nn.Module):
 
     def _head(self, hidden: Tensor, answer: type) -> Tensor:
         """(N, V) logits of the hidden states (N, K), with all operations of the model after its body."""
-        places = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)
-        with _answering(self.model.base_model, answer(last_hidden_state=hidden.unsqueeze(0))):
-            logits: Tensor = self.model(input_ids=places, use_cache=False).logits
-        return logits.squeeze(0)
+        return logits_of(self.model, hidden, answer)
 
 
 def decoder_layers(model: Any) -> list[Any]:
@@ -149,13 +146,3 @@ def recompute_activations(model: Any) -> None:
         model.activation_checkpointing_enable(options)
     else:
         model.gradient_checkpointing_enable(options)
-
-
-@contextlib.contextmanager
-def _answering(body: Any, answer: Any) -> Iterator[None]:
-    """Replace a module's output by ``answer``."""
-    body.forward = lambda *arguments, **named: answer
-    try:
-        yield
-    finally:
-        del body.forward

@@ -40,7 +40,7 @@ def results(
 def token_outputs(values: Mapping[str, Tensor], real: Tensor) -> TokenOutputs:
     """The (N, ...) values of response tokens, those of functions too, as (B, T, ...) columns, 0 elsewhere."""
     columns: dict[str, Any] = {name: layout.by_response(value, real) for name, value in values.items()}
-    return _grouped(columns)
+    return grouped(columns)
 
 
 class Columns:
@@ -56,7 +56,7 @@ class Columns:
 
     def add(self, rows: Tensor, outputs: TokenOutputs) -> None:
         """Put the outputs of a micro-batch at these rows of the batch; without rows they give only the names."""
-        for name, part in _flat(outputs).items():
+        for name, part in flat(outputs).items():
             if name not in self._columns:
                 self._columns[name] = torch.zeros(*self._shape, *part.shape[2:], dtype=part.dtype)
             if len(rows):
@@ -64,16 +64,19 @@ class Columns:
 
     def outputs(self) -> TokenOutputs:
         """All of them."""
-        return _grouped(dict(self._columns))
+        return grouped(self._columns)
 
 
-def _flat(outputs: TokenOutputs) -> dict[str, Tensor]:
+def flat(outputs: TokenOutputs) -> dict[str, Tensor]:
+    """Name -> column, of the given outputs and of the results of functions."""
     given = {name: value for name, value in outputs._asdict().items() if value is not None}
     of_logits = given.pop("of_logits", {})
     return given | {_OF_LOGITS + name: value for name, value in of_logits.items()}
 
 
-def _grouped(columns: dict[str, Any]) -> TokenOutputs:
+def grouped(columns: Mapping[str, Any]) -> TokenOutputs:
+    """Undo :func:`flat`."""
+    columns = dict(columns)
     names = [name for name in columns if name.startswith(_OF_LOGITS)]
     of_logits = {name.removeprefix(_OF_LOGITS): columns.pop(name) for name in names}
     return TokenOutputs(**columns, of_logits=of_logits or None)
