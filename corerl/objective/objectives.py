@@ -12,7 +12,7 @@ from corerl.contracts.kl_types import KLType
 from corerl.contracts.losses import masked_mean
 from corerl.contracts.objective import ObjectiveOutput
 from corerl.contracts.policy_losses import PolicyLoss, PolicyLossInputs
-from corerl.contracts.token_outputs import OfLogits, Output, TokenOutputs
+from corerl.contracts.token_outputs import OfLogits, Output, TokenOutputs, Wanted
 from corerl.contracts.value_losses import ValueLoss, ValueLossInputs
 from corerl.errors import RunError
 
@@ -36,8 +36,8 @@ class PolicyObjective:
     of_logits: OfLogits | None = None
 
     @property
-    def wanted(self) -> frozenset[Output]:
-        wanted: set[Output] = {"log_probs"}
+    def wanted(self) -> frozenset[Wanted]:
+        wanted: set[Wanted] = {"log_probs"}
         if self.kl_of_vocabulary:
             wanted.add("vocabulary_log_probs")
         if self.entropy_coeff > 0:

@@ -85,7 +85,9 @@ def strategy(path: Path, *, temperature: float = 1.0, **options: Any) -> SingleD
 class Class:
     """A student and its teachers."""
 
-    def __init__(self, student: Path, options: DistillOptions, *, temperature: float = 1.0, **torch_options: Any) -> None:
+    def __init__(
+        self, student: Path, options: DistillOptions, *, temperature: float = 1.0, **torch_options: Any
+    ) -> None:
         self.config = TrainConfig(ModelConfig(str(student), dtype="fp32"))
         self.config.actor.device, self.config.rollout.temperature = "cpu", temperature
         self.options = options
@@ -116,9 +118,16 @@ class Class:
         """Over micro-batches, as an update."""
         self.student.optimizer.zero_grad()
         norm: dict[str, torch.Tensor] = {}
-        self.student._step = lambda: norm.update(  # type: ignore[method-assign,assignment]
-            {name: each.grad.clone() for name, each in self.student.model.named_parameters() if each.grad is not None}
-        ) or 0.0
+        self.student._step = lambda: (
+            norm.update(  # type: ignore[method-assign,assignment]
+                {
+                    name: each.grad.clone()
+                    for name, each in self.student.model.named_parameters()
+                    if each.grad is not None
+                }
+            )
+            or 0.0
+        )
         self.student.spec = self._unclipped()
         metrics = self.student.update(batch, self.objective)
         return float(metrics["pg_loss"].value), norm

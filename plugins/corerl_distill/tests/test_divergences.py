@@ -82,7 +82,9 @@ def test_top_k_grows_with_k_to_the_divergence_of_the_vocabulary(kind):
     last = torch.zeros(len(logits), dtype=torch.float64)
     for k in range(1, logits.shape[1] + 1):
         top = teacher.topk(k, dim=1).indices
-        value, gradient = value_and_gradient(lambda z, top=top: divergence(z, bins(teacher, top), kind, top=top), logits)
+        value, gradient = value_and_gradient(
+            lambda z, top=top: divergence(z, bins(teacher, top), kind, top=top), logits
+        )
         assert (value >= last - 1e-12).all() and (value <= whole + 1e-12).all()
         last = value
     torch.testing.assert_close(value, whole, rtol=1e-12, atol=1e-12)

@@ -116,9 +116,7 @@ def test_a_data_source_without_a_teacher_is_named(folders):
 def test_top_k_of_the_whole_vocabulary_is_full(folders, kind):
     given, found = rollouts(SOURCES), {}
     for form in ("full", "top_k"):
-        options = DistillOptions(
-            teacher=str(folders["teacher"]), divergence=kind, form=form, top_k=259, chunk_size=4
-        )
+        options = DistillOptions(teacher=str(folders["teacher"]), divergence=kind, form=form, top_k=259, chunk_size=4)
         taught = Class(folders["student"], options)
         found[form] = taught.loss_and_gradient(taught.batch(given))
     assert found["top_k"][0] == pytest.approx(found["full"][0], rel=1e-6)
@@ -137,7 +135,10 @@ def test_top_k_tends_to_full_from_below(folders):
 
 
 def test_the_sampled_form_has_the_teachers_log_probs(folders):
-    taught, given = Class(folders["student"], DistillOptions(teacher=str(folders["teacher"]), form="sampled")), rollouts(SOURCES)
+    taught, given = (
+        Class(folders["student"], DistillOptions(teacher=str(folders["teacher"]), form="sampled")),
+        rollouts(SOURCES),
+    )
     batch = taught.batch(given)
     teacher = AutoModelForCausalLM.from_pretrained(folders["teacher"], attn_implementation="eager").double()
     true = []
@@ -157,7 +158,10 @@ def test_the_sampled_form_has_the_teachers_log_probs(folders):
 def test_the_initial_model_with_the_answer_in_its_prompt(folders):
     """OPSD: prompt tokens of the teacher are others, response tokens the same."""
     teachers = {"self": TeacherOptions(context="{prompt} It is {ground_truth}; {extra_info[hint]}.")}
-    taught, given = Class(folders["student"], DistillOptions(teachers=teachers, chunk_size=4)), rollouts(SOURCES, extra="h")
+    taught, given = (
+        Class(folders["student"], DistillOptions(teachers=teachers, chunk_size=4)),
+        rollouts(SOURCES, extra="h"),
+    )
     batch = taught.batch(given)
     prompts = [
         load_bytes(f"<|im_start|>user\n{row}? It is answer {row}; h.<|im_end|>\n<|im_start|>assistant\n")

@@ -8,13 +8,17 @@ from torch import Tensor
 
 from corerl.contracts.experience import Experience, collate
 from corerl.contracts.losses import Mean
-from corerl.contracts.token_outputs import OfLogits, Output
+from corerl.contracts.token_outputs import Wanted
 from corerl.errors import RunError
 from corerl_distill.columns import column_name, put
 from corerl_distill.contexts import Contexts
+from corerl_distill.endpoint import Endpoint, Server
 from corerl_distill.of_logits import TopK
 from corerl_distill.options import DistillOptions, TeacherOptions, role_name
-from corerl_distill.readers import Reader, Reading
+from corerl_distill.readers import Reader, Reading, in_context, responses_of
+from corerl_distill.retokenised import ModelScorer, Retokenised
+from corerl_distill.rules import other_tokenizer
+from corerl_distill.tokenizers import load_other
 
 
 class Teachers:
@@ -68,25 +72,24 @@ def _put(batch: Experience, teacher: str, rows: Tensor, reading: Reading) -> Non
 
 
 def _reader(name: str, teacher: TeacherOptions, options: DistillOptions, plan: Any, models: Any) -> Reader:
-    if teacher.url is not None:
-        from corerl_distill.endpoint import Endpoint
+    """The reader of one teacher.
 
-        return Endpoint(name, teacher, options, plan, models.shape.vocabulary)
-    model = models.actor if teacher.weights == "policy" else models.others[role_name(name)]
-    template_kwargs = plan.config.data.apply_chat_template_kwargs
-    if teacher.weights == "own" and (own := other_tokenizer(teacher, plan)) is not None:
-        from corerl_distill.retokenised import Retokenised
-
-        return Retokenised(model, plan.tokenizer, Contexts(own, teacher.context, template_kwargs), own)
-    contexts = Contexts(plan.tokenizer, teacher.context, template_kwargs) if teacher.context else None
-    return ModelReader(model, options, plan.config.rollout.temperature, models.shape.vocabulary, contexts)
-
-
-def other_tokenizer(teacher: TeacherOptions, plan: Any) -> Any:
-    """The tokenizer of a teacher, if it differs from that of the policy."""
-    from corerl_distill.tokenizers import load_other
-
-    return load_other(teacher, plan.config, plan.tokenizer)
+    Raises:
+        ConfigError: its tokenizer differs from the policy's, and the form compares tokens.
+    """
+    template_kwargs, vocabulary = plan.config.data.apply_chat_template_kwargs, models.shape.vocabulary
+    server = Server(name, teacher) if teacher.url is not None else None
+    model = models.actor if teacher.weights == "policy" else models.others.get(role_name(name))
+    other = load_other(teacher, plan.config, plan.tokenizer)
+    if other is not None:
+        if options.form != "sampled":
+            raise other_tokenizer(name, options)
+        contexts = Contexts(other, teacher.context, template_kwargs)
+        return Retokenised(server or ModelScorer(model), plan.tokenizer, other, contexts)
+    own = Contexts(plan.tokenizer, teacher.context, template_kwargs) if teacher.context else None
+    if server is not None:
+        return Endpoint(server, options, vocabulary, own)
+    return ModelReader(model, options, plan.config.rollout.temperature, vocabulary, own)
 
 
 class ModelReader:
@@ -102,7 +105,7 @@ class ModelReader:
         self, model: Any, options: DistillOptions, temperature: float, vocabulary: int, contexts: Contexts | None
     ) -> None:
         self._model, self._contexts = model, contexts
-        wanted: dict[str, Output | OfLogits] = {
+        wanted: dict[str, Wanted] = {
             "sampled": "log_probs",
             "full": "hidden_states",
             "top_k": TopK(options.top_k, temperature, vocabulary, options.chunk_size),
@@ -123,24 +126,5 @@ class ModelReader:
     def _in_context(self, batch: Experience, prompts: Sequence[Any], rows: Sequence[Any]) -> Experience:
         """The rows with the prompts of the teacher."""
         assert self._contexts is not None
-        responses = [
-            batch.input_ids[row, start : start + length].tolist()
-            for row, (start, length) in enumerate(
-                zip(batch.prompt_lengths.tolist(), batch.response_lengths.tolist(), strict=True)
-            )
-        ]
-        own = [
-            [*self._contexts.prompt_ids(prompt), *_behind(prompt, row)] for prompt, row in zip(prompts, rows, strict=True)
-        ]
-        return collate(own, responses, batch.group_ids.tolist())
-
-
-def _behind(prompt: Any, row: Any) -> Sequence[int]:
-    """The tokens between the prompt and the first trained one, in a branch of an episode."""
-    start = len(prompt.token_ids)
-    if tuple(row.prompt_ids[:start]) != tuple(prompt.token_ids):
-        raise RunError(
-            "a branch of an episode does not begin with its prompt: a teacher with a context cannot read it (the agent "
-            "writes other messages before the prompt's)"
-        )
-    return list(row.prompt_ids[start:])
+        own = in_context(self._contexts, prompts, rows)
+        return collate(own, responses_of(batch), batch.group_ids.tolist())

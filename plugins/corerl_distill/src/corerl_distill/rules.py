@@ -15,7 +15,9 @@ def check(options: DistillOptions, key: str, config: TrainConfig) -> None:
     if options.teacher is None and not options.teachers:
         raise ConfigError(f"{key}.teacher", "must be given: the folder or hub name of the teacher, or teachers")
     if options.form == "sampled" and options.divergence != "reverse_kl":
-        raise ConfigError(f"{key}.divergence", "form sampled is an estimate of reverse_kl alone; use form full or top_k")
+        raise ConfigError(
+            f"{key}.divergence", "form sampled is an estimate of reverse_kl alone; use form full or top_k"
+        )
     strategy = config.actor.strategy if isinstance(config.actor.strategy, str) else config.actor.strategy["name"]
     if strategy == "megatron":
         raise ConfigError("actor.strategy", "'megatron' has no functions of logits, which distill needs; fsdp has them")
@@ -35,3 +37,11 @@ def _check_teacher(teacher: TeacherOptions, key: str, options: DistillOptions, c
         raise ConfigError(f"{key}.url", "a server gives log-probs of a few tokens: use form top_k or sampled")
     if teacher.url is not None and config.rollout.temperature != 1.0:
         raise ConfigError("rollout.temperature", f"must be 1: log-probs of {key}.url are those of temperature 1")
+
+
+def other_tokenizer(name: str, options: DistillOptions) -> ConfigError:
+    """The error for a teacher whose tokenizer is not the policy's, with a form that compares tokens."""
+    return ConfigError(
+        "actor.policy_loss.form",
+        f"teacher '{name}' has another tokenizer than the policy: form {options.form} compares tokens; use sampled",
+    )

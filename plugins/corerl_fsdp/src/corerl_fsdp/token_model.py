@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
-from corerl.contracts.token_outputs import Output, TokenOutputs
+from corerl.contracts.token_outputs import TokenOutputs, Wanted
 from corerl.contracts.training_strategies import StrategySpec
 from corerl.errors import ModelError
 from corerl.models import compute_dtype
@@ -67,7 +67,7 @@ class TokenModel(torch.nn.Module):
                 outside_graphs=compiled and (sequence is not None or not by_kernel),
             )
 
-    def forward(self, batch: Experience, wanted: Collection[Output]) -> TokenOutputs:
+    def forward(self, batch: Experience, wanted: Collection[Wanted]) -> TokenOutputs:
         """The wanted outputs, float32, 0 outside the responses; differentiable if gradients are enabled.
 
         Args:
@@ -85,7 +85,7 @@ class TokenModel(torch.nn.Module):
         return outputs.token_outputs(values, real)
 
     def _values(
-        self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, answer: type, wanted: Collection[Output]
+        self, hidden: Tensor, batch: Experience, real: Tensor, own: slice, answer: type, wanted: Collection[Wanted]
     ) -> dict[str, Tensor]:
         """The wanted outputs of (N, K) hidden states, those of the response tokens ``own``; (N, ...) each."""
         if self.head == "value":
@@ -95,7 +95,7 @@ class TokenModel(torch.nn.Module):
         targets, places = layout.response_tokens(batch, real)[own], real.nonzero()[own]
         if "vocabulary_log_probs" in named:
             distribution = log_distribution(self._head(hidden, answer), self.temperature)
-            values |= of_distribution(distribution, targets, wanted)
+            values |= of_distribution(distribution, targets, named)
             named = set()
 
         def statistics(hidden: Tensor, targets: Tensor, places: Tensor) -> dict[str, Tensor]:

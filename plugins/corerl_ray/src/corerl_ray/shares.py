@@ -9,9 +9,9 @@ from torch import Tensor
 
 from corerl.contracts.experience import Experience
 from corerl.contracts.token_outputs import TokenOutputs
-from corerl_torch.outputs import flat, grouped
 from corerl.errors import NonFiniteError
 from corerl_torch.balance import balance
+from corerl_torch.outputs import flat, grouped
 
 
 @dataclass(frozen=True)

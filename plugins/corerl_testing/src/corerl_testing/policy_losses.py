@@ -64,9 +64,8 @@ def example(selected: Selected[PolicyLoss], dtype: torch.dtype, *, rows: int = R
     }
     if "ref" in selected.entry.needs:
         numbers["ref_log_probs"] = old + noise(0.2)
-    inputs = PolicyLossInputs(
-        response_mask=mask, **{name: torch.where(mask, each, 0.0).to(dtype) for name, each in numbers.items()}
-    )
+    columns: dict[str, Any] = {name: torch.where(mask, each, 0.0).to(dtype) for name, each in numbers.items()}
+    inputs = PolicyLossInputs(response_mask=mask, **columns)
     return with_selection(selected, Case(selected.load(), inputs, "log_probs"))
 
 

@@ -7,25 +7,25 @@ import torch
 from torch import Tensor
 
 from corerl.contracts.experience import Experience
-from corerl.contracts.token_outputs import OfLogits, Output, TokenChunk, TokenOutputs
+from corerl.contracts.token_outputs import OfLogits, TokenChunk, TokenOutputs, Wanted
 from corerl_torch import layout
 
 _OF_LOGITS = "of_logits/"
 
 
-def functions(wanted: Collection[Output]) -> list[OfLogits]:
+def functions(wanted: Collection[Wanted]) -> list[OfLogits]:
     """The functions of logits among the wanted outputs."""
     return [each for each in wanted if not isinstance(each, str)]
 
 
-def chunk_size(size: int | None, wanted: Collection[Output]) -> int | None:
+def chunk_size(size: int | None, wanted: Collection[Wanted]) -> int | None:
     """The smallest of ``size`` and the chunks of the wanted functions; None: no limit."""
     sizes = [each.chunk_size for each in functions(wanted)]
     return min([*sizes, size]) if size is not None else min(sizes, default=None)
 
 
 def results(
-    wanted: Collection[Output], logits: Tensor, batch: Experience, places: Tensor, head: Callable[[Tensor], Tensor]
+    wanted: Collection[Wanted], logits: Tensor, batch: Experience, places: Tensor, head: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
     """The results of the wanted functions for the (n, V) logits of a chunk.
 
