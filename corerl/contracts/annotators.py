@@ -20,10 +20,12 @@ class ModelRole:
     Attributes:
         role: its name is that of no other role.
         path: folder or hub name of the model.
+        key: config key of the path.
     """
 
     role: "Role"
     path: str
+    key: str
 
 
 class Annotator(Protocol):

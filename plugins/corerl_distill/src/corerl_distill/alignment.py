@@ -1,8 +1,8 @@
 """Alignment of two tokenisations of one text: the smallest spans with common borders in bytes.
 
 Between two borders that both tokenisations have, the text is some tokens of one and some of the other. The log-prob of
-such a span is the sum of those of its tokens, under each model with its own tokens. Patiño et al. 2025 (GOLD, "Unlocking
-On-Policy Distillation for Any Model Family") merge tokens in this way.
+such a span is the sum of those of its tokens, under each model with its own tokens. Patiño et al. 2025 (GOLD,
+"Unlocking On-Policy Distillation for Any Model Family") merge tokens in this way.
 """
 
 from collections.abc import Sequence

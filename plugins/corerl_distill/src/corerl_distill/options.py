@@ -1,12 +1,14 @@
 """Options of the policy loss ``distill``; they import no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from corerl import option
 from corerl.contracts.config import TrainConfig
+from corerl.errors import CoreRLError
+from corerl_check import Finding, Machine
 
 Form = Literal["sampled", "top_k", "full"]
 CHUNK = 1024
@@ -68,6 +70,12 @@ class DistillOptions:
         from corerl_distill.rules import check
 
         check(self, key, config)
+
+    def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterable[Finding | CoreRLError]:
+        """See :class:`corerl_check.Examined`."""
+        from corerl_distill.examination import examine
+
+        return examine(self, key, config)
 
 
 def path_of(teacher: TeacherOptions, config: TrainConfig) -> str:

@@ -17,4 +17,5 @@ def model_roles(config: TrainConfig, parts: Any) -> Iterator[ModelRole]:
     for name, teacher in options.named.items():
         if teacher.url is None and teacher.weights == "own":
             role = Role(role_name(name), "actor.strategy", strategy.name, strategy.facts.distributed)
-            yield ModelRole(role, path_of(teacher, config))
+            key = f"actor.policy_loss.teachers.{name}.path" if options.teachers else "actor.policy_loss.teacher"
+            yield ModelRole(role, path_of(teacher, config), key)
