@@ -32,7 +32,7 @@ class Annotator(Protocol):
     """Called just before each update of the policy.
 
     Attributes:
-        part: the time counts as ``timing_s/<part>``, and within that of the update.
+        part: the time counts as ``timing_s/<part>``, and not as time of the update.
     """
 
     part: str

@@ -1,14 +1,12 @@
 """Divergences between policy P and teacher Q at each token, over the whole vocabulary or over bins of it.
 
-========== ===========================================================  ==================
-divergence D                                                            weight w of a bin
-========== ===========================================================  ==================
-reverse_kl KL(P || Q)                                                   P log(P / Q)
-forward_kl KL(Q || P)                                                   -Q
-jsd        beta KL(Q || M) + (1 - beta) KL(P || M)                      (1 - beta) P log(P / M)
-========== ===========================================================  ==================
+D is the divergence, w of a bin is P times the slope of D by P, up to a multiple of P::
 
-with M = beta Q + (1 - beta) P; this is the generalised Jensen-Shannon divergence of Agarwal et al. 2023 (GKD), arXiv
+    reverse_kl   D = KL(P || Q)                                  w = P log(P / Q)
+    forward_kl   D = KL(Q || P)                                  w = -Q
+    jsd          D = beta KL(Q || M) + (1 - beta) KL(P || M)     w = (1 - beta) P log(P / M)
+
+with M = beta Q + (1 - beta) P, the generalised Jensen-Shannon divergence of Agarwal et al. 2023 (GKD), arXiv
 2306.13649, section 3. jsd / beta tends to forward_kl for beta → 0, jsd / (1 - beta) to reverse_kl for beta → 1.
 
 Bins of the top k: the k tokens that the teacher finds most probable are a bin each, all others together are one more.
@@ -17,7 +15,7 @@ processing inequality), and equal to it if k is the size of the vocabulary.
 
 With p = softmax(z / temperature) and b the bin of a token j, the gradient by the logits z is::
 
-    dD / dz_j = (p_j / P_b · w_b - p_j Σ w) / temperature
+    dD / dz_j = (p_j w_b / P_b - p_j Σ w) / temperature
 
 autograd would keep several tensors of the size of the logits; this code keeps the logits alone.
 """

@@ -1,4 +1,8 @@
-"""Presets of self-distillation; the prompt columns ``ground_truth`` and ``extra_info`` hold the privileged text."""
+"""Self-distillation: the teacher is the model itself with more in its prompt, the row's ``ground_truth``.
+
+``opsd``: the initial model with the answer, ``jsd`` over the vocabulary (Zhao et al. 2026, arXiv 2601.18734).
+``sdft``: the policy with a demonstration, ``reverse_kl`` over the vocabulary (Shenfeld et al. 2026, arXiv 2601.19897).
+"""
 
 from typing import Any
 
