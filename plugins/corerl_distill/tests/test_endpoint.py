@@ -32,7 +32,9 @@ def test_a_server_teaches_as_the_model_in_this_process(folders, form, top_k, con
     for name, each in found["path"][1].items():
         torch.testing.assert_close(found["url"][1][name], each, rtol=1e-3, atol=1e-6)
     assert {path for path, _ in server.requests} == {"/inference/v1/generate"}
-    assert {body["sampling_params"]["prompt_logprobs"] for _, body in server.requests} == {top_k if form == "top_k" else 0}
+    assert {body["sampling_params"]["prompt_logprobs"] for _, body in server.requests} == {
+        top_k if form == "top_k" else 0
+    }
 
 
 def test_the_key_is_read_from_the_environment_and_a_server_in_trouble_is_asked_again(folders, monkeypatch):
