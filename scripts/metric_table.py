@@ -10,7 +10,10 @@ from corerl.contracts.metrics import Metric
 
 SPREAD = "{mean,max,min}"
 
-PARTS = "{gen,reward,wait,batch,handover,old_log_prob,ref,values,adv,metrics,update_critic,teacher,update_actor,update_weights}"
+PARTS = (
+    "{gen,reward,wait,batch,handover,old_log_prob,ref,values,adv,metrics,update_critic,teacher,update_actor,"
+    "update_weights}"
+)
 
 SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Policy": (

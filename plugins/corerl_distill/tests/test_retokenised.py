@@ -67,5 +67,5 @@ def test_spans_have_the_log_ratio_of_their_tokens(folders):
 @pytest.mark.parametrize("form", ["full", "top_k"])
 def test_forms_of_tokens_are_refused_in_one_line(folders, form):
     teachers = {"other": TeacherOptions(path=str(folders["teacher"]))}
-    with pytest.raises(ConfigError, match="teacher 'other' has another tokenizer than the policy.*use sampled"):
+    with pytest.raises(ConfigError, match=r"teacher 'other' has another tokenizer than the policy.*use sampled"):
         Class(folders["student"], DistillOptions(teachers=teachers, form=form))
