@@ -6,9 +6,10 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+chat = [{"role": "user", "content": Path("PROMPT.md").read_text().strip()}]
 request = urllib.request.Request(
     os.environ["OPENAI_BASE_URL"] + "/chat/completions",
-    json.dumps({"model": "policy", "messages": [{"role": "user", "content": Path("PROMPT.md").read_text().strip()}]}).encode(),
+    json.dumps({"model": "policy", "messages": chat}).encode(),
     {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"},
 )
 with urllib.request.urlopen(request, timeout=30) as reply:

@@ -8,10 +8,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 COMMANDS = {
-    "add-numbers": ["echo 7 > sum.txt", "cat numbers.txt > sum.txt", "echo 34 > sum.txt", "echo 12 > sum.txt", "wc -l numbers.txt"],
+    "add-numbers": [
+        "echo 7 > sum.txt",
+        "cat numbers.txt > sum.txt",
+        "echo 34 > sum.txt",
+        "echo 12 > sum.txt",
+        "wc -l numbers.txt",
+    ],
     "copy-file": ["cp a.txt b.txt", "mv a.txt b.txt", "cp b.txt a.txt", "touch b.txt", "cat a.txt"],
-    "count-lines": ["wc -l < list.txt > count.txt", "wc -c < list.txt > count.txt", "wc -l list.txt > count.txt", "cat list.txt > count.txt", "wc -l list.txt"],
-    "fix-greeting": ["sed -i s/helo/hello/ greet.sh", "sed s/helo/hello/ greet.sh", "sed -i s/hello/helo/ greet.sh", "rm greet.sh", "sh greet.sh"],
+    "count-lines": [
+        "wc -l < list.txt > count.txt",
+        "wc -c < list.txt > count.txt",
+        "wc -l list.txt > count.txt",
+        "cat list.txt > count.txt",
+        "wc -l list.txt",
+    ],
+    "fix-greeting": [
+        "sed -i s/helo/hello/ greet.sh",
+        "sed s/helo/hello/ greet.sh",
+        "sed -i s/hello/helo/ greet.sh",
+        "rm greet.sh",
+        "sh greet.sh",
+    ],
 }
 """task -> commands, the right one first"""
 
@@ -32,4 +50,5 @@ def main(file):
     pq.write_table(pa.Table.from_pylist(rows), file)
 
 
-main(Path(sys.argv[1]))
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -6,25 +6,23 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from game import GUESSES, NUMBERS
 
-NUMBERS, GUESSES = 7, 3
 PROMPT = [{"role": "user", "content": "game"}]
 
 
 def rows(seeds):
     """The server starts a game with the seed of its row, so a game of test.parquet is always the same."""
-    return [
-        {"data_source": "guess", "prompt": PROMPT, "reward_model": {"ground_truth": "the server knows"}, "extra_info": {"reset": {"seed": seed}}}
-        for seed in seeds
-    ]
+    row = {"data_source": "guess", "prompt": PROMPT, "reward_model": {"ground_truth": "the server has it"}}
+    return [row | {"extra_info": {"reset": {"seed": seed}}} for seed in seeds]
 
 
 def game(draw):
-    """A chat of a player who minds the hints in half of the guesses, in the words of the server."""
+    """A chat of a player who minds range and hint in a third of the guesses, in the words of the server."""
     secret, low, high = draw.randint(1, NUMBERS), 1, NUMBERS
     chat = [{"role": "user", "content": "game\n\nguess"}]
     for turn in range(GUESSES):
-        number = draw.randint(low, high) if draw.random() < 0.5 else draw.randint(1, NUMBERS)
+        number = draw.randint(low, high) if draw.random() < 0.33 else draw.randint(1, NUMBERS + 2)
         chat.append({"role": "assistant", "content": str(number)})
         if number == secret or turn == GUESSES - 1:
             break
@@ -42,4 +40,5 @@ def main(folder):
         pq.write_table(pa.Table.from_pylist(content), folder / f"{name}.parquet")
 
 
-main(Path(sys.argv[1]))
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

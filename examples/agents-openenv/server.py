@@ -1,19 +1,23 @@
-"""An OpenEnv server with the game "guess": a number from 1 to 7, three guesses, and hints.
+"""An OpenEnv server with the game of ``game.py``; each session has a game of its own.
 
-Call: ``python server.py FILE``. It listens on a free port of the loopback, and writes its address into FILE.
+Call: ``python server.py FILE``. The server listens on a free port of the loopback, and writes its address into FILE. It
+ends with the process that started it.
 """
 
 import os
-import random
 import socket
 import sys
+import threading
+import time
+from pathlib import Path
 
 import uvicorn
+from game import Game
 from openenv.core.env_server.http_server import create_fastapi_app
 from openenv.core.env_server.interfaces import Environment
 from openenv.core.env_server.types import Action, Observation, State
 
-NUMBERS, GUESSES, SESSIONS = 7, 3, 512
+SESSIONS = 512
 
 
 class Guess(Action):
@@ -24,32 +28,39 @@ class Hint(Observation):
     text: str = ""
 
 
-class Game(Environment):
-    """Each session of the server has a game of its own."""
-
+class GuessEnvironment(Environment):
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def reset(self, seed=None):
-        self.secret, self.guesses = random.Random(seed).randint(1, NUMBERS), 0
+        self.game = Game(seed)
         return Hint(text="guess")
 
     def step(self, action):
-        self.guesses += 1
-        if action.number == self.secret:
-            return Hint(text="right", reward=1.0, done=True)
-        hint = "higher" if action.number < self.secret else "lower"
-        return Hint(text=hint, reward=0.0, done=self.guesses == GUESSES)
+        text, reward, done = self.game.guess(action.number)
+        return Hint(text=text, reward=reward, done=done)
 
     @property
     def state(self):
-        return State(step_count=self.guesses)
+        return State(step_count=self.game.guesses)
 
 
-if __name__ == "__main__":
-    app = create_fastapi_app(Game, Guess, Hint, max_concurrent_envs=SESSIONS)
+def end_with(parent, server):
+    """End the server once its parent is gone."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    server.should_exit = True
+
+
+def main(file):
+    """Serve until the parent is gone."""
+    app = create_fastapi_app(GuessEnvironment, Guess, Hint, max_concurrent_envs=SESSIONS)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+    threading.Thread(target=end_with, args=(os.getppid(), server), daemon=True).start()
     listening = socket.create_server(("127.0.0.1", 0), backlog=SESSIONS)
-    written = f"{sys.argv[1]}.part"
-    with open(written, "w") as file:
-        file.write(f"http://127.0.0.1:{listening.getsockname()[1]}")
-    os.replace(written, sys.argv[1])
-    uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
+    written = file.with_suffix(".part")
+    written.write_text(f"http://127.0.0.1:{listening.getsockname()[1]}")
+    written.replace(file)
+    server.run(sockets=[listening])
+
+
+main(Path(sys.argv[1]))

@@ -25,4 +25,5 @@ def main(file):
     pq.write_table(pa.Table.from_pylist([chat(draw) for _ in range(3000)]), file)
 
 
-main(Path(sys.argv[1]))
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

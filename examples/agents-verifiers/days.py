@@ -23,7 +23,6 @@ class DaysTask(vf.Task[DaysData]):
         return float(given == [ANSWERS[question] for question in self.data.questions])
 
 
-
 class Days(vf.Taskset[DaysTask, vf.TasksetConfig]):
     def load(self):
         """All pairs of two questions, in a random order."""

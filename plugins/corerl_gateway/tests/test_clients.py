@@ -114,7 +114,7 @@ def test_the_training_client_of_verifiers(tmp_path, tiny_tokenizer_dir):
 
 
 def tool_tokenizer(folder):
-    """The byte tokenizer in ``folder`` with markers of tool calls as tokens, as those of Qwen; and the ids of a call."""
+    """The tokenizer in ``folder``, from now on with markers of tool calls as tokens, as Qwen has them."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -1,6 +1,7 @@
 """verifiers 0.4: an episode of its harness ``bash``, whose program runs a command and answers.
 
-The library installs the program's packages with ``uv``; they are installed here, so ``uv`` is a script that names this Python.
+The library installs the program's packages with ``uv``. They are installed here, so ``uv`` is a script that names this
+Python.
 """
 
 import asyncio
