@@ -9,6 +9,7 @@ DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sun
 ANSWERS = {f"after {day}?": DAYS[(place + 1) % 7] for place, day in enumerate(DAYS)}
 ANSWERS |= {f"before {day}?": DAYS[place - 1] for place, day in enumerate(DAYS)}
 """question -> answer"""
+CLIENT = AsyncOpenAI(base_url="http://127.0.0.1", api_key="of the episode", max_retries=0)  # its connections are shared
 
 
 class DaysData(vf.TaskData):
@@ -36,12 +37,11 @@ class Asking(vf.Harness[vf.HarnessConfig]):
     EXECUTES_CODE = NEEDS_CONTAINER = False
 
     async def launch(self, ctx, trace, runtime, endpoint, secret, mcp_urls, data, tool_interception_url=None):
-        messages = []
-        async with AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0) as client:
-            for question in data.questions:
-                messages.append({"role": "user", "content": question})
-                reply = await client.chat.completions.create(model=ctx.model, messages=messages)
-                messages.append({"role": "assistant", "content": reply.choices[0].message.content})
+        client, messages = CLIENT.with_options(base_url=endpoint, api_key=secret), []
+        for question in data.questions:
+            messages.append({"role": "user", "content": question})
+            reply = await client.chat.completions.create(model=ctx.model, messages=messages)
+            messages.append({"role": "assistant", "content": reply.choices[0].message.content})
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
 
 

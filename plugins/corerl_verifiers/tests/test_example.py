@@ -44,5 +44,5 @@ def test_the_example_trains(tmp_path):
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     [log] = tmp_path.glob("run/**/metrics.jsonl")
     last = json.loads(log.read_text().splitlines()[-1])
-    assert last["agent/failed/ratio"] == 0.0 and last["agent/turns/mean"] == 2.0
+    assert last["agent/failed/ratio"] == 0.0 and last["agent/turns/mean"] >= 1.0
     assert last["training/rollout_probs_diff_max"] < 1e-4
