@@ -201,11 +201,15 @@ class Rollouts:
         ]
 
     def begun_with(self) -> list[int]:
-        """Of each response, the oldest version of the weights that began one of its rows."""
-        versions = [completion.weight_version for completion in self.completions]
-        for number, episode in enumerate(self.episodes or ()):
-            versions[number] = min([versions[number], *(each.completion.weight_version for each in episode.branches)])
-        return versions
+        """Of each response with a token of the policy, the oldest version of the weights that began one of its rows."""
+        if self.episodes is None:
+            return [completion.weight_version for completion in self.completions]
+        begun = []
+        for completion, episode in zip(self.completions, self.episodes, strict=True):
+            main = [completion] if any(episode.response_mask) else []
+            if rows := [*main, *(branch.completion for branch in episode.branches)]:
+                begun.append(min(row.weight_version for row in rows))
+        return begun
 
     def experience(self) -> Experience:
         """The tensors of the rows (:meth:`rows`)."""

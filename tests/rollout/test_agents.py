@@ -313,6 +313,14 @@ def test_an_artifact_that_is_no_text_is_an_error_of_the_run(play, artifacts):
         play(run)
 
 
+def test_a_response_that_nobody_wrote_has_no_version_of_weights(play):
+    async def silent(task, model):
+        pass
+
+    assert play(silent).rollouts.begun_with() == [] and play(silent).staleness(7) == []
+    assert len(play(two_turns).rollouts.begun_with()) == 1
+
+
 def test_failures_are_counted_by_cause(play):
     async def raising(task, model):
         raise ValueError("1")

