@@ -105,7 +105,7 @@ def test_a_conversation_whose_beginning_leaves_no_room_is_refused():
     model = recorder(max_tokens=5, max_prompt_length=10)
     asyncio.run(model.generate(PROMPT))
     assert len(asyncio.run(model.generate([9] * 14)).token_ids) == 1
-    with pytest.raises(TooLongError, match="a request of 15 tokens has no room .* at most 15 tokens"):
+    with pytest.raises(TooLongError, match=r"a request of 15 tokens has no room .* at most 15 tokens"):
         asyncio.run(model.generate([9] * 15))
     assert isinstance(model.refusal, TooLongError) and model.failure is None and len(model.nodes) == 2
     asyncio.run(model.generate(PROMPT))

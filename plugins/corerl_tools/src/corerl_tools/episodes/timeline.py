@@ -1,8 +1,8 @@
 """The timeline of a step's episodes: a Chrome trace, for Perfetto (ui.perfetto.dev) and the report.
 
-A response without an agent is an episode of one request. A process of the trace is a group, a thread is an episode. Slices: ``tool``, ``waiting`` and ``scoring`` of an episode,
-and ``generating`` for each request; requests that overlap are in further threads of the episode. A counter has the
-number of all the step's episodes in each phase.
+A response without an agent is an episode of one request. A process of the trace is a group, a thread is an episode.
+Slices: ``tool``, ``waiting`` and ``scoring`` of an episode, and ``generating`` for each request; requests that overlap
+are in further threads of the episode. A counter has the number of all the step's episodes in each phase.
 """
 
 import heapq
