@@ -62,10 +62,10 @@ class ServerOptions:
 
     def examine(self, key: str, config: TrainConfig, machine: Machine) -> Iterator[RequestError]:
         """For :class:`corerl_check.Examined`: errors of the URL and of the key."""
-        yield from plain_secrets(asdict(self), KEY)
-        yield from self.errors(config)
         try:
             check_url(self.url)
+            yield from plain_secrets(asdict(self), KEY)
+            yield from self.errors(config)
             self.key()
         except RequestError as error:
             yield error

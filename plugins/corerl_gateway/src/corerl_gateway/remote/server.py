@@ -17,7 +17,7 @@ MOST_BYTES = 256 * 2**20
 """of an answer"""
 CONNECTING = 20.0
 """deadline of a connection, in seconds"""
-LONGEST_WAIT = 60.0
+SHORTEST_WAIT, LONGEST_WAIT = 0.05, 60.0
 """seconds between two attempts"""
 SHOWN = 300
 """characters of a server's message"""
@@ -163,7 +163,7 @@ def _pause(attempt: int, headers: Mapping[str, str]) -> float:
         demanded = float(headers.get("Retry-After", ""))
     except ValueError:  # a date, or nothing
         demanded = 0.5 * 2**attempt
-    return min(max(demanded, 0.05), LONGEST_WAIT)
+    return min(demanded, LONGEST_WAIT) if demanded >= SHORTEST_WAIT else SHORTEST_WAIT
 
 
 def _reason(error: Exception) -> str:

@@ -5,6 +5,7 @@ chat that continues another one begins with its tokens.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,13 +39,13 @@ class TextTokenizer:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Each line begins a token."""
-        return [[token for line in text.splitlines(keepends=True) for token in _tokens(line)] for text in texts]
+        return [[token for line in _lines(text) for token in _tokens(line)] for text in texts]
 
     encode_inside = encode
 
     def decode(self, token_ids: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
         """The contents of messages; other tokens as they are."""
-        return ["".join(map(_shown, text_of(row).splitlines(keepends=True))) for row in token_ids]
+        return ["".join(map(_shown, _lines(text_of(row)))) for row in token_ids]
 
     def unheeded_end_of_turn(self) -> str | None:
         """None."""
@@ -68,7 +69,12 @@ def lines_of(messages: Sequence[Mapping[str, Any]], fields: Mapping[str, Any]) -
 
 def line_of(value: Mapping[str, Any]) -> str:
     """One line."""
-    return json.dumps(value, separators=(",", ":")) + "\n"
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a character, as some servers write it
+        text = json.dumps(value, separators=(",", ":"))
+    return text + "\n"
 
 
 def chat_of(text: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -77,7 +83,7 @@ def chat_of(text: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     Raises:
         ValueError: the text is none.
     """
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = [json.loads(line) for line in _lines(text)]
     if not lines or not all(isinstance(line, dict) for line in lines) or not text.endswith("\n"):
         raise ValueError("no lines of JSON objects")
     fields = lines.pop(0)["body"] if "body" in lines[0] else {}
@@ -90,6 +96,11 @@ def text_of(token_ids: Sequence[int]) -> str:
     """The text of tokens; no text of those that are none."""
     parts = (token.to_bytes((token.bit_length() + 7) // 8) for token in token_ids if token > 0)
     return b"".join(part[1:] for part in parts if part[:1] == BEFORE).decode(errors="replace")
+
+
+def _lines(text: str) -> list[str]:
+    """With their ends; other characters end no line."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def _tokens(line: str) -> Iterator[int]:
