@@ -175,7 +175,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_answer_is_an_error(name):
-    with pytest.raises(RunError, match="answered in another form: .*must"):
+    with pytest.raises(RunError, match=r"answered in another form: .*must"):
         play(once, Answer(WRONG[name]))
 
 

@@ -35,7 +35,10 @@ def request(name="a", prompt=(1, 2), sampling=SAMPLING):
 def backend_of(url, *, most=None, **options):
     values = {"model": "tiny", "max_retries": 2, **options}
     return remote(
-        ModelConfig("x"), RolloutConfig(max_concurrent_requests=most), device="cpu", options=RemoteOptions(url, **values)
+        ModelConfig("x"),
+        RolloutConfig(max_concurrent_requests=most),
+        device="cpu",
+        options=RemoteOptions(url, **values),
     )
 
 
