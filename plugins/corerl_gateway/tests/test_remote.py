@@ -127,7 +127,7 @@ def test_a_lost_connection_is_tried_again_once_the_server_has_answered():
         answered(choice(4)), lost, lost, answered(choice(5)), requests=[request("a"), request("b")], most=1
     )
     assert [each[0].token_ids for each in found] == [[4], [5]] and len(script.requests) == 4
-    with pytest.raises(RunError, match="the connection to http://127.*failed: .*payload"):
+    with pytest.raises(RunError, match=r"the connection to http://127.*failed: .*payload"):
         generate(lost)
     with pytest.raises(RunError, match=r"the connection to http://127\.0\.0\.1:1/inference.* failed: Cannot connect"):
         asyncio.run(backend_of("http://127.0.0.1:1/v1").generate([request()]))
